@@ -1,0 +1,54 @@
+# Two commands set everything up on a fresh machine: `make serve` and `make test`.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+SERVE_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help install serve demo test test-slow check fix bench proto clean
+
+help:  ## list the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Quarry needs Python 3.11 or newer; found: $$($(PYTHON) --version 2>&1). Set PYTHON=/path/to/python3.11"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+	  { echo "could not make a virtual environment: install the venv module of $(PYTHON) (Debian: python3-venv)"; exit 1; }
+	@echo "installing Quarry and its development tools into $(VENV) (first time only)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $(STAMP)
+
+install: $(STAMP)  ## make the virtual environment and install
+
+serve: $(STAMP)  ## run the broker in the foreground on its embedded store (SERVE_ARGS="--store DIR ...")
+	@exec $(BIN)/quarry serve $(SERVE_ARGS)
+
+demo: $(STAMP)  ## send and receive one message with the official Python client on a temporary broker
+	@$(BIN)/python -m cli.demo
+
+test: $(STAMP)  ## the test suite (the fast part; under 20 minutes on 2 cores)
+	@$(BIN)/python -m pytest
+
+test-slow: $(STAMP)  ## crash loops, many clients, clients of other languages
+	@$(BIN)/python -m pytest -m slow --timeout 1800
+
+check: $(STAMP)  ## format, lint, types, tests
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/python -m pytest
+
+fix: $(STAMP)  ## format and apply the safe lint fixes
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: $(STAMP)  ## every benchmark, one JSON line each
+	@$(BIN)/python -m bench
+
+proto: $(STAMP)  ## generate server/_generated from proto/
+	@$(BIN)/python proto/generate.py
+
+clean:  ## remove the virtual environment and caches
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,112 @@
+"""The contract of an ordered key-value engine with column families.
+
+Implementations: `kv.rocks.RocksEngine` (RocksDB through rocksdict) and `kv.memory.MemoryEngine`
+(a sorted map with the same contract, for tests). `tests/contracts/test_key_value_engine.py` runs on both.
+
+Threads: reads and writes may come from any thread; `close()` only when no call is under way.
+Every call after `close()` raises `EngineClosed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Protocol
+
+
+class KeyRange(NamedTuple):
+    """Keys with `start <= key < end`, in bytewise order. `end` None means to the last key."""
+
+    start: bytes
+    end: bytes | None
+
+
+class Snapshot(Protocol):
+    """A frozen view of all families. A context manager; reads through it see no later write."""
+
+    def __enter__(self) -> Snapshot: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Family(Protocol):
+    """One column family: an ordered map from bytes to bytes."""
+
+    @property
+    def name(self) -> str: ...
+
+    def get(self, key: bytes) -> bytes | None: ...
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
+
+    def scan(
+        self,
+        keys: KeyRange,
+        *,
+        limit: int | None = None,
+        reverse: bool = False,
+        snapshot: Snapshot | None = None,
+    ) -> list[tuple[bytes, bytes]]:
+        """The first `limit` pairs of the range in order (from its end when `reverse`).
+
+        Raises EngineCorrupt when the engine stopped on damage instead of on the range's end:
+        a short answer without an error means the range really ends there.
+        """
+
+    def iterate(
+        self, keys: KeyRange, *, reverse: bool = False, snapshot: Snapshot | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """`scan` without a limit, lazily. The status check happens when the iteration ends or is closed."""
+
+
+class WriteBatch(Protocol):
+    """Writes that take effect together or not at all, in the order they were added."""
+
+    def put(self, family: Family, key: bytes, value: bytes) -> None: ...
+
+    def delete(self, family: Family, key: bytes) -> None: ...
+
+    def delete_range(self, family: Family, keys: KeyRange) -> None:
+        """Delete all keys of the range; `keys.end` must not be None."""
+
+    def __len__(self) -> int: ...
+
+
+class KeyValueEngine(Protocol):
+    """A set of families that are written atomically together."""
+
+    def family(self, name: str) -> Family:
+        """Raises KeyError for a family the engine was not opened with."""
+
+    def batch(self) -> WriteBatch: ...
+
+    def write(self, batch: WriteBatch, *, sync: bool = False) -> None:
+        """Apply the batch. With `sync` it survives power loss when the call returns (write-ahead log only)."""
+
+    def flush(self, names: Sequence[str]) -> None:
+        """Write the memtables of these families to tables, one after the other in the given order.
+
+        Without a write-ahead log only what was flushed survives the end of the process.
+        """
+
+    def snapshot(self) -> Snapshot: ...
+
+    def compact(self, family: Family, keys: KeyRange) -> None:
+        """Rewrite the range down to the bottommost level so that deleted keys give their space back."""
+
+    def ingest(self, family: Family, tables: Sequence[Path]) -> None:
+        """Take over finished table files whose key ranges do not overlap each other."""
+
+    def checkpoint(self, directory: Path) -> None:
+        """Make a consistent copy of all families in `directory`, which must not exist."""
+
+    def statistics(self) -> dict[str, int]:
+        """Engine figures by name (bytes of memtables and tables, estimated keys, …), for metrics."""
+
+    def close(self) -> None:
+        """Flush what must not be lost, release iterators and handles, give up the lock. Repeatable."""

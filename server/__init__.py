@@ -1,0 +1,1 @@
+"""The broker: how calls come in, what they mean, how messages are delivered."""

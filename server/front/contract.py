@@ -1,0 +1,106 @@
+"""How calls come in. No domain words, no grpcio objects, no frames.
+
+A front serves gRPC methods by their full path. All handlers run on the event loop's thread and must not block.
+Every implementation passes `tests/contracts/test_front.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Protocol
+
+
+class GrpcStatus(IntEnum):
+    """The gRPC status codes a handler may end a call with. Business errors never use them: they are in-band."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    RESOURCE_EXHAUSTED = 8
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+
+
+class Call(Protocol):
+    """One call of a client, from its first message to its end."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def peer(self) -> str:
+        """`ip:port` of the client (IPv6 in brackets)."""
+
+    @property
+    def closed(self) -> bool:
+        """True once the call has ended, whoever ended it. Answers to a closed call are dropped silently."""
+
+    def metadata(self) -> Mapping[str, str]:
+        """The request headers, names in lower case; of a repeated name the last value. Decoded when first asked."""
+
+    def remaining_s(self) -> float | None:
+        """Seconds until the client's deadline, as of now; None when it set none."""
+
+    def reply(self, body: bytes) -> None:
+        """The one answer of a unary call, with status OK. Ends the call."""
+
+    def send(self, body: bytes) -> bool:
+        """One message of a streaming answer. False asks to slow down until `on_drain` runs; the message is kept."""
+
+    def finish(self, status: GrpcStatus = GrpcStatus.OK, message: str = "") -> None:
+        """End a streaming call, or refuse any call with a status other than OK."""
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Run once when the call ends before the handler ended it (cancelled, deadline, connection lost)."""
+
+    def on_drain(self, callback: Callable[[], None]) -> None:
+        """Run once when `send` may go on after it returned False."""
+
+
+MessageHandler = Callable[[Call, bytes], None]
+"""Called with each request message: once for unary and server-streaming calls, repeatedly for client streams."""
+
+HalfCloseHandler = Callable[[Call], None]
+"""Called when the client of a streaming-in method has sent its last message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """How one method is served. `streaming_in` methods may get many messages per call."""
+
+    handler: MessageHandler
+    streaming_in: bool = False
+    streaming_out: bool = False
+    on_open: Callable[[Call], None] | None = None
+    on_half_close: HalfCloseHandler | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FrontLimits:
+    """What a front accepts before it refuses on its own."""
+
+    max_message_size: int = 16 * 1024 * 1024
+    max_metadata_size: int = 64 * 1024
+
+
+class Front(Protocol):
+    async def start(self, address: str) -> str:
+        """Listen on `host:port` (port 0: any free one) and return the bound address. Raises OSError with the address."""
+
+    async def stop(self, grace_s: float) -> None:
+        """Take no new calls, let open ones end within `grace_s`, then cancel the rest."""
+
+    def after_pass(self, callback: Callable[[], None]) -> None:
+        """Run the callback once, at the end of the loop pass that is under way, in order of registration.
+
+        This is where work of many calls is done at once; answers given here leave in as few writes as possible.
+        """
+
+
+Methods = Mapping[str, Method]
+"""Full gRPC path (`/package.Service/Method`) to how it is served."""

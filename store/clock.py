@@ -1,0 +1,42 @@
+"""Time as a parameter: wall clock for stamps, monotonic for waiting."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    def wall_ms(self) -> int:
+        """Milliseconds since the Unix epoch. May jump."""
+
+    def monotonic_s(self) -> float:
+        """Seconds on a clock that never goes back."""
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_s(self) -> float:
+        return time.monotonic()
+
+
+class ManualClock:
+    """A clock that moves only when told to, for tests."""
+
+    def __init__(self, wall_ms: int = 1_700_000_000_000) -> None:
+        self._wall_ms = wall_ms
+        self._monotonic_s = 0.0
+
+    def wall_ms(self) -> int:
+        return self._wall_ms
+
+    def monotonic_s(self) -> float:
+        return self._monotonic_s
+
+    def advance(self, seconds: float) -> None:
+        self._wall_ms += int(seconds * 1000)
+        self._monotonic_s += seconds

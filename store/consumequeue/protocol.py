@@ -1,0 +1,64 @@
+"""The contract of consume queue storage.
+
+Implementations: `RocksConsumeQueues` (any `kv.KeyValueEngine`). A file-mode one joins with migration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from store.message import DispatchRequest
+from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+
+
+class ConsumeQueueEntry(NamedTuple):
+    """One unit of a consume queue (formats §3.1, §4.2). `store_timestamp_ms` is None in file queues."""
+
+    queue_offset: QueueOffset
+    physical_offset: PhysicalOffset
+    size: int
+    tags_code: int
+    store_timestamp_ms: int | None
+
+
+class ConsumeQueueStore(Protocol):
+    """All consume queues of one store: derived data, always rebuildable from the commit log."""
+
+    def put(self, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None:
+        """Store the entries of the records, the new maxima and the watermark in one atomic step.
+
+        Repeating a request writes the same keys and values again. Requests come in log order.
+        """
+
+    def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]:
+        """At most `limit` entries with offset >= start, ascending, none below the log's minimum.
+
+        Offsets without an entry (holes left by doubled light-queue names) are passed over.
+        """
+
+    def bounds(self, queue: QueueId) -> QueueBounds:
+        """Bounds now; (0, 0) for a queue never written. Never inverted (rmq#10417)."""
+
+    def next_offset(self, queue: QueueId) -> QueueOffset:
+        """The maximum as stored: where numbering goes on after a restart."""
+
+    def dispatched_up_to(self) -> PhysicalOffset | None:
+        """Exclusive end of the log range whose entries are stored; None when nothing was ever dispatched."""
+
+    def queues(self, topic: str | None = None) -> Iterator[QueueId]:
+        """Every queue that has a stored maximum, in key order."""
+
+    def delete_topic(self, topic: str) -> None:
+        """Remove entries and bounds of all queues of the topic (rmq#9454: also those never touched since start)."""
+
+    def truncate(self, end: PhysicalOffset) -> None:
+        """Remove every entry of a record at or above `end`; maxima and watermark are lowered accordingly."""
+
+    def set_minimum_physical_offset(self, minimum: PhysicalOffset) -> None:
+        """Tell where the log begins now; entries below are invisible at once."""
+
+    def flush(self) -> None:
+        """Make all puts so far durable, entries before maxima and watermark. No put may run meanwhile."""
+
+    def close(self) -> None: ...

@@ -1,0 +1,6 @@
+"""The one seam for file access. Only `store.disk.posix` calls `os`, `open` and `mmap` on store files."""
+
+from store.disk.posix import PosixDisk
+from store.disk.protocol import DirectoryEntry, Disk, DiskLock, SegmentFile
+
+__all__ = ["DirectoryEntry", "Disk", "DiskLock", "PosixDisk", "SegmentFile"]

@@ -1,0 +1,92 @@
+"""Errors of the broker, by what the caller can do next. The gRPC edge maps them by class to codes.
+
+BrokerError
+├── Invalid               the request must change
+│   ├── TopicNotFound
+│   ├── GroupNotFound
+│   ├── AlreadyExists
+│   ├── Forbidden         the topic's or group's permission does not allow it
+│   ├── OffsetOutOfRange
+│   └── MessageTooLarge
+├── Unavailable           the same request may succeed later
+│   ├── NotReady          still recovering
+│   └── Busy              a limit of waiting or in-flight work is reached
+├── StoreUnusable         an operator must act before this store opens
+│   ├── NotAStore         the directory is no RocketMQ or Quarry store
+│   ├── StoreLocked       another broker holds it
+│   └── StoreDamaged      bytes that were promised are missing or wrong; names file, offset and reason
+└── StorePoisoned         a flush failed: nothing more is accepted until a restart recovers
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class BrokerError(Exception):
+    """Base of everything the broker raises on purpose."""
+
+
+class Invalid(BrokerError):
+    """The request must change before it can succeed."""
+
+
+class TopicNotFound(Invalid):
+    """No topic of that name, and it may not be made automatically."""
+
+
+class GroupNotFound(Invalid):
+    """No consumer group of that name, and it may not be made automatically."""
+
+
+class AlreadyExists(Invalid):
+    """A topic or group of that name exists."""
+
+
+class Forbidden(Invalid):
+    """The permission of the topic or group does not allow this."""
+
+
+class OffsetOutOfRange(Invalid):
+    """The offset lies outside what the log or queue holds."""
+
+
+class MessageTooLarge(Invalid):
+    """The encoded record does not fit the configured maximum."""
+
+
+class Unavailable(BrokerError):
+    """The same request may succeed later."""
+
+
+class NotReady(Unavailable):
+    """The store is still recovering."""
+
+
+class Busy(Unavailable):
+    """A limit of waiting or in-flight work is reached."""
+
+
+class StoreUnusable(BrokerError):
+    """An operator must act before this store opens. `path` names the file or directory at fault."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class NotAStore(StoreUnusable):
+    """The directory holds something, but no store that Quarry can open."""
+
+
+class StoreLocked(StoreUnusable):
+    """Another broker holds the store's lock."""
+
+
+class StoreDamaged(StoreUnusable):
+    """Stored bytes are missing or wrong where they were promised whole."""
+
+
+class StorePoisoned(BrokerError):
+    """A flush failed. The page cache can no longer be trusted, so every later append raises this."""

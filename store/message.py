@@ -1,0 +1,63 @@
+"""Messages as the store takes them in and gives them out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from store.offsets import PhysicalOffset, QueueOffset
+
+
+class Host(NamedTuple):
+    """A peer address as records hold it: 4 or 16 address bytes and a port."""
+
+    address: bytes
+    port: int
+
+
+class Message(NamedTuple):
+    """What a producer hands in, complete but for what the append decides.
+
+    The append decides queue offset, physical offset, store time and light-queue offsets.
+    A NamedTuple because one is made per send: building it costs a third of a frozen dataclass.
+    """
+
+    topic: str
+    queue_number: int
+    body: bytes
+    properties: Mapping[str, str]
+    born_timestamp_ms: int
+    born_host: Host
+    store_host: Host
+    flag: int = 0
+    system_flag: int = 0
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+
+
+class Appended(NamedTuple):
+    """Where one message went."""
+
+    queue_offset: QueueOffset
+    physical_offset: PhysicalOffset
+    size: int
+    store_timestamp_ms: int
+
+
+class DispatchRequest(NamedTuple):
+    """The immutable description of one record from which all derived entries are made.
+
+    `light_queues` holds (name, queue offset) of each distinct light queue the record is dispatched to.
+    `properties` are those of the stored record.
+    """
+
+    topic: str
+    queue_number: int
+    queue_offset: QueueOffset
+    physical_offset: PhysicalOffset
+    size: int
+    tags_code: int
+    store_timestamp_ms: int
+    system_flag: int
+    properties: Mapping[str, str]
+    light_queues: tuple[tuple[str, QueueOffset], ...]

@@ -1,0 +1,25 @@
+"""Offsets and addresses that must not be mixed up."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, NewType
+
+PhysicalOffset = NewType("PhysicalOffset", int)
+"""Byte address in the endless commit log."""
+
+QueueOffset = NewType("QueueOffset", int)
+"""Index of an entry in one consume queue."""
+
+
+class QueueId(NamedTuple):
+    """One consume queue: a topic and the number of the queue in it (light queues: always 0)."""
+
+    topic: str
+    number: int
+
+
+class QueueBounds(NamedTuple):
+    """First kept entry (inclusive) and next free index (exclusive). Empty when they are equal."""
+
+    minimum: QueueOffset
+    maximum: QueueOffset

@@ -1,0 +1,33 @@
+"""The second database, `<store>/quarry/`: metadata and delivery state, with a write-ahead log.
+
+It never holds the only copy of a message. One column family per table:
+
+| family     | owner                         | holds |
+|------------|-------------------------------|-------|
+| `topics`   | store.metadata.topics         | topic name -> topic JSON |
+| `groups`   | store.metadata.groups         | group name -> group JSON |
+| `offsets`  | store.metadata.offsets        | group, topic, queue -> next queue offset |
+| `inflight` | server.delivery.inflight      | group, topic, queue, offset -> one delivery not yet acknowledged |
+| `meta`     | store.state                   | what this store is: origin, format version, migration progress |
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from kv.options import FamilyOptions
+from kv.rocks import RocksEngine
+
+TOPICS: Final = "topics"
+GROUPS: Final = "groups"
+OFFSETS: Final = "offsets"
+INFLIGHT: Final = "inflight"
+META: Final = "meta"
+FAMILIES: Final = (TOPICS, GROUPS, OFFSETS, INFLIGHT, META)
+
+
+def open_state_engine(directory: Path, *, create: bool) -> RocksEngine:
+    """Open `<store>/quarry/`. Raises kv.EngineMissing, kv.EngineLocked or kv.EngineCorrupt."""
+    options = {name: FamilyOptions() for name in FAMILIES}
+    return RocksEngine.open(directory, options, create=create, write_ahead_log=True)
