@@ -1,0 +1,56 @@
+"""Fixtures that every tests folder may use."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import golden
+
+GoldenStore = Callable[[str], Path]
+
+
+def _figures(root: Path) -> dict[str, tuple[int, int]]:
+    """Size and modification time of every file below `root`."""
+    found = {}
+    for folder, _, names in os.walk(root):
+        for name in names:
+            status = os.stat(os.path.join(folder, name))
+            found[os.path.join(folder, name)] = (status.st_size, status.st_mtime_ns)
+    return found
+
+
+@pytest.fixture(scope="session")
+def golden_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GoldenStore]:
+    """`golden_store("rocks-clean")` is the unpacked folder: store/, messages.jsonl, broker.conf. Only read it.
+
+    It is shared by the whole session; the session fails at its end if any file was added, changed or removed.
+    """
+    unpacked: dict[str, Path] = {}
+    figures: dict[str, dict[str, tuple[int, int]]] = {}
+    root = tmp_path_factory.mktemp("golden")
+
+    def find(name: str) -> Path:
+        if name not in unpacked:
+            unpacked[name] = golden.unpack(name, root)
+            figures[name] = _figures(unpacked[name])
+        return unpacked[name]
+
+    yield find
+    for name, path in unpacked.items():
+        assert _figures(path) == figures[name], (
+            f"a test changed the shared golden store {name}; use golden_copy"
+        )
+
+
+@pytest.fixture
+def golden_copy(tmp_path: Path) -> GoldenStore:
+    """`golden_copy("rocks-clean")` is a private copy of the unpacked folder that the test may change."""
+
+    def make(name: str) -> Path:
+        return golden.unpack(name, tmp_path / "golden-copy")
+
+    return make
