@@ -25,7 +25,7 @@ def _figures(root: Path) -> dict[str, tuple[int, int]]:
 
 @pytest.fixture(scope="session")
 def golden_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GoldenStore]:
-    """`golden_store("rocks-clean")` is the unpacked folder: store/, messages.jsonl, broker.conf. Only read it.
+    """`golden_store("rocks-clean")` is the unpacked folder: store/ and its companions. Only read it.
 
     It is shared by the whole session; the session fails at its end if any file was added, changed or removed.
     """

@@ -13,8 +13,8 @@ How they came about:
 
 - `file-clean`      file queues, clean shutdown
 - `rocks-clean`     queues and metadata in RocksDB, clean shutdown
-- `double-clean`    `file-clean` opened again in double-write mode, more messages, clean shutdown. RocksDB lies
-                    inside `consumequeue/` and holds only what came after double write began
+- `double-clean`    `file-clean` opened again in double-write mode, more messages, clean shutdown. RocksDB
+                    lies inside `consumequeue/` and holds only what came after double write began
 - `file-kill`       file queues, records with a CRC property, ended by SIGKILL: an `abort` file is left
 
 Some messages name the same light queue twice in `INNER_MULTI_DISPATCH`. RocketMQ gives both names the same
