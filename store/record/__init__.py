@@ -1,1 +1,35 @@
-"""."""
+"""Records of the commit log: bytes in, values out, no I/O (docs/formats/commit-log.md)."""
+
+from store.record.batch import split_batch
+from store.record.codec import decode_record, encode_blank, encode_record, record_size
+from store.record.message_id import (
+    MessageIdGenerator,
+    client_message_id,
+    offset_message_id,
+    parse_offset_message_id,
+)
+from store.record.outcome import Blank, Corrupt, Decoded, EndOfData, StoredMessage, Torn
+from store.record.properties import decode_properties, encode_properties
+from store.record.tags import java_hash, tags_code
+
+__all__ = [
+    "Blank",
+    "Corrupt",
+    "Decoded",
+    "EndOfData",
+    "MessageIdGenerator",
+    "StoredMessage",
+    "Torn",
+    "client_message_id",
+    "decode_properties",
+    "decode_record",
+    "encode_blank",
+    "encode_properties",
+    "encode_record",
+    "java_hash",
+    "offset_message_id",
+    "parse_offset_message_id",
+    "record_size",
+    "split_batch",
+    "tags_code",
+]

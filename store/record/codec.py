@@ -1,0 +1,313 @@
+"""Records to bytes and back, without any I/O (docs/formats/commit-log.md)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from struct import Struct
+from typing import Final
+
+from store.errors import Invalid
+from store.message import Host, Message
+from store.offsets import PhysicalOffset, QueueOffset
+from store.record import layout
+from store.record.crc import checksum, crc_property_of
+from store.record.layout import (
+    BLANK_SIZE,
+    CRC_PROPERTY_SIZE,
+    CRC_PROPERTY_START,
+    HEAD_SIZE,
+    HEAD_V4,
+    HEADS,
+    HOST_BITS_SHIFT,
+    IPV4_LENGTH,
+    IPV6_LENGTH,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    PORT_MAXIMUM,
+    PROPERTIES_LENGTH,
+    PROPERTIES_LENGTH_MAXIMUM,
+    RECORD_SIZE_MINIMUM,
+    SIZE_AND_MAGIC,
+    TOPIC_LENGTH_MAXIMUM,
+    TOPIC_LENGTH_V1,
+    TOPIC_LENGTH_V1_MAXIMUM,
+    TOPIC_LENGTH_V2,
+)
+from store.record.outcome import Blank, Corrupt, Decoded, EndOfData, StoredMessage, Torn
+from store.record.properties import too_long
+from store.record.system_flag import BORN_HOST_V6, HOSTS_V6, STORE_HOST_V6
+
+_ENTRY_END: Final = 0x02
+_HOLE: Final = bytes(layout.SECTOR_SIZE)
+_ZERO_HEAD: Final = bytes(HEAD_SIZE)
+_TOPICS_CACHED: Final = 8192
+
+
+def record_size(message: Message, raw_properties: bytes, crc_property: bool = False) -> int:  # noqa: FBT001, FBT002
+    """The exact length in bytes of what `encode_record` will return for the same arguments."""
+    size = (
+        HEAD_SIZE
+        + len(message.body)
+        + len(_topic_field(message.topic)[0])
+        + PROPERTIES_LENGTH.size
+        + len(raw_properties)
+        + len(message.born_host.address)
+        + len(message.store_host.address)
+        - 2 * IPV4_LENGTH
+    )
+    if crc_property:
+        size += CRC_PROPERTY_SIZE + _needs_entry_end(raw_properties)
+    return size
+
+
+def encode_record(
+    message: Message,
+    *,
+    queue_offset: QueueOffset,
+    physical_offset: PhysicalOffset,
+    store_timestamp_ms: int,
+    raw_properties: bytes,
+    crc_property: bool = False,
+) -> bytes:
+    """The whole record in its final form.
+
+    `raw_properties` is what gets stored (`encode_properties`), `message.properties` is not looked at. The
+    version follows from the topic's length, the host bits of the system flag from the hosts' lengths. With
+    `crc_property` the record ends in a CRC of itself; a 0x02 is put before it where the properties lack one,
+    in batches too, or it would become part of the last property's value.
+
+    Raises Invalid for a topic that is empty, longer than 255 bytes or holds a zero byte, and for properties
+    that end up longer than 32,767 bytes.
+    """
+    body = message.body
+    born_host = message.born_host
+    store_host = message.store_host
+    topic_field, magic = _topic_field(message.topic)
+    host_bits = 0
+    if len(born_host.address) != IPV4_LENGTH or len(store_host.address) != IPV4_LENGTH:
+        host_bits = _host_bit(born_host, BORN_HOST_V6) | _host_bit(store_host, STORE_HOST_V6)
+    tail = b""
+    if crc_property:
+        tail = b"\x02"[: _needs_entry_end(raw_properties)]
+    properties_length = len(raw_properties) + len(tail) + CRC_PROPERTY_SIZE * crc_property
+    if properties_length > PROPERTIES_LENGTH_MAXIMUM:
+        raise too_long(properties_length)
+    head = HEADS[host_bits >> HOST_BITS_SHIFT]
+    record = b"".join(
+        (
+            head.pack(
+                head.size + len(body) + len(topic_field) + PROPERTIES_LENGTH.size + properties_length,
+                magic,
+                checksum(body),
+                message.queue_number,
+                message.flag,
+                queue_offset,
+                physical_offset,
+                message.system_flag & ~HOSTS_V6 | host_bits,
+                message.born_timestamp_ms,
+                *born_host,
+                store_timestamp_ms,
+                *store_host,
+                message.reconsume_times,
+                message.prepared_transaction_offset,
+                len(body),
+            ),
+            body,
+            topic_field,
+            PROPERTIES_LENGTH.pack(properties_length),
+            raw_properties,
+            tail,
+        )
+    )
+    return record + crc_property_of(record) if crc_property else record
+
+
+def encode_blank(remaining: int) -> bytes:
+    """The 8 bytes that close a segment with `remaining` bytes left; what follows them stays as it is."""
+    if remaining < BLANK_SIZE:
+        raise ValueError(f"a blank takes {BLANK_SIZE} bytes, {remaining} are left")
+    return SIZE_AND_MAGIC.pack(remaining, MAGIC_BLANK)
+
+
+def decode_record(
+    segment: memoryview,
+    position: int,
+    physical_offset: PhysicalOffset,
+    *,
+    check_crc: bool = True,
+    require_crc_property: bool = False,
+) -> Decoded:
+    """What lies at `position` of a segment, whose memory is given up to the segment's end.
+
+    Structure, position and hosts are always checked; with `check_crc` the body CRC and the CRC property (if
+    there is one) as well. With `require_crc_property` a record without a CRC property is corrupt: then every
+    wrong bit is noticed. The outcomes and what each check is for: docs/formats/commit-log.md.
+    """
+    remaining = len(segment) - position
+    if remaining < HEAD_SIZE:
+        return _decode_no_record(segment, position, physical_offset)
+    (
+        size, magic, body_crc, queue_number, flag, queue_offset, stored_offset, system_flag,
+        born_timestamp_ms, born_address, born_port, store_timestamp_ms, store_address, store_port,
+        reconsume_times, prepared_transaction_offset, body_length,
+    ) = HEAD_V4.unpack_from(segment, position)  # fmt: skip
+    if magic not in {MAGIC_V1, MAGIC_V2}:
+        return _decode_no_record(segment, position, physical_offset)
+    body_start = position + HEAD_SIZE
+    if system_flag & HOSTS_V6:
+        head = HEADS[(system_flag & HOSTS_V6) >> HOST_BITS_SHIFT]
+        body_start = position + head.size
+        if head.size > remaining:
+            return Torn(physical_offset, f"the head takes {head.size} bytes, {remaining} are left")
+        (
+            born_address, born_port, store_timestamp_ms, store_address, store_port, reconsume_times,
+            prepared_transaction_offset, body_length,
+        ) = head.unpack_from(segment, position)[9:]  # fmt: skip
+    if body_length < 0:
+        return Corrupt(physical_offset, f"body length {body_length} is negative")
+    length_field = TOPIC_LENGTH_V1 if magic == MAGIC_V1 else TOPIC_LENGTH_V2
+    fields = _locate(segment, position, size, body_start + body_length, length_field)
+    if isinstance(fields, str):
+        return _broken(segment, position, physical_offset, fields)
+    topic, properties_start = fields
+    if stored_offset != physical_offset:
+        return Corrupt(physical_offset, f"the record says that it lies at {stored_offset}")
+    if not (0 <= born_port <= PORT_MAXIMUM and 0 <= store_port <= PORT_MAXIMUM):
+        return Corrupt(physical_offset, f"port {born_port} or {store_port} out of range")
+    if queue_number < 0 or queue_offset < 0 or store_timestamp_ms < 0:
+        return Corrupt(physical_offset, "queue number, queue offset or store timestamp is negative")
+    end = position + size
+    body = segment[body_start : body_start + body_length]
+    raw_properties = bytes(segment[properties_start:end])
+    if raw_properties and (raw_properties[-1] == 0 or _HOLE in raw_properties):
+        return Torn(physical_offset, "a part of the properties was never written")
+    if check_crc:
+        if checksum(body) != body_crc:
+            return Corrupt(physical_offset, "the body does not match its CRC")
+        complaint = _check_crc_property(segment[position:end], raw_properties, require_crc_property)
+        if complaint is not None:
+            return Corrupt(physical_offset, complaint)
+    return StoredMessage(
+        size, magic, body_crc, queue_number, flag, queue_offset, physical_offset, system_flag,
+        born_timestamp_ms, Host(born_address, born_port), store_timestamp_ms, Host(store_address, store_port),
+        reconsume_times, prepared_transaction_offset, body, topic, raw_properties,
+    )  # fmt: skip
+
+
+def _locate(
+    segment: memoryview, position: int, size: int, topic_length_start: int, length_field: Struct
+) -> tuple[str, int] | str:
+    """The topic and the position of the properties, or what is wrong with the lengths."""
+    if size < RECORD_SIZE_MINIMUM:
+        return f"size {size} is below the smallest record's"
+    end = position + size
+    if end > len(segment):
+        return f"the record takes {size} bytes, {len(segment) - position} are left in the segment"
+    topic_start = topic_length_start + length_field.size
+    if topic_start + PROPERTIES_LENGTH.size > end:
+        return f"body length does not fit size {size}"
+    (topic_length,) = length_field.unpack_from(segment, topic_length_start)
+    topic_end = topic_start + topic_length
+    properties_start = topic_end + PROPERTIES_LENGTH.size
+    if topic_length <= 0 or properties_start > end:
+        return f"topic length {topic_length} does not fit size {size}"
+    (properties_length,) = PROPERTIES_LENGTH.unpack_from(segment, topic_end)
+    if properties_start + properties_length != end:
+        return f"properties length {properties_length} does not fit size {size}"
+    topic = _topic_text(bytes(segment[topic_start:topic_end]))
+    if topic is None:
+        return "the topic is no text"
+    return topic, properties_start
+
+
+def _decode_no_record(segment: memoryview, position: int, physical_offset: PhysicalOffset) -> Decoded:
+    """The outcomes for what does not begin with a record's magic, or has no room for a record."""
+    remaining = len(segment) - position
+    if remaining < BLANK_SIZE:
+        return Corrupt(physical_offset, f"{max(remaining, 0)} bytes are left, too few even for a blank")
+    size, magic = SIZE_AND_MAGIC.unpack_from(segment, position)
+    if magic == MAGIC_BLANK:
+        if size != remaining:
+            return Corrupt(
+                physical_offset, f"a blank of {size} bytes where {remaining} are left in the segment"
+            )
+        return Blank(physical_offset, size)
+    if magic in {MAGIC_V1, MAGIC_V2}:
+        return Torn(physical_offset, f"{remaining} bytes are left, too few for a record")
+    if magic == 0:
+        head = segment[position : position + HEAD_SIZE]
+        if head == _ZERO_HEAD[: len(head)]:
+            return EndOfData(physical_offset)
+        return Torn(physical_offset, "the magic code was never written, bytes beside it were")
+    return Corrupt(physical_offset, f"magic code {magic:08x} is unknown")
+
+
+def _broken(
+    segment: memoryview, position: int, physical_offset: PhysicalOffset, reason: str
+) -> Torn | Corrupt:
+    """Torn when the record runs out of the segment or ends in zeros that no whole record ends in.
+
+    Three at least: a record without properties ends in two, and before them is the topic's last byte.
+    """
+    (size,) = layout.SIZE.unpack_from(segment, position)
+    end = position + size
+    if end > len(segment) or (size >= RECORD_SIZE_MINIMUM and not any(segment[end - 3 : end])):
+        return Torn(physical_offset, reason)
+    return Corrupt(physical_offset, reason)
+
+
+def _check_crc_property(record: memoryview, raw_properties: bytes, required: bool) -> str | None:  # noqa: FBT001
+    """What is wrong with the CRC property, None when nothing is.
+
+    Only the last property counts, as a property of its own: where the text is a part of another property's
+    value (RocketMQ forgets the 0x02 in batches) nobody can tell it from what a producer wrote.
+    """
+    start = len(raw_properties) - CRC_PROPERTY_SIZE
+    present = raw_properties.startswith(CRC_PROPERTY_START, max(start, 0)) and (
+        start == 0 or (start > 0 and raw_properties[start - 1] == _ENTRY_END)
+    )
+    if not present:
+        return "the record has no CRC property" if required else None
+    if raw_properties[start:] != crc_property_of(record[:-CRC_PROPERTY_SIZE]):
+        return "the record does not match its CRC property"
+    return None
+
+
+def _needs_entry_end(raw_properties: bytes) -> bool:
+    return bool(raw_properties) and raw_properties[-1] != _ENTRY_END
+
+
+def _host_bit(host: Host, bit: int) -> int:
+    if len(host.address) == IPV4_LENGTH:
+        return 0
+    if len(host.address) != IPV6_LENGTH:
+        raise ValueError(f"an address has 4 or 16 bytes, not {len(host.address)}")
+    return bit
+
+
+@lru_cache(maxsize=_TOPICS_CACHED)
+def _topic_field(topic: str) -> tuple[bytes, int]:
+    """Length and bytes of the topic as stored, and the magic code of the version that can hold it."""
+    try:
+        encoded = topic.encode()
+    except UnicodeEncodeError:
+        raise Invalid(f"topic {topic!r}: it is no valid Unicode") from None
+    if not encoded or b"\0" in encoded:
+        raise Invalid(f"topic {topic!r}: it is empty or holds a zero byte")
+    if len(encoded) > TOPIC_LENGTH_MAXIMUM:
+        raise Invalid(f"topic {topic!r}: {len(encoded)} bytes, at most {TOPIC_LENGTH_MAXIMUM} are allowed")
+    if len(encoded) <= TOPIC_LENGTH_V1_MAXIMUM:
+        return TOPIC_LENGTH_V1.pack(len(encoded)) + encoded, MAGIC_V1
+    return TOPIC_LENGTH_V2.pack(len(encoded)) + encoded, MAGIC_V2
+
+
+@lru_cache(maxsize=_TOPICS_CACHED)
+def _topic_text(encoded: bytes) -> str | None:
+    """The topic, None when the bytes cannot be one."""
+    if b"\0" in encoded:
+        return None
+    try:
+        return encoded.decode()
+    except UnicodeDecodeError:
+        return None

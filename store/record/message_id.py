@@ -1,0 +1,87 @@
+"""Message ids: where a record lies (offset id), and what a client calls its message (client id)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import count
+from struct import Struct
+from typing import Final
+
+from store.clock import Clock
+from store.errors import Invalid
+from store.message import Host
+from store.offsets import PhysicalOffset
+from store.record.layout import IPV4_LENGTH, IPV6_LENGTH, PORT_MAXIMUM
+from store.record.properties import UNIQUE_KEY
+
+_PORT_AND_OFFSET: Final = Struct(">iq")
+_TEXT_LENGTHS: Final = {2 * (length + _PORT_AND_OFFSET.size): length for length in (IPV4_LENGTH, IPV6_LENGTH)}
+
+CLIENT_ID_VERSION: Final = 1
+CLIENT_ID_EPOCH_S: Final = 1_609_459_200
+"""2021-01-01T00:00:00Z."""
+
+_CLIENT_ID: Final = Struct(">B6sHII")
+MAC_ADDRESS_LENGTH: Final = 6
+
+assert sorted(_TEXT_LENGTHS) == [32, 56]
+assert _CLIENT_ID.size == 17
+
+
+def offset_message_id(store_host: Host, physical_offset: PhysicalOffset) -> str:
+    """Address (4 or 16 bytes), port i32 and physical offset i64 as 32 or 56 upper-case hex digits."""
+    return (store_host.address + _PORT_AND_OFFSET.pack(store_host.port, physical_offset)).hex().upper()
+
+
+def parse_offset_message_id(text: str) -> tuple[Host, PhysicalOffset]:
+    """The host and offset an offset id was made of. Raises Invalid for any other text."""
+    address_length = _TEXT_LENGTHS.get(len(text))
+    if address_length is None or not text.isalnum():
+        raise Invalid(f"message id {text!r}: not 32 or 56 hex digits")
+    try:
+        data = bytes.fromhex(text)
+    except ValueError:
+        raise Invalid(f"message id {text!r}: not 32 or 56 hex digits") from None
+    port, physical_offset = _PORT_AND_OFFSET.unpack_from(data, address_length)
+    if not 0 <= port <= PORT_MAXIMUM or physical_offset < 0:
+        raise Invalid(f"message id {text!r}: port or offset out of range")
+    return Host(data[:address_length], port), PhysicalOffset(physical_offset)
+
+
+def client_message_id(properties: Mapping[str, str]) -> str | None:
+    """What the client calls the message; None when it sent no id.
+
+    An opaque text: clients of several generations use different layouts, and none may be relied upon.
+    """
+    return properties.get(UNIQUE_KEY) or None
+
+
+class MessageIdGenerator:
+    """Makes client message ids, version 1, for messages that come without one.
+
+    17 bytes as 34 upper-case hex digits: version u8, MAC address 6 bytes, process id (low 16 bits) u16,
+    seconds since 2021 u32, sequence u32. Each generator counts from 0: keep one per process.
+    """
+
+    def __init__(self, *, mac_address: bytes, process_id: int, clock: Clock) -> None:
+        if len(mac_address) != MAC_ADDRESS_LENGTH:
+            raise ValueError(f"a MAC address has {MAC_ADDRESS_LENGTH} bytes, not {len(mac_address)}")
+        self._mac_address = mac_address
+        self._process_id = process_id & 0xFFFF
+        self._clock = clock
+        self._sequence = count()
+
+    def next_id(self) -> str:
+        """A new id. May be called from any thread."""
+        seconds = self._clock.wall_ms() // 1000 - CLIENT_ID_EPOCH_S
+        return (
+            _CLIENT_ID.pack(
+                CLIENT_ID_VERSION,
+                self._mac_address,
+                self._process_id,
+                seconds & 0xFFFFFFFF,
+                next(self._sequence) & 0xFFFFFFFF,
+            )
+            .hex()
+            .upper()
+        )

@@ -1,0 +1,97 @@
+"""Message properties: `name 0x01 value 0x02` for each entry (docs/formats/commit-log.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from store.errors import Invalid
+from store.record.layout import CRC_PROPERTY, PROPERTIES_LENGTH_MAXIMUM
+
+TAGS: Final = "TAGS"
+KEYS: Final = "KEYS"
+UNIQUE_KEY: Final = "UNIQ_KEY"
+WAIT: Final = "WAIT"
+DELAY_LEVEL: Final = "DELAY"
+REAL_TOPIC: Final = "REAL_TOPIC"
+REAL_QUEUE: Final = "REAL_QID"
+LIGHT_QUEUES: Final = "INNER_MULTI_DISPATCH"
+LIGHT_QUEUE_OFFSETS: Final = "INNER_MULTI_QUEUE_OFFSET"
+
+TRANSIENT_PREFIX: Final = "__RMQ.TRANSIENT."
+"""Properties that live only between the parts of a running broker: never stored."""
+
+NAME_END: Final = "\x01"
+ENTRY_END: Final = "\x02"
+
+
+def encode_properties(properties: Mapping[str, str]) -> bytes:
+    """The stored form, at most 32,767 bytes, in the mapping's order.
+
+    `__CRC32#` is left out, because the record encoder alone knows its value, and so are transient properties.
+    An entry with an empty value is written, but readers (RocketMQ's too) drop it.
+
+    Raises Invalid naming the property when a name is empty, when a name or value holds 0x00, 0x01, 0x02 or a
+    lone surrogate, and when the whole is too long. Zero bytes are refused so that a hole left by a crash can
+    be told from a property.
+    """
+    text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
+    if CRC_PROPERTY in properties or TRANSIENT_PREFIX in text:
+        properties = _storable(properties)
+        text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
+    entries = len(properties)
+    if (
+        text.count(NAME_END) != entries
+        or text.count(ENTRY_END) != entries
+        or "\0" in text
+        or "" in properties
+    ):
+        raise Invalid(_complaint(properties))
+    try:
+        encoded = text.encode()
+    except UnicodeEncodeError:
+        raise Invalid(_complaint(properties)) from None
+    if len(encoded) > PROPERTIES_LENGTH_MAXIMUM:
+        raise too_long(len(encoded))
+    return encoded
+
+
+def too_long(length: int) -> Invalid:
+    """The error for properties whose stored form takes `length` bytes."""
+    return Invalid(
+        f"properties: {length} bytes when encoded, at most {PROPERTIES_LENGTH_MAXIMUM} are allowed"
+    )
+
+
+def decode_properties(raw: bytes) -> dict[str, str]:
+    """The entries of the stored form, in stored order; of a repeated name the last value.
+
+    Reads whatever was stored, as RocketMQ does: an entry without a name or without a value is passed over,
+    the last 0x02 may be missing, bytes that are no UTF-8 become U+FFFD.
+    """
+    properties = {}
+    for entry in raw.decode("utf-8", "replace").split(ENTRY_END):
+        name, _, value = entry.partition(NAME_END)
+        if name and value:
+            properties[name] = value
+    return properties
+
+
+def _storable(properties: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in properties.items()
+        if name != CRC_PROPERTY and not name.startswith(TRANSIENT_PREFIX)
+    }
+
+
+def _complaint(properties: Mapping[str, str]) -> str:
+    for name, value in properties.items():
+        if not name:
+            return "properties: a name is empty"
+        for what, text in (("name", name), ("value", value)):
+            if not text.isprintable() and any(forbidden in text for forbidden in "\x00\x01\x02"):
+                return f"property {name!r}: its {what} holds one of the bytes 0x00, 0x01, 0x02"
+            if any("\ud800" <= character <= "\udfff" for character in text):
+                return f"property {name!r}: its {what} is no valid Unicode"
+    raise AssertionError("complaint about properties without fault")
