@@ -1,5 +1,19 @@
-"""The gRPC front: one contract, several implementations."""
+"""How calls come in, behind one small interface (`contract.py`)."""
+
+from __future__ import annotations
+
+from typing import Literal
 
 from server.front.contract import Call, Front, FrontLimits, GrpcStatus, Method, Methods
+from server.front.grpcio import GrpcioFront
 
-__all__ = ["Call", "Front", "FrontLimits", "GrpcStatus", "Method", "Methods"]
+__all__ = ["Call", "Front", "FrontKind", "FrontLimits", "GrpcStatus", "Method", "Methods", "make_front"]
+
+FrontKind = Literal["grpcio"]
+
+
+def make_front(kind: FrontKind, methods: Methods, *, limits: FrontLimits | None = None) -> Front:
+    """The front of that name, not yet listening."""
+    match kind:
+        case "grpcio":
+            return GrpcioFront(methods, limits=limits)

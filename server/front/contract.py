@@ -1,7 +1,7 @@
 """How calls come in. No domain words, no grpcio objects, no frames.
 
-A front serves gRPC methods by their full path. All handlers run on the event loop's thread and must not block.
-Every implementation passes `tests/contracts/test_front.py`.
+A front serves gRPC methods by their full path. All handlers run on the event loop's thread and must not
+block. Every implementation passes `tests/contracts/test_front.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Protocol
 
 
 class GrpcStatus(IntEnum):
-    """The gRPC status codes a handler may end a call with. Business errors never use them: they are in-band."""
+    """The gRPC status codes a handler may end a call with. Business errors are in-band and never use them."""
 
     OK = 0
     CANCELLED = 1
@@ -27,7 +27,10 @@ class GrpcStatus(IntEnum):
 
 
 class Call(Protocol):
-    """One call of a client, from its first message to its end."""
+    """One call of a client, from its first message to its end.
+
+    Everything here may also be asked after the call has ended.
+    """
 
     @property
     def path(self) -> str: ...
@@ -41,7 +44,10 @@ class Call(Protocol):
         """True once the call has ended, whoever ended it. Answers to a closed call are dropped silently."""
 
     def metadata(self) -> Mapping[str, str]:
-        """The request headers, names in lower case; of a repeated name the last value. Decoded when first asked."""
+        """The request headers, names in lower case, decoded when first asked for.
+
+        Of a repeated name the last value counts; binary headers (names that end in `-bin`) are left out.
+        """
 
     def remaining_s(self) -> float | None:
         """Seconds until the client's deadline, as of now; None when it set none."""
@@ -50,20 +56,25 @@ class Call(Protocol):
         """The one answer of a unary call, with status OK. Ends the call."""
 
     def send(self, body: bytes) -> bool:
-        """One message of a streaming answer. False asks to slow down until `on_drain` runs; the message is kept."""
+        """One message of a streaming answer. It is kept in any case; False asks to wait for `on_drain`."""
 
     def finish(self, status: GrpcStatus = GrpcStatus.OK, message: str = "") -> None:
         """End a streaming call, or refuse any call with a status other than OK."""
 
     def on_close(self, callback: Callable[[], None]) -> None:
-        """Run once when the call ends before the handler ended it (cancelled, deadline, connection lost)."""
+        """Run once when the call ends before the handler ended it.
+
+        That is: cancelled, past its deadline, connection lost, or the handler raised. On a call that has
+        already ended so, the callback runs soon.
+        """
 
     def on_drain(self, callback: Callable[[], None]) -> None:
-        """Run once when `send` may go on after it returned False."""
+        """Run once when `send` may go on after it returned False. Never on a closed call."""
 
 
 MessageHandler = Callable[[Call, bytes], None]
-"""Called with each request message: once for unary and server-streaming calls, repeatedly for client streams."""
+"""Called with each request message: once for unary and server-streaming calls, repeatedly for client streams.
+"""
 
 HalfCloseHandler = Callable[[Call], None]
 """Called when the client of a streaming-in method has sent its last message."""
@@ -82,15 +93,23 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class FrontLimits:
-    """What a front accepts before it refuses on its own."""
+    """What a front accepts before it refuses on its own.
+
+    Sizes are in bytes. `stream_buffer_size` is what `Call.send` keeps before it asks to slow down.
+    """
 
     max_message_size: int = 16 * 1024 * 1024
     max_metadata_size: int = 64 * 1024
+    max_open_calls: int = 100_000
+    stream_buffer_size: int = 1024 * 1024
 
 
 class Front(Protocol):
     async def start(self, address: str) -> str:
-        """Listen on `host:port` (port 0: any free one) and return the bound address. Raises OSError with the address."""
+        """Listen on `host:port` (port 0: any free one) and return the bound address.
+
+        Raises OSError that names the address.
+        """
 
     async def stop(self, grace_s: float) -> None:
         """Take no new calls, let open ones end within `grace_s`, then cancel the rest."""
@@ -98,7 +117,7 @@ class Front(Protocol):
     def after_pass(self, callback: Callable[[], None]) -> None:
         """Run the callback once, at the end of the loop pass that is under way, in order of registration.
 
-        This is where work of many calls is done at once; answers given here leave in as few writes as possible.
+        This is where work of many calls is done at once; answers given here leave in few writes.
         """
 
 

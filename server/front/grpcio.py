@@ -1,0 +1,393 @@
+"""The front on grpc.aio: raw bytes in, raw bytes out, one coroutine per open call.
+
+It costs 130 to 280 µs per unary call and serves as the oracle of the contract suite. grpc.aio runs each call
+as a coroutine; that coroutine hands the messages to the plain handlers of `contract.py` and sleeps on one
+future until the handler has said something. An idle long poll costs no task beyond grpc.aio's own.
+
+What a client sees when things go wrong:
+
+| event                                 | status of the call  |
+|---------------------------------------|---------------------|
+| no such method                        | UNIMPLEMENTED       |
+| message above `max_message_size`      | RESOURCE_EXHAUSTED  |
+| `max_open_calls` calls are open       | RESOURCE_EXHAUSTED  |
+| the handler raised                    | INTERNAL            |
+| `stop` ran out of grace               | UNAVAILABLE         |
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, Never
+from urllib.parse import unquote
+
+import grpc
+import grpc.aio
+import structlog
+
+from server.front.contract import Call, FrontLimits, GrpcStatus, Method, Methods
+
+log = structlog.get_logger(__name__)
+
+HALF_CLOSE_SETTLE_S: Final = 0.02
+"""How long the end of a client's messages is held back.
+
+grpc.aio reports a cancelled call first as "no more messages" and only a few loop passes later as cancelled.
+Waiting a moment keeps a cancelled call from looking like an orderly half close.
+"""
+
+MIN_PING_INTERVAL_MS: Final = 1_000
+"""The C++ client pings every 60 s without any call open, Go and C# may ping more often; the C core's own
+default (one ping in 300 s, two strikes) would answer them with GOAWAY `too_many_pings`."""
+
+_STATUS_CODES: Final[Mapping[int, grpc.StatusCode]] = {code.value[0]: code for code in grpc.StatusCode}
+_BINARY_SUFFIX: Final = "-bin"
+
+_Context = grpc.aio.ServicerContext[Any, bytes]
+
+
+class _Ending(NamedTuple):
+    status: GrpcStatus
+    message: str
+
+
+class GrpcioCall:
+    """One call on grpc.aio. The handler writes into `_outbox`, the call's coroutine empties it.
+
+    IMPORTANT: what a handler may ask for is copied here first. grpc.aio frees a call when its coroutine ends,
+    and a handler that asks its context for the peer after that ends the process with a segmentation fault.
+    """
+
+    __slots__ = (
+        "_buffer_limit",
+        "_buffered",
+        "_close_callbacks",
+        "_deadline_s",
+        "_drain_callbacks",
+        "_ending",
+        "_lost",
+        "_metadata",
+        "_method",
+        "_outbox",
+        "_path",
+        "_peer",
+        "_wakeup",
+    )
+
+    def __init__(self, path: str, method: Method, context: _Context, buffer_limit: int) -> None:
+        self._path = path
+        self._method = method
+        self._peer = context.peer()
+        self._metadata = context.invocation_metadata() or ()
+        remaining_s: float | None = context.time_remaining()
+        self._deadline_s = None if remaining_s is None else asyncio.get_running_loop().time() + remaining_s
+        self._buffer_limit = buffer_limit
+        self._outbox: deque[bytes] = deque()
+        self._buffered = 0
+        self._ending: _Ending | None = None
+        self._lost = False
+        self._wakeup: asyncio.Future[None] | None = None
+        self._close_callbacks: list[Callable[[], None]] = []
+        self._drain_callbacks: list[Callable[[], None]] = []
+
+    # What handlers use: server.front.contract.Call.
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    @property
+    def peer(self) -> str:
+        return peer_text(self._peer)
+
+    @property
+    def closed(self) -> bool:
+        return self._lost or self._ending is not None
+
+    def metadata(self) -> Mapping[str, str]:
+        return {str(key).lower(): value for key, value in self._metadata if isinstance(value, str)}
+
+    def remaining_s(self) -> float | None:
+        if self._deadline_s is None:
+            return None
+        return max(0.0, self._deadline_s - asyncio.get_running_loop().time())
+
+    def reply(self, body: bytes) -> None:
+        if self._method.streaming_out:
+            raise ValueError(f"{self._path} answers with a stream: use send and finish")
+        if not self.closed:
+            self._outbox.append(body)
+            self._end(_Ending(GrpcStatus.OK, ""))
+
+    def send(self, body: bytes) -> bool:
+        if not self._method.streaming_out:
+            raise ValueError(f"{self._path} has one answer: use reply")
+        if self.closed:
+            return True
+        self._outbox.append(body)
+        self._buffered += len(body)
+        self._wake()
+        return self._buffered <= self._buffer_limit
+
+    def finish(self, status: GrpcStatus = GrpcStatus.OK, message: str = "") -> None:
+        if status == GrpcStatus.OK and not self._method.streaming_out:
+            raise ValueError(f"{self._path} needs a reply to end with OK")
+        if not self.closed:
+            self._end(_Ending(status, message))
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        if self._lost:
+            asyncio.get_running_loop().call_soon(run_guarded, callback)
+        elif self._ending is None:
+            self._close_callbacks.append(callback)
+
+    def on_drain(self, callback: Callable[[], None]) -> None:
+        if self.closed:
+            return
+        if self._buffered <= self._buffer_limit:
+            asyncio.get_running_loop().call_soon(run_guarded, callback)
+        else:
+            self._drain_callbacks.append(callback)
+
+    # What the call's own coroutine uses.
+
+    @property
+    def ending(self) -> _Ending | None:
+        return self._ending
+
+    def next_message(self) -> bytes | None:
+        return self._outbox.popleft() if self._outbox else None
+
+    def message_left(self, size: int) -> None:
+        """A message of the outbox was taken over by the transport, which has room for more."""
+        self._buffered -= size
+        if self._drain_callbacks and self._buffered <= self._buffer_limit // 2:
+            callbacks, self._drain_callbacks = self._drain_callbacks, []
+            for callback in callbacks:
+                run_guarded(callback)
+
+    async def changed(self) -> None:
+        """Sleep until the handler sends, replies or finishes."""
+        self._wakeup = asyncio.get_running_loop().create_future()
+        await self._wakeup
+
+    def lose(self, ending: _Ending | None = None) -> None:
+        """The call ended without its handler: run its close callbacks, once."""
+        if self.closed:
+            return
+        self._lost = True
+        self._ending = ending
+        self._outbox.clear()
+        self._drain_callbacks.clear()
+        callbacks, self._close_callbacks = self._close_callbacks, []
+        for callback in callbacks:
+            run_guarded(callback)
+        self._wake()
+
+    def _end(self, ending: _Ending) -> None:
+        self._ending = ending
+        self._close_callbacks.clear()
+        self._drain_callbacks.clear()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._wakeup is not None and not self._wakeup.done():
+            self._wakeup.set_result(None)
+
+
+class GrpcioFront:
+    """Serves `methods` on a grpc.aio server. Implements server.front.contract.Front."""
+
+    def __init__(self, methods: Methods, *, limits: FrontLimits | None = None) -> None:
+        self._limits = limits or FrontLimits()
+        self._handlers = {path: self._rpc_handler(path, method) for path, method in methods.items()}
+        self._server: grpc.aio.Server | None = None
+        self._pass_callbacks: list[Callable[[], None]] = []
+
+    async def start(self, address: str) -> str:
+        server = grpc.aio.server(
+            options=channel_options(self._limits), maximum_concurrent_rpcs=self._limits.max_open_calls
+        )
+        server.add_generic_rpc_handlers((_ByPath(self._handlers),))
+        port = bind(server, address)
+        await server.start()
+        self._server = server
+        return f"{address.rpartition(':')[0]}:{port}"
+
+    async def stop(self, grace_s: float) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop(grace_s)
+
+    def after_pass(self, callback: Callable[[], None]) -> None:
+        if not self._pass_callbacks:
+            asyncio.get_running_loop().call_soon(self._end_pass)
+        self._pass_callbacks.append(callback)
+
+    def _end_pass(self) -> None:
+        callbacks, self._pass_callbacks = self._pass_callbacks, []
+        for callback in callbacks:
+            run_guarded(callback)
+
+    def _rpc_handler(self, path: str, method: Method) -> grpc.RpcMethodHandler[bytes, bytes]:
+        """Closures, because grpc.aio decides by `iscoroutinefunction` how to run a handler."""
+        if method.streaming_in and not method.streaming_out:
+            raise ValueError(f"{path}: client streams with a single answer are not served")
+        buffer_limit = self._limits.stream_buffer_size
+
+        async def unary(request: bytes, context: _Context) -> bytes:
+            return await _serve_unary(
+                GrpcioCall(path, method, context, buffer_limit), method, request, context
+            )
+
+        async def stream(request: bytes, context: _Context) -> None:
+            await _serve_stream(GrpcioCall(path, method, context, buffer_limit), method, request, context)
+
+        async def bidirectional(_requests: object, context: _Context) -> None:
+            await _serve_bidirectional(GrpcioCall(path, method, context, buffer_limit), method, context)
+
+        if method.streaming_in:
+            return grpc.stream_stream_rpc_method_handler(bidirectional)
+        if method.streaming_out:
+            return grpc.unary_stream_rpc_method_handler(stream)
+        return grpc.unary_unary_rpc_method_handler(unary)
+
+
+class _ByPath(grpc.GenericRpcHandler):
+    def __init__(self, handlers: Mapping[str, grpc.RpcMethodHandler[bytes, bytes]]) -> None:
+        self._handlers = handlers
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
+        return self._handlers.get(details.method)
+
+
+async def _serve_unary(call: GrpcioCall, method: Method, request: bytes, context: _Context) -> bytes:
+    try:
+        _open(call, method)
+        _deliver(call, method, request)
+        while call.ending is None:
+            await call.changed()
+    except asyncio.CancelledError:
+        call.lose()
+        raise
+    body = call.next_message()
+    return await _abort(context, call.ending) if body is None else body
+
+
+async def _serve_stream(call: GrpcioCall, method: Method, request: bytes, context: _Context) -> None:
+    _open(call, method)
+    _deliver(call, method, request)
+    await _pump(call, context)
+
+
+async def _serve_bidirectional(call: GrpcioCall, method: Method, context: _Context) -> None:
+    _open(call, method)
+    reader = asyncio.create_task(_read(call, method, context))
+    try:
+        await _pump(call, context)
+    finally:
+        reader.cancel()
+
+
+async def _read(call: GrpcioCall, method: Method, context: _Context) -> None:
+    """Hand the client's messages over until it closes its side."""
+    while isinstance(request := await context.read(), bytes):
+        _deliver(call, method, request)
+    await asyncio.sleep(HALF_CLOSE_SETTLE_S)
+    if method.on_half_close is not None and not call.closed:
+        _run_step(call, method.on_half_close, call)
+
+
+async def _pump(call: GrpcioCall, context: _Context) -> None:
+    """Write what the handler sends, as fast as the client takes it, until the call ends."""
+    try:
+        body = call.next_message()
+        if body is None and call.ending is None:
+            # The Rust client does nothing before it has seen the response headers.
+            await context.send_initial_metadata(())
+        while True:
+            while body is not None:
+                await context.write(body)
+                call.message_left(len(body))
+                body = call.next_message()
+            if call.ending is not None:
+                break
+            await call.changed()
+            body = call.next_message()
+    except asyncio.CancelledError:
+        call.lose()
+        raise
+    except grpc.aio.BaseError:
+        # The connection went away under a write; grpc.aio cancels this coroutine too, but only later.
+        call.lose()
+        return
+    if call.ending.status != GrpcStatus.OK:
+        await _abort(context, call.ending)
+
+
+async def _abort(context: _Context, ending: _Ending) -> Never:
+    await context.abort(_STATUS_CODES[ending.status], ending.message)
+
+
+def _open(call: GrpcioCall, method: Method) -> None:
+    if method.on_open is not None:
+        _run_step(call, method.on_open, call)
+
+
+def _deliver(call: GrpcioCall, method: Method, request: bytes) -> None:
+    if not call.closed:
+        _run_step(call, method.handler, call, request)
+
+
+def _run_step(call: GrpcioCall, step: Callable[..., None], *arguments: object) -> None:
+    """Run one step of a handler. A handler that raises ends its call, never the server."""
+    try:
+        step(*arguments)
+    except Exception:
+        log.exception("handler failed", path=call.path, peer=call.peer)
+        call.lose(_Ending(GrpcStatus.INTERNAL, "internal error"))
+
+
+def run_guarded(callback: Callable[[], None]) -> None:
+    """Run a callback so that its failure stops no other callback."""
+    try:
+        callback()
+    except Exception:
+        log.exception("callback failed", callback=repr(callback))
+
+
+def channel_options(limits: FrontLimits) -> list[tuple[str, Any]]:
+    """Settings of the C core under which every official client survives."""
+    return [
+        # Without this two brokers could listen on one port and share its clients by chance.
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_receive_message_length", limits.max_message_size),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_metadata_size", limits.max_metadata_size),
+        ("grpc.absolute_max_metadata_size", limits.max_metadata_size),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", MIN_PING_INTERVAL_MS),
+        ("grpc.http2.max_ping_strikes", 0),
+        ("grpc.keepalive_permit_without_calls", 1),
+    ]
+
+
+def bind(server: grpc.aio.Server, address: str) -> int:
+    """Listen on `host:port` and return the port. Raises OSError that names the address."""
+    try:
+        return server.add_insecure_port(address)
+    except RuntimeError as cause:
+        raise OSError(
+            f"cannot listen on {address}: the address is taken or not one of this machine"
+        ) from cause
+
+
+def peer_text(peer: str) -> str:
+    """`ipv4:127.0.0.1:5` → `127.0.0.1:5`; `ipv6:%5B::1%5D:5` → `[::1]:5`."""
+    return unquote(peer.partition(":")[2])
+
+
+def _conforms(call: GrpcioCall) -> Call:
+    """Lets the type checker prove that the call offers all that handlers may ask for."""
+    return call
