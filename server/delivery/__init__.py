@@ -1,0 +1,22 @@
+"""Delivery rules: who gets which message, for how long it stays hidden, when it comes back. No gRPC in here."""
+
+from server.delivery.delivery import Delivery
+from server.delivery.filters import TagFilter
+from server.delivery.inflight import InFlightTable
+from server.delivery.model import Delivered, DeliverySettings, NewGroupStart, ReceiveRequest, WaitingPoll
+from server.delivery.receipt_handle import InvalidReceiptHandle, ReceiptHandle
+from server.delivery.state_writer import StateWriter
+
+__all__ = [
+    "Delivered",
+    "Delivery",
+    "DeliverySettings",
+    "InFlightTable",
+    "InvalidReceiptHandle",
+    "NewGroupStart",
+    "ReceiptHandle",
+    "ReceiveRequest",
+    "StateWriter",
+    "TagFilter",
+    "WaitingPoll",
+]

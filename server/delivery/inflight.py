@@ -1,0 +1,98 @@
+"""Deliveries that are handed out and not yet acknowledged, as rows of the `inflight` family.
+
+Key:   u16 group length, group, u16 topic length, topic, i32 queue number, i64 queue offset (big-endian)
+Value: i64 visible_at_ms, i64 delivery id, i64 lease_until_ms (0: no auto-renewal), i32 attempt, client id (UTF-8)
+
+The row exists from the first hand-out to the acknowledgement. `visible_at_ms` in the past means that the
+message waits for its next delivery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import Final
+
+from kv import KeyRange, KeyValueEngine, WriteBatch
+from store.offsets import QueueId, QueueOffset
+from store.state import INFLIGHT
+
+_LENGTH: Final = Struct(">H")
+_POSITION: Final = Struct(">iq")
+_VALUE: Final = Struct(">qqqi")
+assert _VALUE.size == 28
+
+
+class InFlight:
+    """One delivery. Mutable: redelivery and renewal change it in place."""
+
+    __slots__ = ("attempt", "client_id", "delivery_id", "lease_until_ms", "visible_at_ms")
+
+    def __init__(
+        self, visible_at_ms: int, delivery_id: int, lease_until_ms: int, attempt: int, client_id: str
+    ) -> None:
+        self.visible_at_ms = visible_at_ms
+        self.delivery_id = delivery_id
+        self.lease_until_ms = lease_until_ms
+        self.attempt = attempt
+        self.client_id = client_id
+
+    def encode(self) -> bytes:
+        return (
+            _VALUE.pack(self.visible_at_ms, self.delivery_id, self.lease_until_ms, self.attempt)
+            + self.client_id.encode()
+        )
+
+    @classmethod
+    def decode(cls, value: bytes) -> InFlight:
+        return cls(*_VALUE.unpack_from(value), client_id=value[_VALUE.size :].decode())
+
+
+def subscription_prefix(group: str, topic: str) -> bytes:
+    """The common beginning of all rows of one group on one topic."""
+    return group_prefix(group) + _text(topic)
+
+
+def group_prefix(group: str) -> bytes:
+    return _text(group)
+
+
+def _text(text: str) -> bytes:
+    raw = text.encode()
+    return _LENGTH.pack(len(raw)) + raw
+
+
+class InFlightTable:
+    """The rows, by group, topic, queue and offset."""
+
+    def __init__(self, engine: KeyValueEngine) -> None:
+        self._family = engine.family(INFLIGHT)
+
+    def put(self, batch: WriteBatch, prefix: bytes, number: int, offset: int, row: InFlight) -> None:
+        batch.put(self._family, prefix + _POSITION.pack(number, offset), row.encode())
+
+    def delete(self, batch: WriteBatch, prefix: bytes, number: int, offset: int) -> None:
+        batch.delete(self._family, prefix + _POSITION.pack(number, offset))
+
+    def delete_all(self, batch: WriteBatch, prefix: bytes) -> None:
+        """All rows whose key begins with the prefix of a group, or of a group and topic."""
+        batch.delete_range(self._family, KeyRange(prefix, _after(prefix)))
+
+    def all_rows(self) -> Iterator[tuple[str, QueueId, QueueOffset, InFlight]]:
+        """Every row, for the start of the broker."""
+        for key, value in self._family.iterate(KeyRange(b"", None)):
+            group, at = _read_text(key, 0)
+            topic, at = _read_text(key, at)
+            number, offset = _POSITION.unpack_from(key, at)
+            yield group, QueueId(topic, number), QueueOffset(offset), InFlight.decode(value)
+
+
+def _read_text(key: bytes, at: int) -> tuple[str, int]:
+    (length,) = _LENGTH.unpack_from(key, at)
+    end = at + _LENGTH.size + length
+    return key[at + _LENGTH.size : end].decode(), end
+
+
+def _after(prefix: bytes) -> bytes:
+    """The smallest key above all keys with this prefix; the prefix starts with a length below 0xFFFF."""
+    return (int.from_bytes(prefix, "big") + 1).to_bytes(len(prefix), "big")

@@ -1,0 +1,96 @@
+"""The values that go in and out of delivery, and what it needs from the rest of the broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from server.delivery.filters import TagFilter
+from store.consumequeue import ConsumeQueueEntry
+from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from store.record import StoredMessage
+
+
+class NewGroupStart(Enum):
+    """Where a group starts in a queue it has never read."""
+
+    AUTO = "auto"  # RocketMQ's rule: a queue still whole (and not larger than memory likes) from its start, else its end
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeliverySettings:
+    new_group_start: NewGroupStart = NewGroupStart.AUTO
+    auto_start_max_bytes: int = 8 << 30
+    lease_ms: int = 60_000
+    lease_total_ms: int = 3 * 3_600_000
+    waiting_polls_max: int = 20_000
+    entries_scanned_per_pass: int = 4_096
+
+
+class ReceiveRequest(NamedTuple):
+    """What one receive asks for. `invisible_ms` None: the server leases the messages to the client and renews."""
+
+    group: str
+    topic: str
+    queue_numbers: range
+    filter: TagFilter
+    batch_size: int
+    invisible_ms: int | None
+    client_id: str
+
+
+class Delivered(NamedTuple):
+    """One message as it is handed out. `visible_at_ms` is when it comes back without an acknowledgement."""
+
+    record: StoredMessage
+    receipt_handle: str
+    attempt: int
+    visible_at_ms: int
+
+
+Received = Callable[[Sequence[Delivered], Exception | None], None]
+"""How a receive ends: messages (none when its time is up), or an error."""
+
+
+class MessageSource(Protocol):
+    """What delivery reads from the store."""
+
+    def bounds(self, queue: QueueId) -> QueueBounds: ...
+
+    def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]: ...
+
+    def read(self, entry: ConsumeQueueEntry) -> StoredMessage: ...
+
+    @property
+    def appended_up_to(self) -> PhysicalOffset: ...
+
+
+class Timer(Protocol):
+    def cancel(self) -> None: ...
+
+
+class Timers(Protocol):
+    """The part of an event loop that delivery needs."""
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> Timer: ...
+
+
+class WaitingPoll:
+    """A receive that found nothing and waits."""
+
+    __slots__ = ("done", "received", "request", "timer")
+
+    def __init__(self, request: ReceiveRequest, received: Received) -> None:
+        self.request = request
+        self.received = received
+        self.done = False
+        self.timer: Timer | None = None
+
+    def finish(self) -> None:
+        self.done = True
+        if self.timer is not None:
+            self.timer.cancel()

@@ -1,0 +1,125 @@
+"""From a stored record to its dispatch request, when the log is read again (recovery, rebuild, backfill).
+
+Live appends make their requests directly; both ways give equal requests for equal records, which is what makes
+derived data a function of the commit log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, Protocol
+
+from store.consumequeue.protocol import ConsumeQueueEntry
+from store.message import DispatchRequest
+from store.offsets import PhysicalOffset, QueueId, QueueOffset
+from store.record import StoredMessage, tags_code
+
+LIGHT_QUEUE_PREFIX: Final = "%LMQ%"
+LIGHT_QUEUE_NUMBER: Final = 0
+LIGHT_QUEUE_NAMES: Final = "INNER_MULTI_DISPATCH"
+LIGHT_QUEUE_OFFSETS: Final = "INNER_MULTI_QUEUE_OFFSET"
+
+TRANSACTION_MASK: Final = 0xC
+TRANSACTION_PREPARED: Final = 0x4
+TRANSACTION_ROLLBACK: Final = 0xC
+
+
+class LightQueueNumbering(Protocol):
+    """Which offset a record has in a light queue."""
+
+    def offset_of(self, name: str, stored: QueueOffset, at: PhysicalOffset) -> QueueOffset | None:
+        """The offset for the record at `at` whose property says `stored`; None: it needs no entry."""
+
+
+class StoredNumbering:
+    """The offset that the record itself states: the rule of stores whose light queues live in RocksDB."""
+
+    def offset_of(self, name: str, stored: QueueOffset, at: PhysicalOffset) -> QueueOffset | None:  # noqa: ARG002
+        return stored
+
+
+class EntrySearch(Protocol):
+    """The part of a consume queue store that dense numbering asks."""
+
+    def last_entry_below(self, queue: QueueId, at: PhysicalOffset) -> ConsumeQueueEntry | None:
+        """The entry with the largest physical offset below `at`."""
+
+    def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]: ...
+
+
+class DenseNumbering:
+    """One after the other without holes: the rule of RocketMQ's file queues.
+
+    A light queue named twice in one message gets one entry in a file queue, though the counter behind the
+    stored numbers advances by two; from then on the file's index and the stored number differ. Readers of a
+    file store know the index, so a rebuild keeps it. Where RocksDB already holds the record under its stored
+    number (a double-write store), the queue is complete from there on and nothing is added.
+
+    Needs no state of its own to resume: an unknown queue goes on after its last entry below the record.
+    """
+
+    def __init__(self, queues: EntrySearch, *, cached_queues_max: int = 65_536) -> None:
+        self._queues = queues
+        self._next: dict[str, QueueOffset | None] = {}
+        self._cached_queues_max = cached_queues_max
+
+    def offset_of(self, name: str, stored: QueueOffset, at: PhysicalOffset) -> QueueOffset | None:
+        if name in self._next:
+            offset = self._next[name]
+        else:
+            if len(self._next) >= self._cached_queues_max:
+                self._next.clear()
+            offset = self._first_offset(QueueId(name, LIGHT_QUEUE_NUMBER), stored, at)
+        if offset is not None and self._is_stored(QueueId(name, LIGHT_QUEUE_NUMBER), stored, at):
+            offset = None
+        self._next[name] = None if offset is None else QueueOffset(offset + 1)
+        return offset
+
+    def _first_offset(self, queue: QueueId, stored: QueueOffset, at: PhysicalOffset) -> QueueOffset:
+        before = self._queues.last_entry_below(queue, at)
+        return stored if before is None else QueueOffset(before.queue_offset + 1)
+
+    def _is_stored(self, queue: QueueId, stored: QueueOffset, at: PhysicalOffset) -> bool:
+        found = self._queues.entries(queue, stored, 1)
+        return bool(found) and found[0].queue_offset == stored and found[0].physical_offset == at
+
+
+def is_queued(system_flag: int) -> bool:
+    """Whether a record appears in its consume queue: prepared and rolled-back ones do not (formats §2.13)."""
+    return system_flag & TRANSACTION_MASK not in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
+
+
+def dispatch_request(record: StoredMessage, numbering: LightQueueNumbering) -> DispatchRequest:
+    """The request of one record read back from the log."""
+    properties = record.properties
+    return DispatchRequest(
+        topic=record.topic,
+        queue_number=record.queue_number,
+        queue_offset=record.queue_offset,
+        physical_offset=record.physical_offset,
+        size=record.size,
+        tags_code=tags_code(record.topic, properties, record.store_timestamp_ms),
+        store_timestamp_ms=record.store_timestamp_ms,
+        system_flag=record.system_flag,
+        properties=properties,
+        light_queues=tuple(_light_queues(properties, record.physical_offset, numbering)),
+    )
+
+
+def _light_queues(
+    properties: Mapping[str, str], at: PhysicalOffset, numbering: LightQueueNumbering
+) -> Iterable[tuple[str, QueueOffset]]:
+    if LIGHT_QUEUE_NAMES not in properties or LIGHT_QUEUE_OFFSETS not in properties:
+        return
+    names = properties[LIGHT_QUEUE_NAMES].split(",")
+    offsets = properties[LIGHT_QUEUE_OFFSETS].split(",")
+    if len(names) != len(offsets):
+        return
+    seen: set[str] = set()
+    for name, stored in zip(names, offsets, strict=True):
+        if name in seen or not name.startswith(LIGHT_QUEUE_PREFIX) or not stored.isdecimal():
+            continue
+        seen.add(name)
+        offset = numbering.offset_of(name, QueueOffset(int(stored)), at)
+        if offset is not None:
+            yield name, offset

@@ -1,0 +1,246 @@
+"""The façade that servers call: append, make durable, dispatch, read.
+
+A message passes three watermarks, in this order (docs/ARCHITECTURE.md):
+
+    appended    it is in the mapped segment: survives the death of the process
+    flushed     fdatasync has returned: survives power loss
+    dispatched  its consume queue entries exist: consumers can see it
+
+Under `sync` durability dispatch follows the flush, so a consumer never sees a message that a crash can take
+back (rmq#8239). Under `async` it follows the append.
+
+Threads: one thread appends, dispatches and reads metadata. `flush` and `flush_entries` may run on another
+thread beside it; `flush_queues` may too, but no `dispatch` during it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from store.clock import Clock
+from store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogWriter
+from store.consumequeue import ConsumeQueueEntry, RocksConsumeQueues
+from store.dispatch import (
+    LIGHT_QUEUE_NAMES,
+    LIGHT_QUEUE_NUMBER,
+    LIGHT_QUEUE_OFFSETS,
+    LIGHT_QUEUE_PREFIX,
+    is_queued,
+)
+from store.errors import MessageTooLarge, StoreDamaged
+from store.message import Appended, DispatchRequest, Message
+from store.numbering import NextOffsets
+from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from store.record import StoredMessage, encode_properties, encode_record, record_size, tags_code
+from store.settings import StoreSettings
+
+LIGHT_DISPATCH_REFUSED_PREFIXES = ("%RETRY%", "rmq_sys_", "SCHEDULE_TOPIC_XXXX")
+
+
+class MessageStore:
+    """One open store. Made by `store.opening.open_store`, which recovers it first."""
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        *,
+        clock: Clock,
+        writer: CommitLogWriter,
+        flusher: CommitLogFlusher,
+        reader: CommitLogReader,
+        queues: RocksConsumeQueues,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._writer = writer
+        self._flusher = flusher
+        self._reader = reader
+        self._queues = queues
+        self._next_offsets = NextOffsets(queues.next_offset, cached_max=settings.cached_queues_max)
+        self._undispatched: deque[DispatchRequest] = deque()
+        self._dispatched_up_to = writer.end
+        self._last_store_timestamp_ms = 0
+
+    # -- writing
+
+    @property
+    def appended_up_to(self) -> PhysicalOffset:
+        return self._writer.end
+
+    @property
+    def flushed_up_to(self) -> PhysicalOffset:
+        return self._flusher.flushed_up_to
+
+    @property
+    def dispatched_up_to(self) -> PhysicalOffset:
+        return self._dispatched_up_to
+
+    def append(self, messages: Sequence[Message]) -> list[Appended]:
+        """Put the messages into the log, in order, all or none.
+
+        Raises MessageTooLarge or Invalid naming the field, StorePoisoned after a failed flush, and OSError when
+        the next segment cannot be made. After an error the log's end and all offsets are as before.
+        """
+        writer = self._writer
+        place, add = writer.place, writer.add
+        record_crc = self._settings.record_crc
+        size_max = self._settings.record_size_max
+        # store times never go back, so that a queue can be searched by time
+        now_ms = max(self._clock.wall_ms(), self._last_store_timestamp_ms)
+        next_offset = self._next_offsets.get
+        assigned: dict[QueueId, QueueOffset] = {}
+        results: list[Appended] = []
+        requests: list[DispatchRequest] = []
+        try:
+            for message in messages:
+                properties = message.properties
+                light_queues: tuple[tuple[str, QueueOffset], ...] = ()
+                if LIGHT_QUEUE_NAMES in properties:
+                    properties, light_queues = self._number_light_queues(message, assigned)
+                queue = QueueId(message.topic, message.queue_number)
+                offset = assigned.get(queue)
+                if offset is None:
+                    offset = next_offset(queue)
+                queued = is_queued(message.system_flag)
+                raw_properties = encode_properties(properties)
+                size = record_size(message, raw_properties, crc_property=record_crc)
+                if size > size_max:
+                    raise MessageTooLarge(
+                        f"record of {size} bytes for topic {message.topic}; at most {size_max}"
+                    )
+                at = place(size)
+                add(
+                    encode_record(
+                        message,
+                        queue_offset=offset if queued else QueueOffset(0),
+                        physical_offset=at,
+                        store_timestamp_ms=now_ms,
+                        raw_properties=raw_properties,
+                        crc_property=record_crc,
+                    )
+                )
+                results.append(Appended(offset, at, size, now_ms))
+                if queued:
+                    assigned[queue] = QueueOffset(offset + 1)
+                requests.append(
+                    DispatchRequest(
+                        message.topic,
+                        message.queue_number,
+                        offset,
+                        at,
+                        size,
+                        tags_code(message.topic, properties, now_ms),
+                        now_ms,
+                        message.system_flag,
+                        properties,
+                        light_queues,
+                    )
+                )
+            writer.commit()
+        except BaseException:
+            writer.discard()
+            raise
+        self._last_store_timestamp_ms = now_ms
+        self._next_offsets.advance(assigned)
+        self._undispatched.extend(requests)
+        return results
+
+    def _number_light_queues(
+        self, message: Message, assigned: dict[QueueId, QueueOffset]
+    ) -> tuple[dict[str, str], tuple[tuple[str, QueueOffset], ...]]:
+        """Give the record its offset in each light queue it names; a doubled name gets one entry."""
+        properties = dict(message.properties)
+        if message.topic.startswith(LIGHT_DISPATCH_REFUSED_PREFIXES):
+            return properties, ()
+        properties.pop("WAIT", None)
+        numbered: dict[str, QueueOffset] = {}
+        names = properties[LIGHT_QUEUE_NAMES].split(",")
+        for name in names:
+            if name in numbered or not name.startswith(LIGHT_QUEUE_PREFIX):
+                continue
+            queue = QueueId(name, LIGHT_QUEUE_NUMBER)
+            offset = assigned.get(queue)
+            if offset is None:
+                offset = self._next_offsets.get(queue)
+            numbered[name] = offset
+            assigned[queue] = QueueOffset(offset + 1)
+        properties[LIGHT_QUEUE_OFFSETS] = ",".join(
+            str(numbered[name]) if name in numbered else "" for name in names
+        )
+        return properties, tuple(numbered.items())
+
+    def flush(self) -> PhysicalOffset:
+        """Make everything appended so far durable; returns how far. Raises StorePoisoned, now and ever after."""
+        return self._flusher.flush()
+
+    def dispatch(self, up_to: PhysicalOffset) -> list[DispatchRequest]:
+        """Make the records below `up_to` visible, all their entries in one atomic batch.
+
+        Returns the requests that were dispatched, so that the caller can wake exactly who waits for them.
+        """
+        undispatched = self._undispatched
+        requests: list[DispatchRequest] = []
+        while undispatched and undispatched[0].physical_offset < up_to:
+            requests.append(undispatched.popleft())
+        if not requests:
+            return requests
+        last = requests[-1]
+        end = PhysicalOffset(last.physical_offset + last.size)
+        queued = [request for request in requests if is_queued(request.system_flag)]
+        try:
+            self._queues.put(queued, end)
+        except BaseException:
+            undispatched.extendleft(reversed(requests))
+            raise
+        self._dispatched_up_to = end
+        if self._next_offsets.is_full:
+            self._next_offsets.rotate(_queues_of(undispatched))
+        return queued
+
+    def flush_entries(self) -> None:
+        """The long part of `flush_queues`, which may run beside dispatch."""
+        self._queues.flush_entries()
+
+    def flush_queues(self) -> None:
+        """Make the dispatched entries and then the watermark durable. No dispatch may run meanwhile."""
+        self._queues.flush()
+
+    # -- reading
+
+    def bounds(self, queue: QueueId) -> QueueBounds:
+        return self._queues.bounds(queue)
+
+    def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]:
+        return self._queues.entries(queue, start, limit)
+
+    def read(self, entry: ConsumeQueueEntry) -> StoredMessage:
+        """The record of an entry. Raises StoreDamaged when the log does not hold one there."""
+        record = self._reader.decode(entry.physical_offset)
+        if isinstance(record, StoredMessage):
+            return record
+        raise StoreDamaged(
+            self._settings.root / "commitlog",
+            f"consume queue entry {entry.queue_offset} points at offset {entry.physical_offset}, "
+            f"which holds no record: {record}",
+        )
+
+    def iterate_queues(self, topic: str | None = None) -> list[QueueId]:
+        """The queues that ever got a message."""
+        return list(self._queues.queues(topic))
+
+    # -- deletion and end of life
+
+    def delete_topic(self, topic: str) -> None:
+        """Remove the topic's queues at once; its records leave with their segments."""
+        self._undispatched = deque(request for request in self._undispatched if request.topic != topic)
+        self._queues.delete_topic(topic)
+        self._next_offsets.forget(topic)
+
+
+def _queues_of(requests: deque[DispatchRequest]) -> set[QueueId]:
+    queues: set[QueueId] = set()
+    for request in requests:
+        queues.add(QueueId(request.topic, request.queue_number))
+        queues.update(QueueId(name, LIGHT_QUEUE_NUMBER) for name, _ in request.light_queues)
+    return queues

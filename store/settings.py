@@ -1,0 +1,64 @@
+"""Settings of the store: frozen values, checked once. Components (disk, clock, metrics) are passed in instead."""
+
+from __future__ import annotations
+
+from resource import getpagesize
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+from store.errors import Invalid
+
+MIB: Final = 1 << 20
+SEGMENT_SIZE: Final = 1 << 30  # RocketMQ's. Keeps every position inside a segment within int32.
+BODY_SIZE_MAX: Final = 4 * MIB  # RocketMQ's maxMessageSize
+RECORD_OVERHEAD_MAX: Final = 64 * 1024  # topic, properties and head: RocketMQ's allowance above the body
+SEGMENT_SIZE_MIN: Final = 64 * 1024
+
+
+class Durability(Enum):
+    """What an acknowledged send survives."""
+
+    SYNC = "sync"  # power loss: it was on disk before the answer
+    ASYNC = "async"  # the death of the process; a power cut may take back up to one flush interval
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoreSettings:
+    """How one store is laid out and kept.
+
+    `record_crc` adds RocketMQ's CRC property to each record, so that header and properties are covered, not
+    only the body. `queue_flush_bytes` bounds what a restart dispatches again after the process died.
+    """
+
+    root: Path
+    segment_size: int = SEGMENT_SIZE
+    durability: Durability = Durability.SYNC
+    flush_interval_ms: int = 500
+    record_crc: bool = True
+    record_size_max: int = BODY_SIZE_MAX + RECORD_OVERHEAD_MAX
+    queue_flush_bytes: int = 256 * MIB
+    mapped_segments_max: int = 64
+    cached_queues_max: int = 65_536
+
+    def __post_init__(self) -> None:
+        _require(
+            self.segment_size % getpagesize() == 0,
+            "store.segment_size",
+            "must be a multiple of the page size",
+        )
+        _require(
+            self.segment_size >= SEGMENT_SIZE_MIN,
+            "store.segment_size",
+            f"must be at least {SEGMENT_SIZE_MIN}",
+        )
+        _require(self.segment_size <= SEGMENT_SIZE, "store.segment_size", f"must be at most {SEGMENT_SIZE}")
+        _require(self.flush_interval_ms > 0, "store.flush_interval_ms", "must be positive")
+        _require(self.mapped_segments_max >= 4, "store.mapped_segments_max", "must be at least 4")
+        _require(self.cached_queues_max >= 16, "store.cached_queues_max", "must be at least 16")
+
+
+def _require(condition: bool, key: str, rule: str) -> None:  # noqa: FBT001 - reads as an assertion
+    if not condition:
+        raise Invalid(f"{key} {rule}")
