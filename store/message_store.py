@@ -106,9 +106,7 @@ class MessageStore:
                 raw_properties = encode_properties(properties)
                 size = record_size(message, raw_properties, crc_property=record_crc)
                 if size > size_max:
-                    raise MessageTooLarge(
-                        f"record of {size} bytes for topic {message.topic}; at most {size_max}"
-                    )
+                    raise MessageTooLarge(f"record of {size} bytes for topic {message.topic}; at most {size_max}")
                 at = place(size)
                 add(
                     encode_record(
@@ -165,9 +163,7 @@ class MessageStore:
                 offset = self._next_offsets.get(queue)
             numbered[name] = offset
             assigned[queue] = QueueOffset(offset + 1)
-        properties[LIGHT_QUEUE_OFFSETS] = ",".join(
-            str(numbered[name]) if name in numbered else "" for name in names
-        )
+        properties[LIGHT_QUEUE_OFFSETS] = ",".join(str(numbered[name]) if name in numbered else "" for name in names)
         return properties, tuple(numbered.items())
 
     def flush(self) -> PhysicalOffset:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from resource import getpagesize
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from resource import getpagesize
 from typing import Final
 
 from store.errors import Invalid

@@ -89,11 +89,7 @@ class Delivery:
 
     @property
     def inflight_count(self) -> int:
-        return sum(
-            len(progress.inflight)
-            for each in self._subscriptions.values()
-            for progress in each.queues.values()
-        )
+        return sum(len(progress.inflight) for each in self._subscriptions.values() for progress in each.queues.values())
 
     @property
     def subscription_count(self) -> int:
@@ -164,9 +160,7 @@ class Delivery:
         if self._waiting >= self._settings.waiting_polls_max:
             raise Busy(f"{self._waiting} receives are waiting already")
         poll = WaitingPoll(request, received)
-        poll.timer = self._timers.call_later(
-            max(polling_s, 0.0), lambda: self._poll_timed_out(subscription, poll)
-        )
+        poll.timer = self._timers.call_later(max(polling_s, 0.0), lambda: self._poll_timed_out(subscription, poll))
         subscription.waiting.append(poll)
         self._waiting += 1
         if subscription.candidates:
@@ -238,9 +232,7 @@ class Delivery:
                 self._end_delivery(subscription, progress, offset)
                 continue
             self.redeliveries += 1
-            taken.append(
-                self._deliver(subscription, progress, offset, self._source.read(entries[0]), request)
-            )
+            taken.append(self._deliver(subscription, progress, offset, self._source.read(entries[0]), request))
 
     def _take_new(
         self,
@@ -270,9 +262,7 @@ class Delivery:
                     continue
                 taken.append(self._deliver(subscription, progress, entry.queue_offset, record, request))
         if progress.next_offset != before:
-            self._offsets.stage(
-                self._writer.batch(), subscription.group, progress.queue, progress.next_offset
-            )
+            self._offsets.stage(self._writer.batch(), subscription.group, progress.queue, progress.next_offset)
         return budget, drained
 
     def _deliver(
@@ -285,9 +275,7 @@ class Delivery:
     ) -> Delivered:
         now_ms = self._clock.wall_ms()
         leased = request.invisible_ms is None
-        visible_at_ms = now_ms + (
-            self._settings.lease_ms if request.invisible_ms is None else request.invisible_ms
-        )
+        visible_at_ms = now_ms + (self._settings.lease_ms if request.invisible_ms is None else request.invisible_ms)
         lease_until_ms = now_ms + self._settings.lease_total_ms if leased else 0
         previous = progress.inflight.get(offset)
         if previous is not None:
@@ -298,9 +286,7 @@ class Delivery:
         self._store(subscription, progress, offset, row)
         return Delivered(record, self._handle(subscription, progress, offset, row), attempt, visible_at_ms)
 
-    def _handle(
-        self, subscription: Subscription, progress: QueueProgress, offset: QueueOffset, row: InFlight
-    ) -> str:
+    def _handle(self, subscription: Subscription, progress: QueueProgress, offset: QueueOffset, row: InFlight) -> str:
         expires_at_ms = row.lease_until_ms or row.visible_at_ms
         handle = ReceiptHandle(progress.queue.number, offset, row.delivery_id, expires_at_ms)
         return handle.encode(subscription.group, subscription.topic)
@@ -338,9 +324,7 @@ class Delivery:
         self._store(subscription, progress, offset, row)
         return self._handle(subscription, progress, offset, row)
 
-    def _delivered_from(
-        self, group: str, topic: str, handle: ReceiptHandle
-    ) -> tuple[Subscription, QueueProgress]:
+    def _delivered_from(self, group: str, topic: str, handle: ReceiptHandle) -> tuple[Subscription, QueueProgress]:
         """Where a handle's delivery was made. A made-up handle creates nothing."""
         queue = QueueId(topic, handle.queue_number)
         known = self._subscriptions.get((group, topic))
@@ -500,9 +484,7 @@ class Delivery:
             progress = subscription.queues[number] = QueueProgress(queue, next_offset)
         return progress
 
-    def _store(
-        self, subscription: Subscription, progress: QueueProgress, offset: QueueOffset, row: InFlight
-    ) -> None:
+    def _store(self, subscription: Subscription, progress: QueueProgress, offset: QueueOffset, row: InFlight) -> None:
         number = progress.queue.number
         self._inflight.put(self._writer.batch(), subscription.prefix, number, offset, row)
         self._watch(subscription, number, offset, row)

@@ -40,9 +40,7 @@ class ExpiryQueue:
         offset: QueueOffset,
         delivery_id: int,
     ) -> None:
-        heappush(
-            self._heap, Due(visible_at_ms, next(self._sequence), subscription, number, offset, delivery_id)
-        )
+        heappush(self._heap, Due(visible_at_ms, next(self._sequence), subscription, number, offset, delivery_id))
 
     def next_ms(self) -> int | None:
         """The earliest time of all; None when nothing is hidden."""

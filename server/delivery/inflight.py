@@ -28,9 +28,7 @@ class InFlight:
 
     __slots__ = ("attempt", "client_id", "delivery_id", "lease_until_ms", "visible_at_ms")
 
-    def __init__(
-        self, visible_at_ms: int, delivery_id: int, lease_until_ms: int, attempt: int, client_id: str
-    ) -> None:
+    def __init__(self, visible_at_ms: int, delivery_id: int, lease_until_ms: int, attempt: int, client_id: str) -> None:
         self.visible_at_ms = visible_at_ms
         self.delivery_id = delivery_id
         self.lease_until_ms = lease_until_ms

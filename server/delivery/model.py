@@ -16,7 +16,9 @@ from store.record import StoredMessage
 class NewGroupStart(Enum):
     """Where a group starts in a queue it has never read."""
 
-    AUTO = "auto"  # RocketMQ's rule: a queue still whole (and not larger than memory likes) from its start, else its end
+    AUTO = (
+        "auto"  # RocketMQ's rule: a queue still whole (and not larger than memory likes) from its start, else its end
+    )
     EARLIEST = "earliest"
     LATEST = "latest"
 
