@@ -3,7 +3,7 @@
 `PosixDisk` is the real one; `tests.faults.disk.FaultyDisk` keeps everything in memory, forgets what was not
 synced and fails where told. `tests/contracts/test_disk.py` runs on both.
 
-All methods raise OSError as the system gives it (with `filename` set); deciding what it means is the caller's.
+All methods raise OSError as the system gives it, with `filename` set; deciding what it means is the caller's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ class DiskLock(Protocol):
 
 
 class SegmentFile(Protocol):
-    """A preallocated file of fixed size, read through a mapping."""
+    """A preallocated file of fixed size, read through a mapping.
+
+    Mapping and descriptors are given back when the last reference to the segment and its views is gone;
+    `close()` only lets go of the segment's own.
+    """
 
     @property
     def path(self) -> Path: ...
@@ -36,29 +40,51 @@ class SegmentFile(Protocol):
         """A read-only view of the whole file. Stays valid after `close()`, until its last slice is gone."""
 
     def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
-        """Put bytes into the page cache: they survive the process, not the machine."""
+        """Put bytes into the page cache: they survive the process, not the machine.
+
+        Raises IndexError when they do not fit into the file, TypeError when it was opened read-only.
+        """
 
     def prefault(self, position: int, length: int) -> None:
-        """Make the pages of the range writable ahead of time; a hint that may do nothing."""
+        """Make the pages of the range writable ahead of time; a hint that may do nothing. Dirties them.
+
+        Raises OSError where storing into the pages would have been SIGBUS.
+        """
 
     def flush(self) -> None:
-        """Make every byte written so far durable (fdatasync). Releases the GIL. May run beside `write`."""
+        """Make every byte written so far durable (fdatasync). Releases the GIL. May run beside `write`.
+
+        Also beside `close`, which does not cut a running flush short.
+        """
 
     def close(self) -> None:
-        """Give the mapping and the descriptor back as soon as no view is left. Repeatable."""
+        """Let go of mapping and descriptor. Repeatable. Every other method raises ValueError afterwards."""
 
 
 class Disk(Protocol):
     def create_segment(self, path: Path, size: int) -> SegmentFile:
         """Make a file of `size` zero bytes with all blocks allocated; durable with its directory entry.
 
-        Allocation first: storing into a hole of a full disk through a mapping is SIGBUS, not an error.
+        Allocation first: storing into a hole of a full disk through a mapping is SIGBUS, not an error. A
+        crash leaves no file, an empty one or a whole one, never another length. Raises FileExistsError;
+        after any other error no file is left.
         """
 
-    def open_segment(self, path: Path, *, writable: bool) -> SegmentFile: ...
+    def open_segment(self, path: Path, *, writable: bool) -> SegmentFile:
+        """Map an existing file. Writable fills its holes with blocks first. An empty file is EINVAL."""
+
+    def data_end(self, path: Path) -> int:
+        """A position behind which the file holds only zeros, found without reading them.
+
+        It may lie well behind the last byte that is not zero (a block, or all of the file).
+        """
 
     def zero_from(self, path: Path, position: int) -> None:
-        """Turn all bytes from `position` to the end into zeros, size and allocation kept, durably."""
+        """Turn all bytes from `position` to the end into zeros, size and allocation kept, durably.
+
+        The file keeps its length at every moment: a crash leaves some of the bytes, never a short file, and
+        mappings of it stay valid.
+        """
 
     def list_directory(self, path: Path) -> list[DirectoryEntry]:
         """Entries sorted by name; empty when the directory does not exist."""
@@ -67,16 +93,21 @@ class Disk(Protocol):
 
     def read(self, path: Path) -> bytes: ...
 
-    def replace_atomically(self, path: Path, data: bytes) -> None:
-        """After a crash the file holds the old or the new bytes, nothing else (temporary, fsync, rename, fsync)."""
+    def replace_atomically(self, path: Path, data: bytes | memoryview) -> None:
+        """After a crash the file holds the old or the new bytes, nothing else.
+
+        Temporary file, fsync, rename, fsync of the directory.
+        """
 
     def remove(self, path: Path) -> None:
-        """Remove one file; a file that is not there is no error."""
+        """Remove one file, durably; a file that is not there is no error."""
 
-    def make_directories(self, path: Path) -> None: ...
+    def make_directories(self, path: Path) -> None:
+        """Make the directory and its missing parents, durably. One that exists is no error."""
 
     def lock(self, path: Path) -> DiskLock:
-        """Take the exclusive POSIX record lock on byte 0 of the file, making the file if needed.
+        """Take the exclusive lock on byte 0 of the file, making the file if needed.
 
-        The same lock as RocketMQ's (formats §1.1 `lock`). Raises BlockingIOError when another process holds it.
+        It excludes RocketMQ's record lock (formats §1.1 `lock`), other processes, and a second taker in this
+        one. Raises BlockingIOError when it is held.
         """

@@ -1,0 +1,105 @@
+"""Every file name of a store, made and parsed in one place (docs/formats/store-directory.md).
+
+Names that are not ours are never touched: they are reported by whoever lists a directory.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from store.offsets import PhysicalOffset
+
+SEGMENT_NAME: Final = re.compile(r"[0-9]{20}", re.ASCII)
+CUT_NAME: Final = re.compile(r"([0-9]{20})\.broken(?:\.[1-9][0-9]*)?", re.ASCII)
+PHYSICAL_OFFSET_MAXIMUM: Final = 2**63 - 1
+"""Physical offsets are signed 64-bit integers on disk."""
+
+
+def segment_name(base: PhysicalOffset) -> str:
+    """The name of the segment whose first byte is `base`: 20 digits, so that names sort like offsets."""
+    return f"{base:020d}"
+
+
+def parse_segment_name(name: str) -> PhysicalOffset | None:
+    """The base offset in a segment's name; None when the name is no segment's."""
+    if not SEGMENT_NAME.fullmatch(name) or int(name) > PHYSICAL_OFFSET_MAXIMUM:
+        return None
+    return PhysicalOffset(int(name))
+
+
+def cut_name(start: PhysicalOffset, number: int) -> str:
+    """The name of a file that keeps bytes cut from the log, the first of which lay at `start`.
+
+    `number` counts from 0 and tells repeated cuts at one offset apart.
+    """
+    return f"{start:020d}.broken" + (f".{number}" if number else "")
+
+
+def parse_cut_name(name: str) -> PhysicalOffset | None:
+    """Where the cut bytes lay; None when the file keeps no cut bytes."""
+    found = CUT_NAME.fullmatch(name)
+    return PhysicalOffset(int(found[1])) if found else None
+
+
+def cut_directory(commit_log: Path) -> Path:
+    """Where bytes that were cut off the log are kept.
+
+    In a folder of their own: RocketMQ passes over folders in `commitlog/` but refuses to start on a plain
+    file there that has not the length of a segment.
+    """
+    return commit_log / "broken"
+
+
+@dataclass(frozen=True, slots=True)
+class StorePaths:
+    """The files and directories directly below a store's root, laid out as RocketMQ does."""
+
+    root: Path
+
+    @property
+    def commit_log(self) -> Path:
+        """Segments of the commit log."""
+        return self.root / "commitlog"
+
+    @property
+    def consume_queue(self) -> Path:
+        """File consume queues; also RocketMQ's RocksDB, unless it was told to keep it apart."""
+        return self.root / "consumequeue"
+
+    @property
+    def consume_queue_rocksdb(self) -> Path:
+        """Consume queues in RocksDB, where RocketMQ 5.5 puts them with `useSeparateStorePathForRocksdbCQ`."""
+        return self.root / "consumequeue_rocksdb"
+
+    @property
+    def quarry(self) -> Path:
+        """Quarry's own database: metadata and delivery state. RocketMQ leaves it alone."""
+        return self.root / "quarry"
+
+    @property
+    def config(self) -> Path:
+        """RocketMQ's metadata as JSON."""
+        return self.root / "config"
+
+    @property
+    def index(self) -> Path:
+        """Key index files."""
+        return self.root / "index"
+
+    @property
+    def abort(self) -> Path:
+        """Exists while a broker runs: found at start, it tells of an unclean stop."""
+        return self.root / "abort"
+
+    @property
+    def checkpoint(self) -> Path:
+        """How far flushes had come."""
+        return self.root / "checkpoint"
+
+    @property
+    def lock(self) -> Path:
+        """Locked by the broker that owns the store."""
+        return self.root / "lock"

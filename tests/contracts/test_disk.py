@@ -1,0 +1,198 @@
+"""What every Disk promises, run on the real one and on the one that fails on order."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from store.disk.posix import PosixDisk
+from store.disk.protocol import DirectoryEntry, Disk
+from tests.faults.disk import FaultyDisk
+
+SIZE = 4 * 4096
+
+
+@pytest.fixture(params=["posix", "faulty"])
+def disk(request: pytest.FixtureRequest) -> Disk:
+    return PosixDisk() if request.param == "posix" else FaultyDisk()
+
+
+@pytest.fixture
+def folder(disk: Disk, tmp_path: Path) -> Path:
+    path = tmp_path / "some" / "folder"
+    disk.make_directories(path)
+    return path
+
+
+def test_a_new_segment_is_all_zeros_and_has_its_full_length_at_once(disk: Disk, folder: Path) -> None:
+    segment = disk.create_segment(folder / "a", SIZE)
+    assert (segment.path, segment.size) == (folder / "a", SIZE)
+    assert segment.view() == bytes(SIZE)
+    assert disk.list_directory(folder) == [DirectoryEntry("a", SIZE, is_directory=False)]
+
+
+def test_creating_an_existing_file_fails_and_leaves_it_alone(disk: Disk, folder: Path) -> None:
+    disk.create_segment(folder / "a", SIZE).write(0, b"kept")
+    with pytest.raises(FileExistsError):
+        disk.create_segment(folder / "a", SIZE)
+    assert disk.read(folder / "a")[:4] == b"kept"
+
+
+def test_creating_in_a_missing_directory_names_the_file(disk: Disk, folder: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        disk.create_segment(folder / "missing" / "a", SIZE)
+    assert caught.value.filename is not None
+
+
+def test_written_bytes_are_seen_by_every_view_and_reader(disk: Disk, folder: Path) -> None:
+    segment = disk.create_segment(folder / "a", SIZE)
+    other = disk.open_segment(folder / "a", writable=False)
+    views = segment.view(), other.view()
+    segment.write(5000, b"hello")
+    segment.write(SIZE - 1, memoryview(b"!"))
+    for view in views:
+        assert bytes(view[5000:5005]) == b"hello"
+        assert view[SIZE - 1] == ord("!")
+    assert disk.read(folder / "a")[5000:5005] == b"hello"
+
+
+def test_views_cannot_be_written_through(disk: Disk, folder: Path) -> None:
+    view = disk.create_segment(folder / "a", SIZE).view()
+    assert view.readonly
+    with pytest.raises(TypeError):
+        view[0] = 1
+
+
+@pytest.mark.parametrize(("position", "length"), [(SIZE - 3, 4), (SIZE, 1), (SIZE + 100, 1), (0, SIZE + 1)])
+def test_a_write_over_the_end_is_refused_whole(disk: Disk, folder: Path, position: int, length: int) -> None:
+    segment = disk.create_segment(folder / "a", SIZE)
+    with pytest.raises(IndexError):
+        segment.write(position, b"x" * length)
+    assert segment.view() == bytes(SIZE)
+
+
+def test_a_read_only_segment_refuses_writes_and_flushes(disk: Disk, folder: Path) -> None:
+    disk.create_segment(folder / "a", SIZE)
+    segment = disk.open_segment(folder / "a", writable=False)
+    with pytest.raises(TypeError):
+        segment.write(0, b"x")
+    with pytest.raises(ValueError, match="read-only"):
+        segment.flush()
+
+
+def test_opening_what_is_not_there_or_empty_fails(disk: Disk, folder: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        disk.open_segment(folder / "a", writable=True)
+    disk.replace_atomically(folder / "empty", b"")
+    with pytest.raises(OSError, match="empty file") as caught:
+        disk.open_segment(folder / "empty", writable=False)
+    assert caught.value.errno == errno.EINVAL
+    assert caught.value.filename == str(folder / "empty")
+
+
+@pytest.mark.parametrize(("position", "length"), [(0, 1), (100, SIZE), (SIZE - 1, 10), (SIZE, 10), (50, 0)])
+def test_prefault_changes_no_byte(disk: Disk, folder: Path, position: int, length: int) -> None:
+    segment = disk.create_segment(folder / "a", SIZE)
+    segment.write(90, b"before")
+    segment.prefault(position, length)
+    assert bytes(segment.view()).strip(b"\0") == b"before"
+
+
+def test_views_outlive_close_and_everything_else_ends(disk: Disk, folder: Path) -> None:
+    segment = disk.create_segment(folder / "a", SIZE)
+    segment.write(0, b"alive")
+    view = segment.view()[0:5]
+    segment.flush()
+    segment.close()
+    segment.close()
+    assert bytes(view) == b"alive"
+    for act in (
+        segment.view,
+        segment.flush,
+        lambda: segment.write(0, b"x"),
+        lambda: segment.prefault(0, 1),
+    ):
+        with pytest.raises(ValueError, match="closed"):
+            act()
+
+
+@pytest.mark.parametrize("position", [0, 1, 4096, 5003, SIZE - 1, SIZE])
+def test_zero_from_zeroes_the_rest_and_keeps_the_length(disk: Disk, folder: Path, position: int) -> None:
+    segment = disk.create_segment(folder / "a", SIZE)
+    segment.write(0, b"x" * SIZE)
+    view = segment.view()
+    disk.zero_from(folder / "a", position)
+    expected = b"x" * position + bytes(SIZE - position)
+    assert disk.read(folder / "a") == expected
+    assert view == expected
+    segment.write(position, b"y" * (SIZE - position))
+    assert disk.read(folder / "a") == b"x" * position + b"y" * (SIZE - position)
+
+
+@pytest.mark.parametrize("last", [0, 4095, 4096, SIZE - 1])
+def test_behind_the_data_end_there_are_only_zeros(disk: Disk, folder: Path, last: int) -> None:
+    segment = disk.create_segment(folder / "a", SIZE)
+    segment.write(last, b"x")
+    assert last < disk.data_end(folder / "a") <= SIZE
+
+
+def test_data_end_of_a_fresh_segment_is_its_start(disk: Disk, folder: Path) -> None:
+    disk.create_segment(folder / "a", SIZE)
+    assert disk.data_end(folder / "a") == 0
+
+
+def test_directories_list_sorted_with_sizes_and_kinds(disk: Disk, folder: Path) -> None:
+    disk.replace_atomically(folder / "b", b"12345")
+    disk.replace_atomically(folder / "a", b"")
+    disk.make_directories(folder / "c" / "d")
+    listed = [(entry.name, entry.is_directory) for entry in disk.list_directory(folder)]
+    assert listed == [("a", False), ("b", False), ("c", True)]
+    assert disk.list_directory(folder)[1].size == 5
+    assert disk.list_directory(folder / "missing") == []
+
+
+def test_replacing_leaves_the_new_bytes_and_no_other_file(disk: Disk, folder: Path) -> None:
+    disk.replace_atomically(folder / "state", b"old")
+    disk.replace_atomically(folder / "state", memoryview(b"newer"))
+    assert disk.read(folder / "state") == b"newer"
+    assert [entry.name for entry in disk.list_directory(folder)] == ["state"]
+
+
+def test_replacing_in_a_missing_directory_fails(disk: Disk, folder: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        disk.replace_atomically(folder / "missing" / "state", b"x")
+
+
+def test_removing_twice_is_no_error(disk: Disk, folder: Path) -> None:
+    disk.replace_atomically(folder / "a", b"x")
+    assert disk.exists(folder / "a")
+    disk.remove(folder / "a")
+    disk.remove(folder / "a")
+    assert not disk.exists(folder / "a")
+    with pytest.raises(FileNotFoundError):
+        disk.read(folder / "a")
+
+
+def test_directories_exist_after_making_them_twice(disk: Disk, folder: Path) -> None:
+    disk.make_directories(folder)
+    assert disk.exists(folder)
+    assert not disk.exists(folder / "other")
+
+
+def test_a_lock_is_exclusive_within_the_process_until_released(disk: Disk, folder: Path) -> None:
+    lock = disk.lock(folder / "lock")
+    assert disk.read(folder / "lock") == b"lock"
+    with pytest.raises(BlockingIOError) as caught:
+        disk.lock(folder / "lock")
+    assert caught.value.filename == str(folder / "lock")
+    lock.release()
+    lock.release()
+    disk.lock(folder / "lock").release()
+
+
+def test_locking_keeps_what_the_file_holds(disk: Disk, folder: Path) -> None:
+    disk.replace_atomically(folder / "lock", b"something else")
+    disk.lock(folder / "lock").release()
+    assert disk.read(folder / "lock") == b"something else"

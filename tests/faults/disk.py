@@ -1,0 +1,283 @@
+"""A disk in memory that forgets what was not synced and fails where it is told to.
+
+Every file has two contents: what the page cache shows and what the platter holds. A flush copies the dirty
+pages from one to the other. `power_loss` decides for each dirty page by itself whether it got there: the kernel
+writes mapped pages back whenever and in whatever order it likes.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections import defaultdict
+from pathlib import Path
+from typing import Literal
+
+from store.disk.protocol import DirectoryEntry
+
+PAGE = 4096
+SECTOR = 512
+"""What a device writes whole; a page can end up with sectors of two ages."""
+
+Operation = Literal["create", "write", "prefault", "flush", "zero", "replace", "remove"]
+
+
+class PowerCut(Exception):
+    """The machine stopped here. No operation works until the disk is looked at after the loss."""
+
+
+class FaultyFile:
+    """Contents of one file: `live` as programs see it, `durable` as the platter holds it."""
+
+    def __init__(self, content: bytes) -> None:
+        self.live = bytearray(content)
+        self.durable = bytearray(content)
+        self.dirty: set[int] = set()
+
+    def change(self, position: int, data: bytes | bytearray | memoryview) -> None:
+        self.live[position : position + len(data)] = data
+        self.dirty.update(range(position // PAGE, -(-(position + len(data)) // PAGE)))
+
+    def settle(self, pages: set[int]) -> None:
+        """The pages reach the platter."""
+        for page in pages:
+            here = slice(page * PAGE, (page + 1) * PAGE)
+            self.durable[here] = self.live[here]
+
+    def after_power_loss(self, chance: random.Random) -> bytes:
+        survivor = bytearray(self.durable)
+        for page in sorted(self.dirty):
+            fate = chance.choice(("lost", "kept", "torn"))
+            for start in range(page * PAGE, min((page + 1) * PAGE, len(survivor)), SECTOR):
+                if fate == "kept" or (fate == "torn" and chance.random() < 0.5):
+                    survivor[start : start + SECTOR] = self.live[start : start + SECTOR]
+        return bytes(survivor)
+
+
+class FaultyLock:
+    def __init__(self, locked: set[Path], path: Path) -> None:
+        self._locked = locked
+        self._path = path
+        self._held = True
+
+    def release(self) -> None:
+        if self._held:
+            self._locked.discard(self._path)
+            self._held = False
+
+
+class FaultySegment:
+    def __init__(self, disk: FaultyDisk, path: Path, file: FaultyFile, *, writable: bool) -> None:
+        self._disk = disk
+        self._path = path
+        self._file: FaultyFile | None = file
+        self._size = len(file.live)
+        self._writable = writable
+
+    @property
+    def path(self) -> Path:
+        return self._path
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def view(self) -> memoryview:
+        return memoryview(self._open().live).toreadonly()
+
+    def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
+        file = self._open()
+        if not self._writable:
+            raise TypeError("the segment was opened read-only")
+        if not 0 <= position <= position + len(data) <= self._size:
+            raise IndexError("the bytes do not fit into the segment")
+        if self._disk.starts("write", self._path):
+            file.change(position, data[: len(data) // 2])
+            raise PowerCut
+        file.change(position, data)
+
+    def prefault(self, position: int, length: int) -> None:
+        self._open()
+        if length > 0 and self._disk.starts("prefault", self._path):
+            raise PowerCut
+
+    def flush(self) -> None:
+        file = self._open()
+        if not self._writable:
+            raise ValueError("the segment was opened read-only")
+        try:
+            cut = self._disk.starts("flush", self._path)
+        except OSError:
+            # As Linux does: the pages count as clean from now on although they never reached the platter.
+            # The next flush has nothing to write and says that all is well.
+            file.dirty.clear()
+            raise
+        if cut:
+            half = set(sorted(file.dirty)[::2])
+            file.settle(half)
+            file.dirty -= half
+            raise PowerCut
+        file.settle(file.dirty)
+        file.dirty.clear()
+
+    def close(self) -> None:
+        self._file = None
+
+    def _open(self) -> FaultyFile:
+        if self._file is None:
+            raise ValueError(f"segment {self._path} is closed")
+        return self._file
+
+
+class FaultyDisk:
+    """Implements `store.disk.protocol.Disk`.
+
+    `crash_at` numbers the operation, from 1, at which the power goes: it is done by half. `capacity` limits the
+    bytes of all files together. `operations` counts what has run so far, `log` names it.
+    """
+
+    def __init__(self, *, crash_at: int | None = None, capacity: int | None = None) -> None:
+        self.files: dict[Path, FaultyFile] = {}
+        self.directories: set[Path] = {Path("/")}
+        self.crash_at = crash_at
+        self.capacity = capacity
+        self.operations = 0
+        self.log: list[tuple[Operation, str]] = []
+        self._faults: dict[Operation, dict[int, int]] = defaultdict(dict)
+        self._counts: dict[Operation, int] = defaultdict(int)
+        self._locked: set[Path] = set()
+        self._powered = True
+
+    def fail(self, operation: Operation, *, nth: int = 1, error: int = errno.EIO) -> None:
+        """The n-th operation of this kind from now on raises an OSError with this number."""
+        self._faults[operation][self._counts[operation] + nth] = error
+
+    def power_loss(self, seed: int) -> FaultyDisk:
+        """The disk as the next start finds it. `seed` decides the fate of each un-synced page."""
+        chance = random.Random(seed)
+        survivor = FaultyDisk(capacity=self.capacity)
+        survivor.directories = set(self.directories)
+        for path in sorted(self.files):
+            survivor.files[path] = FaultyFile(self.files[path].after_power_loss(chance))
+        self._powered = False
+        return survivor
+
+    def process_death(self) -> FaultyDisk:
+        """The disk after the process alone died: nothing written is lost, nothing more is durable."""
+        survivor = FaultyDisk(capacity=self.capacity)
+        survivor.directories = set(self.directories)
+        survivor.files = self.files
+        self._powered = False
+        return survivor
+
+    def starts(self, operation: Operation, path: Path) -> bool:
+        """Count the operation; raise what was ordered for it. True: the power goes in the middle of it."""
+        self._check_power()
+        self.operations += 1
+        self._counts[operation] += 1
+        self.log.append((operation, path.name))
+        error = self._faults[operation].pop(self._counts[operation], None)
+        if error is not None:
+            raise OSError(error, os.strerror(error), str(path))
+        if self.operations == self.crash_at:
+            self._powered = False
+            return True
+        return False
+
+    def create_segment(self, path: Path, size: int) -> FaultySegment:
+        self._check_power()
+        if path in self.files:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+        self._check_parent(path)
+        cut = self.starts("create", path)
+        used = sum(len(file.live) for file in self.files.values())
+        if self.capacity is not None and used + size > self.capacity:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        self.files[path] = FaultyFile(b"" if cut else bytes(size))
+        if cut:
+            raise PowerCut
+        return FaultySegment(self, path, self.files[path], writable=True)
+
+    def open_segment(self, path: Path, *, writable: bool) -> FaultySegment:
+        file = self._file(path)
+        if not file.live:
+            raise OSError(errno.EINVAL, "an empty file cannot be mapped", str(path))
+        return FaultySegment(self, path, file, writable=writable)
+
+    def data_end(self, path: Path) -> int:
+        live = self._file(path).live
+        return min(len(live), -(-len(live.rstrip(b"\0")) // PAGE) * PAGE)
+
+    def zero_from(self, path: Path, position: int) -> None:
+        file = self._file(path)
+        cut = self.starts("zero", path)
+        length = len(file.live) - position
+        file.change(position, bytes(length // 2 if cut else length))
+        if cut:
+            raise PowerCut
+        file.settle(file.dirty)
+        file.dirty.clear()
+
+    def list_directory(self, path: Path) -> list[DirectoryEntry]:
+        self._check_power()
+        found = [
+            DirectoryEntry(name.name, len(file.live), is_directory=False)
+            for name, file in self.files.items()
+            if name.parent == path
+        ]
+        found += [
+            DirectoryEntry(name.name, PAGE, is_directory=True)
+            for name in self.directories
+            if name.parent == path and name != path
+        ]
+        return sorted(found)
+
+    def exists(self, path: Path) -> bool:
+        self._check_power()
+        return path in self.files or path in self.directories
+
+    def read(self, path: Path) -> bytes:
+        return bytes(self._file(path).live)
+
+    def replace_atomically(self, path: Path, data: bytes | memoryview) -> None:
+        self._check_power()
+        self._check_parent(path)
+        if self.starts("replace", path):
+            raise PowerCut
+        self.files[path] = FaultyFile(bytes(data))
+
+    def remove(self, path: Path) -> None:
+        self._check_power()
+        if path in self.files:
+            if self.starts("remove", path):
+                raise PowerCut
+            del self.files[path]
+
+    def make_directories(self, path: Path) -> None:
+        self._check_power()
+        self.directories.update((path, *path.parents))
+
+    def lock(self, path: Path) -> FaultyLock:
+        self._check_power()
+        self._check_parent(path)
+        if path in self._locked:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), str(path))
+        self._locked.add(path)
+        if path not in self.files or not self.files[path].live:
+            self.files[path] = FaultyFile(b"lock")
+        return FaultyLock(self._locked, path)
+
+    def _file(self, path: Path) -> FaultyFile:
+        self._check_power()
+        if path not in self.files:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        return self.files[path]
+
+    def _check_parent(self, path: Path) -> None:
+        if path.parent not in self.directories:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+
+    def _check_power(self) -> None:
+        if not self._powered:
+            raise PowerCut
