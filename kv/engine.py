@@ -9,7 +9,7 @@ Every call after `close()` raises `EngineClosed`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Protocol
@@ -61,13 +61,19 @@ class Family(Protocol):
     def iterate(
         self, keys: KeyRange, *, reverse: bool = False, snapshot: Snapshot | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
-        """`scan` without a limit, lazily. The status check happens when the iteration ends or is closed."""
+        """`scan` without a limit, lazily, over the state at the time of this call.
+
+        Raises EngineCorrupt where damage ends it early, and EngineClosed when the engine was closed meanwhile.
+        """
 
 
 class WriteBatch(Protocol):
-    """Writes that take effect together or not at all, in the order they were added."""
+    """Writes that take effect together or not at all, in the order they were added. Written once."""
 
     def put(self, family: Family, key: bytes, value: bytes) -> None: ...
+
+    def putter(self, family: Family) -> Callable[[bytes, bytes], None]:
+        """`put` bound to one family, without its checks: for loops that add thousands of records a second."""
 
     def delete(self, family: Family, key: bytes) -> None: ...
 
@@ -99,8 +105,14 @@ class KeyValueEngine(Protocol):
     def compact(self, family: Family, keys: KeyRange) -> None:
         """Rewrite the range down to the bottommost level so that deleted keys give their space back."""
 
+    def write_table(self, family: Family, path: Path, pairs: Iterable[tuple[bytes, bytes]]) -> int:
+        """Make a table file for `ingest` from pairs in strictly ascending key order; returns their number.
+
+        Raises KvError when there are none or they are out of order.
+        """
+
     def ingest(self, family: Family, tables: Sequence[Path]) -> None:
-        """Take over finished table files whose key ranges do not overlap each other."""
+        """Take over copies of finished table files whose key ranges do not overlap each other."""
 
     def checkpoint(self, directory: Path) -> None:
         """Make a consistent copy of all families in `directory`, which must not exist."""

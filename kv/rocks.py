@@ -1,0 +1,333 @@
+"""RocksDB through rocksdict: the only module that knows it.
+
+What rocksdict 0.3.29 (RocksDB 9.8.4) does that this module guards against, once for everybody:
+
+1. Its `items()` ends on a damaged block as if the range ended there. Here every scan that comes up short asks a
+   plain iterator for its status at the place where it stopped.
+2. A manual flush covers one family, also with atomic_flush on. `flush` takes the order from the caller.
+3. Families, handles, snapshots and iterators keep the database open and locked after `close()`, and go on
+   answering. Here they lose their native part when the engine closes.
+4. Create-if-missing over a directory without CURRENT makes an empty database. It is passed only when the
+   directory holds no file of one.
+5. `WriteOptions.disable_wal` is an attribute to assign, not the method its stub declares.
+
+All tables are written with block based format 5, the newest that the RocksDB of RocketMQ (8.4.0) reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+from weakref import WeakSet
+
+import rocksdict  # noqa: TID251 - this is the module the ban points to
+
+from kv.engine import Family, KeyRange, WriteBatch
+from kv.errors import EngineClosed
+from kv.options import MIB, CompactionStyle, Compression, FamilyOptions
+from kv.rocks_directory import holds_database, reading_view, require_database
+from kv.rocks_family import CLOSED, DEFAULT_FAMILY, Cursor, RocksBatch, RocksFamily, RocksSnapshot, fail, own_family
+
+TABLE_FORMAT_VERSION: Final = 5
+BACKGROUND_JOBS: Final = 4
+OPEN_FILES_MAX: Final = 1_024
+"""Tables kept open; keeps the descriptors of a shard bounded however much it stores."""
+_COMPRESSION: Final = {
+    Compression.NONE: rocksdict.DBCompressionType.none,
+    Compression.LZ4: rocksdict.DBCompressionType.lz4,
+    Compression.ZSTD: rocksdict.DBCompressionType.zstd,
+}
+
+_FIGURES: Final = {
+    "memtable_bytes": "rocksdb.cur-size-all-mem-tables",
+    "table_bytes": "rocksdb.live-sst-files-size",
+    "table_reader_bytes": "rocksdb.estimate-table-readers-mem",
+    "block_cache_bytes": "rocksdb.block-cache-usage",
+    "keys_estimate": "rocksdb.estimate-num-keys",
+    "pending_compaction_bytes": "rocksdb.estimate-pending-compaction-bytes",
+    "level_zero_tables": "rocksdb.num-files-at-level0",
+    "write_stopped": "rocksdb.is-write-stopped",
+    "background_errors": "rocksdb.background-errors",
+}
+
+
+def _native_options(options: FamilyOptions) -> Any:
+    native = rocksdict.Options(raw_mode=True)
+    native.set_write_buffer_size(options.memtable_bytes)
+    native.set_max_write_buffer_number(options.memtables_max)
+    native.set_level_zero_file_num_compaction_trigger(options.level_zero_tables)
+    native.set_target_file_size_base(options.target_file_bytes)
+    native.set_compression_type(_COMPRESSION[options.compression]())
+    native.set_bottommost_compression_type(_COMPRESSION[options.bottommost_compression]())
+    if options.compaction_style is CompactionStyle.UNIVERSAL:
+        native.set_compaction_style(rocksdict.DBCompactionStyle.universal())
+        universal = rocksdict.UniversalCompactOptions()
+        # Merge generously and allow a quarter of dead space, as RocketMQ does for its queues.
+        universal.size_ratio = 100
+        universal.max_size_amplification_percent = 25
+        native.set_universal_compaction_options(universal)
+    else:
+        native.set_compaction_style(rocksdict.DBCompactionStyle.level())
+    table = rocksdict.BlockBasedOptions()
+    table.set_format_version(TABLE_FORMAT_VERSION)
+    table.set_block_size(options.block_bytes)
+    if options.bloom_bits_per_key:
+        table.set_bloom_filter(options.bloom_bits_per_key, block_based=False)
+    if options.block_cache_bytes:
+        table.set_block_cache(rocksdict.Cache(options.block_cache_bytes))
+        table.set_cache_index_and_filter_blocks(v=True)
+        table.set_pin_l0_filter_and_index_blocks_in_cache(v=True)
+    else:
+        table.disable_cache()
+    native.set_block_based_table_factory(table)
+    return native
+
+
+def _database_options(default: FamilyOptions, *, create: bool) -> Any:
+    native = _native_options(default)
+    native.create_if_missing(create)
+    native.create_missing_column_families(create)
+    native.set_atomic_flush(atomic_flush=True)
+    native.set_paranoid_checks(enabled=True)
+    native.set_max_background_jobs(BACKGROUND_JOBS)
+    native.set_max_open_files(OPEN_FILES_MAX)
+    native.set_bytes_per_sync(MIB)
+    native.set_keep_log_file_num(5)
+    native.set_max_log_file_size(16 * MIB)
+    native.set_stats_dump_period_sec(0)
+    return native
+
+
+def _write_options(*, sync: bool, write_ahead_log: bool) -> Any:
+    native: Any = rocksdict.WriteOptions()
+    native.sync = sync
+    native.disable_wal = not write_ahead_log
+    return native
+
+
+def list_families(path: Path) -> list[str]:
+    """Names of the families of an existing database, `default` first. Leaves no trace.
+
+    Raises EngineMissing or EngineCorrupt.
+    """
+    require_database(path)
+    try:
+        names: list[str] = rocksdict.Rdict.list_cf(str(path))
+    except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
+        fail(error)
+    return names
+
+
+def write_table(path: Path, pairs: Iterable[tuple[bytes, bytes]], options: FamilyOptions) -> int:
+    """Make a table file for `RocksEngine.ingest` without an open database. See `KeyValueEngine.write_table`."""
+    count = 0
+    try:
+        writer = rocksdict.SstFileWriter(_native_options(options))
+        writer.open(str(path))
+        for key, value in pairs:
+            writer[key] = value
+            count += 1
+        writer.finish()
+    except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
+        fail(error)
+    return count
+
+
+class RocksEngine:
+    """See `kv.engine.KeyValueEngine`. Made by `open` only."""
+
+    def __init__(
+        self,
+        database: Any,
+        families: Mapping[str, FamilyOptions],
+        *,
+        read_only: bool,
+        write_ahead_log: bool,
+        view: TemporaryDirectory[str] | None,
+    ) -> None:
+        self._database = database
+        self._options = dict(families)
+        self._flushes_at_close = not read_only and not write_ahead_log
+        self._view = view
+        self._cursors: WeakSet[Cursor] = WeakSet()
+        self._snapshots: WeakSet[RocksSnapshot] = WeakSet()
+        self._families = {
+            name: RocksFamily(
+                name,
+                database.get_column_family(name),
+                database.get_column_family_handle(name),
+                rocksdict.ReadOptions,
+                self._cursors,
+            )
+            for name in families
+        }
+        self._write_options = _write_options(sync=False, write_ahead_log=write_ahead_log)
+        self._sync_options = _write_options(sync=True, write_ahead_log=write_ahead_log)
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        families: Mapping[str, FamilyOptions],
+        *,
+        create: bool,
+        read_only: bool = False,
+        write_ahead_log: bool,
+    ) -> RocksEngine:
+        """Open the database in `path`.
+
+        With `create` a database is made where there is none, and families that it does not have yet. A writing
+        open must name all families of the database; a reading one may name some. A reading open takes no lock,
+        makes no file in `path`, and sees what was written up to now, the write-ahead log included.
+
+        `close()` without a write-ahead log flushes the families in the order of `families`.
+
+        Raises EngineMissing, EngineLocked, EngineCorrupt; KvError for families that do not fit.
+        """
+        if create and read_only:
+            raise ValueError("a read-only open creates nothing")
+        make = create and not holds_database(path)
+        view: TemporaryDirectory[str] | None = None
+        if make:
+            path.mkdir(parents=True, exist_ok=True)
+        else:
+            require_database(path)
+        if read_only:
+            view = reading_view(path)
+            access = rocksdict.AccessType.read_only(error_if_log_file_exist=False)
+        else:
+            access = rocksdict.AccessType.read_write()
+        options = _database_options(families.get(DEFAULT_FAMILY, FamilyOptions()), create=make)
+        options.create_missing_column_families(create)
+        try:
+            database = rocksdict.Rdict(
+                view.name if view else str(path),
+                options=options,
+                column_families={name: _native_options(each) for name, each in families.items()},
+                access_type=access,
+            )
+        except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
+            if view is not None:
+                view.cleanup()
+            fail(error)
+        return cls(database, families, read_only=read_only, write_ahead_log=write_ahead_log, view=view)
+
+    def family(self, name: str) -> RocksFamily:
+        self._require_open()
+        return self._families[name]
+
+    def batch(self) -> RocksBatch:
+        self._require_open()
+        return RocksBatch(rocksdict.WriteBatch(raw_mode=True))
+
+    def write(self, batch: WriteBatch, *, sync: bool = False) -> None:
+        if not isinstance(batch, RocksBatch):
+            raise TypeError(f"a batch of another engine: {batch!r}")
+        try:
+            self._database.write(batch.take(), self._sync_options if sync else self._write_options)
+        except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
+            fail(error)
+
+    def flush(self, names: Sequence[str]) -> None:
+        self._require_open()
+        for name in names:
+            try:
+                self._families[name].native().flush(wait=True)
+            except KeyError:
+                raise
+            except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
+                fail(error)
+
+    def snapshot(self) -> RocksSnapshot:
+        self._require_open()
+        try:
+            # A native snapshot covers one family. Those of all families are of the same moment when no write
+            # came between the first and the last; a write that does takes microseconds, so the loop is short.
+            while True:
+                before = self._database.latest_sequence_number()
+                natives = {name: family.native().snapshot() for name, family in self._families.items()}
+                if self._database.latest_sequence_number() == before:
+                    break
+        except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
+            fail(error)
+        snapshot = RocksSnapshot(natives)
+        self._snapshots.add(snapshot)
+        return snapshot
+
+    def compact(self, family: Family, keys: KeyRange) -> None:
+        self._require_open()
+        options = rocksdict.CompactOptions()
+        options.set_bottommost_level_compaction(rocksdict.BottommostLevelCompaction.force())
+        try:
+            own_family(family).native().compact_range(keys.start, keys.end, options)
+        except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
+            fail(error)
+
+    def write_table(self, family: Family, path: Path, pairs: Iterable[tuple[bytes, bytes]]) -> int:
+        self._require_open()
+        return write_table(path, pairs, self._options[family.name])
+
+    def ingest(self, family: Family, tables: Sequence[Path]) -> None:
+        self._require_open()
+        try:
+            own_family(family).native().ingest_external_file(
+                [str(path) for path in tables], rocksdict.IngestExternalFileOptions()
+            )
+        except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
+            fail(error)
+
+    def checkpoint(self, directory: Path) -> None:
+        # The native call keeps the GIL; with everything flushed before, all it has left to do is link files.
+        self.flush(list(self._families))
+        try:
+            rocksdict.Checkpoint(self._database).create_checkpoint(str(directory))
+        except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
+            fail(error)
+
+    def statistics(self) -> dict[str, int]:
+        """Figures named `<family>.<figure>`; the figures are listed in `docs/formats/consume-queue.md`."""
+        self._require_open()
+        figures = {}
+        for family, own in self._families.items():
+            for figure, native_name in _FIGURES.items():
+                value = own.native().property_int_value(native_name)
+                if value is not None:
+                    figures[f"{family}.{figure}"] = value
+        return figures
+
+    def close(self) -> None:
+        """Repeatable. Afterwards the lock is free, whoever still holds families, iterators or snapshots.
+
+        Raises KvError when the last flush fails; the database is closed and unlocked all the same.
+        """
+        if self._database is CLOSED:
+            return
+        try:
+            if self._flushes_at_close:
+                self.flush(list(self._families))
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        """Iterators, then snapshots, then families, then the database: each holds the next one open."""
+        for cursor in list(self._cursors):
+            cursor.native = CLOSED
+        for snapshot in list(self._snapshots):
+            snapshot.close()
+        for family in self._families.values():
+            family.release()
+        database, self._database = self._database, CLOSED
+        try:
+            database.close()
+        except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
+            fail(error)
+        finally:
+            del database
+            if self._view is not None:
+                self._view.cleanup()
+
+    def _require_open(self) -> None:
+        if self._database is CLOSED:
+            raise EngineClosed("used after close()")

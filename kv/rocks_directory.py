@@ -1,0 +1,57 @@
+"""The files of a RocksDB directory, as far as opening one safely needs to know them. No RocksDB calls in here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from kv.errors import EngineCorrupt, EngineMissing
+
+CURRENT: Final = "CURRENT"
+"""Names the live manifest. A directory without it is no database to RocksDB, whatever else lies there."""
+
+_FINISHED: Final = re.compile(r"[0-9]+\.(sst|ldb)|OPTIONS-[0-9]+|MANIFEST-(?!000001$)[0-9]+")
+"""Files that exist only once a database was made completely: creation writes MANIFEST-000001 first, then CURRENT."""
+
+_WRITE_AHEAD_LOG: Final = re.compile(r"[0-9]+\.log")
+
+_PART: Final = re.compile(r"[0-9]+\.(sst|ldb|blob|log)|OPTIONS-[0-9]+|MANIFEST-[0-9]+|CURRENT|IDENTITY")
+"""Files that reading a database needs. Not among them: its lock, its text logs and rocksdict's side file."""
+
+
+def holds_database(directory: Path) -> bool:
+    """Whether a database can be opened here; False where a new one may be made.
+
+    Raises EngineCorrupt when files of a database are there but CURRENT is not: asked to create if missing,
+    RocksDB would start an empty database over them.
+    """
+    if (directory / CURRENT).is_file():
+        return True
+    if not directory.is_dir():
+        return False
+    for entry in sorted(directory.iterdir()):
+        if _FINISHED.fullmatch(entry.name) or (_WRITE_AHEAD_LOG.fullmatch(entry.name) and entry.stat().st_size > 0):
+            raise EngineCorrupt(f"{directory / CURRENT}: missing, though {entry.name} of a database is there")
+    return False
+
+
+def require_database(directory: Path) -> None:
+    """Raises EngineMissing or EngineCorrupt."""
+    if not holds_database(directory):
+        raise EngineMissing(f"{directory}: no database here")
+
+
+def reading_view(directory: Path) -> TemporaryDirectory[str]:
+    """A temporary directory of links to the database's files.
+
+    Even a read-only open makes LOCK and LOG files and rocksdict its `rocksdict-config.json`; through the view
+    they land in the temporary directory, so a foreign store stays as it is, also on a read-only file system.
+    The caller removes it with `cleanup()`.
+    """
+    view = TemporaryDirectory(prefix="quarry-read-")
+    for entry in directory.resolve().iterdir():
+        if _PART.fullmatch(entry.name):
+            Path(view.name, entry.name).symlink_to(entry)
+    return view
