@@ -229,9 +229,7 @@ def _decode_no_record(segment: memoryview, position: int, physical_offset: Physi
     size, magic = SIZE_AND_MAGIC.unpack_from(segment, position)
     if magic == MAGIC_BLANK:
         if size != remaining:
-            return Corrupt(
-                physical_offset, f"a blank of {size} bytes where {remaining} are left in the segment"
-            )
+            return Corrupt(physical_offset, f"a blank of {size} bytes where {remaining} are left in the segment")
         return Blank(physical_offset, size)
     if magic in {MAGIC_V1, MAGIC_V2}:
         return Torn(physical_offset, f"{remaining} bytes are left, too few for a record")
@@ -243,9 +241,7 @@ def _decode_no_record(segment: memoryview, position: int, physical_offset: Physi
     return Corrupt(physical_offset, f"magic code {magic:08x} is unknown")
 
 
-def _broken(
-    segment: memoryview, position: int, physical_offset: PhysicalOffset, reason: str
-) -> Torn | Corrupt:
+def _broken(segment: memoryview, position: int, physical_offset: PhysicalOffset, reason: str) -> Torn | Corrupt:
     """Torn when the record runs out of the segment or ends in zeros that no whole record ends in.
 
     Three at least: a record without properties ends in two, and before them is the topic's last byte.

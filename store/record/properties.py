@@ -40,12 +40,7 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
         properties = _storable(properties)
         text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
     entries = len(properties)
-    if (
-        text.count(NAME_END) != entries
-        or text.count(ENTRY_END) != entries
-        or "\0" in text
-        or "" in properties
-    ):
+    if text.count(NAME_END) != entries or text.count(ENTRY_END) != entries or "\0" in text or "" in properties:
         raise Invalid(_complaint(properties))
     try:
         encoded = text.encode()
@@ -58,9 +53,7 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 def too_long(length: int) -> Invalid:
     """The error for properties whose stored form takes `length` bytes."""
-    return Invalid(
-        f"properties: {length} bytes when encoded, at most {PROPERTIES_LENGTH_MAXIMUM} are allowed"
-    )
+    return Invalid(f"properties: {length} bytes when encoded, at most {PROPERTIES_LENGTH_MAXIMUM} are allowed")
 
 
 def decode_properties(raw: bytes) -> dict[str, str]:
