@@ -1,1 +1,50 @@
-"""."""
+"""Topics, consumer groups and consumer offsets, one row each in the database `<store>/quarry/`."""
+
+from store.metadata.groups import (
+    ATTEMPTS_DEFAULT,
+    Backoff,
+    CustomizedBackoff,
+    ExponentialBackoff,
+    Group,
+    GroupTable,
+)
+from store.metadata.names import (
+    IllegalGroupName,
+    IllegalTopicName,
+    check_group_name,
+    check_topic_name,
+    dead_letter_topic_name,
+    is_light_queue,
+    is_system_group,
+    is_system_topic,
+    pop_retry_topic_name,
+    retry_topic_name,
+)
+from store.metadata.offsets import ConsumerOffsetTable
+from store.metadata.topics import QUEUES_MAX, READ_WRITE, Permission, Topic, TopicTable, TopicType
+
+__all__ = [
+    "ATTEMPTS_DEFAULT",
+    "QUEUES_MAX",
+    "READ_WRITE",
+    "Backoff",
+    "ConsumerOffsetTable",
+    "CustomizedBackoff",
+    "ExponentialBackoff",
+    "Group",
+    "GroupTable",
+    "IllegalGroupName",
+    "IllegalTopicName",
+    "Permission",
+    "Topic",
+    "TopicTable",
+    "TopicType",
+    "check_group_name",
+    "check_topic_name",
+    "dead_letter_topic_name",
+    "is_light_queue",
+    "is_system_group",
+    "is_system_topic",
+    "pop_retry_topic_name",
+    "retry_topic_name",
+]

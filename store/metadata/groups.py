@@ -1,0 +1,189 @@
+"""Consumer groups: what they are and the table that keeps them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from kv import KeyValueEngine
+from store.errors import GroupNotFound, Invalid
+from store.metadata.names import check_group_name
+from store.metadata.row_json import Document, check_attributes, encode_document
+from store.metadata.rows import NamedRows
+
+GROUPS_FAMILY: Final = "groups"
+CACHED_GROUPS_MAX: Final = 65_536
+
+ATTEMPTS_DEFAULT: Final = 17
+"""RocketMQ's 16 retries and the first delivery."""
+
+ATTEMPTS_MAX: Final = 2**31 - 1
+"""The protocol announces attempts as a signed 32-bit number."""
+
+BACKOFF_STEPS_MAX: Final = 100
+BACKOFF_MULTIPLIER_MAX: Final = 100
+BACKOFF_MS_MAX: Final = 7 * 24 * 3600 * 1000
+
+_SECOND: Final = 1000
+_MINUTE: Final = 60 * _SECOND
+_HOUR: Final = 60 * _MINUTE
+
+BACKOFF_STEPS_DEFAULT: Final = (
+    *(seconds * _SECOND for seconds in (1, 5, 10, 30)),
+    *(minutes * _MINUTE for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)),
+    *(hours * _HOUR for hours in (1, 2)),
+)
+"""RocketMQ's 18 delay levels. Whole seconds: some clients ignore the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExponentialBackoff:
+    """Delays that grow by a factor from `initial_ms` up to `max_ms`."""
+
+    initial_ms: int = 5 * _SECOND
+    max_ms: int = 2 * _HOUR
+    multiplier: float = 2.0
+
+    def after_attempt_ms(self, attempt: int) -> int:
+        """Milliseconds to wait after the delivery with this number (the first is 1) failed."""
+        # With a factor above 1 the maximum is reached long before; the bound keeps the power a finite float.
+        growth = self.multiplier ** min(max(attempt, 1) - 1, 100)
+        return int(min(self.initial_ms * growth, self.max_ms))
+
+
+@dataclass(frozen=True, slots=True)
+class CustomizedBackoff:
+    """A list of delays; the last one repeats."""
+
+    next_ms: tuple[int, ...] = BACKOFF_STEPS_DEFAULT
+
+    def after_attempt_ms(self, attempt: int) -> int:
+        """Milliseconds to wait after the delivery with this number (the first is 1) failed."""
+        return self.next_ms[min(max(attempt, 1), len(self.next_ms)) - 1]
+
+
+Backoff = ExponentialBackoff | CustomizedBackoff
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One consumer group. `fifo` groups get each queue's messages in order; a disabled group gets none."""
+
+    name: str
+    fifo: bool = False
+    max_attempts: int = ATTEMPTS_DEFAULT
+    enabled: bool = True
+    backoff: Backoff = CustomizedBackoff()
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # Rows are shared through the cache: a caller's later change of its map must not reach them.
+        object.__setattr__(self, "attributes", MappingProxyType(dict(self.attributes)))
+
+
+class GroupTable:
+    """All groups of a store, in the family `groups`. Any thread may call; changes are durable on return."""
+
+    def __init__(self, engine: KeyValueEngine, *, cached_max: int = CACHED_GROUPS_MAX) -> None:
+        self._rows = NamedRows[Group](
+            engine,
+            GROUPS_FAMILY,
+            kind="group",
+            not_found=GroupNotFound,
+            encode=encode_group,
+            decode=decode_group,
+            cached_max=cached_max,
+        )
+
+    def get(self, name: str) -> Group | None:
+        """The group, or None. Never creates one. Raises StoreDamaged for an unreadable row."""
+        return self._rows.get(name)
+
+    def create(self, group: Group) -> None:
+        """Add a group. Raises AlreadyExists, IllegalGroupName, or Invalid naming the field."""
+        check_group_name(group.name)
+        _check(group)
+        self._rows.insert(group.name, group)
+
+    def update(self, group: Group) -> None:
+        """Replace a group's settings. Raises GroupNotFound, or Invalid naming the field."""
+        _check(group)
+        self._rows.replace(group.name, group)
+
+    def delete(self, name: str) -> None:
+        """Forget a group's settings. Raises GroupNotFound."""
+        self._rows.remove(name)
+
+    def list(self, prefix: str = "") -> Iterator[Group]:
+        """Groups whose name begins with `prefix`, in name order, read a page at a time."""
+        return self._rows.list(prefix)
+
+    def add_missing(self, groups: Iterable[Group]) -> int:
+        """Add those whose names are free, as they are; returns their number. For groups of an older store."""
+        return self._rows.insert_missing((group.name, group) for group in groups)
+
+
+def encode_group(group: Group) -> bytes:
+    """The row of docs/formats/metadata.md §3."""
+    match group.backoff:
+        case ExponentialBackoff(initial_ms, max_ms, multiplier):
+            backoff: dict[str, object] = {"initialMs": initial_ms, "maxMs": max_ms, "multiplier": multiplier}
+        case CustomizedBackoff(next_ms):
+            backoff = {"nextMs": list(next_ms)}
+    return encode_document(
+        {
+            "fifo": group.fifo,
+            "maxAttempts": group.max_attempts,
+            "enabled": group.enabled,
+            "attributes": dict(group.attributes),
+            **backoff,
+        }
+    )
+
+
+def decode_group(name: str, value: bytes) -> Group:
+    """Raises StoreDamaged."""
+    document = Document(GROUPS_FAMILY, name, value)
+    backoff: Backoff
+    if document.has("nextMs"):
+        backoff = CustomizedBackoff(document.integers("nextMs"))
+    else:
+        backoff = ExponentialBackoff(
+            document.integer("initialMs"), document.integer("maxMs"), document.number("multiplier")
+        )
+    return Group(
+        name,
+        document.boolean("fifo"),
+        document.integer("maxAttempts"),
+        document.boolean("enabled"),
+        backoff,
+        document.texts("attributes"),
+    )
+
+
+def _check(group: Group) -> None:
+    if not 1 <= group.max_attempts <= ATTEMPTS_MAX:
+        raise Invalid(f"group {group.name}: max_attempts is {group.max_attempts}; 1 to {ATTEMPTS_MAX} are allowed")
+    fault = backoff_fault(group.backoff)
+    if fault is not None:
+        raise Invalid(f"group {group.name}: backoff: {fault}")
+    check_attributes(f"group {group.name}", group.attributes)
+
+
+def backoff_fault(backoff: Backoff) -> str | None:
+    """What is wrong with the delays; None when clients can work with them."""
+    match backoff:
+        case CustomizedBackoff(next_ms):
+            if not 1 <= len(next_ms) <= BACKOFF_STEPS_MAX:
+                return f"{len(next_ms)} delays; 1 to {BACKOFF_STEPS_MAX} are allowed"
+            if not all(0 < delay <= BACKOFF_MS_MAX for delay in next_ms):
+                return f"every delay must be 1 to {BACKOFF_MS_MAX} ms"
+        case ExponentialBackoff(initial_ms, max_ms, multiplier):
+            if not 0 < initial_ms <= max_ms <= BACKOFF_MS_MAX:
+                return f"0 < initial_ms <= max_ms <= {BACKOFF_MS_MAX} must hold, not {initial_ms}, {max_ms}"
+            if not (math.isfinite(multiplier) and 1 <= multiplier <= BACKOFF_MULTIPLIER_MAX):
+                return f"multiplier is {multiplier}; 1 to {BACKOFF_MULTIPLIER_MAX} are allowed"
+    return None

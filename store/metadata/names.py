@@ -1,0 +1,133 @@
+"""Which names topics and groups may have, and the names made out of them.
+
+The rules are RocketMQ's, so that every name valid here is valid there (docs/formats/metadata.md). The alphabet
+is ASCII: characters and bytes are the same number.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from store.errors import Invalid
+
+TOPIC_NAME_MAX: Final = 127
+"""Characters. The length field of a V1 record's topic is one signed byte."""
+
+GROUP_NAME_MAX: Final = 120
+"""Characters. Leaves room for the prefixes of retry and dead letter topics within `TOPIC_NAME_MAX`."""
+
+INTERNAL_TOPIC_NAME_MAX: Final = 255
+"""Bytes. Retry topics join a group and a topic, and are stored in V2 records."""
+
+RETRY_PREFIX: Final = "%RETRY%"
+DEAD_LETTER_PREFIX: Final = "%DLQ%"
+LIGHT_QUEUE_PREFIX: Final = "%LMQ%"
+SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+
+SYSTEM_TOPICS: Final = frozenset(
+    {
+        "TBW102",
+        "SCHEDULE_TOPIC_XXXX",
+        "BenchmarkTest",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "RMQ_SYS_TRACE_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "CHECKPOINT_TOPIC",  # the key of RocketMQ's RocksDB checkpoint record
+        "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",  # with the next one, made by every RocketMQ 5.5 broker
+        "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
+    }
+)
+
+_ALPHABET: Final = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
+_ALPHABET_TEXT: Final = "letters, digits and % | _ - are allowed"
+_SHOWN_MAX: Final = 60
+
+
+class IllegalTopicName(Invalid):
+    """The name breaks a rule of topic names; the message says which."""
+
+
+class IllegalGroupName(Invalid):
+    """The name breaks a rule of consumer group names; the message says which."""
+
+
+def check_topic_name(name: str) -> None:
+    """Raise IllegalTopicName unless clients may use a topic of this name."""
+    fault = _fault(name, TOPIC_NAME_MAX)
+    if fault is None and is_system_topic(name):
+        fault = "reserved for the broker"
+    if fault is not None:
+        raise IllegalTopicName(f"topic name {_shown(name)}: {fault}")
+
+
+def check_internal_topic_name(name: str) -> None:
+    """Raise IllegalTopicName unless the broker itself may store messages in a topic of this name.
+
+    System topics, and retry topics of up to 255 bytes, whose names may hold a `+`.
+    """
+    length = len(name.encode(errors="replace"))
+    if not name or not name.isprintable():
+        raise IllegalTopicName(f"topic name {_shown(name)}: blank or not printable")
+    if length > INTERNAL_TOPIC_NAME_MAX:
+        raise IllegalTopicName(
+            f"topic name {_shown(name)}: {length} bytes, at most {INTERNAL_TOPIC_NAME_MAX} are allowed"
+        )
+
+
+def check_group_name(name: str) -> None:
+    """Raise IllegalGroupName unless clients may use a consumer group of this name."""
+    fault = _fault(name, GROUP_NAME_MAX)
+    if fault is None and is_system_group(name):
+        fault = "reserved for the broker"
+    if fault is not None:
+        raise IllegalGroupName(f"group name {_shown(name)}: {fault}")
+
+
+def is_system_topic(name: str) -> bool:
+    """True for the topics in which a broker keeps its own messages."""
+    return name in SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def is_system_group(name: str) -> bool:
+    """True for groups that a broker reads its own topics with."""
+    return name.startswith(SYSTEM_GROUP_PREFIX)
+
+
+def is_light_queue(name: str) -> bool:
+    """True for light queues: they are consume queues with number 0 and have no topic of their own."""
+    return name.startswith(LIGHT_QUEUE_PREFIX)
+
+
+def retry_topic_name(group: str) -> str:
+    """Where a group's messages wait for another attempt."""
+    return RETRY_PREFIX + group
+
+
+def pop_retry_topic_name(group: str, topic: str) -> str:
+    """Where received and not acknowledged messages of one topic wait, in RocketMQ's default spelling."""
+    return f"{RETRY_PREFIX}{group}_{topic}"
+
+
+def dead_letter_topic_name(group: str) -> str:
+    """Where messages go after the group's last attempt."""
+    return DEAD_LETTER_PREFIX + group
+
+
+def _fault(name: str, length_max: int) -> str | None:
+    if not name or name.isspace():
+        return "blank"
+    if not _ALPHABET.fullmatch(name):
+        return _ALPHABET_TEXT
+    if len(name) > length_max:
+        return f"{len(name)} characters, at most {length_max} are allowed"
+    return None
+
+
+def _shown(name: str) -> str:
+    """The name for an error message: escaped, and cut so that hostile input cannot fill logs."""
+    return repr(name if len(name) <= _SHOWN_MAX else name[: _SHOWN_MAX - 1] + "…")

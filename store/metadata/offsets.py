@@ -1,0 +1,114 @@
+"""How far consumer groups have come: the next queue offset of each (group, topic, queue).
+
+Keys (docs/formats/metadata.md §4), `counted` being a u32 length and the bytes:
+
+    0x01 counted(group) counted(topic) u32(queue)   -> i64 next offset, big endian
+    0x02 counted(topic) counted(group)              -> nothing: the group has offsets of the topic
+
+The second kind is an index: deleting a topic touches its own groups and not the millions of others. An index
+row may outlive its offsets; it then leads to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import Final
+
+from kv import KeyRange, KeyValueEngine, WriteBatch
+from kv.keys import counted, prefix_range, read_counted, read_u32, u32
+from store.offsets import QueueId, QueueOffset
+
+OFFSETS_FAMILY: Final = "offsets"
+
+OFFSET_KEY: Final = b"\x01"
+INDEX_KEY: Final = b"\x02"
+VALUE: Final = Struct(">q")
+
+PAGE_ROWS: Final = 1024
+INDEXED_MAX: Final = 65_536
+"""Pairs remembered as indexed (about 10 MiB). A forgotten pair costs one more small row when next staged."""
+
+
+class ConsumerOffsetTable:
+    """Next queue offsets, in the family `offsets`.
+
+    Offsets are staged into batches of the caller, who writes them in the order in which they were staged,
+    each before the engine is closed. Reads see what was written. One thread stages.
+    """
+
+    def __init__(self, engine: KeyValueEngine) -> None:
+        self._family = engine.family(OFFSETS_FAMILY)
+        self._indexed: dict[tuple[str, str], None] = {}  # (group, topic), oldest first
+
+    def get(self, group: str, queue: QueueId) -> QueueOffset | None:
+        """The next offset the group wants of the queue; None when it has never said. Never creates a row."""
+        value = self._family.get(_offset_key(group, queue))
+        return None if value is None else QueueOffset(VALUE.unpack(value)[0])
+
+    def stage(self, batch: WriteBatch, group: str, queue: QueueId, offset: QueueOffset) -> None:
+        """Add the new offset to the batch."""
+        pair = (group, queue.topic)
+        if pair not in self._indexed:
+            batch.put(self._family, _index_key(queue.topic, group), b"")
+            self._indexed[pair] = None
+            if len(self._indexed) > INDEXED_MAX:
+                del self._indexed[next(iter(self._indexed))]
+        batch.put(self._family, _offset_key(group, queue), VALUE.pack(offset))
+
+    def of_group(self, group: str) -> Iterator[tuple[QueueId, QueueOffset]]:
+        """All offsets of a group, by topic (shorter names first) and queue, read a page at a time."""
+        prefix = _group_prefix(group)
+        for key, value in self._rows(prefix):
+            topic, at = read_counted(key, len(prefix))
+            number, _ = read_u32(key, at)
+            yield QueueId(topic.decode(), number), QueueOffset(VALUE.unpack(value)[0])
+
+    def delete_group(self, batch: WriteBatch, group: str) -> None:
+        """Add the deletion of all the group's offsets. Costs one step per row of the group."""
+        topics = {queue.topic for queue, _ in self.of_group(group)}
+        # Staged in this or an earlier batch and perhaps not yet written.
+        topics.update(topic for owner, topic in self._indexed if owner == group)
+        self._delete_prefix(batch, _group_prefix(group))
+        for topic in topics:
+            batch.delete(self._family, _index_key(topic, group))
+            self._indexed.pop((group, topic), None)
+
+    def delete_topic(self, batch: WriteBatch, topic: str) -> None:
+        """Add the deletion of all groups' offsets of the topic. Costs one step per group that has any."""
+        prefix = _topic_prefix(topic)
+        groups = {read_counted(key, len(prefix))[0].decode() for key, _ in self._rows(prefix)}
+        groups.update(group for group, owner in self._indexed if owner == topic)
+        for group in groups:
+            self._delete_prefix(batch, _group_prefix(group) + counted(topic.encode()))
+            self._indexed.pop((group, topic), None)
+        self._delete_prefix(batch, prefix)
+
+    def _rows(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        keys = prefix_range(prefix)
+        while True:
+            page = self._family.scan(keys, limit=PAGE_ROWS)
+            yield from page
+            if len(page) < PAGE_ROWS:
+                return
+            keys = KeyRange(page[-1][0] + b"\0", keys.end)
+
+    def _delete_prefix(self, batch: WriteBatch, prefix: bytes) -> None:
+        # A range, not the keys found: it also covers rows staged earlier in the same batch.
+        batch.delete_range(self._family, prefix_range(prefix))
+
+
+def _group_prefix(group: str) -> bytes:
+    return OFFSET_KEY + counted(group.encode())
+
+
+def _topic_prefix(topic: str) -> bytes:
+    return INDEX_KEY + counted(topic.encode())
+
+
+def _offset_key(group: str, queue: QueueId) -> bytes:
+    return _group_prefix(group) + counted(queue.topic.encode()) + u32(queue.number)
+
+
+def _index_key(topic: str, group: str) -> bytes:
+    return _topic_prefix(topic) + counted(group.encode())

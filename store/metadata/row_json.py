@@ -1,0 +1,92 @@
+"""The JSON documents that topic and group rows are stored as (docs/formats/metadata.md).
+
+Compact, ASCII, keys sorted: one row has one spelling, and tools without Quarry can read it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, NoReturn
+
+from store.errors import Invalid, StoreDamaged
+
+FORMAT_VERSION: Final = 1
+"""Stored in every row as `format`. Raised when a reader of the old rows would misread new ones."""
+
+ATTRIBUTES_SIZE_MAX: Final = 4096
+"""Characters of all keys and values of one row: rows stay small, and caches of them too."""
+
+
+def encode_document(document: dict[str, object]) -> bytes:
+    """The row's bytes: the document and its format version."""
+    return json.dumps({"format": FORMAT_VERSION, **document}, separators=(",", ":"), sort_keys=True).encode()
+
+
+class Document:
+    """A decoded row whose fields are taken out by type. Raises StoreDamaged naming table, row and field."""
+
+    def __init__(self, table: str, name: str, value: bytes) -> None:
+        self._table = table
+        self._name = name
+        try:
+            fields = json.loads(value)
+        except ValueError as cause:
+            self.damaged(f"no JSON: {cause}")
+        if not isinstance(fields, dict):
+            self.damaged("no JSON object")
+        self._fields: dict[str, object] = fields
+        if self.integer("format") != FORMAT_VERSION:
+            self.damaged(f"written in format {fields['format']}; this version reads {FORMAT_VERSION}")
+
+    def damaged(self, reason: str) -> NoReturn:
+        raise StoreDamaged(Path("quarry"), f"table {self._table}, row {self._name!r}: {reason}")
+
+    def has(self, field: str) -> bool:
+        return field in self._fields
+
+    def integer(self, field: str) -> int:
+        value = self._fields.get(field)
+        if not isinstance(value, int) or isinstance(value, bool):
+            self.damaged(f"{field} is {value!r}, not an integer")
+        return value
+
+    def number(self, field: str) -> float:
+        value = self._fields.get(field)
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            self.damaged(f"{field} is {value!r}, not a number")
+        return float(value)
+
+    def boolean(self, field: str) -> bool:
+        value = self._fields.get(field)
+        if not isinstance(value, bool):
+            self.damaged(f"{field} is {value!r}, not true or false")
+        return value
+
+    def text(self, field: str) -> str:
+        value = self._fields.get(field)
+        if not isinstance(value, str):
+            self.damaged(f"{field} is {value!r}, not a text")
+        return value
+
+    def integers(self, field: str) -> tuple[int, ...]:
+        value = self._fields.get(field)
+        if not isinstance(value, list) or not all(type(each) is int for each in value):
+            self.damaged(f"{field} is {value!r}, not a list of integers")
+        return tuple(value)
+
+    def texts(self, field: str) -> dict[str, str]:
+        value = self._fields.get(field)
+        if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
+            self.damaged(f"{field} is {value!r}, not a map of texts")
+        return value
+
+
+def check_attributes(owner: str, attributes: Mapping[str, str]) -> None:
+    """Raise Invalid when a key is empty or all together are too long."""
+    if "" in attributes:
+        raise Invalid(f"{owner}: attributes: a key is empty")
+    size = sum(len(key) + len(value) for key, value in attributes.items())
+    if size > ATTRIBUTES_SIZE_MAX:
+        raise Invalid(f"{owner}: attributes: {size} characters, at most {ATTRIBUTES_SIZE_MAX} are allowed")

@@ -1,0 +1,141 @@
+"""A table of rows by name in one column family: what topics and groups have in common."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from threading import Lock
+from typing import Final, Generic, TypeVar
+
+from kv import KeyRange, KeyValueEngine
+from kv.keys import prefix_range
+from store.errors import AlreadyExists, Invalid
+
+Row = TypeVar("Row")
+
+PAGE_ROWS: Final = 256
+"""Rows per scan of a listing: no iterator of the engine stays open while the caller works on a page."""
+
+BATCH_ROWS: Final = 1000
+"""Rows per batch of a bulk import: about 200 KiB."""
+
+
+class NamedRows(Generic[Row]):
+    """Rows keyed by the UTF-8 bytes of their name. A change costs one small write, whatever the table holds.
+
+    Reads go through a cache of the `cached_max` names used last; a read never creates anything. Any thread may
+    call. Changes are durable when the call returns.
+    """
+
+    def __init__(
+        self,
+        engine: KeyValueEngine,
+        family: str,
+        *,
+        kind: str,
+        not_found: type[Invalid],
+        encode: Callable[[Row], bytes],
+        decode: Callable[[str, bytes], Row],
+        cached_max: int,
+    ) -> None:
+        self._engine = engine
+        self._family = engine.family(family)
+        self._kind = kind
+        self._not_found = not_found
+        self._encode = encode
+        self._decode = decode
+        self._cached_max = cached_max
+        self._lock = Lock()
+        self._cached: OrderedDict[str, Row] = OrderedDict()  # guarded by _lock
+
+    def get(self, name: str) -> Row | None:
+        """The row, or None. Raises StoreDamaged for bytes that are no row."""
+        with self._lock:
+            row = self._cached.get(name)
+            if row is not None:
+                self._cached.move_to_end(name)
+                return row
+            value = self._family.get(_key(name))
+            if value is None:
+                return None
+            return self._remember(name, self._decode(name, value))
+
+    def insert(self, name: str, row: Row) -> None:
+        """Store a row of a new name. Raises AlreadyExists."""
+        with self._lock:
+            if self._family.get(_key(name)) is not None:
+                raise AlreadyExists(f"{self._kind} {name} exists")
+            batch = self._engine.batch()
+            batch.put(self._family, _key(name), self._encode(row))
+            self._engine.write(batch, sync=True)
+            self._remember(name, row)
+
+    def replace(self, name: str, row: Row) -> None:
+        """Store a row in place of another of the same name. Raises the table's not-found error."""
+        with self._lock:
+            self._require(name)
+            batch = self._engine.batch()
+            batch.put(self._family, _key(name), self._encode(row))
+            self._engine.write(batch, sync=True)
+            self._remember(name, row)
+
+    def remove(self, name: str) -> None:
+        """Delete a row. Raises the table's not-found error."""
+        with self._lock:
+            self._require(name)
+            batch = self._engine.batch()
+            batch.delete(self._family, _key(name))
+            self._engine.write(batch, sync=True)
+            self._cached.pop(name, None)
+
+    def list(self, prefix: str) -> Iterator[Row]:
+        """Rows whose name begins with `prefix`, in name order, a page at a time.
+
+        Each page is what the table holds when it is reached.
+        """
+        keys = prefix_range(_key(prefix))
+        while True:
+            page = self._family.scan(keys, limit=PAGE_ROWS)
+            for key, value in page:
+                yield self._decode(key.decode(), value)
+            if len(page) < PAGE_ROWS:
+                return
+            keys = KeyRange(page[-1][0] + b"\0", keys.end)
+
+    def insert_missing(self, rows: Iterable[tuple[str, Row]]) -> int:
+        """Store the rows whose names are free, in batches of bounded size; returns how many there were.
+
+        After a crash the rows of whole batches are there; doing it again completes the rest.
+        """
+        inserted = 0
+        with self._lock:
+            batch = self._engine.batch()
+            staged: set[str] = set()
+            for name, row in rows:
+                if name in staged or self._family.get(_key(name)) is not None:
+                    continue
+                staged.add(name)
+                batch.put(self._family, _key(name), self._encode(row))
+                inserted += 1
+                if len(batch) >= BATCH_ROWS:
+                    self._engine.write(batch)
+                    batch = self._engine.batch()
+                    staged.clear()
+            self._engine.write(batch, sync=True)
+        return inserted
+
+    def _require(self, name: str) -> None:
+        if self._family.get(_key(name)) is None:
+            raise self._not_found(f"no {self._kind} {name}")
+
+    def _remember(self, name: str, row: Row) -> Row:
+        self._cached[name] = row
+        self._cached.move_to_end(name)
+        if len(self._cached) > self._cached_max:
+            self._cached.popitem(last=False)
+        return row
+
+
+def _key(name: str) -> bytes:
+    # A name that no text encoding takes is no stored name: looking it up finds nothing instead of failing.
+    return name.encode(errors="surrogatepass")

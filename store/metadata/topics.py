@@ -1,0 +1,161 @@
+"""Topics: what they are and the table that keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, Flag
+from types import MappingProxyType
+from typing import Final
+
+from kv import KeyValueEngine
+from store.errors import Invalid, TopicNotFound
+from store.metadata.names import (
+    IllegalTopicName,
+    check_internal_topic_name,
+    check_topic_name,
+    is_light_queue,
+    is_system_topic,
+)
+from store.metadata.row_json import Document, check_attributes, encode_document
+from store.metadata.rows import NamedRows
+
+TOPICS_FAMILY: Final = "topics"
+
+QUEUES_MAX: Final = 8192
+"""Queues of one topic that may be asked for. A route answer lists them all at up to 300 bytes each: this many
+stay below the 4 MiB that gRPC clients take. Topics taken over from RocketMQ keep what they have."""
+
+CACHED_TOPICS_MAX: Final = 65_536
+
+SYSTEM_ATTRIBUTE: Final = "quarry.system"
+"""`true` on topics that RocketMQ made for itself under names only its configuration knows (cluster, broker)."""
+
+
+class TopicType(Enum):
+    """Which messages a topic takes. MIXED takes normal, FIFO, delayed and transactional ones."""
+
+    NORMAL = "normal"
+    FIFO = "fifo"
+    DELAY = "delay"
+    TRANSACTION = "transaction"
+    PRIORITY = "priority"
+    LITE = "lite"
+    MIXED = "mixed"
+
+
+class Permission(Flag):
+    """What clients may do, as RocketMQ's permission bits; Permission(0) is nothing."""
+
+    WRITE = 2
+    READ = 4
+
+
+READ_WRITE: Final = Permission.READ | Permission.WRITE
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One topic. `read_queues` and `write_queues` differ only while a topic is shrunk or grown in two steps."""
+
+    name: str
+    type: TopicType
+    read_queues: int
+    write_queues: int
+    permission: Permission = READ_WRITE
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # Rows are shared through the cache: a caller's later change of its map must not reach them.
+        object.__setattr__(self, "attributes", MappingProxyType(dict(self.attributes)))
+
+    @property
+    def is_system(self) -> bool:
+        """True for a broker's own topics: listings leave them out unless asked."""
+        return is_system_topic(self.name) or self.attributes.get(SYSTEM_ATTRIBUTE) == "true"
+
+
+class TopicTable:
+    """All topics of a store, in the family `topics`. Any thread may call; changes are durable on return."""
+
+    def __init__(self, engine: KeyValueEngine, *, cached_max: int = CACHED_TOPICS_MAX) -> None:
+        self._rows = NamedRows[Topic](
+            engine,
+            TOPICS_FAMILY,
+            kind="topic",
+            not_found=TopicNotFound,
+            encode=encode_topic,
+            decode=decode_topic,
+            cached_max=cached_max,
+        )
+
+    def get(self, name: str) -> Topic | None:
+        """The topic, or None. Never creates one (rmq#9792). Raises StoreDamaged for an unreadable row."""
+        return self._rows.get(name)
+
+    def create(self, topic: Topic, *, internal: bool = False) -> None:
+        """Add a topic. `internal` admits names that only the broker may use: system and long retry topics.
+
+        Raises AlreadyExists, IllegalTopicName, or Invalid naming the field.
+        """
+        _check(topic, internal=internal)
+        self._rows.insert(topic.name, topic)
+
+    def update(self, topic: Topic) -> None:
+        """Replace a topic's settings. Raises TopicNotFound, or Invalid naming the field."""
+        _check(topic, internal=True)
+        self._rows.replace(topic.name, topic)
+
+    def delete(self, name: str) -> None:
+        """Forget a topic's settings. Raises TopicNotFound."""
+        self._rows.remove(name)
+
+    def list(self, prefix: str = "") -> Iterator[Topic]:
+        """Topics whose name begins with `prefix`, in name order, read a page at a time."""
+        return self._rows.list(prefix)
+
+    def add_missing(self, topics: Iterable[Topic]) -> int:
+        """Add those whose names are free, as they are; returns their number. For topics of an older store."""
+        return self._rows.insert_missing((topic.name, topic) for topic in topics)
+
+
+def encode_topic(topic: Topic) -> bytes:
+    """The row of docs/formats/metadata.md §2."""
+    return encode_document(
+        {
+            "type": topic.type.value,
+            "readQueues": topic.read_queues,
+            "writeQueues": topic.write_queues,
+            "permission": topic.permission.value,
+            "attributes": dict(topic.attributes),
+        }
+    )
+
+
+def decode_topic(name: str, value: bytes) -> Topic:
+    """Raises StoreDamaged."""
+    document = Document(TOPICS_FAMILY, name, value)
+    try:
+        return Topic(
+            name,
+            TopicType(document.text("type")),
+            document.integer("readQueues"),
+            document.integer("writeQueues"),
+            Permission(document.integer("permission")),
+            document.texts("attributes"),
+        )
+    except ValueError as cause:  # a type or permission that does not exist
+        document.damaged(str(cause))
+
+
+def _check(topic: Topic, *, internal: bool) -> None:
+    if internal:
+        check_internal_topic_name(topic.name)
+    else:
+        check_topic_name(topic.name)
+    if is_light_queue(topic.name):
+        raise IllegalTopicName(f"topic name {topic.name!r}: light queues exist by being used, not as topics")
+    for name, queues in (("read_queues", topic.read_queues), ("write_queues", topic.write_queues)):
+        if not 1 <= queues <= QUEUES_MAX:
+            raise Invalid(f"topic {topic.name}: {name} is {queues}; 1 to {QUEUES_MAX} are allowed")
+    check_attributes(f"topic {topic.name}", topic.attributes)
