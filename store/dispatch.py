@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
-from store.consumequeue.protocol import ConsumeQueueEntry
+from store.consumequeue import ConsumeQueueEntry
+from store.generations import GenerationCache
 from store.message import DispatchRequest
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from store.record import StoredMessage, tags_code
@@ -60,19 +61,18 @@ class DenseNumbering:
 
     def __init__(self, queues: EntrySearch, *, cached_queues_max: int = 65_536) -> None:
         self._queues = queues
-        self._next: dict[str, QueueOffset | None] = {}
-        self._cached_queues_max = cached_queues_max
+        # None: the queue is complete from here on
+        self._next: GenerationCache[str, tuple[QueueOffset | None]] = GenerationCache(cached_queues_max)
 
     def offset_of(self, name: str, stored: QueueOffset, at: PhysicalOffset) -> QueueOffset | None:
-        if name in self._next:
-            offset = self._next[name]
-        else:
-            if len(self._next) >= self._cached_queues_max:
-                self._next.clear()
-            offset = self._first_offset(QueueId(name, LIGHT_QUEUE_NUMBER), stored, at)
-        if offset is not None and self._is_stored(QueueId(name, LIGHT_QUEUE_NUMBER), stored, at):
+        queue = QueueId(name, LIGHT_QUEUE_NUMBER)
+        known = self._next.get(name)
+        offset = self._first_offset(queue, stored, at) if known is None else known[0]
+        if offset is not None and self._is_stored(queue, stored, at):
             offset = None
-        self._next[name] = None if offset is None else QueueOffset(offset + 1)
+        if self._next.is_full:
+            self._next.rotate()
+        self._next.put(name, (None if offset is None else QueueOffset(offset + 1),))
         return offset
 
     def _first_offset(self, queue: QueueId, stored: QueueOffset, at: PhysicalOffset) -> QueueOffset:

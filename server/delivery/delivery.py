@@ -108,7 +108,6 @@ class Delivery:
                 row.visible_at_ms = max(row.visible_at_ms, now_ms + self._settings.lease_ms)
             if row.visible_at_ms <= now_ms:
                 progress.make_ready(offset)
-                subscription.mark(queue.number)
             else:
                 self._watch(subscription, queue.number, offset, row)
 
@@ -146,9 +145,7 @@ class Delivery:
         subscription = self._subscription(request.group, request.topic)
         subscription.last_used_s = self._clock.monotonic_s()
         for number in request.queue_numbers:
-            if number not in subscription.queues:
-                self._progress(subscription, number)
-                subscription.mark(number)
+            self._progress(subscription, number)
         if not subscription.waiting:
             delivered = self._take(subscription, request)
             if delivered:
@@ -482,6 +479,7 @@ class Delivery:
             # a recovery may have cut the queue's end off
             next_offset = min(next_offset, self._source.bounds(queue).maximum)
             progress = subscription.queues[number] = QueueProgress(queue, next_offset)
+            subscription.mark(number)
         return progress
 
     def _store(self, subscription: Subscription, progress: QueueProgress, offset: QueueOffset, row: InFlight) -> None:

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from server.delivery.filters import TagFilter
-from store.consumequeue import ConsumeQueueEntry
+from store.consumequeue.protocol import ConsumeQueueEntry
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from store.record import StoredMessage
 

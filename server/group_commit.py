@@ -1,0 +1,243 @@
+"""Sends of one loop pass in one append, sends of one flush behind one fdatasync.
+
+    pass end     all sends that came in during the pass are appended together
+    sync         they wait for a flush that began after the append; one fdatasync serves all that wait by then
+    async        they go on at once; a flush follows within the flush interval
+    dispatch     their consume queue entries are written in one batch, who waits for them is woken, they are answered
+
+A failed flush poisons the store: everyone who waits is told, nothing is accepted any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import NamedTuple, Protocol
+
+import structlog
+
+from store.clock import Clock
+from store.errors import Invalid, StorePoisoned
+from store.message import Appended, DispatchRequest, Message
+from store.offsets import PhysicalOffset
+from store.settings import Durability
+
+log = structlog.get_logger(__name__)
+
+Stored = Callable[[Sequence[Appended], Exception | None], None]
+"""How a send ends: where its messages went, or why they are not stored."""
+
+
+class AppendingStore(Protocol):
+    """What group commit asks of the store."""
+
+    @property
+    def appended_up_to(self) -> PhysicalOffset: ...
+
+    @property
+    def flushed_up_to(self) -> PhysicalOffset: ...
+
+    @property
+    def dispatched_up_to(self) -> PhysicalOffset: ...
+
+    def append(self, messages: Sequence[Message]) -> list[Appended]: ...
+
+    def flush(self) -> PhysicalOffset: ...
+
+    def dispatch(self, up_to: PhysicalOffset) -> list[DispatchRequest]: ...
+
+    def flush_entries(self) -> None: ...
+
+    def flush_queues(self) -> None: ...
+
+
+class GroupCommitMetrics(Protocol):
+    def observe_flush(self, seconds: float) -> None: ...
+
+    def observe_round(self, messages: int) -> None: ...
+
+
+class _Send(NamedTuple):
+    messages: Sequence[Message]
+    stored: Stored
+
+
+class _Waiting(NamedTuple):
+    """A send whose records end at `end` and that waits until they are durable."""
+
+    end: PhysicalOffset
+    appended: Sequence[Appended]
+    stored: Stored
+
+
+class GroupCommit:
+    """The only caller of `append` and `dispatch`. Lives on the event loop's thread; flushes run on `executor`."""
+
+    def __init__(
+        self,
+        store: AppendingStore,
+        *,
+        durability: Durability,
+        flush_interval_s: float,
+        queue_flush_bytes: int,
+        clock: Clock,
+        executor: Executor,
+        after_pass: Callable[[Callable[[], None]], None],
+        messages_arrived: Callable[[Sequence[DispatchRequest]], None],
+        poisoned: Callable[[Exception], None],
+        queues_flushed: Callable[[PhysicalOffset], None],
+        metrics: GroupCommitMetrics,
+    ) -> None:
+        self._store = store
+        self._durability = durability
+        self._flush_interval_s = flush_interval_s
+        self._queue_flush_bytes = queue_flush_bytes
+        self._clock = clock
+        self._executor = executor
+        self._after_pass = after_pass
+        self._messages_arrived = messages_arrived
+        self._poisoned = poisoned
+        self._queues_flushed = queues_flushed
+        self._metrics = metrics
+        self._incoming: list[_Send] = []
+        self._waiting: deque[_Waiting] = deque()
+        self._flush_task: asyncio.Task[None] | None = None
+        self._queue_flush_task: asyncio.Task[None] | None = None
+        self._queues_flushed_up_to = store.dispatched_up_to
+        self._dispatch_held = False
+        self._failure: Exception | None = None
+
+    def send(self, messages: Sequence[Message], stored: Stored) -> None:
+        """Store the messages; `stored` is called once, when they are durable as configured and visible."""
+        if not self._incoming:
+            self._after_pass(self._run_round)
+        self._incoming.append(_Send(messages, stored))
+
+    # -- rounds
+
+    def _run_round(self) -> None:
+        sends, self._incoming = self._incoming, []
+        if self._failure is not None:
+            for send in sends:
+                send.stored((), self._failure)
+            return
+        try:
+            appended = self._store.append([message for send in sends for message in send.messages])
+        except Invalid as error:
+            self._append_one_by_one(sends, error)
+        except Exception as error:  # noqa: BLE001 - every send of the round ends with it
+            self._fail(error, sends)
+            return
+        else:
+            at = 0
+            for send in sends:
+                self._await_durable(send, appended[at : at + len(send.messages)])
+                at += len(send.messages)
+        self._metrics.observe_round(sum(len(send.messages) for send in sends))
+        self._go_on()
+
+    def _append_one_by_one(self, sends: Sequence[_Send], error: Invalid) -> None:
+        """One send of the round is at fault: find out which, so that the others are stored."""
+        if len(sends) == 1:
+            sends[0].stored((), error)
+            return
+        for send in sends:
+            try:
+                appended = self._store.append(send.messages)
+            except Invalid as own_error:
+                send.stored((), own_error)
+            except Exception as fatal:  # noqa: BLE001 - this send and every later one end with it
+                self._fail(fatal, [send])
+            else:
+                self._await_durable(send, appended)
+
+    def _await_durable(self, send: _Send, appended: Sequence[Appended]) -> None:
+        last = appended[-1]
+        self._waiting.append(_Waiting(PhysicalOffset(last.physical_offset + last.size), appended, send.stored))
+
+    def _go_on(self) -> None:
+        if self._durability is Durability.ASYNC:
+            self._make_visible(self._store.appended_up_to)
+        if self._flush_task is None and self._store.flushed_up_to < self._store.appended_up_to:
+            self._flush_task = asyncio.get_running_loop().create_task(self._flush())
+
+    async def _flush(self) -> None:
+        """Flush until nothing appended is left; sends that come in meanwhile share the next fdatasync."""
+        loop = asyncio.get_running_loop()
+        try:
+            while self._store.flushed_up_to < self._store.appended_up_to:
+                if self._durability is Durability.ASYNC:
+                    await asyncio.sleep(self._flush_interval_s)
+                started_s = self._clock.monotonic_s()
+                flushed = await loop.run_in_executor(self._executor, self._store.flush)
+                self._metrics.observe_flush(self._clock.monotonic_s() - started_s)
+                if self._durability is Durability.SYNC:
+                    self._make_visible(flushed)
+        except Exception as error:  # noqa: BLE001 - final: told to all who wait, readiness goes red
+            self._fail(error, [])
+        finally:
+            self._flush_task = None
+
+    def _make_visible(self, up_to: PhysicalOffset) -> None:
+        if self._dispatch_held:
+            return
+        waiting = self._waiting
+        try:
+            arrived = self._store.dispatch(up_to)
+        except Exception as error:  # noqa: BLE001 - entries that cannot be written stop everything
+            self._fail(error, [])
+            return
+        self._messages_arrived(arrived)
+        while waiting and waiting[0].end <= up_to:
+            each = waiting.popleft()
+            each.stored(each.appended, None)
+        dispatched = self._store.dispatched_up_to
+        if self._queue_flush_task is None and dispatched - self._queues_flushed_up_to >= self._queue_flush_bytes:
+            self._queue_flush_task = asyncio.get_running_loop().create_task(self.flush_queues())
+
+    def _fail(self, error: Exception, sends: Sequence[_Send]) -> None:
+        if self._failure is None:
+            self._failure = error if isinstance(error, StorePoisoned) else StorePoisoned(str(error))
+            self._failure.__cause__ = error
+            log.error("store poisoned", error=str(error))
+            self._poisoned(self._failure)
+        waiting, self._waiting = self._waiting, deque()
+        for each in (*sends, *waiting):
+            each.stored((), self._failure)
+
+    # -- derived data
+
+    async def flush_queues(self) -> None:
+        """Make the entries durable up to now, so that a restart dispatches little again.
+
+        The log goes first, so that entries on disk never point beyond it; the bulk of the entries is written
+        beside running dispatch; only the rest and the watermark need it to pause.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._executor, self._store.flush)
+            await loop.run_in_executor(self._executor, self._store.flush_entries)
+            self._dispatch_held = True
+            try:
+                dispatched = self._store.dispatched_up_to
+                await loop.run_in_executor(self._executor, self._store.flush)
+                await loop.run_in_executor(self._executor, self._store.flush_queues)
+            finally:
+                self._dispatch_held = False
+            self._queues_flushed_up_to = dispatched
+            self._queues_flushed(dispatched)
+            up_to = self._store.flushed_up_to
+            self._make_visible(up_to if self._durability is Durability.SYNC else self._store.appended_up_to)
+        except Exception as error:  # noqa: BLE001 - as for any flush: final
+            self._fail(error, [])
+        finally:
+            self._queue_flush_task = None
+
+    async def drain(self) -> None:
+        """Store and answer everything that was accepted; called when no new sends can come in."""
+        if self._incoming:
+            self._run_round()
+        while self._failure is None and (self._flush_task is not None or self._queue_flush_task is not None):
+            await asyncio.gather(*(task for task in (self._flush_task, self._queue_flush_task) if task is not None))

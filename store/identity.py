@@ -1,0 +1,87 @@
+"""What a store knows about itself: a few rows in the `meta` family of `quarry/`.
+
+| key               | value                   | meaning |
+|-------------------|-------------------------|---------|
+| `format`          | ASCII `1`               | layout of `quarry/`; another number is refused |
+| `origin`          | ASCII name              | what the directory was when Quarry opened it first (`store.kind`) |
+| `metadata`        | ASCII `imported`        | RocketMQ's topics, groups and offsets have been taken over |
+| `flushed_up_to`   | i64                     | a lower bound of what is durable in the commit log |
+| `backfilled_to`   | i64                     | double-write origin: RocksDB queues are complete below this offset |
+| `backfill_end`    | i64                     | where the backfill has to get to |
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from struct import Struct
+from typing import Final
+
+from kv import KeyValueEngine
+from store.errors import NotAStore
+from store.offsets import PhysicalOffset
+from store.state import META
+
+FORMAT: Final = b"1"
+_OFFSET: Final = Struct(">q")
+
+
+class StoreIdentity:
+    """Reads and writes the rows, each in a write of its own."""
+
+    def __init__(self, engine: KeyValueEngine, directory: Path) -> None:
+        self._engine = engine
+        self._family = engine.family(META)
+        found = self._family.get(b"format")
+        if found is None:
+            self._put(b"format", FORMAT)
+        elif found != FORMAT:
+            raise NotAStore(directory, f"written by a newer Quarry (format {found.decode(errors='replace')})")
+
+    @property
+    def origin(self) -> str | None:
+        value = self._family.get(b"origin")
+        return None if value is None else value.decode()
+
+    @origin.setter
+    def origin(self, value: str) -> None:
+        self._put(b"origin", value.encode())
+
+    @property
+    def metadata_imported(self) -> bool:
+        return self._family.get(b"metadata") is not None
+
+    def set_metadata_imported(self) -> None:
+        self._put(b"metadata", b"imported")
+
+    @property
+    def flushed_up_to(self) -> PhysicalOffset | None:
+        return self._offset(b"flushed_up_to")
+
+    @flushed_up_to.setter
+    def flushed_up_to(self, offset: PhysicalOffset) -> None:
+        self._put(b"flushed_up_to", _OFFSET.pack(offset))
+
+    @property
+    def backfilled_to(self) -> PhysicalOffset | None:
+        return self._offset(b"backfilled_to")
+
+    @backfilled_to.setter
+    def backfilled_to(self, offset: PhysicalOffset) -> None:
+        self._put(b"backfilled_to", _OFFSET.pack(offset))
+
+    @property
+    def backfill_end(self) -> PhysicalOffset | None:
+        return self._offset(b"backfill_end")
+
+    @backfill_end.setter
+    def backfill_end(self, offset: PhysicalOffset) -> None:
+        self._put(b"backfill_end", _OFFSET.pack(offset))
+
+    def _offset(self, key: bytes) -> PhysicalOffset | None:
+        value = self._family.get(key)
+        return None if value is None else PhysicalOffset(_OFFSET.unpack(value)[0])
+
+    def _put(self, key: bytes, value: bytes) -> None:
+        batch = self._engine.batch()
+        batch.put(self._family, key, value)
+        self._engine.write(batch, sync=True)

@@ -1,0 +1,193 @@
+"""A delivery on real tables over the in-memory engine, with a hand-moved clock and loop."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+from itertools import count
+
+from kv.memory import MemoryEngine
+from server.delivery import (
+    Delivered,
+    Delivery,
+    DeliverySettings,
+    InFlightTable,
+    ReceiveRequest,
+    StateWriter,
+    TagFilter,
+)
+from store.clock import ManualClock
+from store.consumequeue.protocol import ConsumeQueueEntry
+from store.message import DispatchRequest, Host
+from store.metadata.offsets import ConsumerOffsetTable
+from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from store.record import StoredMessage, encode_properties, java_hash
+from store.state import FAMILIES
+
+GROUP = "billing"
+TOPIC = "orders"
+HOST = Host(b"\x7f\0\0\1", 1)
+
+
+class ManualTimers:
+    """`call_later` of a loop that runs when the test says so."""
+
+    class Timer:
+        def __init__(self, callback: Callable[[], None]) -> None:
+            self.callback: Callable[[], None] | None = callback
+
+        def cancel(self) -> None:
+            self.callback = None
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self._heap: list[tuple[float, int, ManualTimers.Timer]] = []
+        self._sequence = count()
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> Timer:
+        timer = self.Timer(callback)
+        heappush(self._heap, (self._clock.monotonic_s() + delay, next(self._sequence), timer))
+        return timer
+
+    def run_due(self) -> None:
+        while self._heap and self._heap[0][0] <= self._clock.monotonic_s():
+            _, _, timer = heappop(self._heap)
+            if timer.callback is not None:
+                timer.callback()
+
+
+class ListedMessages:
+    """A store of messages in lists."""
+
+    def __init__(self) -> None:
+        self.queues: dict[QueueId, list[tuple[ConsumeQueueEntry, StoredMessage]]] = defaultdict(list)
+        self.minimum: dict[QueueId, int] = {}
+        self.appended_up_to = PhysicalOffset(0)
+        self.entries_read = 0
+
+    def add(self, queue: QueueId, body: bytes, tag: str | None) -> DispatchRequest:
+        at = self.appended_up_to
+        offset = QueueOffset(len(self.queues[queue]))
+        properties = {} if tag is None else {"TAGS": tag}
+        code = 0 if tag is None else java_hash(tag)
+        record = StoredMessage(
+            100, 0, 0, queue.number, 0, offset, at, 0, 0, HOST, 0, HOST, 0, 0,
+            memoryview(body), queue.topic, encode_properties(properties),
+        )  # fmt: skip
+        self.queues[queue].append((ConsumeQueueEntry(offset, at, 100, code, 0), record))
+        self.appended_up_to = PhysicalOffset(at + 100)
+        return DispatchRequest(queue.topic, queue.number, offset, at, 100, code, 0, 0, properties, ())
+
+    def bounds(self, queue: QueueId) -> QueueBounds:
+        return QueueBounds(QueueOffset(self.minimum.get(queue, 0)), QueueOffset(len(self.queues[queue])))
+
+    def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]:
+        start = QueueOffset(max(start, self.minimum.get(queue, 0)))
+        found = [entry for entry, _ in self.queues[queue][start : start + limit]]
+        self.entries_read += len(found)
+        return found
+
+    def read(self, entry: ConsumeQueueEntry) -> StoredMessage:
+        for queue in self.queues.values():
+            for known, record in queue:
+                if known.physical_offset == entry.physical_offset:
+                    return record
+        raise AssertionError(f"no record at {entry.physical_offset}")
+
+
+class Receive:
+    """One receive and how it ended."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self.messages: Sequence[Delivered] = ()
+        self.error: Exception | None = None
+
+    def __call__(self, messages: Sequence[Delivered], error: Exception | None) -> None:
+        assert not self.ended, "a receive ends once"
+        self.ended = True
+        self.messages, self.error = messages, error
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [bytes(each.record.body) for each in self.messages]
+
+
+class DeliveryBench:
+    """Everything a delivery needs, and the moves of a test."""
+
+    def __init__(self, *, queues: int = 4, settings: DeliverySettings | None = None) -> None:
+        self.clock = ManualClock()
+        self.source = ListedMessages()
+        self.engine = MemoryEngine(FAMILIES)
+        self.timers = ManualTimers(self.clock)
+        self.alive: set[str] = set()
+        self.queues = queues
+        self.settings = settings or DeliverySettings()
+        self._pass: list[Callable[[], None]] = []
+        self.delivery = self._make()
+
+    def _make(self) -> Delivery:
+        self._writer = StateWriter(self.engine, self._pass.append)
+        return Delivery(
+            self.settings,
+            source=self.source,
+            offsets=ConsumerOffsetTable(self.engine),
+            inflight=InFlightTable(self.engine),
+            writer=self._writer,
+            clock=self.clock,
+            timers=self.timers,
+            after_pass=self._pass.append,
+            is_client_alive=self.alive.__contains__,
+        )
+
+    def restart(self) -> None:
+        """A new process over the same rows."""
+        self._pass.clear()
+        self.timers = ManualTimers(self.clock)
+        self.delivery = self._make()
+
+    def end_pass(self) -> None:
+        while self._pass:
+            callbacks, self._pass[:] = list(self._pass), []
+            for callback in callbacks:
+                callback()
+
+    def advance(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        self.timers.run_due()
+        self.end_pass()
+
+    def send(self, body: bytes, *, queue: int = 0, tag: str | None = None) -> None:
+        self.delivery.messages_arrived([self.source.add(QueueId(TOPIC, queue), body, tag)])
+        self.end_pass()
+
+    def receive(
+        self,
+        *,
+        batch: int = 32,
+        invisible_s: float | None = 30,
+        polling_s: float = 0,
+        tags: str = "*",
+        client: str = "client",
+    ) -> Receive:
+        receive = Receive()
+        request = ReceiveRequest(
+            GROUP,
+            TOPIC,
+            range(self.queues),
+            TagFilter.parse(tags),
+            batch,
+            None if invisible_s is None else int(invisible_s * 1000),
+            client,
+        )
+        self.delivery.receive(request, polling_s, receive)
+        self.end_pass()
+        return receive
+
+    def acknowledge(self, delivered: Delivered) -> None:
+        try:
+            self.delivery.acknowledge(GROUP, TOPIC, delivered.receipt_handle)
+        finally:
+            self.end_pass()
