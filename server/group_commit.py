@@ -204,8 +204,8 @@ class GroupCommit:
             log.error("store poisoned", error=str(error))
             self._poisoned(self._failure)
         waiting, self._waiting = self._waiting, deque()
-        for each in (*sends, *waiting):
-            each.stored((), self._failure)
+        for stored in [*(send.stored for send in sends), *(each.stored for each in waiting)]:
+            stored((), self._failure)
 
     # -- derived data
 

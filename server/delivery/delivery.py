@@ -30,6 +30,7 @@ from server.delivery.model import (
     WaitingPoll,
 )
 from server.delivery.receipt_handle import InvalidReceiptHandle, ReceiptHandle
+from server.delivery.registry import Leases, Subscriptions
 from server.delivery.state_writer import AfterPass, StateWriter
 from server.delivery.subscription import QueueProgress, Subscription
 from store.clock import Clock
@@ -69,14 +70,13 @@ class Delivery:
         self._timers = timers
         self._after_pass = after_pass
         self._is_client_alive = is_client_alive
-        self._subscriptions: dict[tuple[str, str], Subscription] = {}
-        self._by_topic: dict[str, list[Subscription]] = {}
+        self._subscriptions = Subscriptions()
+        self._leases = Leases()
         self._expiry = ExpiryQueue()
         self._expiry_timer: Timer | None = None
         self._expiry_timer_at_ms = 0
-        self._leases: dict[str, set[tuple[Subscription, int, QueueOffset]]] = {}
         self._waiting = 0
-        # unique over restarts, as long as fewer than a million deliveries are made per millisecond
+        # unique over restarts: above what any row holds, and no clock runs a million deliveries per millisecond
         self._delivery_id = clock.wall_ms() * 1_000_000
         self.redeliveries = 0
         self._load()
@@ -89,7 +89,7 @@ class Delivery:
 
     @property
     def inflight_count(self) -> int:
-        return sum(len(progress.inflight) for each in self._subscriptions.values() for progress in each.queues.values())
+        return sum(len(progress.inflight) for each in self._subscriptions for progress in each.queues.values())
 
     @property
     def subscription_count(self) -> int:
@@ -100,9 +100,10 @@ class Delivery:
     def _load(self) -> None:
         now_ms = self._clock.wall_ms()
         for group, queue, offset, row in self._inflight.all_rows():
-            subscription = self._subscription(group, queue.topic)
+            subscription = self._subscriptions.of(group, queue.topic)
             progress = self._progress(subscription, queue.number)
             progress.inflight[offset] = row
+            self._delivery_id = max(self._delivery_id, row.delivery_id)
             if row.lease_until_ms:
                 # its client needs a moment to come back after a restart (rmq#10278)
                 row.visible_at_ms = max(row.visible_at_ms, now_ms + self._settings.lease_ms)
@@ -113,7 +114,7 @@ class Delivery:
 
     def start_group(self, group: str, topic: str, queue_numbers: Iterable[int]) -> None:
         """Fix where a new group starts, so that it sees what is sent from now on. Known groups stay as they are."""
-        if (group, topic) in self._subscriptions:
+        if self._subscriptions.find(group, topic) is not None:
             return
         for number in queue_numbers:
             queue = QueueId(topic, number)
@@ -142,7 +143,7 @@ class Delivery:
         `received` is called exactly once, unless the returned poll is cancelled before. Raises Busy when too
         many receives wait.
         """
-        subscription = self._subscription(request.group, request.topic)
+        subscription = self._subscriptions.of(request.group, request.topic)
         subscription.last_used_s = self._clock.monotonic_s()
         for number in request.queue_numbers:
             self._progress(subscription, number)
@@ -166,7 +167,7 @@ class Delivery:
 
     def cancel(self, request: ReceiveRequest, poll: WaitingPoll) -> None:
         """The client of a waiting receive is gone."""
-        subscription = self._subscriptions.get((request.group, request.topic))
+        subscription = self._subscriptions.find(request.group, request.topic)
         if not poll.done and subscription is not None:
             self._end_poll(subscription, poll)
 
@@ -276,7 +277,7 @@ class Delivery:
         lease_until_ms = now_ms + self._settings.lease_total_ms if leased else 0
         previous = progress.inflight.get(offset)
         if previous is not None:
-            self._release_lease(subscription, progress, offset, previous)
+            self._leases.discard(previous.client_id, subscription, progress.queue.number, offset)
         attempt = 1 if previous is None else previous.attempt + 1
         row = InFlight(visible_at_ms, self._new_delivery_id(), lease_until_ms, attempt, request.client_id)
         progress.inflight[offset] = row
@@ -314,7 +315,7 @@ class Delivery:
         subscription, progress = self._delivered_from(group, topic, decoded)
         offset = QueueOffset(decoded.queue_offset)
         row = self._require_standing(progress, offset, progress.inflight.get(offset), decoded)
-        self._release_lease(subscription, progress, offset, row)
+        self._leases.discard(row.client_id, subscription, progress.queue.number, offset)
         row.visible_at_ms = self._clock.wall_ms() + invisible_ms
         row.lease_until_ms = 0
         row.delivery_id = self._new_delivery_id()
@@ -324,10 +325,10 @@ class Delivery:
     def _delivered_from(self, group: str, topic: str, handle: ReceiptHandle) -> tuple[Subscription, QueueProgress]:
         """Where a handle's delivery was made. A made-up handle creates nothing."""
         queue = QueueId(topic, handle.queue_number)
-        known = self._subscriptions.get((group, topic))
+        known = self._subscriptions.find(group, topic)
         if (known is None or queue.number not in known.queues) and self._offsets.get(group, queue) is None:
             raise InvalidReceiptHandle("the receipt handle names a queue the group has never read")
-        subscription = self._subscription(group, topic)
+        subscription = self._subscriptions.of(group, topic)
         return subscription, self._progress(subscription, queue.number)
 
     def _require_standing(
@@ -342,7 +343,7 @@ class Delivery:
     def _end_delivery(self, subscription: Subscription, progress: QueueProgress, offset: QueueOffset) -> None:
         row = progress.inflight.get(offset)
         if row is not None:
-            self._release_lease(subscription, progress, offset, row)
+            self._leases.discard(row.client_id, subscription, progress.queue.number, offset)
         progress.forget(offset)
         self._inflight.delete(self._writer.batch(), subscription.prefix, progress.queue.number, offset)
 
@@ -370,7 +371,7 @@ class Delivery:
             row.visible_at_ms = self._clock.wall_ms() + self._settings.lease_ms
             self._store(due.subscription, progress, due.offset, row)
             return False
-        self._release_lease(due.subscription, progress, due.offset, row)
+        self._leases.discard(row.client_id, due.subscription, progress.queue.number, due.offset)
         progress.make_ready(due.offset)
         due.subscription.mark(due.number)
         return True
@@ -380,10 +381,10 @@ class Delivery:
 
     def client_lost(self, client_id: str) -> None:
         """Give back, after a second, what the server held hidden on this client's behalf."""
-        for subscription, number, offset in tuple(self._leases.get(client_id, ())):
+        for subscription, number, offset in self._leases.of_client(client_id):
             progress = subscription.queues[number]
             row = progress.inflight[offset]
-            self._release_lease(subscription, progress, offset, row)
+            self._leases.discard(row.client_id, subscription, progress.queue.number, offset)
             row.visible_at_ms = self._clock.wall_ms() + LOST_CLIENT_DELAY_MS
             row.lease_until_ms = 0
             self._store(subscription, progress, offset, row)
@@ -391,9 +392,9 @@ class Delivery:
     def messages_arrived(self, requests: Iterable[DispatchRequest]) -> None:
         """Wake the receives that wait for exactly these queues."""
         woken: dict[Subscription, None] = {}
-        by_topic = self._by_topic
+        of_topic = self._subscriptions.of_topic
         for request in requests:
-            for subscription in by_topic.get(request.topic, ()):
+            for subscription in of_topic(request.topic):
                 subscription.mark(request.queue_number)
                 if subscription.waiting:
                     woken.setdefault(subscription)
@@ -404,7 +405,7 @@ class Delivery:
 
     def position(self, group: str, queue: QueueId) -> tuple[QueueOffset | None, int]:
         """The group's next offset in the queue (None: never read) and how many of its messages are in flight."""
-        subscription = self._subscriptions.get((group, queue.topic))
+        subscription = self._subscriptions.find(group, queue.topic)
         progress = subscription.queues.get(queue.number) if subscription else None
         if progress is None:
             return self._offsets.get(group, queue), 0
@@ -412,7 +413,7 @@ class Delivery:
 
     def reset_offset(self, group: str, queue: QueueId, offset: QueueOffset) -> None:
         """Go on at `offset`; everything the group had in flight in this queue is forgotten."""
-        subscription = self._subscription(group, queue.topic)
+        subscription = self._subscriptions.of(group, queue.topic)
         progress = self._progress(subscription, queue.number)
         for pending in tuple(progress.inflight):
             self._end_delivery(subscription, progress, pending)
@@ -423,14 +424,14 @@ class Delivery:
 
     def delete_group(self, group: str) -> None:
         """Forget the group's progress in all topics."""
-        for subscription in [each for each in self._subscriptions.values() if each.group == group]:
+        for subscription in [each for each in self._subscriptions if each.group == group]:
             self._drop(subscription)
         self._inflight.delete_all(self._writer.batch(), group_prefix(group))
         self._offsets.delete_group(self._writer.batch(), group)
 
     def delete_topic(self, topic: str) -> None:
         """Forget the progress of all groups in the topic."""
-        for subscription in tuple(self._by_topic.get(topic, ())):
+        for subscription in tuple(self._subscriptions.of_topic(topic)):
             self._inflight.delete_all(self._writer.batch(), subscription.prefix)
             self._drop(subscription)
         self._offsets.delete_topic(self._writer.batch(), topic)
@@ -438,8 +439,8 @@ class Delivery:
     def drop_idle_subscriptions(self) -> None:
         """Free what nobody used lately; its rows stay."""
         before_s = self._clock.monotonic_s() - IDLE_SUBSCRIPTION_S
-        for subscription in [each for each in self._subscriptions.values() if each.last_used_s < before_s]:
-            if subscription.is_idle:
+        for subscription in self._subscriptions:
+            if subscription.last_used_s < before_s and subscription.is_idle:
                 self._drop(subscription)
 
     def _drop(self, subscription: Subscription) -> None:
@@ -448,25 +449,11 @@ class Delivery:
             poll.received((), None)
         for progress in subscription.queues.values():
             for offset, row in progress.inflight.items():
-                self._release_lease(subscription, progress, offset, row)
+                self._leases.discard(row.client_id, subscription, progress.queue.number, offset)
             progress.inflight.clear()
-        del self._subscriptions[subscription.group, subscription.topic]
-        remaining = [each for each in self._by_topic[subscription.topic] if each is not subscription]
-        if remaining:
-            self._by_topic[subscription.topic] = remaining
-        else:
-            del self._by_topic[subscription.topic]
+        self._subscriptions.remove(subscription)
 
     # -- parts
-
-    def _subscription(self, group: str, topic: str) -> Subscription:
-        subscription = self._subscriptions.get((group, topic))
-        if subscription is None:
-            subscription = Subscription(group, topic)
-            subscription.last_used_s = self._clock.monotonic_s()
-            self._subscriptions[group, topic] = subscription
-            self._by_topic.setdefault(topic, []).append(subscription)
-        return subscription
 
     def _progress(self, subscription: Subscription, number: int) -> QueueProgress:
         progress = subscription.queues.get(number)
@@ -489,18 +476,9 @@ class Delivery:
 
     def _watch(self, subscription: Subscription, number: int, offset: QueueOffset, row: InFlight) -> None:
         if row.lease_until_ms:
-            self._leases.setdefault(row.client_id, set()).add((subscription, number, offset))
+            self._leases.add(row.client_id, subscription, number, offset)
         self._expiry.add(row.visible_at_ms, subscription, number, offset, row.delivery_id)
         self._arm_expiry_timer()
-
-    def _release_lease(
-        self, subscription: Subscription, progress: QueueProgress, offset: QueueOffset, row: InFlight
-    ) -> None:
-        leases = self._leases.get(row.client_id)
-        if leases is not None:
-            leases.discard((subscription, progress.queue.number, offset))
-            if not leases:
-                del self._leases[row.client_id]
 
     def _arm_expiry_timer(self) -> None:
         next_ms = self._expiry.next_ms()

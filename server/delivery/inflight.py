@@ -43,7 +43,8 @@ class InFlight:
 
     @classmethod
     def decode(cls, value: bytes) -> InFlight:
-        return cls(*_VALUE.unpack_from(value), client_id=value[_VALUE.size :].decode())
+        visible_at_ms, delivery_id, lease_until_ms, attempt = _VALUE.unpack_from(value)
+        return cls(visible_at_ms, delivery_id, lease_until_ms, attempt, value[_VALUE.size :].decode())
 
 
 def subscription_prefix(group: str, topic: str) -> bytes:

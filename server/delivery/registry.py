@@ -1,0 +1,63 @@
+"""Who is subscribed to what, and which client holds which messages: the indexes of delivery."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from server.delivery.subscription import Subscription
+from store.offsets import QueueOffset
+
+
+class Subscriptions:
+    """The subscriptions in memory, by group and topic and by topic."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[tuple[str, str], Subscription] = {}
+        self._by_topic: dict[str, list[Subscription]] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def __iter__(self) -> Iterator[Subscription]:
+        return iter(tuple(self._by_name.values()))
+
+    def find(self, group: str, topic: str) -> Subscription | None:
+        return self._by_name.get((group, topic))
+
+    def of(self, group: str, topic: str) -> Subscription:
+        """The subscription, made if it is not there."""
+        subscription = self._by_name.get((group, topic))
+        if subscription is None:
+            subscription = self._by_name[group, topic] = Subscription(group, topic)
+            self._by_topic.setdefault(topic, []).append(subscription)
+        return subscription
+
+    def of_topic(self, topic: str) -> Sequence[Subscription]:
+        return self._by_topic.get(topic, ())
+
+    def remove(self, subscription: Subscription) -> None:
+        del self._by_name[subscription.group, subscription.topic]
+        of_topic = self._by_topic[subscription.topic]
+        of_topic.remove(subscription)
+        if not of_topic:
+            del self._by_topic[subscription.topic]
+
+
+class Leases:
+    """The messages that the server keeps hidden for a client as long as it lives."""
+
+    def __init__(self) -> None:
+        self._by_client: dict[str, set[tuple[Subscription, int, QueueOffset]]] = {}
+
+    def add(self, client_id: str, subscription: Subscription, number: int, offset: QueueOffset) -> None:
+        self._by_client.setdefault(client_id, set()).add((subscription, number, offset))
+
+    def discard(self, client_id: str, subscription: Subscription, number: int, offset: QueueOffset) -> None:
+        of_client = self._by_client.get(client_id)
+        if of_client is not None:
+            of_client.discard((subscription, number, offset))
+            if not of_client:
+                del self._by_client[client_id]
+
+    def of_client(self, client_id: str) -> Sequence[tuple[Subscription, int, QueueOffset]]:
+        return tuple(self._by_client.get(client_id, ()))
