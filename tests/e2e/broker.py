@@ -1,0 +1,180 @@
+"""A broker in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+PROJECT: Final = Path(__file__).parents[2]
+READY_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 30.0
+
+
+def free_ports(count: int) -> list[int]:
+    """Distinct ports of the loopback address that nobody listens on now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def quarry(
+    *arguments: str, environment: Mapping[str, str] | None = None, timeout_s: float = 60.0
+) -> subprocess.CompletedProcess[str]:
+    """Run the command line to its end. The caller judges the exit status."""
+    return subprocess.run(
+        [sys.executable, "-m", "cli.main", *arguments],
+        cwd=PROJECT,
+        env={**clean_environment(), **(environment or {})},
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
+class Broker:
+    """`quarry serve` on free loopback ports. The addresses stay the same over restarts."""
+
+    def __init__(self, store: Path, *, logs: Path, environment: Mapping[str, str] | None = None) -> None:
+        self.store = store
+        messaging, admin, http = free_ports(3)
+        self.endpoint = f"127.0.0.1:{messaging}"
+        self.admin = f"127.0.0.1:{admin}"
+        self.http = f"127.0.0.1:{http}"
+        self._environment = {**clean_environment(), **(environment or {})}
+        logs.mkdir(parents=True, exist_ok=True)
+        self._output = logs / "broker.out"
+        self._errors = logs / "broker.err"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def arguments(self) -> list[str]:
+        return [
+            "serve",
+            *("--store", str(self.store)),
+            *("--listen", self.endpoint),
+            *("--admin", self.admin),
+            *("--http", self.http),
+        ]
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the broker was not started"
+        return self._process.pid
+
+    def start(self, *, ready_timeout_s: float = READY_TIMEOUT_S) -> Broker:
+        """Start and wait until it is ready. Fails with the broker's own words when it ends before."""
+        assert self._process is None, "the broker runs already"
+        with self._output.open("ab") as output, self._errors.open("ab") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "cli.main", *self.arguments],
+                cwd=PROJECT,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+            )
+        deadline = time.monotonic() + ready_timeout_s
+        while not self._answers_ready():
+            status = self._process.poll()
+            assert status is None, f"the broker ended with status {status}:\n{self.words()}"
+            assert time.monotonic() < deadline, f"not ready after {ready_timeout_s} s:\n{self.words()}"
+            time.sleep(0.02)
+        return self
+
+    def kill(self) -> None:
+        """End it without any warning."""
+        assert self._process is not None, "the broker was not started"
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait(STOP_TIMEOUT_S)
+        self._process = None
+
+    def restart(self) -> None:
+        """Stop in good order and start again on the same addresses."""
+        self.stop()
+        self.start()
+
+    def stop(self) -> None:
+        """Ask it to end; it must do so with status 0 and without a stack trace in its words."""
+        assert self._process is not None, "the broker was not started"
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            status = self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"still running {STOP_TIMEOUT_S} s after SIGTERM:\n{self.words()}") from None
+        self._process = None
+        assert status == 0, f"status {status} after SIGTERM:\n{self.words()}"
+        self.assert_no_stack_trace()
+
+    def close(self) -> None:
+        """Leave no process behind, whatever happened."""
+        if self._process is not None:
+            self.kill()
+
+    def words(self, *, last: int = 4000) -> str:
+        """What it wrote lately, for failure messages."""
+        return "\n".join(
+            path.read_text(errors="replace")[-last:] for path in (self._output, self._errors) if path.exists()
+        )
+
+    def assert_no_stack_trace(self) -> None:
+        for path in (self._output, self._errors):
+            assert "Traceback (most recent call last)" not in path.read_text(errors="replace"), self.words()
+
+    def administer(self, *arguments: str) -> str:
+        """Run an administration command against this broker; it must succeed. Returns its standard output."""
+        done = quarry(*arguments, "--admin", self.admin)
+        assert done.returncode == 0, f"quarry {' '.join(arguments)}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Status and text of a page of the HTTP port."""
+        try:
+            with urllib.request.urlopen(f"http://{self.http}{path}", timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    def _answers_ready(self) -> bool:
+        try:
+            return self.get("/readyz")[0] == 200
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            return False
+
+    def resident_kib(self) -> int:
+        """Memory it holds now, from the kernel's account."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1])
+        raise AssertionError(f"no VmRSS of process {self.pid}")
+
+
+def environment_of(settings: Mapping[str, object]) -> dict[str, str]:
+    """Settings by their dotted names as the environment spells them: `store.durability` is `QUARRY_STORE_DURABILITY`."""
+    return {"QUARRY_" + name.upper().replace(".", "_"): str(value) for name, value in settings.items()}
+
+
+def clean_environment() -> dict[str, str]:
+    """This process's environment without settings of Quarry that a developer may have exported."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("QUARRY_")}
+
+
+def command_line(broker: Broker) -> Sequence[str]:
+    """The full command of a second broker on the same store."""
+    return [sys.executable, "-m", "cli.main", *broker.arguments]

@@ -1,0 +1,285 @@
+"""Client programs of the official libraries, driven by the line protocol of `README.md`."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import queue
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+Line = dict[str, Any]
+START_TIMEOUT_S: Final = 60.0
+ANSWER_TIMEOUT_S: Final = 60.0
+CLOSE_TIMEOUT_S: Final = 30.0
+_Client = TypeVar("_Client", bound="ClientProcess")
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A message to send."""
+
+    topic: str
+    body: bytes
+    tag: str | None = None
+    keys: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def line(self) -> Line:
+        return {
+            "topic": self.topic,
+            "body": base64.b64encode(self.body).decode(),
+            "tag": self.tag,
+            "keys": list(self.keys),
+            "properties": dict(self.properties),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    message_id: str
+    at_ms: int
+    """Wall clock just before the send call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One delivery of a message, as a client library showed it."""
+
+    message_id: str
+    topic: str
+    body: bytes
+    tag: str | None
+    keys: tuple[str, ...]
+    properties: Mapping[str, str]
+    attempt: int
+    at_ms: int
+    number: int | None
+    """How the simple consumer names this delivery; None from a push consumer."""
+    failed: bool = False
+
+    @classmethod
+    def of(cls, line: Line) -> Delivery:
+        assert not line["corrupted"], f"the client calls the body corrupted: {line}"
+        return cls(
+            message_id=line["message_id"],
+            topic=line["topic"],
+            body=base64.b64decode(line["body"]),
+            tag=line["tag"],
+            keys=tuple(line["keys"]),
+            properties=line["properties"],
+            attempt=line["attempt"],
+            at_ms=line["at_ms"],
+            number=line.get("delivery"),
+            failed=line.get("failed", False),
+        )
+
+    def content(self) -> tuple[str, bytes, str | None, tuple[str, ...], tuple[tuple[str, str], ...]]:
+        """All that the sender decided, in a form that compares and hashes."""
+        return self.topic, self.body, self.tag, self.keys, tuple(sorted(self.properties.items()))
+
+
+def content_of(message: Outgoing) -> tuple[str, bytes, str | None, tuple[str, ...], tuple[tuple[str, str], ...]]:
+    """What a delivery of this message must show as its content."""
+    return (
+        message.topic,
+        message.body,
+        message.tag,
+        tuple(sorted(message.keys)),
+        tuple(sorted(message.properties.items())),
+    )
+
+
+class ClientError(Exception):
+    """What the client library raised."""
+
+    def __init__(self, line: Line) -> None:
+        super().__init__(f"{line['type']}: {line['text']}")
+        self.kind: str = line["type"]
+        self.code: int | None = line["code"]
+
+
+class ClientProcess:
+    """A client program. Its lines are read by a thread so that every wait has a bound."""
+
+    def __init__(self, command: Sequence[str], *, directory: Path, home: Path) -> None:
+        home.mkdir(parents=True, exist_ok=True)
+        self._command = command
+        self._ended = False
+        self._errors_path = home / "client.err"
+        with self._errors_path.open("ab") as errors:
+            self._process = subprocess.Popen(
+                command,
+                cwd=directory,
+                env={**os.environ, "HOME": str(home), "PYTHONUNBUFFERED": "1"},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+            )
+        self._lines: queue.Queue[Line | None] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, name="client lines", daemon=True)
+        self._reader.start()
+        try:
+            ready = self.next_line(START_TIMEOUT_S)
+            assert "ready" in ready, f"first line of {command}: {ready}"
+        except BaseException:
+            self.kill()
+            raise
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for text in self._process.stdout:
+            self._lines.put(json.loads(text))
+        self._lines.put(None)
+
+    def next_line(self, timeout_s: float) -> Line:
+        """The next line of the program. Raises TimeoutError; fails when the program ended instead."""
+        try:
+            line = self._lines.get(timeout=timeout_s)
+        except queue.Empty:
+            raise TimeoutError(f"no line within {timeout_s} s from {self._command}") from None
+        assert line is not None, f"{self._command} ended:\n{self._errors_path.read_text()[-4000:]}"
+        return line
+
+    def request(self, command: str, *, timeout_s: float = ANSWER_TIMEOUT_S, **fields: object) -> Line:
+        """One command and its answer. Raises ClientError for what the client library raised."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"command": command, **fields}).encode() + b"\n")
+        self._process.stdin.flush()
+        answer = self.next_line(timeout_s)
+        if "error" in answer:
+            raise ClientError(answer["error"])
+        return answer
+
+    def close(self) -> None:
+        """Let the client shut down in good order; it must end with status 0. Repeatable."""
+        if self._ended:
+            return
+        if self._process.poll() is None and self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            status = self._process.wait(CLOSE_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+        self._finish()
+        assert status == 0, f"{self._command} ended with {status}:\n{self._errors_path.read_text()[-4000:]}"
+
+    def kill(self) -> None:
+        """End it at once, as a crash of the application would."""
+        self._process.kill()
+        self._process.wait(CLOSE_TIMEOUT_S)
+        self._finish()
+
+    def _finish(self) -> None:
+        self._ended = True
+        self._reader.join(CLOSE_TIMEOUT_S)
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None and not stream.closed:
+                stream.close()
+
+
+class Producer(ClientProcess):
+    def send(self, messages: Sequence[Outgoing]) -> list[Receipt]:
+        """Send one after the other. Raises ClientError for the first that failed."""
+        answer = self.request("send", messages=[message.line() for message in messages])
+        receipts = []
+        for line in answer["receipts"]:
+            if "error" in line:
+                raise ClientError(line["error"])
+            receipts.append(Receipt(line["message_id"], line["at_ms"]))
+        return receipts
+
+
+class SimpleConsumer(ClientProcess):
+    def receive(self, *, count: int = 32, invisible_s: int = 60) -> list[Delivery]:
+        answer = self.request("receive", count=count, invisible_s=invisible_s)
+        return [Delivery.of(line) for line in answer["messages"]]
+
+    def receive_until(self, wanted: int, *, invisible_s: int = 60, timeout_s: float = 60.0) -> list[Delivery]:
+        """Receive until there are `wanted` deliveries. Fails with those that came when the time is over."""
+        deliveries: list[Delivery] = []
+        deadline = time.monotonic() + timeout_s
+        while len(deliveries) < wanted:
+            assert time.monotonic() < deadline, f"{len(deliveries)} of {wanted} within {timeout_s} s"
+            deliveries += self.receive(invisible_s=invisible_s)
+        return deliveries
+
+    def ack(self, deliveries: Sequence[Delivery]) -> None:
+        """Acknowledge. Raises ClientError for the first that failed."""
+        answer = self.request("ack", deliveries=[delivery.number for delivery in deliveries])
+        for result in answer["results"]:
+            if "error" in result:
+                raise ClientError(result["error"])
+
+    def change_invisible(self, delivery: Delivery, *, invisible_s: int) -> None:
+        self.request("change_invisible", delivery=delivery.number, invisible_s=invisible_s)
+
+
+class PushConsumer(ClientProcess):
+    def next_delivery(self, timeout_s: float = ANSWER_TIMEOUT_S) -> Delivery:
+        return Delivery.of(self.next_line(timeout_s)["message"])
+
+
+@dataclass(frozen=True, slots=True)
+class Language:
+    """How the three programs of one client library are started."""
+
+    name: str
+    directory: Path
+    producer: Sequence[str]
+    simple_consumer: Sequence[str]
+    push_consumer: Sequence[str]
+
+
+class Clients:
+    """Starts clients of one language against one endpoint, and closes all of them."""
+
+    def __init__(self, language: Language, endpoint: str, home: Path) -> None:
+        self._language = language
+        self._endpoint = endpoint
+        self._home = home
+        self._open: list[ClientProcess] = []
+
+    def producer(self, *topics: str) -> Producer:
+        command = [*self._language.producer, "--endpoint", self._endpoint]
+        for topic in topics:
+            command += ["--topic", topic]
+        return self._keep(Producer(command, directory=self._language.directory, home=self._home))
+
+    def simple_consumer(self, *topics: str, group: str, tags: str = "*", await_s: int = 5) -> SimpleConsumer:
+        command = [*self._language.simple_consumer, *self._subscription(topics, group, tags)]
+        command += ["--await-s", str(await_s)]
+        return self._keep(SimpleConsumer(command, directory=self._language.directory, home=self._home))
+
+    def push_consumer(self, *topics: str, group: str, tags: str = "*", failed_attempts: int = 0) -> PushConsumer:
+        command = [*self._language.push_consumer, *self._subscription(topics, group, tags)]
+        command += ["--failed-attempts", str(failed_attempts)]
+        return self._keep(PushConsumer(command, directory=self._language.directory, home=self._home))
+
+    def _subscription(self, topics: Sequence[str], group: str, tags: str) -> list[str]:
+        options = ["--endpoint", self._endpoint, "--group", group, "--filter", tags]
+        for topic in topics:
+            options += ["--topic", topic]
+        return options
+
+    def _keep(self, client: _Client) -> _Client:
+        self._open.append(client)
+        return client
+
+    def close(self) -> None:
+        """Close what the test left open. One that does not end in good order fails the test."""
+        failures: list[BaseException] = []
+        for client in self._open:
+            try:
+                client.close()
+            except (AssertionError, subprocess.TimeoutExpired) as error:
+                failures.append(error)
+        self._open.clear()
+        assert not failures, failures

@@ -1,0 +1,61 @@
+"""Fixtures of the end-to-end tests: a broker in a process of its own, clients of every language."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import languages
+from tests.e2e.broker import Broker, environment_of
+from tests.e2e.clients import Clients
+
+StartBroker = Callable[..., Broker]
+StartClients = Callable[..., Clients]
+
+QUICK: Mapping[str, object] = {
+    "store.segment_size": 16 * 1024 * 1024,  # no gigabyte is preallocated for a few messages
+    "delivery.polling_min_ms": 100,  # a receive that finds nothing returns after the time the client asked for
+}
+"""Settings that make test brokers quick; all others are the defaults that users get."""
+
+
+@pytest.fixture
+def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
+    """`start_broker(store=…, settings={…})` is a running broker; all are ended with the test."""
+    brokers: list[Broker] = []
+
+    def start(*, store: Path | None = None, settings: Mapping[str, object] | None = None) -> Broker:
+        broker = Broker(
+            store or tmp_path / "store",
+            logs=tmp_path / f"broker-{len(brokers)}",
+            environment=environment_of({**QUICK, **(settings or {})}),
+        )
+        brokers.append(broker)
+        return broker.start()
+
+    yield start
+    for broker in brokers:
+        broker.close()
+
+
+@pytest.fixture
+def broker(start_broker: StartBroker) -> Broker:
+    """A running broker on an empty store."""
+    return start_broker()
+
+
+@pytest.fixture
+def start_clients(tmp_path: Path) -> Iterator[StartClients]:
+    """`start_clients("python", broker.endpoint)` starts clients; all are closed with the test."""
+    opened: list[Clients] = []
+
+    def start(language: str, endpoint: str) -> Clients:
+        clients = Clients(languages.LANGUAGES[language](), endpoint, tmp_path / f"home-{len(opened)}")
+        opened.append(clients)
+        return clients
+
+    yield start
+    for clients in opened:
+        clients.close()

@@ -1,0 +1,136 @@
+"""The client libraries of other languages, installed at the first use into a cache outside the project."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.e2e.clients import Language
+
+HERE: Final = Path(__file__).parent
+INSTALL_TIMEOUT_S: Final = 600
+
+
+def cache() -> Path:
+    return Path(os.environ.get("E2E_CACHE", Path.home() / ".cache" / "quarry-tests"))
+
+
+def digest(paths: Sequence[Path]) -> str:
+    """Names what is built from these files: another content, another folder."""
+    total = hashlib.sha256()
+    for path in paths:
+        total.update(path.read_bytes())
+    return total.hexdigest()[:16]
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """One installation at a time, also between test runs."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def installed(name: str, install: Callable[[Path], None]) -> Path:
+    """The folder `name` of the cache; `install` fills it the first time. A failed attempt leaves nothing."""
+    target = cache() / name
+    with _locked(cache() / f"{name}.lock"):
+        if not target.exists():
+            unfinished = cache() / f"{name}.unfinished"
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir()
+            install(unfinished)
+            unfinished.rename(target)
+    return target
+
+
+def run(command: Sequence[str | Path], *, directory: Path) -> None:
+    """Run an installer. Fails with its words."""
+    done = subprocess.run(
+        command, cwd=directory, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, check=False
+    )
+    assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+
+
+def need(*tools: str) -> None:
+    """Skip the test when a tool is absent, and say which."""
+    for tool in tools:
+        if shutil.which(tool) is None:
+            pytest.skip(f"{tool} is not installed")
+
+
+def java_classes(name: str, project: Path) -> str:
+    """Build a small Maven project; returns its class path. Its version is that of all its files."""
+    need("java", "javac", "mvn")
+    sources = sorted((project / "src").rglob("*.java"))
+
+    def install(folder: Path) -> None:
+        pom = folder / "pom.xml"
+        shutil.copy(project / "pom.xml", pom)
+        libraries = folder / "lib"
+        goal = ["dependency:copy-dependencies", f"-DoutputDirectory={libraries}", "-DincludeScope=runtime"]
+        run(["mvn", "-q", "-B", "-f", pom, *goal], directory=folder)
+        compiler = ["javac", "-nowarn", "-encoding", "UTF-8", "--release", "17"]
+        run([*compiler, "-cp", f"{libraries}/*", "-d", folder / "classes", *sources], directory=folder)
+
+    target = installed(f"{name}-{digest([project / 'pom.xml', *sources])}", install)
+    return f"{target}/classes:{target}/lib/*"
+
+
+def python() -> Language:
+    return Language(
+        name="python",
+        directory=HERE.parents[1],
+        producer=[sys.executable, "-m", "tests.e2e.python.producer"],
+        simple_consumer=[sys.executable, "-m", "tests.e2e.python.simple_consumer"],
+        push_consumer=[sys.executable, "-m", "tests.e2e.python.push_consumer"],
+    )
+
+
+def node() -> Language:
+    need("node", "npm")
+    package = HERE / "node" / "package.json"
+    programs = sorted((HERE / "node").glob("*.js"))
+
+    def install(folder: Path) -> None:
+        for path in (package, *programs):
+            shutil.copy(path, folder)
+        options = ["--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error"]
+        run(["npm", "install", *options], directory=folder)
+
+    # The programs lie beside node_modules, where Node.js looks for it.
+    folder = installed(f"node-{digest([package, *programs])}", install)
+    return Language(
+        name="node",
+        directory=folder,
+        producer=["node", "producer.js"],
+        simple_consumer=["node", "simple_consumer.js"],
+        push_consumer=["node", "push_consumer.js"],
+    )
+
+
+def java() -> Language:
+    class_path = java_classes("java-client", HERE / "java")
+    command = ["java", "-Xmx128m", "-Drocketmq.log.level=ERROR", "-cp", class_path]
+    program = "quarry.e2e.ClientProgram"
+    return Language(
+        name="java",
+        directory=HERE / "java",
+        producer=[*command, program, "producer"],
+        simple_consumer=[*command, program, "simple-consumer"],
+        push_consumer=[*command, program, "push-consumer"],
+    )
+
+
+LANGUAGES: Final[dict[str, Callable[[], Language]]] = {"python": python, "node": node, "java": java}

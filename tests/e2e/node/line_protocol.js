@@ -1,0 +1,68 @@
+// The line protocol of the client programs (see tests/e2e/README.md), for the Node.js ones.
+'use strict';
+
+const readline = require('node:readline');
+
+// The client logs to standard error only what a person has to see; its own log file is not wanted here.
+const quiet = { debug() {}, info() {}, warn() {}, error() {}, close() {} };
+
+function say(line) {
+  process.stdout.write(JSON.stringify(line) + '\n');
+}
+
+function describe(error) {
+  return { type: error.constructor.name, text: String(error.message), code: error.code ?? null };
+}
+
+// Options are `--name value`; a repeated name gives an array.
+function options(defaults) {
+  const found = { ...defaults };
+  for (let i = 2; i < process.argv.length; i += 2) {
+    const name = process.argv[i].replace(/^--/, '');
+    const value = process.argv[i + 1];
+    found[name] = Array.isArray(found[name]) ? [...found[name], value] : value;
+  }
+  return found;
+}
+
+// Answers every command with one line, in order, until `close` or the end of the input.
+async function serve(answers) {
+  for await (const text of readline.createInterface({ input: process.stdin })) {
+    const command = JSON.parse(text);
+    if (command.command === 'close') {
+      return;
+    }
+    try {
+      say(await answers[command.command](command));
+    } catch (error) {
+      say({ error: describe(error) });
+    }
+  }
+}
+
+function messageLine(message) {
+  return {
+    message_id: message.messageId,
+    topic: message.topic,
+    body: message.body.toString('base64'),
+    tag: message.tag || null,
+    keys: [...message.keys].sort(),
+    properties: Object.fromEntries(message.properties),
+    attempt: message.deliveryAttempt,
+    born_ms: message.bornTimestamp ? message.bornTimestamp.getTime() : null,
+    corrupted: Boolean(message.corrupted),
+    at_ms: Date.now(),
+  };
+}
+
+function run(main) {
+  main().then(
+    () => process.exit(0),
+    error => {
+      console.error(error);
+      process.exit(1);
+    },
+  );
+}
+
+module.exports = { describe, messageLine, options, quiet, run, say, serve };

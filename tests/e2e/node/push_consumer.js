@@ -1,0 +1,27 @@
+// Push consumer of rocketmq-client-nodejs: one line per consumed message until `close`.
+'use strict';
+
+const { ConsumeResult, PushConsumer } = require('rocketmq-client-nodejs');
+const { messageLine, options, quiet, run, say, serve } = require('./line_protocol');
+
+run(async () => {
+  const found = options({ topic: [], filter: '*', 'failed-attempts': '0' });
+  const failedAttempts = Number(found['failed-attempts']);
+  const consumer = new PushConsumer({
+    endpoints: found.endpoint,
+    consumerGroup: found.group,
+    subscriptions: new Map(found.topic.map(topic => [topic, found.filter])),
+    messageListener: {
+      async consume(message) {
+        const failed = message.deliveryAttempt <= failedAttempts;
+        say({ message: { ...messageLine(message), failed } });
+        return failed ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
+      },
+    },
+    logger: quiet,
+  });
+  await consumer.startup();
+  say({ ready: 'push consumer' });
+  await serve({});
+  await consumer.shutdown();
+});

@@ -1,0 +1,61 @@
+"""The line protocol of the client programs (see `tests/e2e/README.md`), for the Python ones."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+Line = dict[str, Any]
+
+
+def wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def say(line: Line) -> None:
+    """Write one line at once. Concurrent callers must hold a lock of their own."""
+    sys.stdout.write(json.dumps(line, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def commands() -> Iterator[Line]:
+    """The commands until `close` or the end of the input."""
+    for text in sys.stdin:
+        command = json.loads(text)
+        if command["command"] == "close":
+            return
+        yield command
+
+
+def describe(error: BaseException) -> Line:
+    return {"type": type(error).__name__, "text": str(error), "code": getattr(error, "code", None)}
+
+
+def serve(answers: dict[str, Callable[[Line], Line]]) -> None:
+    """Answer every command with one line; what the client library raises becomes the field `error`."""
+    for command in commands():
+        try:
+            line = answers[command["command"]](command)
+        except Exception as error:
+            line = {"error": describe(error)}
+        say(line)
+
+
+def message_line(message: Any) -> Line:
+    """A received message of the official client as the protocol shows it."""
+    return {
+        "message_id": message.message_id,
+        "topic": message.topic,
+        "body": base64.b64encode(message.body).decode(),
+        "tag": message.tag,
+        "keys": sorted(message.keys),
+        "properties": dict(message.properties),
+        "attempt": message.delivery_attempt,
+        "born_ms": message.born_timestamp,
+        "corrupted": message.corrupted,
+        "at_ms": wall_ms(),
+    }

@@ -1,0 +1,69 @@
+"""How soon a waiting consumer hears of a message, and what one that waits in vain is told."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+
+from tests.e2e.broker import Broker
+from tests.e2e.clients import Delivery, Outgoing
+from tests.e2e.conftest import StartClients
+
+TOPIC = "acme-orders"
+ROUNDS = 7
+WAKE_MS = 200
+
+
+def test_a_waiting_consumer_gets_a_message_at_once(broker: Broker, start_clients: StartClients) -> None:
+    """Sleep-and-look delivery made RocketMQ's RocksDB queues crawl (rmq#8765) and lost wake-ups (rmq#10615).
+
+    The median of several rounds: one round may lose the processor to another program.
+    """
+    clients = start_clients("python", broker.endpoint)
+    producer = clients.producer(TOPIC)
+    consumer = clients.simple_consumer(TOPIC, group="billing", await_s=10)
+    producer.send([Outgoing(TOPIC, b"warm-up")])
+    consumer.ack(consumer.receive_until(1))
+    waits_ms = []
+    for number in range(ROUNDS):
+        received: list[Delivery] = []
+        waiting = threading.Thread(target=lambda: received.extend(consumer.receive()))  # noqa: B023 - joined below
+        waiting.start()
+        await_waiting_poll(broker)
+        [receipt] = producer.send([Outgoing(TOPIC, f"round {number}".encode())])
+        waiting.join(30)
+        assert [each.body for each in received] == [f"round {number}".encode()]
+        consumer.ack(received)
+        waits_ms.append(received[0].at_ms - receipt.at_ms)
+    assert statistics.median(waits_ms) < WAKE_MS, waits_ms
+
+
+def await_waiting_poll(broker: Broker) -> None:
+    """Until the broker counts a waiting receive."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        page = broker.get("/metrics")[1]
+        if any(
+            line.startswith("quarry_waiting_receives") and float(line.split()[-1]) >= 1 for line in page.splitlines()
+        ):
+            return
+        time.sleep(0.005)
+    raise AssertionError("no receive waits")
+
+
+def test_a_consumer_that_waits_in_vain_gets_an_empty_answer_in_time(
+    broker: Broker, start_clients: StartClients
+) -> None:
+    """Not an error and not a deadline: rmq#6496."""
+    clients = start_clients("python", broker.endpoint)
+    clients.producer(TOPIC).send([Outgoing(TOPIC, b"other group's")])
+    consumer = clients.simple_consumer(TOPIC, group="billing", await_s=2)
+    consumer.ack(consumer.receive_until(1))
+
+    started = time.monotonic()
+    deliveries = consumer.receive()
+    waited_s = time.monotonic() - started
+
+    assert deliveries == []
+    assert 1.5 < waited_s < 4.5

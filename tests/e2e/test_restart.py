@@ -1,0 +1,159 @@
+"""What a broker still knows after it stopped or was killed. The client is the official Python one."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections import Counter
+
+import pytest
+
+from tests.e2e.broker import PROJECT, Broker, clean_environment, command_line
+from tests.e2e.clients import ClientError, Clients, Delivery, Outgoing, SimpleConsumer, content_of
+from tests.e2e.conftest import StartClients
+
+TOPIC = "acme-orders"
+RECONNECT_S = 30.0
+
+
+def messages(count: int, text: str = "order") -> list[Outgoing]:
+    return [Outgoing(TOPIC, f"{text} {number}".encode(), keys=(f"{text}-{number}",)) for number in range(count)]
+
+
+def ack_once_connected(consumer: SimpleConsumer, deliveries: list[Delivery]) -> None:
+    """Acknowledge; while the client's channel has not found the broker again, try again."""
+    deadline = time.monotonic() + RECONNECT_S
+    while True:
+        try:
+            return consumer.ack(deliveries)
+        except ClientError as error:
+            if error.code is not None or time.monotonic() > deadline:
+                raise
+
+
+def receive_once_connected(consumer: SimpleConsumer, wanted: int, *, invisible_s: int = 60) -> list[Delivery]:
+    """Receive `wanted` messages; while the client's channel has not found the broker again, try again."""
+    deliveries: list[Delivery] = []
+    deadline = time.monotonic() + RECONNECT_S
+    while len(deliveries) < wanted:
+        assert time.monotonic() < deadline, f"{len(deliveries)} of {wanted} messages"
+        try:
+            deliveries += consumer.receive(invisible_s=invisible_s)
+        except ClientError as error:
+            if error.code is not None:
+                raise
+    return deliveries
+
+
+@pytest.fixture
+def clients(broker: Broker, start_clients: StartClients) -> Clients:
+    return start_clients("python", broker.endpoint)
+
+
+def test_handles_given_before_a_kill_acknowledge_after_it(broker: Broker, clients: Clients) -> None:
+    """A broker that forgets what it handed out makes acknowledgements fail and messages double: rmq#10278."""
+    sent = messages(10)
+    clients.producer(TOPIC).send(sent)
+    consumer = clients.simple_consumer(TOPIC, group="billing", await_s=1)
+    held = consumer.receive_until(len(sent), invisible_s=20)
+    consumer.ack(held[:4])
+
+    broker.kill()
+    broker.start()
+    ack_once_connected(consumer, held[4:8])
+
+    again = receive_once_connected(consumer, 2)
+    assert sorted(each.message_id for each in again) == sorted(each.message_id for each in held[8:])
+    assert {each.attempt for each in again} == {2}
+    assert consumer.receive() == []
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_acknowledged_messages_do_not_come_back_and_no_message_is_lost(
+    broker: Broker, clients: Clients, end: str
+) -> None:
+    producer = clients.producer(TOPIC)
+    before = messages(40, "before")
+    producer.send(before)
+    consumer = clients.simple_consumer(TOPIC, group="billing", await_s=1)
+    acked = consumer.receive_until(len(before))[:25]
+    consumer.ack(acked)
+    unread = messages(20, "unread")
+    producer.send(unread)
+    consumer.close()
+    producer.close()
+
+    getattr(broker, end)()
+    broker.start()
+
+    rest = clients.simple_consumer(TOPIC, group="shipping", await_s=1).receive_until(60)
+    assert Counter(each.content() for each in rest) == Counter(map(content_of, before + unread))
+    billing = clients.simple_consumer(TOPIC, group="billing", await_s=1).receive_until(len(unread))
+    assert Counter(each.content() for each in billing) == Counter(map(content_of, unread))
+
+
+def test_a_broker_restarts_in_good_order_while_clients_are_connected(broker: Broker, clients: Clients) -> None:
+    producer = clients.producer(TOPIC)
+    consumer = clients.simple_consumer(TOPIC, group="billing", await_s=1)
+    pushed = clients.push_consumer(TOPIC, group="shipping")
+    producer.send(messages(3, "before"))
+    consumer.ack(consumer.receive_until(3))
+
+    broker.restart()
+
+    deadline = time.monotonic() + RECONNECT_S
+    for message in messages(3, "after"):
+        while True:
+            try:
+                producer.send([message])
+                break
+            except ClientError as error:
+                if error.code is not None or time.monotonic() > deadline:
+                    raise
+    bodies = {each.body for each in receive_once_connected(consumer, 3)}
+    assert bodies == {f"after {number}".encode() for number in range(3)}
+    seen: set[bytes] = set()
+    while len(seen) < 6:
+        seen.add(pushed.next_delivery().body)
+    broker.stop()
+
+
+def test_a_second_broker_on_the_same_store_is_refused(broker: Broker, clients: Clients) -> None:
+    second = Broker(broker.store, logs=broker.store.parent / "second")
+
+    done = subprocess.run(
+        command_line(second),
+        cwd=PROJECT,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == 2, done.stdout + done.stderr
+    complaint = done.stderr.strip().splitlines()
+    assert len(complaint) == 1, done.stderr
+    assert str(broker.store) in complaint[0]
+    assert broker.get("/readyz")[0] == 200
+    clients.producer(TOPIC).send(messages(1))
+    assert [each.body for each in clients.simple_consumer(TOPIC, group="billing").receive()] == [b"order 0"]
+
+
+def test_a_port_that_is_taken_is_named(broker: Broker) -> None:
+    second = Broker(broker.store.parent / "other", logs=broker.store.parent / "second")
+    second.endpoint = broker.endpoint
+
+    done = subprocess.run(
+        command_line(second),
+        cwd=PROJECT,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert broker.endpoint in done.stderr
+    assert "Traceback" not in done.stderr
