@@ -1,0 +1,351 @@
+"""Everything an operator can set: a TOML file, below the environment, below the command line's flags.
+
+The environment variable of `section.key` is `QUARRY_SECTION_KEY`. Settings are checked once, when the broker starts,
+and do not change afterwards. The descriptions here are the documentation: `docs/settings.md` is tested against them.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ByteSize,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    SettingsError,
+    TomlConfigSettingsSource,
+)
+
+from server.delivery.model import DeliverySettings, NewGroupStart
+from server.front import FrontKind, FrontLimits
+from server.wire.limits import WireLimits
+from store.errors import Invalid
+from store.settings import BODY_SIZE_MAX, MIB, RECORD_OVERHEAD_MAX, SEGMENT_SIZE, Durability, StoreSettings
+
+ENVIRONMENT_PREFIX: Final = "QUARRY_"
+
+SERVICE_LINK: Final = re.compile(r"service_(host|port(_.*)?)|port(_.*)?")
+"""What Kubernetes puts into the environment of every pod for a Service named `quarry-<section>`."""
+
+
+class SettingsInvalid(Invalid):
+    """A setting, its file or its environment variable is wrong. The message is one line that names the key."""
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`host:port` as its parts; IPv6 hosts keep their brackets. Raises ValueError."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or (":" in host and not re.fullmatch(r"\[[0-9a-fA-F:.]+\]", host)):
+        raise ValueError("must be host:port (an IPv6 host in brackets)")
+    if not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65_535:
+        raise ValueError("the port must be a number from 0 to 65535")
+    return host, int(port)
+
+
+def _listening(address: str) -> str:
+    split_address(address)
+    return address
+
+
+def _advertised(address: str) -> str:
+    if split_address(address)[1] == 0:
+        raise ValueError("clients cannot connect to port 0")
+    return address
+
+
+ListenAddress = Annotated[str, AfterValidator(_listening)]
+AdvertisedAddress = Annotated[str, AfterValidator(_advertised)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=False)
+
+
+class StoreSection(Section):
+    directory: Path = Field(
+        default=Path("quarry-store"),
+        description="Where the store lies. Made when it is missing; a store written by RocketMQ opens as it is.",
+    )
+    segment_size: ByteSize = Field(
+        default=ByteSize(SEGMENT_SIZE),
+        description="Size of one commit log file. An existing store must be opened with the size it was made with.",
+    )
+    durability: Durability = Field(
+        default=Durability.SYNC,
+        description="`sync`: an acknowledged send is on disk. `async`: a power cut may lose what came in during "
+        "the last `flush_interval_ms`; the death of the process loses nothing.",
+    )
+    flush_interval_ms: int = Field(default=500, gt=0, description="Longest time between two flushes with `async`.")
+    record_crc: bool = Field(
+        default=True,
+        description="Add RocketMQ's CRC property to each record, so that header and properties are covered too.",
+    )
+    mapped_segments_max: int = Field(
+        default=64, ge=4, description="Commit log files kept mapped at once. Each costs one open file."
+    )
+    cached_queues_max: int = Field(
+        default=65_536,
+        ge=16,
+        description="Queues whose next offset is kept in memory; others are looked up in RocksDB.",
+    )
+    queue_flush_size: ByteSize = Field(
+        default=ByteSize(256 * MIB),
+        description="Commit log bytes after which the consume queues are flushed: what a restart after a kill "
+        "dispatches again at most.",
+    )
+
+
+class NetworkSection(Section):
+    listen: ListenAddress = Field(default="127.0.0.1:8081", description="Where messaging clients connect (gRPC).")
+    advertise: AdvertisedAddress | None = Field(
+        default=None,
+        description="The address that clients are sent to. Without it they are sent to the address they used, "
+        "which works behind port mappings too (rmq#8864).",
+    )
+    admin: ListenAddress = Field(
+        default="127.0.0.1:8082", description="Where `quarry topic`, `group` and the like connect."
+    )
+    http: ListenAddress = Field(default="127.0.0.1:9464", description="Where `/metrics`, `/healthz` and `/readyz` are.")
+    front: FrontKind = Field(default="grpcio", description="Which engine serves the messaging port.")
+    stop_grace_ms: int = Field(
+        default=5_000, ge=0, description="How long open calls may take to end when the broker stops."
+    )
+
+
+class BrokerSection(Section):
+    name: str = Field(
+        default="quarry",
+        pattern=r"^[A-Za-z0-9_.-]{1,255}$",
+        description="The broker's name in routes. Producers tell brokers apart by it: unique in a cluster.",
+    )
+    cluster: str = Field(
+        default="DefaultCluster", pattern=r"^[A-Za-z0-9_.-]{1,255}$", description="The cluster's name, for display."
+    )
+
+
+class TopicsSection(Section):
+    auto_create: bool = Field(default=True, description="Make a topic when a client first asks for it.")
+    default_queues: int = Field(
+        default=8, ge=1, le=65_536, description="Queues of a topic that is made without a number of queues."
+    )
+
+
+class GroupsSection(Section):
+    auto_create: bool = Field(default=True, description="Make a consumer group when a client first asks for it.")
+    default_max_attempts: int = Field(
+        default=17,
+        ge=1,
+        le=10_000,
+        description="Deliveries of one message to a group that is made without a number of them.",
+    )
+
+
+class DeliverySection(Section):
+    new_group_start: NewGroupStart = Field(
+        default=NewGroupStart.AUTO,
+        description="Where a new group starts to read: at the first message (`earliest`), behind the last "
+        "(`latest`), or as RocketMQ does it (`auto`): at the first one as long as nothing of the queue was deleted "
+        "and it lies within `auto_start_size`, else behind the last.",
+    )
+    auto_start_size: ByteSize = Field(
+        default=ByteSize(8 << 30),
+        description="How far back in the commit log `auto` still starts at the first message.",
+    )
+    invisible_time_min_ms: int = Field(
+        default=1_000, ge=1, description="Shortest time for which a consumer may hide a message it received."
+    )
+    invisible_time_max_ms: int = Field(
+        default=12 * 3_600_000, ge=1, description="Longest time for which a consumer may hide a message it received."
+    )
+    lease_ms: int = Field(
+        default=60_000,
+        ge=1_000,
+        description="How long messages of a push consumer stay hidden before the lease is renewed.",
+    )
+    lease_total_ms: int = Field(
+        default=3 * 3_600_000,
+        ge=1_000,
+        description="How long leases of one message are renewed before it is delivered again.",
+    )
+    polling_min_ms: int = Field(
+        default=5_000, ge=0, description="A receive waits at least this long for messages, if its deadline allows."
+    )
+    polling_max_ms: int = Field(default=20_000, ge=0, description="A receive waits at most this long for messages.")
+    polling_reserve_ms: int = Field(
+        default=200, ge=0, description="How long before the client's deadline a receive without messages is answered."
+    )
+    waiting_polls_max: int = Field(
+        default=20_000,
+        ge=1,
+        description="Receives that may wait at once; above it they are refused as too many requests.",
+    )
+    batch_max: int = Field(default=32, ge=1, le=1_024, description="Messages of one receive at most.")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        for low, high in (
+            ("invisible_time_min_ms", "invisible_time_max_ms"),
+            ("polling_min_ms", "polling_max_ms"),
+            ("lease_ms", "lease_total_ms"),
+        ):
+            if getattr(self, low) > getattr(self, high):
+                raise ValueError(f"{low} must not exceed {high}")
+        return self
+
+
+class LimitsSection(Section):
+    body_size: ByteSize = Field(
+        default=ByteSize(BODY_SIZE_MAX), ge=1, description="Largest message body. Announced to producers."
+    )
+    properties_size: ByteSize = Field(
+        default=ByteSize(16_384),
+        ge=0,
+        description="Bytes of one message's property names, values, tag and keys together.",
+    )
+    properties_count: int = Field(default=128, ge=0, description="User properties of one message.")
+    message_group_size: int = Field(default=63, ge=1, description="Bytes of a message group's name.")
+    request_size: ByteSize = Field(
+        default=ByteSize(16 * MIB), ge=1, description="Largest request; larger ones are refused before they are read."
+    )
+    metadata_size: ByteSize = Field(default=ByteSize(64 * 1024), ge=8_192, description="Largest request header block.")
+    open_calls: int = Field(default=100_000, ge=1, description="Calls that may be open at once, long polls included.")
+
+    @model_validator(mode="after")
+    def _a_body_fits_a_request(self) -> Self:
+        if self.request_size < self.body_size + self.properties_size:
+            raise ValueError("request_size must have room for body_size and properties_size")
+        return self
+
+
+class LogSection(Section):
+    format: Literal["auto", "json", "console"] = Field(
+        default="auto", description="`auto`: readable on a terminal, JSON lines elsewhere."
+    )
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Least important events shown."
+    )
+
+
+class BrokerSettings(Section):
+    """All settings of one broker, frozen. Made directly it holds the defaults; `load_settings` reads them."""
+
+    store: StoreSection = StoreSection()
+    network: NetworkSection = NetworkSection()
+    broker: BrokerSection = BrokerSection()
+    topics: TopicsSection = TopicsSection()
+    groups: GroupsSection = GroupsSection()
+    delivery: DeliverySection = DeliverySection()
+    limits: LimitsSection = LimitsSection()
+    log: LogSection = LogSection()
+
+    def for_store(self) -> StoreSettings:
+        """Raises Invalid for what only the store can check."""
+        store = self.store
+        return StoreSettings(
+            root=store.directory,
+            segment_size=store.segment_size,
+            durability=store.durability,
+            flush_interval_ms=store.flush_interval_ms,
+            record_crc=store.record_crc,
+            record_size_max=self.limits.body_size + RECORD_OVERHEAD_MAX,
+            queue_flush_bytes=store.queue_flush_size,
+            mapped_segments_max=store.mapped_segments_max,
+            cached_queues_max=store.cached_queues_max,
+        )
+
+    def for_wire(self) -> WireLimits:
+        limits, delivery = self.limits, self.delivery
+        return WireLimits(
+            body_size_max=limits.body_size,
+            user_properties_max=limits.properties_count,
+            user_properties_size_max=limits.properties_size,
+            message_group_size_max=limits.message_group_size,
+            batch_size_max=delivery.batch_max,
+            polling_min_ms=delivery.polling_min_ms,
+            polling_max_ms=delivery.polling_max_ms,
+            polling_reserve_ms=delivery.polling_reserve_ms,
+            invisible_min_ms=delivery.invisible_time_min_ms,
+            invisible_max_ms=delivery.invisible_time_max_ms,
+        )
+
+    def for_delivery(self) -> DeliverySettings:
+        delivery = self.delivery
+        return DeliverySettings(
+            new_group_start=delivery.new_group_start,
+            auto_start_max_bytes=delivery.auto_start_size,
+            lease_ms=delivery.lease_ms,
+            lease_total_ms=delivery.lease_total_ms,
+            waiting_polls_max=delivery.waiting_polls_max,
+        )
+
+    def for_front(self) -> FrontLimits:
+        return FrontLimits(
+            max_message_size=self.limits.request_size,
+            max_metadata_size=self.limits.metadata_size,
+            max_open_calls=self.limits.open_calls,
+        )
+
+
+class _Sources(BaseSettings, BrokerSettings):  # type: ignore[misc]  # two kinds of model_config, both dicts
+    """The same fields, as pydantic-settings wants to see them. Never made."""
+
+
+def load_settings(file: Path | None = None, flags: Mapping[str, Mapping[str, object]] | None = None) -> BrokerSettings:
+    """The settings of this process. `flags` is nested by section and wins over the environment, which wins over `file`.
+
+    Raises SettingsInvalid.
+    """
+    if file is not None and not file.is_file():
+        raise SettingsInvalid(f"{file}: no such file")
+    merged: dict[str, Any] = {}
+    try:
+        for layer in (_from_file(file), _from_environment(), flags or {}):
+            for section, values in layer.items():
+                merged[section] = {**merged.get(section, {}), **values} if isinstance(values, Mapping) else values
+        settings = BrokerSettings.model_validate(merged)
+        settings.for_store()
+    except ValidationError as cause:
+        raise SettingsInvalid(_in_one_line(cause)) from cause
+    except Invalid as cause:
+        raise SettingsInvalid(str(cause)) from cause
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as cause:
+        raise SettingsInvalid(f"{file}: {cause}") from cause
+    except SettingsError as cause:
+        raise SettingsInvalid(f"environment: {cause}") from cause
+    return settings
+
+
+def _from_file(file: Path | None) -> Mapping[str, Any]:
+    return {} if file is None else TomlConfigSettingsSource(_Sources, file)()
+
+
+def _from_environment() -> Mapping[str, Any]:
+    source = EnvSettingsSource(
+        _Sources, env_prefix=ENVIRONMENT_PREFIX, env_nested_delimiter="_", env_nested_max_split=1
+    )
+    return {section: _without_service_links(values) for section, values in source().items()}
+
+
+def _without_service_links(values: object) -> object:
+    if not isinstance(values, Mapping):
+        return values
+    return {key: value for key, value in values.items() if not SERVICE_LINK.fullmatch(key)}
+
+
+def _in_one_line(error: ValidationError) -> str:
+    return "; ".join(
+        f"{'.'.join(str(part) for part in each['loc']) or 'settings'}: {each['msg'].removeprefix('Value error, ')}"
+        for each in error.errors()
+    )

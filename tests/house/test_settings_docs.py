@@ -1,0 +1,47 @@
+"""`docs/settings.md` says what `server/settings.py` says: every key, default and meaning, and nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+
+from pydantic import BaseModel, ByteSize
+
+from server.settings import BrokerSettings
+
+DOCS = Path(__file__).parents[2] / "docs" / "settings.md"
+
+
+def shown(value: object) -> str:
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return f"`{str(value).lower()}`"
+        case ByteSize():
+            return f"`{value.human_readable()}`".replace(".0", "")
+        case Enum():
+            return f"`{value.value}`"
+        case _:
+            return f"`{value}`"
+
+
+def rows() -> Iterator[tuple[str, str, str]]:
+    for section, outer in BrokerSettings.model_fields.items():
+        model = outer.annotation
+        assert isinstance(model, type)
+        assert issubclass(model, BaseModel)
+        for key, field in model.model_fields.items():
+            assert field.description, f"{section}.{key} has no description"
+            yield f"{section}.{key}", shown(field.default), field.description
+
+
+def documented() -> list[tuple[str, str, str]]:
+    cells = re.findall(r"^\| `([a-z_.]+)` \| (.+?) \| (.+) \|$", DOCS.read_text(), flags=re.MULTILINE)
+    return [(key, default, meaning) for key, default, meaning in cells]
+
+
+def test_the_settings_page_agrees_with_the_code() -> None:
+    assert documented() == list(rows())
