@@ -111,3 +111,10 @@ class Disk(Protocol):
         It excludes RocketMQ's record lock (formats §1.1 `lock`), other processes, and a second taker in this
         one. Raises BlockingIOError when it is held.
         """
+
+    def lock_shared(self, path: Path) -> DiskLock:
+        """Share the lock of an existing file with others who only read what it guards; opens it for reading.
+
+        Nothing is written, so it also works on a read-only file system. Raises BlockingIOError when `lock`
+        holds it, and makes `lock` raise as long as it is held.
+        """

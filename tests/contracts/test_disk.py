@@ -192,6 +192,29 @@ def test_a_lock_is_exclusive_within_the_process_until_released(disk: Disk, folde
     disk.lock(folder / "lock").release()
 
 
+def test_a_shared_lock_excludes_the_exclusive_one_only(disk: Disk, folder: Path) -> None:
+    disk.replace_atomically(folder / "lock", b"")
+    readers = [disk.lock_shared(folder / "lock"), disk.lock_shared(folder / "lock")]
+    assert disk.read(folder / "lock") == b""
+    for reader in readers:
+        with pytest.raises(BlockingIOError) as caught:
+            disk.lock(folder / "lock")
+        assert caught.value.filename == str(folder / "lock")
+        reader.release()
+        reader.release()
+    writer = disk.lock(folder / "lock")
+    with pytest.raises(BlockingIOError) as caught:
+        disk.lock_shared(folder / "lock")
+    assert caught.value.filename == str(folder / "lock")
+    writer.release()
+
+
+def test_a_shared_lock_makes_no_file(disk: Disk, folder: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        disk.lock_shared(folder / "lock")
+    assert not disk.exists(folder / "lock")
+
+
 def test_locking_keeps_what_the_file_holds(disk: Disk, folder: Path) -> None:
     disk.replace_atomically(folder / "lock", b"something else")
     disk.lock(folder / "lock").release()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Literal
 
@@ -56,14 +56,14 @@ class FaultyFile:
 
 
 class FaultyLock:
-    def __init__(self, locked: set[Path], path: Path) -> None:
+    def __init__(self, locked: Counter[Path], path: Path) -> None:
         self._locked = locked
         self._path = path
         self._held = True
 
     def release(self) -> None:
         if self._held:
-            self._locked.discard(self._path)
+            self._locked[self._path] -= 1
             self._held = False
 
 
@@ -146,7 +146,8 @@ class FaultyDisk:
         self.log: list[tuple[Operation, str]] = []
         self._faults: dict[Operation, dict[int, int]] = defaultdict(dict)
         self._counts: dict[Operation, int] = defaultdict(int)
-        self._locked: set[Path] = set()
+        self._locked: Counter[Path] = Counter()
+        self._locked_shared: Counter[Path] = Counter()
         self._powered = True
 
     def fail(self, operation: Operation, *, nth: int = 1, error: int = errno.EIO) -> None:
@@ -261,12 +262,19 @@ class FaultyDisk:
     def lock(self, path: Path) -> FaultyLock:
         self._check_power()
         self._check_parent(path)
-        if path in self._locked:
+        if self._locked[path] or self._locked_shared[path]:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), str(path))
-        self._locked.add(path)
+        self._locked[path] += 1
         if path not in self.files or not self.files[path].live:
             self.files[path] = FaultyFile(b"lock")
         return FaultyLock(self._locked, path)
+
+    def lock_shared(self, path: Path) -> FaultyLock:
+        self._file(path)
+        if self._locked[path]:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), str(path))
+        self._locked_shared[path] += 1
+        return FaultyLock(self._locked_shared, path)
 
     def _file(self, path: Path) -> FaultyFile:
         self._check_power()
