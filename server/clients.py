@@ -1,0 +1,153 @@
+"""Who is connected: settings, telemetry streams and signs of life of every client.
+
+A client is known from its first settings until it says goodbye or has been silent for `client_timeout_s`. Its
+telemetry streams may come and go in between: clients open one per endpoint, and some reopen a lost one only
+minutes later. Everything runs on the event loop's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from server.front.contract import Call
+from store.clock import Clock
+
+
+class ClientKind(Enum):
+    """What a client is, by its own settings."""
+
+    PRODUCER = "producer"
+    PUSH_CONSUMER = "push consumer"
+    SIMPLE_CONSUMER = "simple consumer"
+    PULL_CONSUMER = "pull consumer"
+    LITE_PUSH_CONSUMER = "lite push consumer"
+    LITE_SIMPLE_CONSUMER = "lite simple consumer"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """What the broker keeps of a client's settings. `topics` are those published to or subscribed to."""
+
+    kind: ClientKind
+    topics: tuple[str, ...]
+    group: str | None
+    request_timeout_ms: int
+    language: str
+    version: str
+    hostname: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClientTimeouts:
+    """How long silence may last.
+
+    A client without any open telemetry stream is most likely gone: after `disconnected_s` what it holds is
+    given to others, while its settings stay. Clients send heartbeats every 10 s (Rust: 30 s).
+    """
+
+    silent_s: float = 120.0
+    disconnected_s: float = 20.0
+
+
+@dataclass(slots=True)
+class Client:
+    """One client. `streams` are its open telemetry streams, the one that last sent settings at the end."""
+
+    client_id: str
+    settings: ClientSettings
+    last_seen_s: float
+    streams: list[Call] = field(default_factory=list)
+    is_lost: bool = False
+
+
+class ClientRegistry:
+    """All known clients by their id."""
+
+    def __init__(self, clock: Clock, timeouts: ClientTimeouts | None = None) -> None:
+        self._clock = clock
+        self._timeouts = timeouts or ClientTimeouts()
+        self._clients: dict[str, Client] = {}
+        self._lost_callbacks: list[Callable[[str], None]] = []
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def __iter__(self) -> Iterator[Client]:
+        """The clients as of now, longest known first."""
+        return iter(tuple(self._clients.values()))
+
+    def on_lost(self, callback: Callable[[str], None]) -> None:
+        """Call back with the id of each client that is gone, or must be taken for gone.
+
+        A client taken for gone may come back: then it is alive again, and may be lost again.
+        """
+        self._lost_callbacks.append(callback)
+
+    def register(self, client_id: str, settings: ClientSettings, stream: Call) -> None:
+        """Take in a client's settings; later ones replace them. `stream` becomes the one to push to."""
+        client = self._clients.get(client_id)
+        if client is None:
+            client = Client(client_id, settings, self._clock.monotonic_s())
+            self._clients[client_id] = client
+        client.settings = settings
+        self._mark_seen(client)
+        if stream in client.streams:
+            client.streams.remove(stream)
+        client.streams.append(stream)
+
+    def detach(self, client_id: str, stream: Call) -> None:
+        """The telemetry stream has ended; the client stays. Does nothing for a stream not registered."""
+        client = self._clients.get(client_id)
+        if client is not None and stream in client.streams:
+            client.streams.remove(stream)
+            client.last_seen_s = self._clock.monotonic_s()
+
+    def touch(self, client_id: str) -> None:
+        """Any call is a sign of life. Does nothing for an unknown client."""
+        client = self._clients.get(client_id)
+        if client is not None:
+            self._mark_seen(client)
+
+    def _mark_seen(self, client: Client) -> None:
+        client.last_seen_s = self._clock.monotonic_s()
+        client.is_lost = False
+
+    def find(self, client_id: str) -> ClientSettings | None:
+        """The client's settings; None before it has sent any."""
+        client = self._clients.get(client_id)
+        return None if client is None else client.settings
+
+    def is_alive(self, client_id: str) -> bool:
+        client = self._clients.get(client_id)
+        return client is not None and not client.is_lost
+
+    def push_stream(self, client_id: str) -> Call | None:
+        """The newest telemetry stream that is still open, to push commands to; None without one."""
+        client = self._clients.get(client_id)
+        if client is None:
+            return None
+        return next((stream for stream in reversed(client.streams) if not stream.closed), None)
+
+    def terminate(self, client_id: str) -> None:
+        """The client says goodbye. Its open streams are left to it: it closes them itself."""
+        client = self._clients.pop(client_id, None)
+        if client is not None and not client.is_lost:
+            self._report_lost(client_id)
+
+    def sweep(self) -> None:
+        """Look for clients gone silent; to be called every few seconds."""
+        now_s = self._clock.monotonic_s()
+        silent_since_s = now_s - self._timeouts.silent_s
+        disconnected_since_s = now_s - self._timeouts.disconnected_s
+        for client in tuple(self._clients.values()):
+            if client.last_seen_s <= silent_since_s:
+                self.terminate(client.client_id)
+            elif client.last_seen_s <= disconnected_since_s and not client.streams and not client.is_lost:
+                client.is_lost = True
+                self._report_lost(client.client_id)
+
+    def _report_lost(self, client_id: str) -> None:
+        for callback in self._lost_callbacks:
+            callback(client_id)

@@ -1,0 +1,83 @@
+"""Topics and groups as calls see them: looked up, and made on first use where that is allowed.
+
+Topics come into being by being sent to, never by being read. A route request does not say who asks, so the
+client's settings decide: a known consumer gets TopicNotFound, and a topic that was deleted under its consumers
+stays deleted (rmq#9792); a producer, and a client not known yet, is about to send and gets a new topic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from store.errors import AlreadyExists, GroupNotFound, TopicNotFound
+from store.metadata.groups import Group, GroupTable
+from store.metadata.topics import Topic, TopicTable, TopicType
+
+INTERNAL_PREFIX: Final = "%"
+"""Begins the names of retry and dead letter topics, which only the broker makes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AutoCreation:
+    """What may be made on first use. MIXED is the type that takes messages of every common type."""
+
+    topics: bool = True
+    groups: bool = True
+    topic_queues: int = 8
+    topic_type: TopicType = TopicType.MIXED
+
+
+class Directory:
+    """The topics and groups of a store."""
+
+    def __init__(self, topics: TopicTable, groups: GroupTable, auto_creation: AutoCreation | None = None) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._auto = auto_creation or AutoCreation()
+
+    def topic(self, name: str) -> Topic:
+        """Raises TopicNotFound."""
+        topic = self._topics.get(name)
+        if topic is None:
+            raise TopicNotFound(f"topic {name} does not exist")
+        return topic
+
+    def topic_to_send(self, name: str) -> Topic:
+        """The topic, made now if need be. Raises TopicNotFound where that is not allowed, IllegalTopicName."""
+        topic = self._topics.get(name)
+        if topic is not None:
+            return topic
+        auto = self._auto
+        if not auto.topics or name.startswith(INTERNAL_PREFIX):
+            raise TopicNotFound(f"topic {name} does not exist")
+        topic = Topic(name, auto.topic_type, auto.topic_queues, auto.topic_queues)
+        try:
+            self._topics.create(topic)
+        except AlreadyExists:
+            return self.topic(name)
+        return topic
+
+    def find_group(self, name: str) -> Group | None:
+        return self._groups.get(name)
+
+    def group(self, name: str) -> Group:
+        """The group as it is, or as it will be once it receives. Raises GroupNotFound."""
+        group = self._groups.get(name)
+        if group is None:
+            if not self._auto.groups:
+                raise GroupNotFound(f"consumer group {name} does not exist")
+            group = Group(name)
+        return group
+
+    def group_to_receive(self, name: str) -> Group:
+        """The group, made now if need be. Raises GroupNotFound where that is not allowed, IllegalGroupName."""
+        group = self._groups.get(name)
+        if group is not None:
+            return group
+        group = self.group(name)
+        try:
+            self._groups.create(group)
+        except AlreadyExists:
+            return self.group(name)
+        return group

@@ -1,0 +1,88 @@
+"""What a route and an assignment list: queues with their permissions, and where the broker is reached."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import NamedTuple
+
+from store.errors import Forbidden
+from store.metadata.groups import Group
+from store.metadata.topics import READ_WRITE, Permission, Topic
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A host name or IP address, and a port."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """From `host:port`, IPv6 in brackets. Raises ValueError that shows the text."""
+        host, separator, port = text.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        if not (separator and host and port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
+            raise ValueError(f"{text!r} is no host:port")
+        return cls(host, int(port))
+
+    @property
+    def ip_version(self) -> int | None:
+        """4 or 6; None for a host name."""
+        try:
+            return ip_address(self.host).version
+        except ValueError:
+            return None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BrokerIdentity:
+    """How clients know this broker.
+
+    They tell brokers apart by `name`. They reach it at `advertise` when that is set, else at the address they
+    dialled themselves, which holds through NAT, port mappings and ingresses (rmq#8864); `listen` is for those
+    who do not say what they dialled.
+    """
+
+    name: str
+    listen: Address
+    advertise: Address | None = None
+
+
+class RouteQueue(NamedTuple):
+    """One line of a route. `number` is its place in the route, which clients show and the broker ignores."""
+
+    number: int
+    permission: Permission
+
+
+def route_queues(topic: Topic) -> list[RouteQueue]:
+    """The queues of a topic as RocketMQ lists them, never empty.
+
+    With unequal counts first the queues with one permission, then those with both; without any permission at
+    least one queue, so that clients see why they may not use the topic.
+    """
+    read, write = topic.read_queues, topic.write_queues
+    may_read, may_write = Permission.READ in topic.permission, Permission.WRITE in topic.permission
+    if may_read and may_write:
+        both = min(read, write)
+        permissions = [Permission.READ] * (read - both) + [Permission.WRITE] * (write - both) + [READ_WRITE] * both
+    elif may_read:
+        permissions = [Permission.READ] * read
+    elif may_write:
+        permissions = [Permission.WRITE] * write
+    else:
+        permissions = [Permission(0)] * max(1, read, write)
+    return [RouteQueue(number, permission) for number, permission in enumerate(permissions)]
+
+
+def assigned_queues(topic: Topic, group: Group) -> list[int | None]:
+    """The queues that each consumer of the group receives from; None is any queue of the broker.
+
+    Every consumer gets the same list: who receives what is decided at each receive. Raises Forbidden for a
+    topic that may not be read.
+    """
+    if Permission.READ not in topic.permission or topic.read_queues < 1:
+        raise Forbidden(f"topic {topic.name} may not be read")
+    return list(range(topic.read_queues)) if group.fifo else [None]

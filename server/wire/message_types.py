@@ -1,0 +1,72 @@
+"""Message types: which one a message has, and which ones a topic takes (docs/formats/protocol.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server.wire import reserved
+from server.wire.status import Refused
+from store.metadata.topics import Topic, TopicType
+
+ACCEPTED_TYPES: Final[Mapping[TopicType, tuple[definition.MessageType, ...]]] = {
+    TopicType.NORMAL: (definition.NORMAL,),
+    TopicType.FIFO: (definition.FIFO,),
+    TopicType.DELAY: (definition.DELAY,),
+    TopicType.TRANSACTION: (definition.TRANSACTION,),
+    TopicType.PRIORITY: (definition.PRIORITY,),
+    TopicType.LITE: (definition.LITE,),
+    TopicType.MIXED: (definition.NORMAL, definition.FIFO, definition.DELAY, definition.TRANSACTION),
+}
+
+
+def derive_message_type(properties: definition.SystemProperties) -> definition.MessageType:
+    """The type of a message that is sent.
+
+    Only TRANSACTION is taken from the sender's word; otherwise the properties decide, so a message that calls
+    itself NORMAL and carries a delivery time is a DELAY message.
+    """
+    if properties.message_type == definition.TRANSACTION:
+        return definition.TRANSACTION
+    if properties.HasField("delivery_timestamp"):
+        return definition.DELAY
+    if properties.message_group:
+        return definition.FIFO
+    if properties.HasField("priority"):
+        return definition.PRIORITY
+    if properties.lite_topic:
+        return definition.LITE
+    return definition.NORMAL
+
+
+def stored_message_type(properties: Mapping[str, str]) -> definition.MessageType:
+    """The type of a message as its stored properties tell it."""
+    if properties.get(reserved.TRANSACTION) == "true":
+        return definition.TRANSACTION
+    if (
+        reserved.DELIVER_AT_MS in properties
+        or reserved.DELAY_S in properties
+        or reserved.DELAY_MS in properties
+        or reserved.DELAY_LEVEL in properties
+    ):
+        return definition.DELAY
+    if reserved.MESSAGE_GROUP in properties:
+        return definition.FIFO
+    if reserved.PRIORITY in properties:
+        return definition.PRIORITY
+    if reserved.LITE_TOPIC in properties:
+        return definition.LITE
+    return definition.NORMAL
+
+
+def check_types(topic: Topic, types: Iterable[definition.MessageType]) -> None:
+    """Raises Refused (MESSAGE_PROPERTY_CONFLICT_WITH_TYPE) for a type the topic does not take."""
+    accepted = ACCEPTED_TYPES[topic.type]
+    for each in types:
+        if each not in accepted:
+            raise Refused(
+                definition.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+                f"topic {topic.name} is of type {topic.type.value} and takes no "
+                f"{definition.MessageType.Name(each)} messages",
+            )

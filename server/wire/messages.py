@@ -1,0 +1,194 @@
+"""Messages between protobuf and the store. The hot path of every send and every delivery.
+
+Which property holds which field: docs/formats/protocol.md. Two things a sender should know follow from how
+records hold properties: keys come back split at spaces, and a property with an empty value does not come back.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from hashlib import md5
+from ipaddress import IPv4Address, ip_address, ip_network
+from typing import Final
+
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server.wire import reserved
+from server.wire.message_types import stored_message_type
+from server.wire.times import fill_ms, to_ms
+from server.wire.validate import has_control_character
+from store.message import Host, Message
+from store.record import StoredMessage, offset_message_id
+from store.record.properties import KEYS, TAGS, UNIQUE_KEY
+from store.record.system_flag import COMPRESSED, TransactionState
+
+NO_HOST: Final = Host(bytes(4), 0)
+"""For peers that have no address, such as Unix sockets."""
+
+_V4_MAPPED: Final = ip_network("::ffff:0:0/96")
+
+
+@lru_cache(maxsize=4096)
+def host_from_text(text: str) -> Host:
+    """`ip:port` (IPv6 in brackets) as records hold it; `NO_HOST` for any other text."""
+    address_text, _, port_text = text.rpartition(":")
+    try:
+        address = ip_address(address_text.removeprefix("[").removesuffix("]"))
+        port = int(port_text)
+    except ValueError:
+        return NO_HOST
+    if not isinstance(address, IPv4Address) and address in _V4_MAPPED:
+        # a dual-stack listener shows IPv4 peers so; as IPv4 the record is 12 bytes shorter
+        return Host(address.packed[12:], port)
+    return Host(address.packed, port)
+
+
+@lru_cache(maxsize=4096)
+def host_text(host: Host) -> str:
+    """`ip:port`, IPv6 in brackets."""
+    address = ip_address(host.address)
+    return f"{address}:{host.port}" if isinstance(address, IPv4Address) else f"[{address}]:{host.port}"
+
+
+def to_message(
+    message: definition.Message,
+    *,
+    topic: str,
+    queue_number: int,
+    peer: str,
+    store_host: Host,
+    now_ms: int,
+) -> Message:
+    """A message that passed `check_send`, as the store takes it in. `peer` is the sender's `ip:port`."""
+    system = message.system_properties
+    properties = dict(message.user_properties)
+    tag = system.tag
+    if tag:
+        properties[TAGS] = tag
+    keys = system.keys
+    if keys:
+        properties[KEYS] = " ".join(keys)
+    properties[UNIQUE_KEY] = system.message_id
+    properties[reserved.PRODUCER_GROUP] = topic
+    born_ms = to_ms(system.born_timestamp) if system.HasField("born_timestamp") else now_ms
+    properties[reserved.BORN_TIMESTAMP] = str(born_ms)
+    born_host = system.born_host
+    properties[reserved.BORN_HOST] = peer if not born_host or has_control_character(born_host) else born_host
+    system_flag = COMPRESSED if system.body_encoding == definition.GZIP else 0
+    if system.message_type == definition.TRANSACTION:
+        properties[reserved.TRANSACTION] = "true"
+        system_flag |= TransactionState.PREPARED
+        if system.HasField("orphaned_transaction_recovery_duration"):
+            seconds = system.orphaned_transaction_recovery_duration.seconds
+            properties[reserved.TRANSACTION_RECOVERY_S] = str(seconds)
+    if system.HasField("delivery_timestamp"):
+        properties[reserved.DELIVER_AT_MS] = str(to_ms(system.delivery_timestamp))
+    message_group = system.message_group
+    if message_group:
+        properties[reserved.MESSAGE_GROUP] = message_group
+    if system.HasField("priority"):
+        properties[reserved.PRIORITY] = str(system.priority)
+    lite_topic = system.lite_topic
+    if lite_topic:
+        properties[reserved.LITE_TOPIC] = lite_topic
+    trace_context = system.trace_context
+    if trace_context:
+        properties[reserved.TRACE_CONTEXT] = trace_context
+    if system.delivery_attempt > 0:
+        properties[reserved.RECONSUME_TIMES] = str(system.delivery_attempt)
+    return Message(
+        topic,
+        queue_number,
+        message.body,
+        properties,
+        born_ms,
+        host_from_text(peer),
+        store_host,
+        system_flag=system_flag,
+    )
+
+
+def fill_message(
+    target: definition.Message,
+    stored: StoredMessage,
+    *,
+    topic: str,
+    receipt_handle: str,
+    delivery_attempt: int,
+    invisible_ms: int | None = None,
+) -> None:
+    """Write a stored message as it is delivered. `topic` is the one the receiver asked for.
+
+    The receiver sees exactly the sender's user properties. The digest is over the bytes as stored, which are
+    the bytes as sent. `delivery_attempt` counts from 1.
+    """
+    properties = stored.properties
+    target.topic.name = topic
+    body = bytes(stored.body)
+    target.body = body
+    system = target.system_properties
+    get = properties.get
+    tag = get(TAGS)
+    if tag is not None:
+        system.tag = tag
+    keys = get(KEYS)
+    if keys is not None:
+        system.keys.extend(keys.split())
+    system.message_id = get(UNIQUE_KEY) or offset_message_id(stored.store_host, stored.physical_offset)
+    system.body_digest.type = definition.MD5
+    system.body_digest.checksum = md5(body, usedforsecurity=False).hexdigest().upper()
+    system.body_encoding = definition.GZIP if stored.system_flag & COMPRESSED else definition.IDENTITY
+    system.message_type = stored_message_type(properties)
+    fill_ms(system.born_timestamp, max(stored.born_timestamp_ms, 0))
+    system.born_host = host_text(stored.born_host)
+    fill_ms(system.store_timestamp, stored.store_timestamp_ms)
+    system.store_host = host_text(stored.store_host)
+    system.receipt_handle = receipt_handle
+    system.queue_id = stored.queue_number
+    system.queue_offset = stored.queue_offset
+    system.delivery_attempt = delivery_attempt
+    if invisible_ms is not None:
+        fill_ms(system.invisible_duration, invisible_ms)
+    if not properties.keys().isdisjoint(_RARE):
+        _fill_rare(system, properties)
+    user_properties = target.user_properties
+    for name in properties.keys() - reserved.RESERVED_PROPERTIES:
+        user_properties[name] = properties[name]
+
+
+_RARE: Final = frozenset(
+    {
+        reserved.DELIVER_AT_MS,
+        reserved.MESSAGE_GROUP,
+        reserved.TRACE_CONTEXT,
+        reserved.DEAD_LETTER_TOPIC,
+        reserved.LITE_TOPIC,
+        reserved.PRIORITY,
+        reserved.TRANSACTION_RECOVERY_S,
+    }
+)
+
+
+def _fill_rare(system: definition.SystemProperties, properties: dict[str, str]) -> None:
+    """Fields most messages do not have. Numbers that are none, in stores written by others, are left out."""
+    deliver_at = properties.get(reserved.DELIVER_AT_MS, "")
+    if deliver_at.isdecimal():
+        fill_ms(system.delivery_timestamp, int(deliver_at))
+    message_group = properties.get(reserved.MESSAGE_GROUP)
+    if message_group is not None:
+        system.message_group = message_group
+    trace_context = properties.get(reserved.TRACE_CONTEXT)
+    if trace_context is not None:
+        system.trace_context = trace_context
+    dead_letter_topic = properties.get(reserved.DEAD_LETTER_TOPIC)
+    if dead_letter_topic is not None:
+        system.dead_letter_queue.topic = dead_letter_topic
+        system.dead_letter_queue.message_id = properties.get(reserved.DEAD_LETTER_MESSAGE_ID, "")
+    lite_topic = properties.get(reserved.LITE_TOPIC)
+    if lite_topic is not None:
+        system.lite_topic = lite_topic
+    priority = properties.get(reserved.PRIORITY, "")
+    if priority.isdecimal():
+        system.priority = int(priority)
+    recovery_s = properties.get(reserved.TRANSACTION_RECOVERY_S, "")
+    if recovery_s.isdecimal():
+        system.orphaned_transaction_recovery_duration.seconds = int(recovery_s)

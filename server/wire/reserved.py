@@ -1,0 +1,103 @@
+"""Property names that belong to the broker: refused from senders, never shown to receivers.
+
+Whatever a record holds under any other name came from the sender, so what is left after taking these away is
+exactly what the sender set.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from store.record.properties import KEYS, LIGHT_QUEUE_OFFSETS, TAGS, TRANSIENT_PREFIX, UNIQUE_KEY, WAIT
+
+TRANSACTION: Final = "TRAN_MSG"
+TRANSACTION_ID: Final = "__transactionId__"
+TRANSACTION_RECOVERY_S: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+DELIVER_AT_MS: Final = "TIMER_DELIVER_MS"
+DELAY_S: Final = "TIMER_DELAY_SEC"
+DELAY_MS: Final = "TIMER_DELAY_MS"
+DELAY_LEVEL: Final = "DELAY"
+MESSAGE_GROUP: Final = "__SHARDINGKEY"
+PRIORITY: Final = "_SYS_MSG_PRIORITY_"
+LITE_TOPIC: Final = "__LITE_TOPIC"
+TRACE_CONTEXT: Final = "TRACE_CONTEXT"
+BORN_TIMESTAMP: Final = "BORN_TIMESTAMP"
+BORN_HOST: Final = "__BORNHOST"
+PRODUCER_GROUP: Final = "PGROUP"
+RECONSUME_TIMES: Final = "RECONSUME_TIME"
+DEAD_LETTER_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
+DEAD_LETTER_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
+
+_BY_PROTOCOL: Final = frozenset(
+    {
+        TAGS,
+        KEYS,
+        UNIQUE_KEY,
+        WAIT,
+        TRANSACTION,
+        DELIVER_AT_MS,
+        DELAY_S,
+        DELAY_MS,
+        DELAY_LEVEL,
+        PRIORITY,
+        BORN_TIMESTAMP,
+        BORN_HOST,
+        PRODUCER_GROUP,
+        RECONSUME_TIMES,
+        DEAD_LETTER_TOPIC,
+        DEAD_LETTER_MESSAGE_ID,
+        LIGHT_QUEUE_OFFSETS,
+        "TRACE_ON",
+        "MSG_REGION",
+        "RETRY_TOPIC",
+        "REAL_TOPIC",
+        "REAL_QID",
+        "MIN_OFFSET",
+        "MAX_OFFSET",
+        "BUYER_ID",
+        "ORIGIN_MESSAGE_ID",
+        "TRANSFER_FLAG",
+        "CORRECTION_FLAG",
+        "MQ2_FLAG",
+        "MAX_RECONSUME_TIMES",
+        "CONSUME_START_TIME",
+        "POP_CK",
+        "POP_CK_OFFSET",
+        "1ST_POP_TIME",
+        "TRAN_PREPARED_QUEUE_OFFSET",
+        "DUP_INFO",
+        "EXTEND_UNIQ_INFO",
+        "INSTANCE_ID",
+        "CORRELATION_ID",
+        "REPLY_TO_CLIENT",
+        "TTL",
+        "ARRIVE_TIME",
+        "PUSH_REPLY_TIME",
+        "CLUSTER",
+        "MSG_TYPE",
+        "TIMER_ENQUEUE_MS",
+        "TIMER_DEQUEUE_MS",
+        "TIMER_ROLL_TIMES",
+        "TIMER_OUT_MS",
+        "TIMER_DEL_UNIQKEY",
+        "TIMER_DELAY_LEVEL",
+        "__CRC32#",
+    }
+)
+
+_BY_THIS_BROKER: Final = frozenset(
+    {
+        # the protocol's list lacks these, so RocketMQ shows them to receivers and lets senders forge them
+        MESSAGE_GROUP,
+        TRACE_CONTEXT,
+        TRANSACTION_RECOVERY_S,
+        TRANSACTION_ID,
+        LITE_TOPIC,
+        "TRANSACTION_CHECK_TIMES",
+        "INNER_NUM",
+        "INNER_BASE",
+    }
+)
+
+RESERVED_PROPERTIES: Final = _BY_PROTOCOL | _BY_THIS_BROKER
+RESERVED_PREFIX: Final = TRANSIENT_PREFIX

@@ -1,0 +1,111 @@
+"""Client settings: what the broker answers, and what it keeps (docs/formats/protocol.md, "Telemetry").
+
+Client libraries overwrite their own values with the answer, so a field left out is not "unchanged" but zero:
+a `max_body_size` of 0 would block every send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server.clients import ClientKind, ClientSettings
+from server.wire.limits import WireLimits
+from server.wire.times import duration, to_ms
+from store.metadata.groups import CustomizedBackoff, ExponentialBackoff, Group
+
+REQUEST_TIMEOUT_DEFAULT_MS: Final = 3_000
+"""Every client library's own default."""
+
+PRODUCER_ATTEMPTS: Final = 3
+# libraries throw at a producer without an exponential policy
+PRODUCER_BACKOFF: Final = ExponentialBackoff(initial_ms=10, max_ms=1_000, multiplier=2.0)
+
+_KINDS: Final[Mapping[definition.ClientType, ClientKind]] = {
+    definition.PRODUCER: ClientKind.PRODUCER,
+    definition.PUSH_CONSUMER: ClientKind.PUSH_CONSUMER,
+    definition.SIMPLE_CONSUMER: ClientKind.SIMPLE_CONSUMER,
+    definition.PULL_CONSUMER: ClientKind.PULL_CONSUMER,
+    definition.LITE_PUSH_CONSUMER: ClientKind.LITE_PUSH_CONSUMER,
+    definition.LITE_SIMPLE_CONSUMER: ClientKind.LITE_SIMPLE_CONSUMER,
+}
+
+
+def client_settings(settings: definition.Settings) -> ClientSettings:
+    """What the broker keeps of settings that passed `check_settings`."""
+    if settings.HasField("subscription"):
+        subscription = settings.subscription
+        topics = tuple(entry.topic.name for entry in subscription.subscriptions)
+        group = subscription.group.name
+    else:
+        topics = tuple(topic.name for topic in settings.publishing.topics)
+        group = None
+    has_timeout = settings.HasField("request_timeout")
+    agent = settings.user_agent
+    return ClientSettings(
+        kind=_KINDS[settings.client_type],
+        topics=topics,
+        group=group,
+        request_timeout_ms=to_ms(settings.request_timeout) if has_timeout else REQUEST_TIMEOUT_DEFAULT_MS,
+        language=_language_name(agent.language),
+        version=agent.version,
+        hostname=agent.hostname,
+    )
+
+
+def _language_name(language: int) -> str:
+    # enums are open: a client newer than this broker may name a language it does not know
+    value = definition.Language.DESCRIPTOR.values_by_number.get(language)
+    return str(language) if value is None else value.name
+
+
+def answer_settings(settings: definition.Settings, group: Group | None, limits: WireLimits) -> definition.Settings:
+    """The client's own settings with the broker's values over them.
+
+    `group` None for a producer, and for a consumer of a group that does not exist: its own values then stand,
+    the defaults fill what it left out.
+    """
+    answer = definition.Settings()
+    if settings.HasField("publishing"):
+        answer.CopyFrom(settings)
+        answer.publishing.max_body_size = limits.body_size_max
+        answer.publishing.validate_message_type = True
+        _fill_policy(answer.backoff_policy, PRODUCER_ATTEMPTS, PRODUCER_BACKOFF)
+    elif group is not None:
+        answer.CopyFrom(settings)
+        _fill_consumer(answer, group, limits)
+    else:
+        _fill_consumer(answer, Group(settings.subscription.group.name), limits)
+        if settings.HasField("backoff_policy"):
+            # lists of delays would be joined, not replaced
+            answer.ClearField("backoff_policy")
+        answer.MergeFrom(settings)
+    # otherwise clients would send OpenTelemetry metrics to an endpoint nobody runs
+    answer.metric.on = False
+    answer.metric.ClearField("endpoints")
+    return answer
+
+
+def _fill_consumer(answer: definition.Settings, group: Group, limits: WireLimits) -> None:
+    _fill_policy(answer.backoff_policy, group.max_attempts, group.backoff)
+    subscription = answer.subscription
+    subscription.fifo = group.fifo
+    subscription.receive_batch_size = limits.batch_size_max
+    subscription.long_polling_timeout.CopyFrom(duration(limits.polling_max_ms))
+    subscription.lite_subscription_quota = limits.lite_subscription_quota
+    subscription.max_lite_topic_size = limits.lite_topic_size_max
+
+
+def _fill_policy(
+    policy: definition.RetryPolicy, max_attempts: int, backoff: ExponentialBackoff | CustomizedBackoff
+) -> None:
+    policy.Clear()
+    policy.max_attempts = max_attempts
+    match backoff:
+        case ExponentialBackoff(initial_ms, max_ms, multiplier):
+            policy.exponential_backoff.initial.CopyFrom(duration(initial_ms))
+            policy.exponential_backoff.max.CopyFrom(duration(max_ms))
+            policy.exponential_backoff.multiplier = multiplier
+        case CustomizedBackoff(next_ms):
+            policy.customized_backoff.next.extend([duration(each) for each in next_ms])

@@ -1,0 +1,85 @@
+"""Errors as the protocol's in-band status. The one place where an error becomes a code."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server.delivery.receipt_handle import InvalidReceiptHandle
+from store import errors
+from store.metadata.names import IllegalGroupName, IllegalTopicName
+
+INTERNAL_TEXT: Final = "internal error; the broker's log has the details"
+
+
+class Refused(errors.Invalid):
+    """A request that breaks a rule of the protocol, with the code the protocol has for it."""
+
+    def __init__(self, code: definition.Code, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+CODES: Final[dict[type[Exception], definition.Code]] = {
+    IllegalTopicName: definition.ILLEGAL_TOPIC,
+    IllegalGroupName: definition.ILLEGAL_CONSUMER_GROUP,
+    InvalidReceiptHandle: definition.INVALID_RECEIPT_HANDLE,
+    errors.TopicNotFound: definition.TOPIC_NOT_FOUND,
+    errors.GroupNotFound: definition.CONSUMER_GROUP_NOT_FOUND,
+    errors.Forbidden: definition.FORBIDDEN,
+    errors.OffsetOutOfRange: definition.ILLEGAL_OFFSET,
+    errors.MessageTooLarge: definition.PAYLOAD_TOO_LARGE,
+    errors.Invalid: definition.BAD_REQUEST,
+    # clients wait before they try again on this code alone; on others they repeat at once
+    errors.Unavailable: definition.TOO_MANY_REQUESTS,
+    errors.BrokerError: definition.INTERNAL_SERVER_ERROR,
+    # not the client's network: it would take a gRPC error for that and send the same bytes again
+    DecodeError: definition.BAD_REQUEST,
+}
+"""The code of each error class; a subclass without a row of its own takes its nearest base's."""
+
+
+def code_of(error: Exception) -> definition.Code:
+    """The code a client gets for the error; INTERNAL_SERVER_ERROR for one that nobody raises on purpose."""
+    if isinstance(error, Refused):
+        return error.code
+    return next((CODES[base] for base in type(error).__mro__ if base in CODES), definition.INTERNAL_SERVER_ERROR)
+
+
+def is_expected(error: Exception) -> bool:
+    """Whether the error is part of normal service, so that no log entry is due."""
+    return code_of(error) != definition.INTERNAL_SERVER_ERROR
+
+
+def status_of(error: Exception) -> definition.Status:
+    """The status to answer with. The text of an unexpected error stays in the broker's log."""
+    if isinstance(error, errors.BrokerError):
+        return definition.Status(code=code_of(error), message=str(error))
+    if isinstance(error, DecodeError):
+        return definition.Status(code=code_of(error), message="the request is no valid protobuf message")
+    return definition.Status(code=code_of(error), message=INTERNAL_TEXT)
+
+
+def fill_ok(status: definition.Status) -> None:
+    status.code = definition.OK
+    status.message = "OK"
+
+
+def fill_status(status: definition.Status, error: Exception | None) -> None:
+    """Write the outcome into a response's status: OK when there is no error."""
+    if error is None:
+        fill_ok(status)
+    else:
+        status.CopyFrom(status_of(error))
+
+
+def fill_overall(status: definition.Status, errors_by_entry: list[Exception | None]) -> None:
+    """The status over several entries: the common one, MULTIPLE_RESULTS when they differ."""
+    codes = {definition.OK if error is None else code_of(error) for error in errors_by_entry}
+    if len(codes) > 1:
+        status.code = definition.MULTIPLE_RESULTS
+        status.message = "the entries have different results"
+    else:
+        fill_status(status, errors_by_entry[0] if errors_by_entry else None)

@@ -1,0 +1,23 @@
+"""Protobuf's points and spans of time as milliseconds."""
+
+from __future__ import annotations
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+
+def to_ms(time: Duration | Timestamp) -> int:
+    """Milliseconds, rounded down: a negative span stays negative however short it is."""
+    return time.seconds * 1000 + time.nanos // 1_000_000
+
+
+def fill_ms(time: Duration | Timestamp, milliseconds: int) -> None:
+    """Write a non-negative number of milliseconds."""
+    seconds, rest = divmod(milliseconds, 1000)
+    time.seconds = seconds
+    time.nanos = rest * 1_000_000
+
+
+def duration(milliseconds: int) -> Duration:
+    """A span of a non-negative number of milliseconds."""
+    return Duration(seconds=milliseconds // 1000, nanos=milliseconds % 1000 * 1_000_000)

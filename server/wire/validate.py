@@ -1,0 +1,327 @@
+"""The protocol's limits on requests. Each check raises `Refused` with the protocol's code, or an illegal name.
+
+The order of the checks is the protocol's: the first rule broken decides the code.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server.wire.limits import WireLimits
+from server.wire.message_types import derive_message_type
+from server.wire.reserved import RESERVED_PREFIX, RESERVED_PROPERTIES
+from server.wire.status import Refused
+from server.wire.times import to_ms
+from store.metadata.names import check_group_name, check_topic_name
+
+ALL_TAGS: Final = "*"
+POLLING_CODE_SINCE: Final = "5.0.3"
+"""Clients before this version do not know ILLEGAL_POLLING_TIME. Compared as text, as RocketMQ does."""
+
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_LITE_TOPIC: Final = re.compile(r"[A-Za-z0-9_-]+")
+
+
+class CheckedSend(NamedTuple):
+    """The one topic of a send and the type of each of its messages."""
+
+    topic: str
+    types: list[definition.MessageType]
+
+
+class ReceiveTerms(NamedTuple):
+    """What a receive asks for, limits applied.
+
+    `invisible_ms` None: the broker chooses and renews. `queue_hint` is the number in the request, which may
+    name no queue at all.
+    """
+
+    topic: str
+    group: str
+    tag_expression: str
+    batch_size: int
+    invisible_ms: int | None
+    polling_ms: int
+    attempt_id: str | None
+    queue_hint: int
+
+
+class AckTerms(NamedTuple):
+    """Whose messages are acknowledged; the entries stay in the request."""
+
+    topic: str
+    group: str
+
+
+class ChangeTerms(NamedTuple):
+    """How long a delivered message is to stay hidden from now on."""
+
+    topic: str
+    group: str
+    receipt_handle: str
+    invisible_ms: int
+
+
+@lru_cache(maxsize=4096)
+def check_topic(name: str) -> None:
+    """Raises IllegalTopicName. Remembers good names: senders repeat them a million times."""
+    check_topic_name(name)
+
+
+@lru_cache(maxsize=4096)
+def check_group(name: str) -> None:
+    """Raises IllegalGroupName. Remembers good names."""
+    check_group_name(name)
+
+
+def has_control_character(text: str) -> bool:
+    """Whether one of U+0000..U+001F, U+007F..U+009F is in the text."""
+    # almost every text is printable, and asking that is many times faster than a search
+    return not text.isprintable() and _CONTROL.search(text) is not None
+
+
+def check_send(request: service.SendMessageRequest, limits: WireLimits, now_ms: int) -> CheckedSend:
+    """Everything about a send that can be told without knowing its topic's settings."""
+    messages = request.messages
+    if not messages:
+        raise Refused(definition.MESSAGE_CORRUPTED, "the request holds no message")
+    topic = messages[0].topic.name
+    check_topic(topic)
+    if len(messages) > 1 and any(each.topic.name != topic for each in messages):
+        raise Refused(definition.MESSAGE_CORRUPTED, "the messages of one request must have one topic")
+    return CheckedSend(topic, [_check_message(each, limits, now_ms) for each in messages])
+
+
+def _check_message(message: definition.Message, limits: WireLimits, now_ms: int) -> definition.MessageType:
+    body_size = len(message.body)
+    if body_size > limits.body_size_max:
+        raise Refused(
+            definition.MESSAGE_BODY_TOO_LARGE,
+            f"the body has {body_size} bytes, at most {limits.body_size_max} are allowed",
+        )
+    if not body_size and not limits.accept_empty_body:
+        raise Refused(definition.MESSAGE_BODY_EMPTY, "the body is empty")
+    properties = message.system_properties
+    _check_labels(message, properties, limits)
+    message_id = properties.message_id
+    if not message_id.strip() or has_control_character(message_id):
+        raise Refused(definition.ILLEGAL_MESSAGE_ID, "the message id is blank or holds a control character")
+    kind = derive_message_type(properties)
+    if kind == definition.TRANSACTION:
+        _check_transaction(properties, limits)
+    if properties.HasField("delivery_timestamp"):
+        _check_delivery_time(properties, limits, now_ms)
+    message_group = properties.message_group
+    if message_group and (
+        not message_group.strip()
+        or len(message_group.encode()) > limits.message_group_size_max
+        or has_control_character(message_group)
+    ):
+        raise Refused(
+            definition.ILLEGAL_MESSAGE_GROUP,
+            "the message group is blank, holds a control character or has more than "
+            f"{limits.message_group_size_max} bytes",
+        )
+    if properties.lite_topic:
+        check_lite_topic(properties.lite_topic, limits)
+    if properties.priority < 0:
+        raise Refused(definition.BAD_REQUEST, f"the priority is negative: {properties.priority}")
+    if has_control_character(properties.trace_context):
+        raise Refused(definition.BAD_REQUEST, "the trace context holds a control character")
+    return kind
+
+
+def _check_labels(message: definition.Message, properties: definition.SystemProperties, limits: WireLimits) -> None:
+    """User properties, tag and keys, which also share one limit on their size."""
+    user_properties = message.user_properties
+    count = len(user_properties)
+    text = ""
+    if count:
+        if count > limits.user_properties_max:
+            raise Refused(
+                definition.MESSAGE_PROPERTIES_TOO_LARGE,
+                f"{count} user properties, at most {limits.user_properties_max} are allowed",
+            )
+        names = list(user_properties)
+        text = "".join([*names, *[user_properties[name] for name in names]])
+        if not RESERVED_PROPERTIES.isdisjoint(names) or RESERVED_PREFIX in text or "" in names:
+            _refuse_names(names)
+        if has_control_character(text):
+            raise Refused(definition.ILLEGAL_MESSAGE_PROPERTY_KEY, "a user property holds a control character")
+    tag = properties.tag
+    if tag and (not tag.strip() or "|" in tag or has_control_character(tag)):
+        raise Refused(definition.ILLEGAL_MESSAGE_TAG, "the tag is blank or holds a vertical bar or a control character")
+    keys = properties.keys
+    if keys:
+        for key in keys:
+            if key and (not key.strip() or has_control_character(key)):
+                raise Refused(definition.ILLEGAL_MESSAGE_KEY, "a key is blank or holds a control character")
+        text += "".join(keys)
+    size = len((text + tag).encode())
+    if size > limits.user_properties_size_max:
+        raise Refused(
+            definition.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"user properties, tag and keys have {size} bytes, at most {limits.user_properties_size_max} are allowed",
+        )
+
+
+def _refuse_names(names: list[str]) -> None:
+    for name in names:
+        if not name:
+            raise Refused(definition.ILLEGAL_MESSAGE_PROPERTY_KEY, "a user property has no name")
+        if name in RESERVED_PROPERTIES or name.startswith(RESERVED_PREFIX):
+            raise Refused(definition.ILLEGAL_MESSAGE_PROPERTY_KEY, f"the property name {name!r} belongs to the broker")
+
+
+def _check_transaction(properties: definition.SystemProperties, limits: WireLimits) -> None:
+    if properties.HasField("orphaned_transaction_recovery_duration"):
+        recovery_ms = to_ms(properties.orphaned_transaction_recovery_duration)
+        if recovery_ms > limits.transaction_recovery_max_ms:
+            raise Refused(
+                definition.BAD_REQUEST,
+                f"a recovery duration of {recovery_ms} ms, at most {limits.transaction_recovery_max_ms} ms are allowed",
+            )
+
+
+def _check_delivery_time(properties: definition.SystemProperties, limits: WireLimits, now_ms: int) -> None:
+    delay_ms = to_ms(properties.delivery_timestamp) - now_ms
+    if delay_ms > limits.delivery_delay_max_ms:
+        raise Refused(
+            definition.ILLEGAL_DELIVERY_TIME,
+            f"a delay of {delay_ms} ms, at most {limits.delivery_delay_max_ms} ms are allowed",
+        )
+
+
+def check_lite_topic(name: str, limits: WireLimits) -> None:
+    """Raises Refused (ILLEGAL_LITE_TOPIC)."""
+    if len(name) > limits.lite_topic_size_max or not _LITE_TOPIC.fullmatch(name):
+        raise Refused(
+            definition.ILLEGAL_LITE_TOPIC,
+            f"a lite topic has 1 to {limits.lite_topic_size_max} letters, digits, underscores or hyphens",
+        )
+
+
+def check_receive(
+    request: service.ReceiveMessageRequest,
+    limits: WireLimits,
+    *,
+    remaining_s: float | None,
+    request_timeout_ms: int,
+    client_version: str,
+) -> ReceiveTerms:
+    """The terms of a receive. `remaining_s` is what is left of the client's deadline, None without one."""
+    polling_ms = _polling_ms(request, limits, remaining_s, request_timeout_ms, client_version)
+    topic = request.message_queue.topic.name
+    check_topic(topic)
+    group = request.group.name
+    check_group(group)
+    invisible_ms = None
+    if not request.auto_renew:
+        invisible_ms = to_ms(request.invisible_duration)
+        if not limits.invisible_min_ms <= invisible_ms <= limits.invisible_max_ms:
+            raise Refused(
+                definition.ILLEGAL_INVISIBLE_TIME,
+                f"an invisible duration of {invisible_ms} ms; {limits.invisible_min_ms} to "
+                f"{limits.invisible_max_ms} ms are allowed",
+            )
+    return ReceiveTerms(
+        topic=topic,
+        group=group,
+        tag_expression=check_filter(request.filter_expression),
+        batch_size=min(max(request.batch_size, 1), limits.batch_size_max),
+        invisible_ms=invisible_ms,
+        polling_ms=polling_ms,
+        attempt_id=request.attempt_id if request.HasField("attempt_id") else None,
+        queue_hint=request.message_queue.id,
+    )
+
+
+def _polling_ms(
+    request: service.ReceiveMessageRequest,
+    limits: WireLimits,
+    remaining_s: float | None,
+    request_timeout_ms: int,
+    client_version: str,
+) -> int:
+    without_deadline_ms = limits.polling_max_ms + request_timeout_ms
+    remaining_ms = without_deadline_ms if remaining_s is None else int(remaining_s * 1000)
+    if request.HasField("long_polling_timeout"):
+        wanted_ms = to_ms(request.long_polling_timeout)
+    else:
+        wanted_ms = remaining_ms - request_timeout_ms // 2
+    polling_ms = min(max(wanted_ms, limits.polling_min_ms), limits.polling_max_ms)
+    if limits.strict_polling and polling_ms > remaining_ms < limits.polling_min_ms:
+        code = definition.ILLEGAL_POLLING_TIME
+        if client_version < POLLING_CODE_SINCE:
+            code = definition.BAD_REQUEST
+        raise Refused(code, f"the deadline leaves {remaining_ms} ms, at least {limits.polling_min_ms} ms are needed")
+    return max(0, min(polling_ms, remaining_ms - limits.polling_reserve_ms))
+
+
+def check_filter(expression: definition.FilterExpression) -> str:
+    """The tag expression; `*` when all messages are wanted. Raises Refused (ILLEGAL_FILTER_EXPRESSION)."""
+    if expression.type == definition.SQL:
+        if not expression.expression.strip():
+            raise Refused(definition.ILLEGAL_FILTER_EXPRESSION, "the SQL expression is empty")
+        raise Refused(definition.ILLEGAL_FILTER_EXPRESSION, "this broker filters by tags only")
+    return expression.expression.strip() or ALL_TAGS
+
+
+def check_ack(request: service.AckMessageRequest) -> AckTerms:
+    """Raises for illegal names and for a request without entries."""
+    topic = request.topic.name
+    check_topic(topic)
+    group = request.group.name
+    check_group(group)
+    if not request.entries:
+        raise Refused(definition.BAD_REQUEST, "the request names no message")
+    return AckTerms(topic, group)
+
+
+def check_change(request: service.ChangeInvisibleDurationRequest, limits: WireLimits) -> ChangeTerms:
+    """Zero is allowed and means visible at once; the minimum for receives does not apply here."""
+    topic = request.topic.name
+    check_topic(topic)
+    group = request.group.name
+    check_group(group)
+    invisible_ms = to_ms(request.invisible_duration)
+    if not 0 <= invisible_ms <= limits.invisible_max_ms:
+        raise Refused(
+            definition.ILLEGAL_INVISIBLE_TIME,
+            f"an invisible duration of {invisible_ms} ms; 0 to {limits.invisible_max_ms} ms are allowed",
+        )
+    return ChangeTerms(topic, group, request.receipt_handle, invisible_ms)
+
+
+_CONSUMERS: Final = frozenset(
+    {
+        definition.PUSH_CONSUMER,
+        definition.SIMPLE_CONSUMER,
+        definition.PULL_CONSUMER,
+        definition.LITE_PUSH_CONSUMER,
+        definition.LITE_SIMPLE_CONSUMER,
+    }
+)
+
+
+def check_settings(settings: definition.Settings) -> None:
+    """Whether a client may register with these settings. Its topics and group need not exist."""
+    match settings.WhichOneof("pub_sub"):
+        case "publishing":
+            if settings.client_type != definition.PRODUCER:
+                raise Refused(definition.BAD_REQUEST, "publishing settings of a client that is no producer")
+            for topic in settings.publishing.topics:
+                check_topic(topic.name)
+        case "subscription":
+            if settings.client_type not in _CONSUMERS:
+                raise Refused(definition.BAD_REQUEST, "subscription settings of a client that is no consumer")
+            check_group(settings.subscription.group.name)
+            for entry in settings.subscription.subscriptions:
+                check_topic(entry.topic.name)
+                check_filter(entry.expression)
+        case _:
+            raise Refused(definition.BAD_REQUEST, "the settings are neither publishing nor subscription")
