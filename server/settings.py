@@ -144,12 +144,6 @@ class TopicsSection(Section):
 
 class GroupsSection(Section):
     auto_create: bool = Field(default=True, description="Make a consumer group when a client first asks for it.")
-    default_max_attempts: int = Field(
-        default=17,
-        ge=1,
-        le=10_000,
-        description="Deliveries of one message to a group that is made without a number of them.",
-    )
 
 
 class DeliverySection(Section):

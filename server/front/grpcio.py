@@ -238,9 +238,7 @@ class GrpcioFront:
         buffer_limit = self._limits.stream_buffer_size
 
         async def unary(request: bytes, context: _Context) -> bytes:
-            return await _serve_unary(
-                GrpcioCall(path, method, context, buffer_limit), method, request, context
-            )
+            return await _serve_unary(GrpcioCall(path, method, context, buffer_limit), method, request, context)
 
         async def stream(request: bytes, context: _Context) -> None:
             await _serve_stream(GrpcioCall(path, method, context, buffer_limit), method, request, context)
@@ -378,9 +376,7 @@ def bind(server: grpc.aio.Server, address: str) -> int:
     try:
         return server.add_insecure_port(address)
     except RuntimeError as cause:
-        raise OSError(
-            f"cannot listen on {address}: the address is taken or not one of this machine"
-        ) from cause
+        raise OSError(f"cannot listen on {address}: the address is taken or not one of this machine") from cause
 
 
 def peer_text(peer: str) -> str:

@@ -328,9 +328,7 @@ def test_both_sides_of_a_stream_talk(kind: FrontKind) -> None:
             call.send(b"bye")
             call.finish()
 
-        method = Method(
-            message, streaming_in=True, streaming_out=True, on_open=opened, on_half_close=half_closed
-        )
+        method = Method(message, streaming_in=True, streaming_out=True, on_open=opened, on_half_close=half_closed)
         async with serving(kind, {BIDI: method}) as (_, channel):
             call = channel.stream_stream(BIDI)()
             assert await soon(call.read()) == b"hello"
