@@ -2,79 +2,268 @@
 
 What each needs on the way from "the lock is ours" to "ready":
 
-| origin                | queues in                | on the first opening |
-|-----------------------|--------------------------|----------------------|
-| new                   | `consumequeue_rocksdb/`  | nothing |
-| RocketMQ, RocksDB     | `consumequeue/`, in place| metadata imported |
-| RocketMQ, file queues | `consumequeue_rocksdb/`  | metadata imported; all entries rebuilt from the log |
-| RocketMQ, double write| `consumequeue/`, in place| metadata imported; entries from before double write began are added |
+| origin                 | queues in                 | on the first opening |
+|------------------------|---------------------------|----------------------|
+| new                    | `consumequeue_rocksdb/`   | nothing |
+| RocketMQ, RocksDB      | `consumequeue/`, in place | metadata imported |
+| RocketMQ, file queues  | `consumequeue_rocksdb/`   | metadata imported; all entries rebuilt from the log |
+| RocketMQ, double write | `consumequeue/`, in place | metadata imported; entries from before double write began added |
 
 Every step is repeatable and picks up where it was killed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
 
 import structlog
 
-from store.commitlog import SegmentList
+from kv import KeyValueEngine, KvError
+from store.clock import Clock
+from store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogWriter, SegmentList
+from store.consumequeue import RocksConsumeQueues, open_consume_queue_engine
 from store.disk import Disk, DiskLock
+from store.dispatch import DenseNumbering, LightQueueNumbering, StoredNumbering
+from store.errors import NotAStore, StoreLocked, StoreUnusable
 from store.identity import StoreIdentity
+from store.kind import FoundStore, StoreKind, inspect_store
 from store.message_store import MessageStore
-from store.metadata import ConsumerOffsetTable, GroupTable, TopicTable
+from store.metadata import READ_WRITE, ConsumerOffsetTable, GroupTable, Topic, TopicTable, TopicType, is_light_queue
+from store.offsets import PhysicalOffset
 from store.paths import StorePaths
-from store.recovery import RecoveryReport
+from store.recovery import RecoveryReport, ReportProgress, backfill, recover
+from store.rocketmq import import_metadata, read_metadata
+from store.settings import Durability, StoreSettings
+from store.state import open_state_engine
 
 log = structlog.get_logger(__name__)
 
-ABORT_TEXT: Final = b"quarry"
+
+class StoreTables:
+    """The metadata tables of one store."""
+
+    def __init__(self, engine: KeyValueEngine) -> None:
+        self.topics = TopicTable(engine)
+        self.groups = GroupTable(engine)
+        self.offsets = ConsumerOffsetTable(engine)
 
 
-@dataclass(slots=True)
 class OpenStore:
     """An open store and what belongs to it. `close` ends it cleanly; dropping it is a crash."""
 
-    messages: MessageStore
-    topics: TopicTable
-    groups: GroupTable
-    offsets: ConsumerOffsetTable
-    identity: StoreIdentity
-    recovery: RecoveryReport
-    _parts: _Parts
-
-    @property
-    def state_engine(self) -> RocksEngine:
-        return self._parts.state_engine
-
-    @property
-    def queue_engine(self) -> RocksEngine:
-        return self._parts.queue_engine
+    def __init__(
+        self,
+        *,
+        messages: MessageStore,
+        tables: StoreTables,
+        identity: StoreIdentity,
+        recovery: RecoveryReport,
+        queue_engine: KeyValueEngine,
+        state_engine: KeyValueEngine,
+        parts: ExitStack,
+        mark_clean: Callable[[], None],
+        lock: DiskLock,
+    ) -> None:
+        self.messages = messages
+        self.topics = tables.topics
+        self.groups = tables.groups
+        self.offsets = tables.offsets
+        self.identity = identity
+        self.recovery = recovery
+        self.queue_engine = queue_engine
+        self.state_engine = state_engine
+        self._parts = parts
+        self._mark_clean = mark_clean
+        self._lock = lock
 
     def close(self) -> None:
-        """Flush the log, dispatch and flush the rest, release everything, say that the stop was clean."""
-        flushed = self.messages.flush()
-        self.messages.dispatch(flushed)
-        self.messages.flush_queues()
-        self.identity.flushed_up_to = flushed
-        self._parts.release()
-        self._parts.disk.remove(self._parts.paths.abort)
-        self._parts.lock.release()
+        """Flush the log, dispatch and flush the rest, release everything, mark the stop as clean.
+
+        After a failed flush nothing more is written and the stop is not marked clean: the next start recovers.
+        """
+        with ExitStack() as ending:
+            ending.callback(self._lock.release)
+            ending.push(self._parts)
+            flushed = self.messages.flush()
+            self.messages.dispatch(flushed)
+            self.messages.flush_queues()
+            self.identity.flushed_up_to = flushed
+            self._parts.close()
+            self._mark_clean()
 
 
-@dataclass(slots=True)
-class _Parts:
-    """What has to be released, in the order of `release`."""
+def open_store(settings: StoreSettings, *, disk: Disk, clock: Clock, report: ReportProgress) -> OpenStore:
+    """Open the store at `settings.root`, recovered and ready; `report` hears of long steps.
 
-    disk: Disk
-    paths: StorePaths
-    lock: DiskLock
-    segments: SegmentList
-    queue_engine: RocksEngine
-    state_engine: RocksEngine
+    Raises StoreUnusable (one line that names the file) when an operator has to act first, OSError when the
+    disk refuses. The lock comes before everything else: a store that another broker holds is not touched.
+    """
+    return _Opening(settings, disk, clock, report).run()
 
-    def release(self) -> None:
-        self.queue_engine.close()
-        self.state_engine.close()
-        self.segments.close()
+
+class _Opening:
+    """The steps of one opening."""
+
+    def __init__(self, settings: StoreSettings, disk: Disk, clock: Clock, report: ReportProgress) -> None:
+        self._settings = settings
+        self._disk = disk
+        self._clock = clock
+        self._report = report
+        self._paths = StorePaths(settings.root)
+
+    def run(self) -> OpenStore:
+        inspect_store(self._disk, self._settings.root)
+        self._disk.make_directories(self._settings.root)
+        lock = self._lock()
+        with ExitStack() as on_failure:
+            on_failure.callback(lock.release)
+            # looked at again: what was seen before the lock was ours may have changed since
+            found = inspect_store(self._disk, self._settings.root)
+            try:
+                store = self._open(found, lock)
+            except KvError as error:
+                raise StoreUnusable(self._settings.root, str(error)) from error
+            on_failure.pop_all()
+            return store
+
+    def _lock(self) -> DiskLock:
+        try:
+            return self._disk.lock(self._paths.lock)
+        except BlockingIOError as error:
+            raise StoreLocked(self._paths.lock, "another broker holds this store") from error
+
+    def _open(self, found: FoundStore, lock: DiskLock) -> OpenStore:
+        settings, paths = self._settings, self._paths
+        with ExitStack() as parts:
+            segments = self._open_segments()
+            parts.callback(segments.close)
+            state_engine = open_state_engine(paths.quarry, create=found.kind is not StoreKind.QUARRY)
+            parts.callback(state_engine.close)
+            queue_engine = open_consume_queue_engine(found.rocksdb_directory, create=not found.has_rocksdb)
+            parts.callback(queue_engine.close)
+
+            identity = StoreIdentity(state_engine, paths.quarry)
+            if identity.origin is None:
+                identity.origin = found.layout.value
+            origin = StoreKind(identity.origin)
+            queues = RocksConsumeQueues(
+                queue_engine,
+                minimum_physical_offset=segments.minimum,
+                cached_queues_max=settings.cached_queues_max,
+            )
+            durable_up_to = identity.flushed_up_to
+            recovery = self._recover(segments, queues, identity, origin, found)
+            tables = StoreTables(state_engine)
+            if not identity.metadata_imported:
+                if origin is not StoreKind.NEW:
+                    self._import_metadata(state_engine, tables)
+                    _adopt_topics(queues, tables.topics)
+                identity.set_metadata_imported()
+
+            writer = CommitLogWriter(segments, recovery.end, prefault=settings.durability is Durability.ASYNC)
+            parts.callback(writer.close)
+            # the dead process may have left pages in the cache that nobody has flushed yet
+            flusher = CommitLogFlusher(segments, writer, max(durable_up_to or segments.minimum, segments.minimum))
+            flusher.flush()
+            identity.flushed_up_to = recovery.end
+            messages = MessageStore(
+                settings,
+                clock=self._clock,
+                writer=writer,
+                flusher=flusher,
+                reader=CommitLogReader(segments, end=lambda: writer.end),
+                queues=queues,
+            )
+            self._disk.replace_atomically(paths.abort, str(os.getpid()).encode())
+            return OpenStore(
+                messages=messages,
+                tables=tables,
+                identity=identity,
+                recovery=recovery,
+                queue_engine=queue_engine,
+                state_engine=state_engine,
+                parts=parts.pop_all(),
+                mark_clean=lambda: self._disk.remove(paths.abort),
+                lock=lock,
+            )
+
+    def _open_segments(self) -> SegmentList:
+        """The log of the store. A store keeps the segment size it was made with."""
+        directory, mapped_max = self._paths.commit_log, self._settings.mapped_segments_max
+        self._disk.make_directories(directory)
+        try:
+            return SegmentList(self._disk, directory, None, mapped_max=mapped_max)
+        except NotAStore:
+            return SegmentList(self._disk, directory, self._settings.segment_size, mapped_max=mapped_max)
+
+    def _recover(
+        self,
+        segments: SegmentList,
+        queues: RocksConsumeQueues,
+        identity: StoreIdentity,
+        origin: StoreKind,
+        found: FoundStore,
+    ) -> RecoveryReport:
+        reader = CommitLogReader(segments)
+        recovery = recover(
+            segments,
+            reader,
+            queues,
+            _numbering(origin, queues),
+            flushed_up_to=identity.flushed_up_to,
+            clean_shutdown=not found.has_abort,
+            report=self._report,
+        )
+        log.info("log recovered", start=recovery.start, end=recovery.end, dispatched=recovery.dispatched)
+        if recovery.removed is not None and recovery.removed.kept:
+            log.warning("bytes behind the log's end were cut off and kept", files=list(map(str, recovery.removed.kept)))
+        if origin is StoreKind.ROCKETMQ_DOUBLE_WRITE:
+            self._backfill(reader, queues, identity, segments.minimum, recovery.end)
+        return recovery
+
+    def _backfill(
+        self,
+        reader: CommitLogReader,
+        queues: RocksConsumeQueues,
+        identity: StoreIdentity,
+        minimum: PhysicalOffset,
+        end: PhysicalOffset,
+    ) -> None:
+        goal = identity.backfill_end
+        if goal is None:
+            queues.forget_minima()
+            goal = identity.backfill_end = end
+        start = PhysicalOffset(max(identity.backfilled_to or minimum, minimum))
+        if start >= goal:
+            return
+
+        def save_position(position: PhysicalOffset) -> None:
+            identity.backfilled_to = position
+
+        backfill(reader, queues, start=start, end=goal, save_position=save_position, report=self._report)
+        log.info("queues of a double-write store completed", start=start, end=goal)
+
+    def _import_metadata(self, engine: KeyValueEngine, tables: StoreTables) -> None:
+        metadata = read_metadata(self._disk, self._settings.root)
+        for warning in metadata.warnings:
+            log.warning("metadata import", problem=warning)
+        import_metadata(metadata, tables.topics, tables.groups, tables.offsets, engine)
+        log.info("metadata imported", topics=len(metadata.topics), groups=len(metadata.groups))
+
+
+def _numbering(origin: StoreKind, queues: RocksConsumeQueues) -> LightQueueNumbering:
+    """Light queues of file stores are numbered as their readers know them, others as their records say."""
+    return DenseNumbering(queues) if origin is StoreKind.ROCKETMQ_FILE else StoredNumbering()
+
+
+def _adopt_topics(queues: RocksConsumeQueues, topics: TopicTable) -> None:
+    """Topics that have queues but no metadata: it was lost, the messages were not."""
+    queue_counts: dict[str, int] = {}
+    for queue in queues.queues():
+        if not is_light_queue(queue.topic) and topics.get(queue.topic) is None:
+            queue_counts[queue.topic] = max(queue.number + 1, queue_counts.get(queue.topic, 1))
+    for name, count in queue_counts.items():
+        topics.create(Topic(name, TopicType.MIXED, count, count, READ_WRITE, {}))
+        log.warning("topic without metadata adopted", topic=name, queues=count)
