@@ -1,1 +1,22 @@
-"""."""
+"""The commit log: all messages in arrival order, in mapped segment files (docs/formats/store-directory.md).
+
+`SegmentList` is the files, `CommitLogWriter` appends, `CommitLogFlusher` makes durable, `CommitLogReader` reads,
+`cut` ends a log after its last good record.
+"""
+
+from store.commitlog.cut import CutReport, cut
+from store.commitlog.flush import CommitLogFlusher
+from store.commitlog.poison import Poison
+from store.commitlog.reader import CommitLogReader
+from store.commitlog.segments import SegmentList
+from store.commitlog.writer import CommitLogWriter
+
+__all__ = [
+    "CommitLogFlusher",
+    "CommitLogReader",
+    "CommitLogWriter",
+    "CutReport",
+    "Poison",
+    "SegmentList",
+    "cut",
+]

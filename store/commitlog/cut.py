@@ -1,0 +1,91 @@
+"""Cutting a log after its last good record, with nothing thrown away unseen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from store.commitlog.segments import SegmentList
+from store.offsets import PhysicalOffset
+from store.paths import cut_directory, cut_name
+
+BLOCK: Final = bytes(1024 * 1024)
+"""Zeros to compare with: comparing memory is ten times faster than looking at each byte."""
+
+
+@dataclass(frozen=True, slots=True)
+class CutReport:
+    """What a cut found behind the end of the log."""
+
+    at: PhysicalOffset
+    kept: tuple[Path, ...]
+    """Files with the bytes that were cut, one per segment that had any."""
+    kept_bytes: int
+    removed: tuple[Path, ...]
+    """Segments behind the cut that are gone."""
+
+
+def cut(segments: SegmentList, at: PhysicalOffset) -> CutReport:
+    """End the log at `at`: every byte behind it is zero afterwards, durably.
+
+    The bytes from `at` to the last one that is not zero are kept first, in `broken/<offset of the first>.broken`
+    (docs/formats/store-directory.md), so a crash at any moment loses none; cutting again finishes the work. Of
+    the later segments an untouched one right behind is left for the writer to go on in, the others are removed.
+
+    Zeroing is not optional. A record that ends up behind the cut is whole, and its offset is right: as soon as a
+    new record of the size of the lost one is written before it, it would count as written, too.
+
+    The caller opens the list for writing and has no writer on it. Raises OffsetOutOfRange when `at` lies outside
+    [minimum, end_of_files], OSError when the bytes cannot be kept; then nothing was cut.
+    """
+    last_base = segments.base_of(at)
+    if at == segments.end_of_files:
+        return CutReport(at, kept=(), kept_bytes=0, removed=())
+    kept = []
+    kept_bytes = 0
+    untouched_from = at
+    for base in segments.bases:
+        if base < last_base:
+            continue
+        start = max(at, base)
+        end = _end_of_data(segments, base, start)
+        if end > start:
+            kept.append(_keep(segments, start, end))
+            kept_bytes += end - start
+            untouched_from = PhysicalOffset(base + segments.segment_size)
+    # Later segments before the cut itself: while the bad record is still there, a start that follows a crash
+    # finds the same end again.
+    spare = PhysicalOffset(last_base + segments.segment_size)
+    removed = segments.remove_after(spare if untouched_from <= spare else last_base)
+    # Also where nothing was kept: an earlier cut may have zeroed the bytes and died before they were durable.
+    segments.disk.zero_from(segments.path_of(at), at - last_base)
+    return CutReport(at, tuple(kept), kept_bytes, tuple(removed))
+
+
+def _end_of_data(segments: SegmentList, base: PhysicalOffset, start: PhysicalOffset) -> PhysicalOffset:
+    """The first offset in the segment behind which all is zero; `start` if all from there on is."""
+    path = segments.path_of(base)
+    view = segments.segment_at(base).view()
+    first = start - base
+    end = min(segments.disk.data_end(path), segments.segment_size)
+    while end > first:
+        begin = max(first, end - len(BLOCK))
+        block = bytes(view[begin:end])
+        if block != BLOCK[: len(block)]:
+            return PhysicalOffset(base + begin + len(block.rstrip(b"\0")))
+        end = begin
+    return start
+
+
+def _keep(segments: SegmentList, start: PhysicalOffset, end: PhysicalOffset) -> Path:
+    """Copy the bytes of one segment to a file of their own; returns its path."""
+    directory = cut_directory(segments.directory)
+    segments.disk.make_directories(directory)
+    number = 0
+    while segments.disk.exists(directory / cut_name(start, number)):
+        number += 1
+    base = segments.base_of(start)
+    path = directory / cut_name(start, number)
+    segments.disk.replace_atomically(path, segments.segment_at(base).view()[start - base : end - base])
+    return path

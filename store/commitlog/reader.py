@@ -1,0 +1,99 @@
+"""Reading a commit log without copying it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from store.commitlog.segments import SegmentList
+from store.errors import OffsetOutOfRange
+from store.offsets import PhysicalOffset
+from store.record import Blank, Decoded, EndOfData, StoredMessage, Torn, decode_record
+
+
+class CommitLogReader:
+    """Views and decoded records of a log. May be used from any thread.
+
+    `end` tells how far the log may be read at this moment: the `end` of its writer for a live one. Without it
+    the files are read to their end.
+    """
+
+    def __init__(self, segments: SegmentList, end: Callable[[], PhysicalOffset] | None = None) -> None:
+        self._segments = segments
+        self._segment_size = segments.segment_size
+        self._end = end
+        # The segment read last, because neighbours are read together: base, view and `removals` at that time.
+        # Replaced as a whole, so that threads see what belongs together.
+        self._last: tuple[PhysicalOffset, memoryview, int] | None = None
+
+    @property
+    def end(self) -> PhysicalOffset:
+        """Where reading ends now."""
+        return self._segments.end_of_files if self._end is None else self._end()
+
+    def read(self, physical_offset: PhysicalOffset, size: int) -> memoryview:
+        """A read-only view of `size` bytes, not copied. It keeps its segment mapped as long as it lives.
+
+        Raises OffsetOutOfRange when they are not all within [minimum, end) and within one segment.
+        """
+        base, view, _ = self._segment_of(physical_offset)
+        position = physical_offset - base
+        if size < 0 or position + size > self._segment_size or physical_offset + size > self.end:
+            raise OffsetOutOfRange(
+                f"no segment holds {size} bytes at offset {physical_offset}; the log ends at {self.end}"
+            )
+        return view[position : position + size]
+
+    def decode(self, physical_offset: PhysicalOffset, *, check_crc: bool = False) -> Decoded:
+        """The record at the offset, or what else lies there. Raises OffsetOutOfRange as `read` does."""
+        base, view, _ = self._segment_of(physical_offset)
+        found = decode_record(view, physical_offset - base, physical_offset, check_crc=check_crc)
+        if isinstance(found, StoredMessage) and physical_offset + found.size > self.end:
+            return Torn(physical_offset, f"its {found.size} bytes reach over the log's end at {self.end}")
+        return found
+
+    def scan(self, start: PhysicalOffset, *, check_crc: bool = True) -> Iterator[Decoded]:
+        """Everything from `start`, which must be the start of a record, in log order.
+
+        Yields StoredMessage and Blank and goes on behind each. The last thing yielded is one EndOfData, Torn or
+        Corrupt; a log whose last segment is closed by a blank ends without. Of a live log it sees everything
+        committed up to the moment it gets there. Raises OffsetOutOfRange outside [minimum, end].
+        """
+        if not self._segments.minimum <= start <= self.end:
+            raise OffsetOutOfRange(f"offset {start} is outside the commit log [{self._segments.minimum}, {self.end}]")
+        return self._scan(start, check_crc=check_crc)
+
+    def _scan(self, start: PhysicalOffset, *, check_crc: bool) -> Iterator[Decoded]:
+        at = start
+        end = self.end
+        while True:
+            if at >= end:
+                end = self.end  # a live log may have grown meanwhile
+                if at >= end:
+                    break
+            found = self.decode(at, check_crc=check_crc)
+            yield found
+            match found:
+                case StoredMessage(size=size):
+                    at = PhysicalOffset(at + size)
+                case Blank():
+                    base = self._segments.base_of(at)
+                    at = PhysicalOffset(base + self._segment_size)
+                case _:
+                    return
+        if at < self._segments.end_of_files:
+            yield EndOfData(at)
+
+    def _segment_of(self, offset: PhysicalOffset) -> tuple[PhysicalOffset, memoryview, int]:
+        end = self._segments.end_of_files if self._end is None else self._end()
+        if not self._segments.minimum <= offset < end:
+            raise OffsetOutOfRange(f"offset {offset} is outside the commit log [{self._segments.minimum}, {end})")
+        last = self._last
+        removals = self._segments.removals
+        if last is not None and last[2] == removals and last[0] <= offset < last[0] + self._segment_size:
+            return last
+        self._last = last = (
+            self._segments.base_of(offset),
+            self._segments.segment_at(offset).view(),
+            removals,
+        )
+        return last

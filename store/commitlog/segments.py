@@ -1,0 +1,233 @@
+"""The ordered list of a commit log's segments (docs/formats/store-directory.md)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from store.commitlog.allocate import NextSegment
+from store.disk.protocol import Disk, SegmentFile
+from store.errors import NotAStore, OffsetOutOfRange, StoreDamaged
+from store.offsets import PhysicalOffset
+from store.paths import parse_segment_name, segment_name
+from store.record.layout import BLANK_SIZE
+
+MAPPED_MAX: Final = 64
+"""Segments kept mapped: each costs a descriptor, and address space that containers may limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What lies in the directory of a log."""
+
+    minimum: PhysicalOffset
+    count: int
+    segment_size: int | None
+    strays: tuple[Path, ...]
+
+
+class SegmentList:
+    """Segments of equal size without a gap, from `minimum` to `end_of_files`, mapped as they are needed.
+
+    At most `mapped_max` stay mapped, the least recently used one is let go first; those opened for writing stay
+    until they are durable. Everything may be called from any thread, but only one may append and remove.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        segment_size: int | None,
+        *,
+        mapped_max: int = MAPPED_MAX,
+        writable: bool = True,
+        executor: Executor | None = None,
+    ) -> None:
+        """Read names and sizes of the files in `directory`; nothing is mapped yet.
+
+        `segment_size` None takes the size from the files. Opened writable, an empty last file is removed (the
+        trace of a crash while it was made); else nothing is changed. `executor` makes segments ahead, the
+        default is a thread of the list's own. Raises NotAStore when there is neither a segment nor a size,
+        StoreDamaged when a file has another length or is missing between its neighbours.
+        """
+        if segment_size is not None and segment_size <= BLANK_SIZE:
+            raise ValueError(f"a segment of {segment_size} bytes holds no record")
+        found = _read_directory(disk, directory, segment_size, writable=writable)
+        if found.segment_size is None:
+            raise NotAStore(directory, "there is no commit log segment and no segment size is given")
+        self.directory: Final = directory
+        self.segment_size: Final = found.segment_size
+        self.writable: Final = writable
+        self.strays: Final = found.strays
+        """Files that are no segments. They are left alone."""
+        self.removals = 0
+        """Grows when segments are removed: views from before may belong to files that are gone."""
+        self._disk = disk
+        self._mapped_max = mapped_max
+        self._next = NextSegment(disk, executor)
+        self._lock = Lock()
+        self._minimum = found.minimum
+        self._count = found.count  # guarded by _lock
+        self._mapped: OrderedDict[PhysicalOffset, SegmentFile] = OrderedDict()  # guarded by _lock
+        self._writing: dict[PhysicalOffset, SegmentFile] = {}  # guarded by _lock
+
+    @property
+    def disk(self) -> Disk:
+        return self._disk
+
+    @property
+    def minimum(self) -> PhysicalOffset:
+        """The first byte of the first segment; equal to `end_of_files` when there is none."""
+        return self._minimum
+
+    @property
+    def end_of_files(self) -> PhysicalOffset:
+        """The first offset behind the last segment."""
+        return PhysicalOffset(self._minimum + self._count * self.segment_size)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def bases(self) -> list[PhysicalOffset]:
+        """Base offsets of all segments, ascending."""
+        return [PhysicalOffset(self._minimum + index * self.segment_size) for index in range(self._count)]
+
+    def base_of(self, offset: PhysicalOffset) -> PhysicalOffset:
+        """The base of the segment that holds the byte; `end_of_files` belongs to the last segment.
+
+        Raises OffsetOutOfRange for anything outside [minimum, end_of_files].
+        """
+        end = self.end_of_files
+        if not self._minimum <= offset <= end:
+            raise OffsetOutOfRange(f"offset {offset} is outside the commit log [{self._minimum}, {end}]")
+        if offset == end and self._count:
+            return PhysicalOffset(end - self.segment_size)
+        return PhysicalOffset(offset - (offset - self._minimum) % self.segment_size)
+
+    def path_of(self, offset: PhysicalOffset) -> Path:
+        """The file of the segment that holds the byte, as `base_of`."""
+        return self.directory / segment_name(self.base_of(offset))
+
+    def segment_at(self, offset: PhysicalOffset) -> SegmentFile:
+        """The mapped segment that holds the byte. Raises OffsetOutOfRange outside [minimum, end_of_files)."""
+        with self._lock:
+            base = self._existing_base(offset)
+            segment = self._writing.get(base) or self._mapped.get(base)
+            if segment is None:
+                segment = self._disk.open_segment(self.directory / segment_name(base), writable=False)
+                self._keep_mapped(base, segment)
+            elif base in self._mapped:
+                self._mapped.move_to_end(base)
+            return segment
+
+    def open_for_writing(self, offset: PhysicalOffset) -> SegmentFile:
+        """As `segment_at`, writable, and mapped until `release` is told that it is durable."""
+        self._check_writable()
+        with self._lock:
+            base = self._existing_base(offset)
+            segment = self._writing.get(base)
+            if segment is None:
+                segment = self._disk.open_segment(self.directory / segment_name(base), writable=True)
+                self._mapped.pop(base, None)
+                self._writing[base] = segment
+            return segment
+
+    def release(self, durable_up_to: PhysicalOffset) -> None:
+        """Segments that end at or below the offset need not stay mapped any longer."""
+        with self._lock:
+            for base in [base for base in self._writing if base + self.segment_size <= durable_up_to]:
+                self._keep_mapped(base, self._writing.pop(base))
+
+    def prepare_next(self) -> None:
+        """Begin to make the segment behind the last one, in the background."""
+        self._check_writable()
+        end = self.end_of_files
+        self._next.prepare(self.directory / segment_name(end), self.segment_size)
+
+    def append_segment(self) -> SegmentFile:
+        """Add the segment behind the last one, for writing: the prepared one, or one made now. Raises OSError."""
+        self._check_writable()
+        base = self.end_of_files
+        segment = self._next.take(self.directory / segment_name(base), self.segment_size)
+        with self._lock:
+            self._writing[base] = segment
+            self._count += 1
+        return segment
+
+    def remove_after(self, base: PhysicalOffset) -> list[Path]:
+        """Remove the segments whose base is larger, the last one first: a crash never leaves a gap."""
+        self._check_writable()
+        self._next.close()
+        removed = []
+        for last in reversed(self.bases):
+            if last <= base:
+                break
+            path = self.directory / segment_name(last)
+            self._disk.remove(path)
+            removed.append(path)
+            with self._lock:
+                self._writing.pop(last, None)
+                self._mapped.pop(last, None)
+                self._count -= 1
+                self.removals += 1
+        return removed
+
+    def close(self) -> None:
+        """Let go of all mappings and remove a segment that was prepared but not used. Repeatable."""
+        self._next.close()
+        with self._lock:
+            for segment in (*self._writing.values(), *self._mapped.values()):
+                segment.close()
+            self._writing.clear()
+            self._mapped.clear()
+
+    def _existing_base(self, offset: PhysicalOffset) -> PhysicalOffset:
+        if not self._minimum <= offset < self.end_of_files:
+            raise OffsetOutOfRange(f"offset {offset} is outside the commit log [{self._minimum}, {self.end_of_files})")
+        return PhysicalOffset(offset - (offset - self._minimum) % self.segment_size)
+
+    def _keep_mapped(self, base: PhysicalOffset, segment: SegmentFile) -> None:
+        self._mapped[base] = segment
+        while len(self._mapped) > self._mapped_max:
+            # Not closed: another thread may hold it at this moment. It goes with its last reference.
+            self._mapped.popitem(last=False)
+
+    def _check_writable(self) -> None:
+        if not self.writable:
+            raise ValueError(f"{self.directory} was opened read-only")
+
+
+def _read_directory(disk: Disk, directory: Path, segment_size: int | None, *, writable: bool) -> _Found:
+    files: list[tuple[PhysicalOffset, Path, int]] = []
+    strays = []
+    for entry in disk.list_directory(directory):
+        if entry.is_directory:
+            continue
+        base = parse_segment_name(entry.name)
+        if base is None:
+            strays.append(directory / entry.name)
+        else:
+            files.append((base, directory / entry.name, entry.size))
+    if files and files[-1][2] == 0:
+        _, path, _ = files.pop()
+        if writable:
+            disk.remove(path)
+    if segment_size is None and files:
+        segment_size = files[0][2]
+    for _, path, size in files:
+        if size != segment_size:
+            raise StoreDamaged(path, f"the file has {size} bytes, a segment of this log {segment_size}")
+    for (base, path, size), (following, _, _) in pairwise(files):
+        if base + size != following:
+            missing = segment_name(PhysicalOffset(base + size))
+            raise StoreDamaged(
+                path, f"it is followed by {segment_name(following)}; segment {missing} is missing between them"
+            )
+    minimum = files[0][0] if files else PhysicalOffset(0)
+    return _Found(minimum, len(files), segment_size, tuple(strays))

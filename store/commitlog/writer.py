@@ -1,0 +1,172 @@
+"""The one writer of a commit log."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from store.commitlog.poison import Poison
+from store.commitlog.segments import SegmentList
+from store.disk.protocol import SegmentFile
+from store.errors import MessageTooLarge, OffsetOutOfRange, StoreDamaged
+from store.offsets import PhysicalOffset
+from store.record import encode_blank
+from store.record.layout import BLANK_SIZE
+
+PREFAULT_BYTES: Final = 1024 * 1024
+"""How far ahead pages are made writable: one call per MiB instead of one page fault per 4 KiB."""
+
+
+class CommitLogWriter:
+    """Puts records at the end of the log: `place` and `add` each of them, then `commit` or `discard` all.
+
+    Nothing reaches the log before `commit`, which writes once per segment touched and then publishes the new
+    `end`. Not thread-safe, but `end` may be read from any thread.
+
+    Everything from `end` on must be zero (`cut` sees to it): an old record behind the end would become valid
+    again as soon as a new one ends exactly where it begins.
+    """
+
+    def __init__(self, segments: SegmentList, end: PhysicalOffset, *, prefault: bool = False) -> None:
+        """Go on writing at `end`, within [minimum, end_of_files].
+
+        `prefault` makes pages writable ahead, which dirties them: for logs that are not flushed at each append.
+        Raises OffsetOutOfRange, and StoreDamaged when no blank fits behind `end`.
+        """
+        self.poison: Final = Poison()
+        self._segments = segments
+        self._prefault = prefault
+        self._segment: SegmentFile | None = None  # the segment being filled; None before the very first
+        self._base = end
+        self._limit = end  # where the segment being filled ends
+        if end < segments.end_of_files:
+            self._segment = segments.open_for_writing(end)
+            self._base = segments.base_of(end)
+            self._limit = PhysicalOffset(self._base + segments.segment_size)
+            if self._limit - end < BLANK_SIZE:
+                raise StoreDamaged(segments.path_of(end), f"the log ends at {end}, no blank fits behind it")
+        elif end > segments.end_of_files:
+            raise OffsetOutOfRange(f"the log cannot end at {end}: its files end at {segments.end_of_files}")
+        self._end = end
+        self._next = end  # where the next record goes
+        self._placed = 0  # the size that was asked for last
+        self._start = end  # where `_buffer` goes
+        self._buffer: list[bytes] = []
+        self._filled: list[tuple[SegmentFile, int, list[bytes]]] = []  # what goes to segments already left
+        self._rolled = False  # since the last commit or discard
+        self._published = (self._segment, self._base, self._limit)  # the segment of `_end`, for `discard`
+        self._prefaulted = end
+        self._look_ahead_at = end
+
+    @property
+    def end(self) -> PhysicalOffset:
+        """The first offset behind the last committed record. Everything below may be read."""
+        return self._end
+
+    def place(self, size: int) -> PhysicalOffset:
+        """Where a record of `size` bytes will lie; `add` must follow.
+
+        Moves on to the next segment when the record and a blank behind it do not fit any more. Raises
+        MessageTooLarge when no segment could hold it, StorePoisoned after a failed write or flush, OSError when
+        the next segment cannot be made (the same call may succeed later).
+        """
+        if self.poison.reason is not None:
+            self.poison.check()
+        if size + BLANK_SIZE > self._limit - self._next:
+            self._roll(size)
+        self._placed = size
+        return self._next
+
+    def add(self, record: bytes) -> None:
+        """Buffer the record at the place given last. Raises ValueError when its size is another."""
+        if len(record) != self._placed:
+            raise ValueError(f"place was asked for {self._placed} bytes, the record has {len(record)}")
+        self._placed = 0
+        self._buffer.append(record)
+        self._next = PhysicalOffset(self._next + len(record))
+
+    def commit(self) -> PhysicalOffset:
+        """Copy everything buffered into the mapped segments and publish the new end, which is returned.
+
+        It survives the death of the process from now on. Raises StorePoisoned; a write that failed half way is
+        not repeated.
+        """
+        if self.poison.reason is not None:
+            self.poison.check()
+        try:
+            if self._rolled:
+                self._leave_filled()
+            if self._next >= self._look_ahead_at:
+                self._look_ahead()
+            buffer = self._buffer
+            if buffer and self._segment is not None:
+                records = buffer[0] if len(buffer) == 1 else b"".join(buffer)
+                self._segment.write(self._start - self._base, records)
+                buffer.clear()
+        except OSError as cause:
+            raise self.poison.set("writing to the commit log", cause) from cause
+        self._start = self._end = self._next
+        return self._end
+
+    def discard(self) -> None:
+        """Forget what is buffered. A segment that was added meanwhile stays empty, to be filled later."""
+        self._buffer.clear()
+        self._filled.clear()
+        self._segment, self._base, self._limit = self._published
+        self._start = self._next = self._end
+        self._placed = 0
+        self._rolled = False
+
+    def close(self) -> None:
+        """Discard what is buffered and remove segments that hold nothing, as RocketMQ does at a clean stop.
+
+        Never the first one: its name is all that tells where the offsets go on. Raises OSError.
+        """
+        self.discard()
+        if self._segment is not None:
+            unused = self._end == self._base > self._segments.minimum
+            self._segments.remove_after(PhysicalOffset(self._base - 1) if unused else self._base)
+
+    def _roll(self, size: int) -> None:
+        segment_size = self._segments.segment_size
+        if size + BLANK_SIZE > segment_size:
+            raise MessageTooLarge(
+                f"a record of {size} bytes does not fit a segment of {segment_size}; "
+                f"at most {segment_size - BLANK_SIZE}"
+            )
+        base = self._limit
+        if base < self._segments.end_of_files:  # made before a crash or a discard, and never used
+            following = self._segments.open_for_writing(base)
+        else:
+            following = self._segments.append_segment()
+        if self._segment is not None:
+            self._buffer.append(encode_blank(self._limit - self._next))
+            self._filled.append((self._segment, self._start - self._base, self._buffer))
+        self._segment = following
+        self._base = self._start = self._next = base
+        self._limit = PhysicalOffset(base + segment_size)
+        self._buffer = []
+        self._rolled = True
+
+    def _leave_filled(self) -> None:
+        for segment, position, records in self._filled:
+            segment.write(position, b"".join(records))
+        self._filled.clear()
+        self._rolled = False
+        self._published = (self._segment, self._base, self._limit)
+        self._prefaulted = self._base
+        self._look_ahead_at = self._base
+
+    def _look_ahead(self) -> None:
+        """Prepare what the coming appends would otherwise wait for: pages, and the next segment."""
+        half = PhysicalOffset(self._base + self._segments.segment_size // 2)
+        self._look_ahead_at = half
+        if self._next >= half:
+            # Not sooner: a store that is hardly used takes the blocks of one segment, not of two.
+            self._look_ahead_at = self._limit
+            if self._limit == self._segments.end_of_files:
+                self._segments.prepare_next()
+        if self._prefault and self._segment is not None:
+            start = max(self._prefaulted, self._start)
+            self._prefaulted = PhysicalOffset(max(self._next, start) + PREFAULT_BYTES)
+            self._segment.prefault(start - self._base, self._prefaulted - start)
+            self._look_ahead_at = min(self._look_ahead_at, self._prefaulted)
