@@ -1,0 +1,42 @@
+"""RocketMQ's JSON text: JSON, except that integer keys of maps stand without quotes (`{0:12,1:9}`).
+
+Some releases quote them, so both are read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|([{,]\s*)(-?[0-9]+)(?=\s*:)', re.DOTALL | re.ASCII)
+"""A string, or a bare integer key with what stands before it.
+
+A string's closing quote is optional: were it required, text with a lost quote would be searched again from every
+later quote. Strings are matched first, so nothing inside one is taken for a key.
+"""
+
+
+class NotJson(ValueError):
+    """The text is neither JSON nor RocketMQ's form of it; the message says where it breaks."""
+
+
+def parse_json(text: bytes) -> dict[str, Any]:
+    """The object that the text holds, integer keys as text. Raises NotJson, also when it is no object."""
+    try:
+        value = json.loads(quote_integer_keys(text.decode()), strict=False)
+    except (ValueError, RecursionError) as cause:
+        raise NotJson(str(cause)) from cause
+    if not isinstance(value, dict):
+        raise NotJson("the text holds no object")
+    return value
+
+
+def quote_integer_keys(text: str) -> str:
+    """The text with its bare integer keys in quotes; nothing else changes. Linear in its length."""
+    return _TOKEN.sub(_quoted, text)
+
+
+def _quoted(token: re.Match[str]) -> str:
+    before, key = token.groups()
+    return token[0] if key is None else f'{before}"{key}"'

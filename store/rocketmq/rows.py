@@ -1,0 +1,188 @@
+"""RocketMQ's rows as ours: topics, subscription groups, consumer offsets.
+
+A row that makes no sense is passed over with a warning: the rest of the store must still open (rmq#9705).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from store.metadata import (
+    Backoff,
+    CustomizedBackoff,
+    ExponentialBackoff,
+    Group,
+    IllegalTopicName,
+    Permission,
+    Topic,
+    TopicType,
+    is_light_queue,
+    is_system_topic,
+)
+from store.metadata.groups import ATTEMPTS_MAX, backoff_fault
+from store.metadata.names import check_internal_topic_name
+from store.metadata.topics import SYSTEM_ATTRIBUTE
+from store.offsets import QueueId, QueueOffset
+from store.rocketmq.model import ConsumerOffset, Warnings
+from store.rocketmq.sources import Source
+
+TYPE_ATTRIBUTE: Final = "message.type"
+ORDER_ATTRIBUTE: Final = "order"
+"""Carries the `order` flag of RocketMQ's topic, which has no field of its own here."""
+
+INHERIT_BIT: Final = 1
+"""Permission of topics whose settings others are made from: the template, the cluster, the broker."""
+
+READ_WRITE_BITS: Final = 6
+REPLY_SUFFIX: Final = "_REPLY_TOPIC"
+OFFSET_MAX: Final = 2**63 - 1
+QUEUE_NUMBER_MAX: Final = 2**31 - 1
+
+_TYPES: Final = {each.value: each for each in TopicType} | {"unspecified": TopicType.MIXED}
+_UNSUPPORTED_ATTRIBUTES: Final = (("queue.type", "BatchCQ"), ("cleanup.policy", "COMPACTION"))
+
+
+class UnreadableRow(ValueError):
+    """The row cannot be what its table holds; the message says why."""
+
+
+def topics_of(source: Source, warnings: Warnings) -> Iterator[Topic]:
+    """The source's topics. The broker's own are kept and marked as such (`Topic.is_system`)."""
+    templates = {
+        name
+        for name, row in source.rows.items()
+        if isinstance(row, dict) and type(row.get("perm")) is int and row["perm"] & INHERIT_BIT
+    }
+    for name, row in source.rows.items():
+        try:
+            topic = topic_from(name, row, templates)
+        except (UnreadableRow, IllegalTopicName) as cause:
+            warnings.add(f"{source.name}: topic {name!r} was passed over: {cause}")
+            continue
+        if (row.get("attributes") or {}).get(TYPE_ATTRIBUTE, "NORMAL").lower() not in _TYPES:
+            warnings.add(f"{source.name}: topic {name!r} has an unknown {TYPE_ATTRIBUTE} and now takes all messages")
+        for attribute, value in _UNSUPPORTED_ATTRIBUTES:
+            if topic.attributes.get(attribute) == value:
+                warnings.add(f"{source.name}: topic {name!r} has {attribute}={value}, which has no effect here")
+        yield topic
+
+
+def topic_from(name: str, row: object, templates: set[str]) -> Topic:
+    """Raises UnreadableRow or IllegalTopicName.
+
+    A topic without `message.type` becomes MIXED: RocketMQ took every message for it.
+    """
+    fields = _fields(row)
+    check_internal_topic_name(name)
+    if is_light_queue(name):
+        raise UnreadableRow("light queues are no topics")
+    attributes = _texts(fields.get("attributes"))
+    type_name = attributes.pop(TYPE_ATTRIBUTE, "").lower()
+    if fields.get("order") is True:
+        attributes[ORDER_ATTRIBUTE] = "true"
+    own = name in templates or name.removesuffix(REPLY_SUFFIX) in templates
+    if own and not is_system_topic(name):
+        attributes[SYSTEM_ATTRIBUTE] = "true"
+    return Topic(
+        name,
+        _TYPES.get(type_name, TopicType.MIXED),
+        _integer(fields, "readQueueNums", 0, QUEUE_NUMBER_MAX),
+        _integer(fields, "writeQueueNums", 0, QUEUE_NUMBER_MAX),
+        Permission(_integer(fields, "perm", 0, QUEUE_NUMBER_MAX) & READ_WRITE_BITS),
+        attributes,
+    )
+
+
+def groups_of(source: Source, warnings: Warnings) -> Iterator[Group]:
+    """The source's subscription groups, RocketMQ's own ones too."""
+    for name, row in source.rows.items():
+        try:
+            group = group_from(name, row)
+        except UnreadableRow as cause:
+            warnings.add(f"{source.name}: group {name!r} was passed over: {cause}")
+            continue
+        fault = backoff_fault(group.backoff)
+        if fault is not None:
+            warnings.add(f"{source.name}: group {name!r} gets the default delays, its own are out of range: {fault}")
+            group = Group(name, group.fifo, group.max_attempts, group.enabled, CustomizedBackoff(), group.attributes)
+        yield group
+    for name in source.forbidden:
+        if source.forbidden[name]:
+            warnings.add(f"{source.name}: group {name!r} is barred from some topics, which has no effect here")
+
+
+def group_from(name: str, row: object) -> Group:
+    """Raises UnreadableRow. `retryMaxTimes` counts the deliveries after the first."""
+    fields = _fields(row)
+    if not name or not name.isprintable():
+        raise UnreadableRow("the name is blank or not printable")
+    retries = _integer(fields, "retryMaxTimes", -QUEUE_NUMBER_MAX, QUEUE_NUMBER_MAX)
+    return Group(
+        name,
+        fifo=fields.get("consumeMessageOrderly") is True,
+        max_attempts=min(max(retries, 0) + 1, ATTEMPTS_MAX),
+        enabled=fields.get("consumeEnable") is not False,
+        backoff=_backoff(fields.get("groupRetryPolicy")),
+        attributes=_texts(fields.get("attributes")),
+    )
+
+
+def offsets_of(source: Source, warnings: Warnings) -> Iterator[ConsumerOffset]:
+    """The source's consumer offsets: rows `topic@group` -> queue number -> next offset."""
+    for key, row in source.rows.items():
+        topic, separator, group = key.partition("@")
+        if not (topic and separator and group) or "@" in group:
+            warnings.add(f"{source.name}: offsets of {key!r} were passed over: not topic@group")
+            continue
+        if not isinstance(row, dict):
+            warnings.add(f"{source.name}: offsets of {key!r} were passed over: no map")
+            continue
+        for number, offset in row.items():
+            if not (number.isascii() and number.isdecimal() and int(number) <= QUEUE_NUMBER_MAX):
+                warnings.add(f"{source.name}: offset of {key!r}, queue {number!r}: no queue number")
+            elif type(offset) is not int or not 0 <= offset <= OFFSET_MAX:
+                warnings.add(f"{source.name}: offset of {key!r}, queue {number}: {offset!r} is no offset")
+            else:
+                yield ConsumerOffset(group, QueueId(topic, int(number)), QueueOffset(offset))
+
+
+def _backoff(policy: object) -> Backoff:
+    """As RocketMQ reads it: a policy without its own numbers is the default list."""
+    if isinstance(policy, dict):
+        exponential = policy.get("exponentialRetryPolicy")
+        customized = policy.get("customizedRetryPolicy")
+        if policy.get("type") == "EXPONENTIAL" and isinstance(exponential, dict):
+            default = ExponentialBackoff()
+            return ExponentialBackoff(
+                _integer(exponential, "initial", 0, OFFSET_MAX, default.initial_ms),
+                _integer(exponential, "max", 0, OFFSET_MAX, default.max_ms),
+                float(_integer(exponential, "multiplier", 0, OFFSET_MAX, int(default.multiplier))),
+            )
+        if policy.get("type") != "EXPONENTIAL" and isinstance(customized, dict):
+            delays = customized.get("next")
+            if not isinstance(delays, list) or not all(type(each) is int for each in delays):
+                raise UnreadableRow(f"customizedRetryPolicy.next is {delays!r}, not a list of integers")
+            return CustomizedBackoff(tuple(delays))
+    return CustomizedBackoff()
+
+
+def _fields(row: object) -> dict[str, Any]:
+    if not isinstance(row, dict):
+        raise UnreadableRow("no object")
+    return row
+
+
+def _integer(fields: dict[str, Any], name: str, least: int, most: int, default: int | None = None) -> int:
+    value = fields.get(name, default)
+    if type(value) is not int or not least <= value <= most:
+        raise UnreadableRow(f"{name} is {value!r}, not an integer of {least} to {most}")
+    return value
+
+
+def _texts(value: object) -> dict[str, str]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
+        raise UnreadableRow(f"attributes is {value!r}, not a map of texts")
+    return dict(value)
