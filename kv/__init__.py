@@ -1,20 +1,32 @@
 """Ordered key-value storage. `kv` knows nothing of topics, queues or messages.
 
-Public face of the package: other packages import from here, never from its modules.
+Public face of the package: other packages import from here. `kv.keys` (key fields) and `kv.memory` (an engine for
+tests) are imported as modules.
 """
 
+from kv.compaction import Filter, compact
 from kv.engine import Family, KeyRange, KeyValueEngine, Snapshot, WriteBatch
 from kv.errors import EngineClosed, EngineCorrupt, EngineLocked, EngineMissing, KvError
+from kv.options import CompactionStyle, Compression, FamilyOptions
+from kv.rocks import RocksEngine, list_families, write_table
 
 __all__ = [
+    "CompactionStyle",
+    "Compression",
     "EngineClosed",
     "EngineCorrupt",
     "EngineLocked",
     "EngineMissing",
     "Family",
+    "FamilyOptions",
+    "Filter",
     "KeyRange",
     "KeyValueEngine",
     "KvError",
+    "RocksEngine",
     "Snapshot",
     "WriteBatch",
+    "compact",
+    "list_families",
+    "write_table",
 ]

@@ -1,1 +1,17 @@
-"""."""
+"""Consume queues: the index of each (topic, queue) into the commit log.
+
+Public face of the package: other packages import from here.
+"""
+
+from store.consumequeue.engine import open_consume_queue_engine
+from store.consumequeue.file_reader import FileConsumeQueueReader
+from store.consumequeue.protocol import ConsumeQueueEntry, ConsumeQueueStore
+from store.consumequeue.rocks_store import RocksConsumeQueues
+
+__all__ = [
+    "ConsumeQueueEntry",
+    "ConsumeQueueStore",
+    "FileConsumeQueueReader",
+    "RocksConsumeQueues",
+    "open_consume_queue_engine",
+]

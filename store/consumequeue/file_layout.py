@@ -1,0 +1,49 @@
+"""Units of RocketMQ's consume queue files (docs/formats/consume-queue.md).
+
+    consumequeue/<topic>/<queue number>/<20 digits: position of the file's first byte in the queue>
+
+    bytes 0-7    i64  physical offset of the record
+    bytes 8-11   i32  size of the whole record
+    bytes 12-19  i64  tags code
+
+Big-endian. Unit k lies at byte 20 * k of the queue; its index is its queue offset. A unit of zeros was never
+written. A queue that began above 0 has filler units before its first one.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+UNIT: Final = Struct(">qiq")  # physical offset, record size, tags code
+UNIT_SIZE: Final = 20
+assert UNIT.size == UNIT_SIZE, "table and struct disagree"
+
+UNIT_DTYPE: Final = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+assert UNIT_DTYPE.itemsize == UNIT_SIZE, "table and dtype disagree"
+
+FILLER_SIZE: Final = 0x7FFFFFFF
+"""The size in a filler unit, (0, 2147483647, 0). No record can be so large."""
+
+Units = npt.NDArray[np.void]
+Mask = npt.NDArray[np.bool_]
+
+
+def units_in(view: memoryview) -> Units:
+    """The whole units of a file or a slice of it; reads nothing yet."""
+    return np.frombuffer(view, dtype=UNIT_DTYPE, count=len(view) // UNIT_SIZE)
+
+
+def written(units: Units) -> Mask:
+    """Which units were ever written, filler included."""
+    mask: Mask = (units["size"] > 0) & (units["physical_offset"] >= 0)
+    return mask
+
+
+def real(units: Units) -> Mask:
+    """Which units index a record. Filler does not, though RocketMQ's recovery counts it as if it did."""
+    mask: Mask = written(units) & (units["size"] != FILLER_SIZE)
+    return mask

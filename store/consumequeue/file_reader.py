@@ -1,0 +1,135 @@
+"""RocketMQ's consume queue files, for reading only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from store.consumequeue.file_layout import UNIT_SIZE, Units, real, units_in, written
+from store.consumequeue.protocol import ConsumeQueueEntry
+from store.disk.protocol import Disk, SegmentFile
+from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from store.paths import parse_segment_name
+
+UNITS_PER_STEP: Final = 4_096
+"""Looked at together. Files are sparse: pages behind the last unit should not be touched without need."""
+
+
+class _File(NamedTuple):
+    first: int
+    """Queue offset of its first unit."""
+    units: int
+    path: Path
+
+
+class FileConsumeQueueReader:
+    """The queues below one `consumequeue/` directory.
+
+    Names that are not RocketMQ's are passed over; so are the files of a RocksDB in the same directory (double
+    write). OSError passes through. Nothing is kept between calls, so a queue may grow meanwhile.
+    """
+
+    def __init__(self, disk: Disk, directory: Path) -> None:
+        self._disk = disk
+        self._directory = directory
+
+    def queues(self) -> Iterator[QueueId]:
+        """Every queue with at least one file, by topic name and number."""
+        for topic in self._disk.list_directory(self._directory):
+            if not topic.is_directory:
+                continue
+            folders = self._disk.list_directory(self._directory / topic.name)
+            numbers = sorted(int(each.name) for each in folders if each.is_directory and each.name.isdecimal())
+            for number in numbers:
+                queue = QueueId(topic.name, number)
+                if self._files(queue):
+                    yield queue
+
+    def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]:
+        """At most `limit` entries with offset >= start, ascending; filler and holes are passed over.
+
+        A unit's queue offset is its index. Entries below the log's minimum are not left out: see `bounds`.
+        """
+        files = self._files(queue)
+        maximum = self._maximum(files)
+        found: list[ConsumeQueueEntry] = []
+        for file in files:
+            if start >= file.first + file.units:
+                continue
+            with _Opened(self._disk, file) as units:
+                for begin in range(max(0, start - file.first), min(file.units, maximum - file.first), UNITS_PER_STEP):
+                    step = units[begin : min(begin + UNITS_PER_STEP, maximum - file.first)]
+                    indexes = np.flatnonzero(real(step))[: limit - len(found)]
+                    found += [_entry(file.first + begin + int(index), step[index]) for index in indexes]
+                    if len(found) >= limit:
+                        return found
+        return found
+
+    def bounds(self, queue: QueueId, minimum_physical_offset: PhysicalOffset) -> QueueBounds:
+        """First unit whose record the log still has, and next free index. Empty: both are the next free index."""
+        files = self._files(queue)
+        maximum = self._maximum(files)
+        for file in files:
+            with _Opened(self._disk, file) as units:
+                for begin in range(0, min(file.units, maximum - file.first), UNITS_PER_STEP):
+                    step = units[begin : begin + UNITS_PER_STEP]
+                    kept = real(step) & (step["physical_offset"] >= minimum_physical_offset)
+                    if kept.any():
+                        first = file.first + begin + int(kept.argmax())
+                        return QueueBounds(QueueOffset(min(first, maximum)), QueueOffset(maximum))
+        return QueueBounds(QueueOffset(maximum), QueueOffset(maximum))
+
+    def _maximum(self, files: list[_File]) -> int:
+        """The index behind the last written unit without a gap before it, as RocketMQ's recovery counts.
+
+        A last file without any unit was made just before a crash: the one before tells.
+        """
+        for file in reversed(files):
+            with _Opened(self._disk, file) as units:
+                count = _written_prefix(units)
+            if count:
+                return file.first + count
+        return files[0].first if files else 0
+
+    def _files(self, queue: QueueId) -> list[_File]:
+        directory = self._directory / queue.topic / str(queue.number)
+        files = []
+        for entry in self._disk.list_directory(directory):
+            base = parse_segment_name(entry.name)
+            if base is not None and not entry.is_directory and base % UNIT_SIZE == 0:
+                files.append(_File(base // UNIT_SIZE, entry.size // UNIT_SIZE, directory / entry.name))
+        return files
+
+
+class _Opened:
+    """The units of one file, mapped while the block runs."""
+
+    def __init__(self, disk: Disk, file: _File) -> None:
+        self._segment: SegmentFile = disk.open_segment(file.path, writable=False)
+
+    def __enter__(self) -> Units:
+        return units_in(self._segment.view())
+
+    def __exit__(self, *_: object) -> None:
+        self._segment.close()
+
+
+def _written_prefix(units: Units) -> int:
+    for begin in range(0, len(units), UNITS_PER_STEP):
+        gaps = ~written(units[begin : begin + UNITS_PER_STEP])
+        if gaps.any():
+            return begin + int(gaps.argmax())
+    return len(units)
+
+
+def _entry(at: int, unit: np.void) -> ConsumeQueueEntry:
+    return ConsumeQueueEntry(
+        QueueOffset(at),
+        PhysicalOffset(int(unit["physical_offset"])),
+        int(unit["size"]),
+        int(unit["tags_code"]),
+        None,
+    )

@@ -1,0 +1,132 @@
+"""Keys and values of consume queues in RocksDB, byte for byte RocketMQ's (docs/formats/consume-queue.md).
+
+All integers are big-endian and signed. Separator bytes: 01 between fields; 00 and 02 bound a range.
+
+    family `default`  key    i32 topic length, 01, topic, 01, i32 queue number, 01, i64 queue offset
+                      value  i64 physical offset, i32 record size, i64 tags code, i64 store timestamp in ms
+    family `offset`   key    i32 topic length, 01, topic, 01, `max` or `min`, 01, i32 queue number
+                      value  i64 physical offset, i64 queue offset      max: of the last entry, inclusive
+                      key    of the topic CHECKPOINT_TOPIC, `max`, queue number 0
+                      value  i64 end of what is dispatched, exclusive
+
+So one queue is one ascending run of keys, and the length of a value in `offset` tells bounds from the checkpoint.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final, NamedTuple
+
+from kv import KeyRange
+from store.offsets import PhysicalOffset, QueueId, QueueOffset
+
+UNITS_FAMILY: Final = "default"
+OFFSET_FAMILY: Final = "offset"
+
+CHECKPOINT_TOPIC: Final = "CHECKPOINT_TOPIC"
+"""No real topic can have this name: the maximum of its queue 0 is the checkpoint's key."""
+
+I32: Final = Struct(">i")
+I64: Final = Struct(">q")
+UNIT: Final = Struct(">qiqq")  # physical offset, record size, tags code, store timestamp
+BOUND: Final = Struct(">qq")  # physical offset, queue offset
+UNIT_SIZE: Final = 28
+BOUND_SIZE: Final = 16
+CHECKPOINT_SIZE: Final = 8
+assert UNIT.size == UNIT_SIZE, "table and struct disagree"
+assert BOUND.size == BOUND_SIZE, "table and struct disagree"
+assert I64.size == CHECKPOINT_SIZE, "table and struct disagree"
+
+_SEPARATOR: Final = b"\x01"
+_AFTER_SEPARATOR: Final = b"\x02"
+_MAX: Final = b"max"
+_MIN: Final = b"min"
+
+
+class StoredBound(NamedTuple):
+    """A minimum or maximum as stored: queue offset and physical offset of one entry."""
+
+    physical_offset: PhysicalOffset
+    queue_offset: QueueOffset
+
+
+def topic_prefix(topic: str) -> bytes:
+    """What all keys of the topic begin with, in both families."""
+    name = topic.encode()
+    return I32.pack(len(name)) + _SEPARATOR + name + _SEPARATOR
+
+
+def topic_range(topic: str) -> KeyRange:
+    """All keys of the topic, in both families."""
+    prefix = topic_prefix(topic)
+    return KeyRange(prefix, prefix[:-1] + _AFTER_SEPARATOR)
+
+
+def unit_prefix(queue: QueueId) -> bytes:
+    """What the keys of all units of the queue begin with; a packed queue offset completes it."""
+    return topic_prefix(queue.topic) + I32.pack(queue.number) + _SEPARATOR
+
+
+def unit_key(queue: QueueId, at: QueueOffset) -> bytes:
+    return unit_prefix(queue) + I64.pack(at)
+
+
+def units_end(prefix: bytes) -> bytes:
+    """The end, exclusive, of all units whose keys begin with this `unit_prefix`."""
+    return prefix[:-1] + _AFTER_SEPARATOR
+
+
+def maximum_key(queue: QueueId) -> bytes:
+    return topic_prefix(queue.topic) + _MAX + _SEPARATOR + I32.pack(queue.number)
+
+
+def minimum_key(queue: QueueId) -> bytes:
+    return topic_prefix(queue.topic) + _MIN + _SEPARATOR + I32.pack(queue.number)
+
+
+def minimum_key_beside(maximum: bytes) -> bytes:
+    """The key of the minimum of the queue whose `maximum_key` this is."""
+    marker = len(maximum) - I32.size - len(_SEPARATOR) - len(_MAX)
+    return maximum[:marker] + _MIN + maximum[marker + len(_MAX) :]
+
+
+CHECKPOINT_KEY: Final = maximum_key(QueueId(CHECKPOINT_TOPIC, 0))
+
+
+def maxima_range(topic: str) -> KeyRange:
+    """The maxima of all queues of the topic, ascending by queue number."""
+    prefix = topic_prefix(topic) + _MAX
+    return KeyRange(prefix + _SEPARATOR, prefix + _AFTER_SEPARATOR)
+
+
+def parse_unit_key(key: bytes) -> tuple[QueueId, QueueOffset]:
+    """Raises ValueError for a key that is none."""
+    topic, at = _parse_topic(key)
+    if len(key) != at + 13 or key[at + 4 : at + 5] != _SEPARATOR:
+        raise ValueError(f"no unit key: {key.hex()}")
+    return QueueId(topic, I32.unpack_from(key, at)[0]), QueueOffset(I64.unpack_from(key, at + 5)[0])
+
+
+def parse_maximum_key(key: bytes) -> QueueId | None:
+    """The queue whose maximum the key holds; None for a key of a minimum. Raises ValueError for another key.
+
+    The checkpoint's key looks like one; its value does not (see `BOUND_SIZE`).
+    """
+    topic, at = _parse_topic(key)
+    kind = key[at : at + 3]
+    if len(key) != at + 8 or key[at + 3 : at + 4] != _SEPARATOR or kind not in (_MAX, _MIN):
+        raise ValueError(f"no key of a maximum or minimum: {key.hex()}")
+    return QueueId(topic, I32.unpack_from(key, at + 4)[0]) if kind == _MAX else None
+
+
+def _parse_topic(key: bytes) -> tuple[str, int]:
+    length = I32.unpack_from(key)[0] if len(key) >= 6 else -1
+    at = 5 + length
+    if length < 0 or key[4:5] != _SEPARATOR or key[at : at + 1] != _SEPARATOR:
+        raise ValueError(f"no topic at the start of the key: {key.hex()}")
+    return key[5:at].decode(), at + 1
+
+
+def parse_bound(value: bytes) -> StoredBound:
+    physical_offset, queue_offset = BOUND.unpack(value)
+    return StoredBound(PhysicalOffset(physical_offset), QueueOffset(queue_offset))

@@ -1,0 +1,354 @@
+"""Consume queues over any ordered key-value engine, laid out as RocketMQ lays them out in RocksDB.
+
+Threads: one thread calls everything, except that `flush_entries` may run on another one beside it, and `flush` on
+another one while no put runs.
+
+State in memory is a bounded cache of per-queue keys and bounds; everything in it can be read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from kv import KeyRange, KeyValueEngine, WriteBatch
+from store.consumequeue.protocol import ConsumeQueueEntry
+from store.consumequeue.rocks_layout import (
+    BOUND,
+    BOUND_SIZE,
+    CHECKPOINT_KEY,
+    CHECKPOINT_TOPIC,
+    I64,
+    OFFSET_FAMILY,
+    UNIT,
+    UNITS_FAMILY,
+    StoredBound,
+    maxima_range,
+    maximum_key,
+    minimum_key,
+    minimum_key_beside,
+    parse_bound,
+    parse_maximum_key,
+    topic_range,
+    unit_prefix,
+    units_end,
+)
+from store.generations import GenerationCache
+from store.message import DispatchRequest
+from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+
+QUEUES_PER_BATCH: Final = 1_000
+"""How many queues a change of all queues takes into one batch: bounds its memory."""
+ENTRIES_FAMILIES: Final = (UNITS_FAMILY,)
+ALL_FAMILIES: Final = (UNITS_FAMILY, OFFSET_FAMILY)
+OFFSETS_FIRST: Final = (OFFSET_FAMILY, UNITS_FAMILY)
+
+_pack_offset: Final = I64.pack
+_pack_unit: Final = UNIT.pack
+_pack_bound: Final = BOUND.pack
+_unpack_unit: Final = UNIT.unpack
+_LAST_OF_KEY: Final = -I64.size
+
+
+class _Queue:
+    """What is known of one queue. `maximum` and `last_physical` are as stored; `first` is found when asked for."""
+
+    __slots__ = ("first", "last_physical", "maximum", "maximum_key", "prefix")
+
+    def __init__(self, queue: QueueId, stored: bytes | None) -> None:
+        self.prefix = unit_prefix(queue)
+        self.maximum_key = maximum_key(queue)
+        self.maximum = 0
+        self.last_physical = 0
+        if stored is not None:
+            self.last_physical, last = BOUND.unpack(stored)
+            self.maximum = last + 1
+        self.first: StoredBound | None = None
+
+
+class RocksConsumeQueues:
+    """See `store.consumequeue.protocol.ConsumeQueueStore`.
+
+    `cached_queues_max` bounds the cache, at about 500 bytes per queue. Engine errors (`kv.KvError`) pass through.
+    """
+
+    def __init__(
+        self,
+        engine: KeyValueEngine,
+        *,
+        minimum_physical_offset: PhysicalOffset,
+        cached_queues_max: int = 65_536,
+    ) -> None:
+        self._engine = engine
+        self._units = engine.family(UNITS_FAMILY)
+        self._offsets = engine.family(OFFSET_FAMILY)
+        self._minimum = minimum_physical_offset
+        self._cache: GenerationCache[tuple[str, int], _Queue] = GenerationCache(max(1, cached_queues_max // 2))
+
+    # -- writing
+
+    def put(self, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None:
+        batch = self._engine.batch()
+        last_of = self._put_units(batch, requests)
+        put_offset = batch.putter(self._offsets)
+        for queue, (queue_offset, physical_offset) in last_of.items():
+            # A repeated request may be behind what is stored: a maximum never goes back here.
+            if queue_offset + 1 >= queue.maximum:
+                put_offset(queue.maximum_key, _pack_bound(physical_offset, queue_offset))
+        put_offset(CHECKPOINT_KEY, _pack_offset(dispatched_up_to))
+        self._write(batch, last_of)
+
+    def put_missing(self, requests: Sequence[DispatchRequest]) -> None:
+        """Store entries of records from below the watermark, which stays. For a database that began in mid-log."""
+        batch = self._engine.batch()
+        last_of = self._put_units(batch, requests)
+        for queue, (queue_offset, physical_offset) in last_of.items():
+            if queue_offset + 1 >= queue.maximum:
+                batch.put(self._offsets, queue.maximum_key, _pack_bound(physical_offset, queue_offset))
+            queue.first = None
+        self._write(batch, last_of)
+
+    def _put_units(
+        self, batch: WriteBatch, requests: Sequence[DispatchRequest]
+    ) -> dict[_Queue, tuple[QueueOffset, PhysicalOffset]]:
+        """Add a unit per request and light queue. Returns the last entry of each queue touched."""
+        put_unit = batch.putter(self._units)
+        cached = self._cache.get
+        last_of: dict[_Queue, tuple[QueueOffset, PhysicalOffset]] = {}
+        for topic, number, queue_offset, physical_offset, size, tags_code, stored_ms, _, _, light_queues in requests:
+            unit = _pack_unit(physical_offset, size, tags_code, stored_ms)
+            queue = cached((topic, number)) or self._load(QueueId(topic, number))
+            put_unit(queue.prefix + _pack_offset(queue_offset), unit)
+            last_of[queue] = (queue_offset, physical_offset)
+            for name, light_offset in light_queues:
+                queue = cached((name, 0)) or self._load(QueueId(name, 0))
+                put_unit(queue.prefix + _pack_offset(light_offset), unit)
+                last_of[queue] = (light_offset, physical_offset)
+        return last_of
+
+    def _write(self, batch: WriteBatch, last_of: dict[_Queue, tuple[QueueOffset, PhysicalOffset]]) -> None:
+        self._engine.write(batch)
+        # Only now: after a failed write the cache still agrees with the database.
+        for queue, (queue_offset, physical_offset) in last_of.items():
+            if queue_offset + 1 >= queue.maximum:
+                queue.maximum = queue_offset + 1
+                queue.last_physical = physical_offset
+
+    # -- reading
+
+    def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]:
+        known = self._find(queue)
+        begin = max(start, self._first_offset(known))
+        if begin >= known.maximum:
+            return []
+        prefix = known.prefix
+        # Up to the stored maximum: RocketMQ leaves units above it behind when it truncates.
+        keys = KeyRange(prefix + _pack_offset(begin), prefix + _pack_offset(known.maximum))
+        return [_entry(key, value) for key, value in self._units.scan(keys, limit=limit)]
+
+    def last_entry_below(self, queue: QueueId, at: PhysicalOffset) -> ConsumeQueueEntry | None:
+        """The entry with the largest physical offset below `at`; None when the queue has none in the log."""
+        known = self._find(queue)
+        first = self._first_offset(known)
+        end = self._search(known, first, known.maximum, at)
+        keys = KeyRange(
+            known.prefix + _pack_offset(first),
+            known.prefix + _pack_offset(known.maximum if end is None else end.queue_offset),
+        )
+        found = self._units.scan(keys, limit=1, reverse=True)
+        return _entry(*found[0]) if found else None
+
+    def bounds(self, queue: QueueId) -> QueueBounds:
+        known = self._find(queue)
+        return QueueBounds(QueueOffset(self._first_offset(known)), QueueOffset(known.maximum))
+
+    def next_offset(self, queue: QueueId) -> QueueOffset:
+        return QueueOffset(self._find(queue).maximum)
+
+    def dispatched_up_to(self) -> PhysicalOffset | None:
+        value = self._offsets.get(CHECKPOINT_KEY)
+        return None if value is None else PhysicalOffset(I64.unpack(value)[0])
+
+    def queues(self, topic: str | None = None) -> Iterator[QueueId]:
+        keys = KeyRange(b"", None) if topic is None else maxima_range(topic)
+        for queue, _ in self._maxima(keys):
+            yield queue
+
+    # -- changes of many queues
+
+    def forget_minima(self) -> None:
+        """Remove all stored minima, so that each is found anew: for a database about to be completed downwards.
+
+        RocketMQ's double write stores a minimum above entries that `put_missing` will bring back.
+        """
+        batch = self._engine.batch()
+        for key, value in self._offsets.iterate(KeyRange(b"", None)):
+            if len(value) == BOUND_SIZE and parse_maximum_key(key) is None:
+                batch.delete(self._offsets, key)
+                batch = self._write_full(batch)
+        self._engine.write(batch)
+        self._forget_cached()
+
+    def delete_topic(self, topic: str) -> None:
+        """Two range deletes, which need not know the queues (rmq#9454). Durable with the next flush."""
+        _require_no_checkpoint(topic)
+        batch = self._engine.batch()
+        keys = topic_range(topic)
+        batch.delete_range(self._units, keys)
+        batch.delete_range(self._offsets, keys)
+        self._engine.write(batch)
+        of_topic = [cached for cached in self._cache.keys() if cached[0] == topic]  # noqa: SIM118 - no dict
+        for cached in of_topic:
+            self._cache.discard(cached)
+
+    def truncate(self, end: PhysicalOffset) -> None:
+        """Durable when it returns. Cut short by a crash, it is to be repeated: the watermark falls last.
+
+        The caller must not append to the log before: records that took the place of removed ones would be
+        taken for dispatched.
+        """
+        self.flush_entries()
+        batch = self._engine.batch()
+        for queue, last in self._maxima(KeyRange(b"", None)):
+            if last.physical_offset >= end:
+                self._truncate_queue(batch, queue, last, end)
+                batch = self._write_full(batch)
+        dispatched = self.dispatched_up_to()
+        if dispatched is not None and dispatched > end:
+            batch.put(self._offsets, CHECKPOINT_KEY, _pack_offset(end))
+        self._engine.write(batch)
+        self._forget_cached()
+        # Maxima first: units above a maximum are invisible, a maximum above its units would not tell them gone.
+        self._engine.flush(OFFSETS_FIRST)
+
+    def _truncate_queue(self, batch: WriteBatch, queue: QueueId, last: StoredBound, end: PhysicalOffset) -> None:
+        known = _Queue(queue, None)
+        prefix = known.prefix
+        cut = self._search(known, 0, last.queue_offset + 1, end)
+        first_gone = last.queue_offset if cut is None else cut.queue_offset
+        batch.delete_range(self._units, KeyRange(prefix + _pack_offset(first_gone), units_end(prefix)))
+        below = self._units.scan(
+            KeyRange(prefix + _pack_offset(0), prefix + _pack_offset(first_gone)), limit=1, reverse=True
+        )
+        if below:
+            kept = _entry(*below[0])
+            maximum = kept.queue_offset + 1
+            batch.put(self._offsets, known.maximum_key, _pack_bound(kept.physical_offset, kept.queue_offset))
+        elif first_gone > 0:
+            # All earlier units have expired: the queue is empty, but its numbering goes on.
+            maximum = first_gone
+            batch.put(self._offsets, known.maximum_key, _pack_bound(0, maximum - 1))
+        else:
+            maximum = 0
+            batch.delete(self._offsets, known.maximum_key)
+        stored = self._offsets.get(minimum_key(queue))
+        if stored is not None:
+            minimum = parse_bound(stored)
+            if minimum.queue_offset > maximum or minimum.physical_offset >= end:
+                batch.delete(self._offsets, minimum_key(queue))
+
+    def set_minimum_physical_offset(self, minimum: PhysicalOffset) -> None:
+        if minimum < self._minimum:
+            self._forget_cached()
+        self._minimum = minimum
+
+    # -- life
+
+    def flush_entries(self) -> None:
+        """Make the entries put so far durable; bounds and watermark follow with `flush`. May run beside puts.
+
+        The long part of a flush, done first so that dispatch need not stop for it. Whenever a crash comes, the
+        watermark on disk is never ahead of the entries on disk.
+        """
+        self._engine.flush(ENTRIES_FAMILIES)
+
+    def flush(self) -> None:
+        self._engine.flush(ALL_FAMILIES)
+
+    def close(self) -> None:
+        self._engine.close()
+
+    # -- inside
+
+    def _find(self, queue: QueueId) -> _Queue:
+        return self._cache.get(queue) or self._load(queue)
+
+    def _load(self, queue: QueueId) -> _Queue:
+        _require_no_checkpoint(queue.topic)
+        loaded = _Queue(queue, self._offsets.get(maximum_key(queue)))
+        if self._cache.is_full:
+            self._cache.rotate()
+        self._cache.put(queue, loaded)
+        return loaded
+
+    def _forget_cached(self) -> None:
+        self._cache.rotate()
+        self._cache.rotate()
+
+    def _write_full(self, batch: WriteBatch) -> WriteBatch:
+        """Write the batch when it is large enough; returns the one to go on with."""
+        if len(batch) < QUEUES_PER_BATCH:
+            return batch
+        self._engine.write(batch)
+        return self._engine.batch()
+
+    def _maxima(self, keys: KeyRange) -> Iterator[tuple[QueueId, StoredBound]]:
+        for key, value in self._offsets.iterate(keys):
+            if len(value) != BOUND_SIZE:
+                continue  # the checkpoint
+            queue = parse_maximum_key(key)
+            if queue is not None:
+                yield queue, parse_bound(value)
+
+    def _first_offset(self, queue: _Queue) -> int:
+        """The minimum now: the first entry whose record the log still has, else the maximum (an empty queue)."""
+        if queue.first is not None and queue.first.physical_offset >= self._minimum:
+            return queue.first.queue_offset
+        if queue.last_physical < self._minimum:
+            return queue.maximum
+        begin = self._stored_minimum(queue) if queue.first is None else queue.first.queue_offset
+        queue.first = self._search(queue, begin, queue.maximum, self._minimum)
+        return queue.maximum if queue.first is None else queue.first.queue_offset
+
+    def _stored_minimum(self, queue: _Queue) -> int:
+        """Where the search for the minimum begins: RocketMQ stores a minimum lazily, so often there is none."""
+        stored = self._offsets.get(minimum_key_beside(queue.maximum_key))
+        return 0 if stored is None else parse_bound(stored).queue_offset
+
+    def _search(self, queue: _Queue, begin: int, end: int, at_least: PhysicalOffset) -> StoredBound | None:
+        """The first unit of [begin, end) whose physical offset is `at_least` that; None when there is none.
+
+        Binary search over queue offsets; physical offsets ascend with them. Each step looks at the next unit
+        that exists, so holes (expired units, doubled light-queue names) are passed over.
+        """
+        found: StoredBound | None = None
+        middle = begin  # the first unit is the answer whenever nothing has expired
+        while begin < end:
+            unit = self._unit_at_or_after(queue, middle, end)
+            if unit is None:
+                end = middle
+            elif unit.physical_offset >= at_least:
+                found, end = unit, middle
+            else:
+                begin = unit.queue_offset + 1
+            middle = (begin + end) // 2
+        return found
+
+    def _unit_at_or_after(self, queue: _Queue, start: int, end: int) -> StoredBound | None:
+        keys = KeyRange(queue.prefix + _pack_offset(start), queue.prefix + _pack_offset(end))
+        found = self._units.scan(keys, limit=1)
+        if not found:
+            return None
+        entry = _entry(*found[0])
+        return StoredBound(entry.physical_offset, entry.queue_offset)
+
+
+def _entry(key: bytes, value: bytes) -> ConsumeQueueEntry:
+    physical_offset, size, tags_code, store_timestamp_ms = _unpack_unit(value)
+    queue_offset = QueueOffset(int.from_bytes(key[_LAST_OF_KEY:], "big"))
+    return ConsumeQueueEntry(queue_offset, PhysicalOffset(physical_offset), size, tags_code, store_timestamp_ms)
+
+
+def _require_no_checkpoint(topic: str) -> None:
+    if topic == CHECKPOINT_TOPIC:
+        raise ValueError(f"{CHECKPOINT_TOPIC} is the name of the dispatch checkpoint, not of a topic")
