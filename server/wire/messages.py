@@ -15,7 +15,7 @@ from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server.wire import reserved
 from server.wire.message_types import stored_message_type
 from server.wire.times import fill_ms, to_ms
-from server.wire.validate import has_control_character
+from server.wire.validate import CheckedMessage, has_control_character
 from store.message import Host, Message
 from store.record import StoredMessage, offset_message_id
 from store.record.properties import KEYS, TAGS, UNIQUE_KEY
@@ -50,7 +50,7 @@ def host_text(host: Host) -> str:
 
 
 def to_message(
-    message: definition.Message,
+    checked: CheckedMessage,
     *,
     topic: str,
     queue_number: int,
@@ -58,13 +58,12 @@ def to_message(
     store_host: Host,
     now_ms: int,
 ) -> Message:
-    """A message that passed `check_send`, as the store takes it in. `peer` is the sender's `ip:port`."""
+    """A checked message as the store takes it in, its properties included. `peer` is the sender's `ip:port`."""
+    message, kind, properties, keys = checked
     system = message.system_properties
-    properties = dict(message.user_properties)
     tag = system.tag
     if tag:
         properties[TAGS] = tag
-    keys = system.keys
     if keys:
         properties[KEYS] = " ".join(keys)
     properties[UNIQUE_KEY] = system.message_id
@@ -74,22 +73,8 @@ def to_message(
     born_host = system.born_host
     properties[reserved.BORN_HOST] = peer if not born_host or has_control_character(born_host) else born_host
     system_flag = COMPRESSED if system.body_encoding == definition.GZIP else 0
-    if system.message_type == definition.TRANSACTION:
-        properties[reserved.TRANSACTION] = "true"
-        system_flag |= TransactionState.PREPARED
-        if system.HasField("orphaned_transaction_recovery_duration"):
-            seconds = system.orphaned_transaction_recovery_duration.seconds
-            properties[reserved.TRANSACTION_RECOVERY_S] = str(seconds)
-    if system.HasField("delivery_timestamp"):
-        properties[reserved.DELIVER_AT_MS] = str(to_ms(system.delivery_timestamp))
-    message_group = system.message_group
-    if message_group:
-        properties[reserved.MESSAGE_GROUP] = message_group
-    if system.HasField("priority"):
-        properties[reserved.PRIORITY] = str(system.priority)
-    lite_topic = system.lite_topic
-    if lite_topic:
-        properties[reserved.LITE_TOPIC] = lite_topic
+    if kind != definition.NORMAL:
+        system_flag |= _add_special(properties, system)
     trace_context = system.trace_context
     if trace_context:
         properties[reserved.TRACE_CONTEXT] = trace_context
@@ -105,6 +90,26 @@ def to_message(
         store_host,
         system_flag=system_flag,
     )
+
+
+def _add_special(properties: dict[str, str], system: definition.SystemProperties) -> int:
+    """Add what only messages that are not NORMAL have; returns the bits it adds to the system flag."""
+    bits = 0
+    if system.message_type == definition.TRANSACTION:
+        properties[reserved.TRANSACTION] = "true"
+        bits = TransactionState.PREPARED
+        if system.HasField("orphaned_transaction_recovery_duration"):
+            seconds = system.orphaned_transaction_recovery_duration.seconds
+            properties[reserved.TRANSACTION_RECOVERY_S] = str(seconds)
+    if system.HasField("delivery_timestamp"):
+        properties[reserved.DELIVER_AT_MS] = str(to_ms(system.delivery_timestamp))
+    if system.message_group:
+        properties[reserved.MESSAGE_GROUP] = system.message_group
+    if system.HasField("priority"):
+        properties[reserved.PRIORITY] = str(system.priority)
+    if system.lite_topic:
+        properties[reserved.LITE_TOPIC] = system.lite_topic
+    return bits
 
 
 def fill_message(
@@ -151,8 +156,9 @@ def fill_message(
     if not properties.keys().isdisjoint(_RARE):
         _fill_rare(system, properties)
     user_properties = target.user_properties
-    for name in properties.keys() - reserved.RESERVED_PROPERTIES:
-        user_properties[name] = properties[name]
+    for name, value in properties.items():
+        if name not in reserved.RESERVED_PROPERTIES:
+            user_properties[name] = value
 
 
 _RARE: Final = frozenset(

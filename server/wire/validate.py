@@ -6,6 +6,7 @@ The order of the checks is the protocol's: the first rule broken decides the cod
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -26,11 +27,20 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _LITE_TOPIC: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
+class CheckedMessage(NamedTuple):
+    """A message within the limits. What had to be copied out of protobuf to be checked is kept for the store."""
+
+    message: definition.Message
+    type: definition.MessageType
+    user_properties: dict[str, str]
+    keys: list[str]
+
+
 class CheckedSend(NamedTuple):
-    """The one topic of a send and the type of each of its messages."""
+    """The messages of a send and their one topic."""
 
     topic: str
-    types: list[definition.MessageType]
+    messages: list[CheckedMessage]
 
 
 class ReceiveTerms(NamedTuple):
@@ -86,7 +96,7 @@ def has_control_character(text: str) -> bool:
 
 def check_send(request: service.SendMessageRequest, limits: WireLimits, now_ms: int) -> CheckedSend:
     """Everything about a send that can be told without knowing its topic's settings."""
-    messages = request.messages
+    messages = request.messages[:]
     if not messages:
         raise Refused(definition.MESSAGE_CORRUPTED, "the request holds no message")
     topic = messages[0].topic.name
@@ -96,7 +106,7 @@ def check_send(request: service.SendMessageRequest, limits: WireLimits, now_ms: 
     return CheckedSend(topic, [_check_message(each, limits, now_ms) for each in messages])
 
 
-def _check_message(message: definition.Message, limits: WireLimits, now_ms: int) -> definition.MessageType:
+def _check_message(message: definition.Message, limits: WireLimits, now_ms: int) -> CheckedMessage:
     body_size = len(message.body)
     if body_size > limits.body_size_max:
         raise Refused(
@@ -105,17 +115,66 @@ def _check_message(message: definition.Message, limits: WireLimits, now_ms: int)
         )
     if not body_size and not limits.accept_empty_body:
         raise Refused(definition.MESSAGE_BODY_EMPTY, "the body is empty")
-    properties = message.system_properties
-    _check_labels(message, properties, limits)
-    message_id = properties.message_id
+    system = message.system_properties
+    user_properties = _checked_user_properties(message, limits)
+    keys = system.keys[:]
+    _check_labels(user_properties, system.tag, keys, limits)
+    message_id = system.message_id
     if not message_id.strip() or has_control_character(message_id):
         raise Refused(definition.ILLEGAL_MESSAGE_ID, "the message id is blank or holds a control character")
-    kind = derive_message_type(properties)
-    if kind == definition.TRANSACTION:
-        _check_transaction(properties, limits)
-    if properties.HasField("delivery_timestamp"):
-        _check_delivery_time(properties, limits, now_ms)
-    message_group = properties.message_group
+    kind = derive_message_type(system)
+    if kind != definition.NORMAL:
+        _check_special(system, limits, now_ms)
+    if has_control_character(system.trace_context):
+        raise Refused(definition.BAD_REQUEST, "the trace context holds a control character")
+    return CheckedMessage(message, kind, user_properties, keys)
+
+
+def _checked_user_properties(message: definition.Message, limits: WireLimits) -> dict[str, str]:
+    found = message.user_properties
+    count = len(found)
+    if not count:
+        return {}
+    if count > limits.user_properties_max:
+        raise Refused(
+            definition.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"{count} user properties, at most {limits.user_properties_max} are allowed",
+        )
+    # three times as fast as dict(found)
+    properties = {name: found[name] for name in found}
+    if not RESERVED_PROPERTIES.isdisjoint(properties) or "" in properties:
+        _refuse_names(properties)
+    for name, value in properties.items():
+        if not (name.isprintable() and value.isprintable()) and _CONTROL.search(name + value):
+            raise Refused(definition.ILLEGAL_MESSAGE_PROPERTY_KEY, "a user property holds a control character")
+        if name.startswith(RESERVED_PREFIX):
+            _refuse_names(properties)
+    return properties
+
+
+def _check_labels(user_properties: dict[str, str], tag: str, keys: list[str], limits: WireLimits) -> None:
+    """Tag and keys, and the size they share with user properties."""
+    if tag and (not tag.strip() or "|" in tag or has_control_character(tag)):
+        raise Refused(definition.ILLEGAL_MESSAGE_TAG, "the tag is blank or holds a vertical bar or a control character")
+    for key in keys:
+        if key and (not key.strip() or has_control_character(key)):
+            raise Refused(definition.ILLEGAL_MESSAGE_KEY, "a key is blank or holds a control character")
+    text = "".join([tag, *keys, *user_properties, *user_properties.values()])
+    size = len(text) if text.isascii() else len(text.encode())
+    if size > limits.user_properties_size_max:
+        raise Refused(
+            definition.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"user properties, tag and keys have {size} bytes, at most {limits.user_properties_size_max} are allowed",
+        )
+
+
+def _check_special(system: definition.SystemProperties, limits: WireLimits, now_ms: int) -> None:
+    """What only messages that are not NORMAL can have."""
+    if system.message_type == definition.TRANSACTION:
+        _check_transaction(system, limits)
+    if system.HasField("delivery_timestamp"):
+        _check_delivery_time(system, limits, now_ms)
+    message_group = system.message_group
     if message_group and (
         not message_group.strip()
         or len(message_group.encode()) > limits.message_group_size_max
@@ -126,50 +185,13 @@ def _check_message(message: definition.Message, limits: WireLimits, now_ms: int)
             "the message group is blank, holds a control character or has more than "
             f"{limits.message_group_size_max} bytes",
         )
-    if properties.lite_topic:
-        check_lite_topic(properties.lite_topic, limits)
-    if properties.priority < 0:
-        raise Refused(definition.BAD_REQUEST, f"the priority is negative: {properties.priority}")
-    if has_control_character(properties.trace_context):
-        raise Refused(definition.BAD_REQUEST, "the trace context holds a control character")
-    return kind
+    if system.lite_topic:
+        check_lite_topic(system.lite_topic, limits)
+    if system.priority < 0:
+        raise Refused(definition.BAD_REQUEST, f"the priority is negative: {system.priority}")
 
 
-def _check_labels(message: definition.Message, properties: definition.SystemProperties, limits: WireLimits) -> None:
-    """User properties, tag and keys, which also share one limit on their size."""
-    user_properties = message.user_properties
-    count = len(user_properties)
-    text = ""
-    if count:
-        if count > limits.user_properties_max:
-            raise Refused(
-                definition.MESSAGE_PROPERTIES_TOO_LARGE,
-                f"{count} user properties, at most {limits.user_properties_max} are allowed",
-            )
-        names = list(user_properties)
-        text = "".join([*names, *[user_properties[name] for name in names]])
-        if not RESERVED_PROPERTIES.isdisjoint(names) or RESERVED_PREFIX in text or "" in names:
-            _refuse_names(names)
-        if has_control_character(text):
-            raise Refused(definition.ILLEGAL_MESSAGE_PROPERTY_KEY, "a user property holds a control character")
-    tag = properties.tag
-    if tag and (not tag.strip() or "|" in tag or has_control_character(tag)):
-        raise Refused(definition.ILLEGAL_MESSAGE_TAG, "the tag is blank or holds a vertical bar or a control character")
-    keys = properties.keys
-    if keys:
-        for key in keys:
-            if key and (not key.strip() or has_control_character(key)):
-                raise Refused(definition.ILLEGAL_MESSAGE_KEY, "a key is blank or holds a control character")
-        text += "".join(keys)
-    size = len((text + tag).encode())
-    if size > limits.user_properties_size_max:
-        raise Refused(
-            definition.MESSAGE_PROPERTIES_TOO_LARGE,
-            f"user properties, tag and keys have {size} bytes, at most {limits.user_properties_size_max} are allowed",
-        )
-
-
-def _refuse_names(names: list[str]) -> None:
+def _refuse_names(names: Iterable[str]) -> None:
     for name in names:
         if not name:
             raise Refused(definition.ILLEGAL_MESSAGE_PROPERTY_KEY, "a user property has no name")

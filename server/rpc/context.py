@@ -1,0 +1,132 @@
+"""What every call has in common: who calls, and how errors become answers.
+
+Each handler made here answers whatever happens: an error raised while serving becomes the status of an ordinary
+answer, since clients take any other gRPC status than OK for a broken network and send the same again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol, TypeVar
+
+import structlog
+from google.protobuf.message import Message
+
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server.clients import ClientRegistry
+from server.front.contract import Call, MessageHandler
+from server.wire.status import Refused, fill_status, is_expected
+
+CLIENT_ID: Final = "x-mq-client-id"
+CLIENT_VERSION: Final = "x-mq-client-version"
+CLIENT_ID_SIZE_MAX: Final = 1024
+"""Bytes. Libraries use up to a few hundred; the registry keeps ids, so they must end somewhere."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Answer(Protocol):
+    """A response message: all of them begin with a status."""
+
+    @property
+    def status(self) -> definition.Status: ...
+
+    def SerializeToString(self) -> bytes: ...
+
+
+RequestT = TypeVar("RequestT", bound=Message)
+AnswerT = TypeVar("AnswerT", bound=Answer)
+
+
+def client_id_of(call: Call) -> str:
+    """The caller's id. Raises Refused (CLIENT_ID_REQUIRED) when the header is missing or blank."""
+    client_id = call.metadata().get(CLIENT_ID, "")
+    if not client_id.strip():
+        raise Refused(definition.CLIENT_ID_REQUIRED, f"the header {CLIENT_ID} is missing or blank")
+    if len(client_id) > CLIENT_ID_SIZE_MAX:
+        raise Refused(definition.BAD_REQUEST, f"the header {CLIENT_ID} has more than {CLIENT_ID_SIZE_MAX} characters")
+    return client_id
+
+
+class Edge:
+    """Makes handlers for a front out of functions that take a parsed request and raise errors.
+
+    A function gets the call, the client's id and the request. It may return the response, or None to answer
+    the call later; then it uses `refuse_unary` or `refuse_stream` for errors of its own.
+    """
+
+    def __init__(self, clients: ClientRegistry) -> None:
+        self._clients = clients
+
+    def caller(self, call: Call) -> str:
+        """The caller's id, and a sign of life of that client. Raises Refused."""
+        client_id = client_id_of(call)
+        self._clients.touch(client_id)
+        return client_id
+
+    def unary(
+        self,
+        request_type: type[RequestT],
+        answer_type: type[AnswerT],
+        serve: Callable[[Call, str, RequestT], AnswerT | None],
+    ) -> MessageHandler:
+        """A handler of one request and one response."""
+
+        def handler(call: Call, body: bytes) -> None:
+            try:
+                # before the parsing: who does not say who he is gets no other answer
+                client_id = self.caller(call)
+                answer = serve(call, client_id, request_type.FromString(body))
+                if answer is not None:
+                    call.reply(answer.SerializeToString())
+            except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the client gets an answer
+                refuse_unary(call, answer_type, error)
+
+        return handler
+
+    def server_stream(
+        self,
+        request_type: type[RequestT],
+        answer_type: type[AnswerT],
+        serve: Callable[[Call, str, RequestT], None],
+        last_item: Callable[[], bytes] | None = None,
+    ) -> MessageHandler:
+        """A handler of one request and a stream of answers, which `serve` sends and finishes.
+
+        An error becomes a status item, followed by `last_item()` where the stream must end with one.
+        """
+
+        def handler(call: Call, body: bytes) -> None:
+            try:
+                serve(call, self.caller(call), request_type.FromString(body))
+            except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the client gets an answer
+                refuse_stream(call, answer_type, error, last_item)
+
+        return handler
+
+
+def refuse_unary(call: Call, answer_type: type[AnswerT], error: Exception) -> None:
+    """Answer with the error as status. Unexpected errors are logged with their traceback."""
+    report(call, error)
+    answer = answer_type()
+    fill_status(answer.status, error)
+    call.reply(answer.SerializeToString())
+
+
+def refuse_stream(
+    call: Call, answer_type: type[AnswerT], error: Exception, last_item: Callable[[], bytes] | None = None
+) -> None:
+    """End a stream with the error as status item. Unexpected errors are logged with their traceback."""
+    report(call, error)
+    answer = answer_type()
+    fill_status(answer.status, error)
+    call.send(answer.SerializeToString())
+    if last_item is not None:
+        call.send(last_item())
+    call.finish()
+
+
+def report(call: Call, error: Exception) -> None:
+    """Log an error that is a fault of the broker; those of clients are theirs to see."""
+    if not is_expected(error):
+        _log.error("call failed", path=call.path, peer=call.peer, exc_info=error)

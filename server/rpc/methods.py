@@ -1,0 +1,32 @@
+"""All calls of the messaging service by their full path, for a front to serve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server.front.contract import Method, Methods
+
+_SERVICE: Final = service.DESCRIPTOR.services_by_name["MessagingService"]
+METHOD_NAMES: Final = frozenset(_SERVICE.methods_by_name)
+
+
+def messaging_methods(*parts: Mapping[str, Method]) -> Methods:
+    """Join the services' methods (by short name) into those of the whole service (by full path).
+
+    Raises ValueError unless the parts hold every method of the protocol exactly once, streaming as it says.
+    """
+    names = [name for part in parts for name in part]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice or set(names) != METHOD_NAMES:
+        raise ValueError(
+            f"methods served twice: {sorted(twice)}, not at all: {sorted(METHOD_NAMES - set(names))}, "
+            f"unknown: {sorted(set(names) - METHOD_NAMES)}"
+        )
+    methods = {name: method for part in parts for name, method in part.items()}
+    for name, method in methods.items():
+        descriptor = _SERVICE.methods_by_name[name]
+        if (method.streaming_in, method.streaming_out) != (descriptor.client_streaming, descriptor.server_streaming):
+            raise ValueError(f"{name} does not stream as the protocol says")
+    return {f"/{_SERVICE.full_name}/{name}": method for name, method in methods.items()}

@@ -1,0 +1,135 @@
+"""QueryRoute and QueryAssignment: which queues there are, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server.clients import ClientKind, ClientRegistry
+from server.front.contract import Call, Method
+from server.metadata import Directory
+from server.routing import Address, BrokerIdentity, assigned_queues, route_queues
+from server.rpc.context import Edge
+from server.wire.message_types import ACCEPTED_TYPES
+from server.wire.status import Refused, fill_ok
+from server.wire.validate import check_group, check_topic
+from store.metadata.topics import READ_WRITE, Permission, Topic
+
+ANY_QUEUE: Final = -1
+"""How the protocol writes "any queue of this broker" in an assignment."""
+
+MASTER: Final = 0
+"""The broker id of a broker that takes writes."""
+
+ADDRESSES_MAX: Final = 16
+HOST_SIZE_MAX: Final = 255
+NAMESPACE_SIZE_MAX: Final = 255
+# what a request holds is repeated for every queue of the answer, so it must not be large
+
+_PERMISSIONS: Final[Mapping[Permission, definition.Permission]] = {
+    Permission(0): definition.NONE,
+    Permission.READ: definition.READ,
+    Permission.WRITE: definition.WRITE,
+    READ_WRITE: definition.READ_WRITE,
+}
+_SCHEMES: Final[Mapping[int | None, definition.AddressScheme]] = {
+    4: definition.IPv4,
+    6: definition.IPv6,
+    None: definition.DOMAIN_NAME,
+}
+
+
+class RouteService:
+    def __init__(self, edge: Edge, clients: ClientRegistry, directory: Directory, broker: BrokerIdentity) -> None:
+        self._edge = edge
+        self._clients = clients
+        self._directory = directory
+        self._broker = broker
+
+    def methods(self) -> dict[str, Method]:
+        unary = self._edge.unary
+        return {
+            "QueryRoute": Method(unary(service.QueryRouteRequest, service.QueryRouteResponse, self._query_route)),
+            "QueryAssignment": Method(
+                unary(service.QueryAssignmentRequest, service.QueryAssignmentResponse, self._query_assignment)
+            ),
+        }
+
+    def _query_route(
+        self, _call: Call, client_id: str, request: service.QueryRouteRequest
+    ) -> service.QueryRouteResponse:
+        _check_resource(request.topic)
+        topic = self._topic_for(client_id, request.topic.name)
+        broker = self._broker_at(request.endpoints)
+        response = service.QueryRouteResponse()
+        fill_ok(response.status)
+        accepted = ACCEPTED_TYPES[topic.type]
+        for number, permission in route_queues(topic):
+            response.message_queues.add(
+                topic=request.topic,
+                id=number,
+                permission=_PERMISSIONS[permission],
+                broker=broker,
+                accept_message_types=accepted,
+            )
+        return response
+
+    def _topic_for(self, client_id: str, name: str) -> Topic:
+        """Only who may be about to send makes a topic by asking (server/metadata.py)."""
+        settings = self._clients.find(client_id)
+        if settings is None or settings.kind is ClientKind.PRODUCER:
+            return self._directory.topic_to_send(name)
+        return self._directory.topic(name)
+
+    def _query_assignment(
+        self, _call: Call, _client_id: str, request: service.QueryAssignmentRequest
+    ) -> service.QueryAssignmentResponse:
+        _check_resource(request.topic)
+        check_group(request.group.name)
+        topic = self._directory.topic(request.topic.name)
+        numbers = assigned_queues(topic, self._directory.group(request.group.name))
+        broker = self._broker_at(request.endpoints)
+        response = service.QueryAssignmentResponse()
+        fill_ok(response.status)
+        for number in numbers:
+            queue = response.assignments.add().message_queue
+            queue.topic.CopyFrom(request.topic)
+            queue.id = ANY_QUEUE if number is None else number
+            queue.permission = _PERMISSIONS[topic.permission]
+            queue.broker.CopyFrom(broker)
+            queue.accept_message_types.extend(ACCEPTED_TYPES[topic.type])
+        return response
+
+    def _broker_at(self, dialled: definition.Endpoints) -> definition.Broker:
+        """The broker, reachable where it advertises itself or else where the client dialled."""
+        broker = definition.Broker(name=self._broker.name, id=MASTER)
+        if self._broker.advertise is not None:
+            _fill_endpoints(broker.endpoints, self._broker.advertise)
+        elif dialled.addresses:
+            _check_endpoints(dialled)
+            broker.endpoints.CopyFrom(dialled)
+        else:
+            _fill_endpoints(broker.endpoints, self._broker.listen)
+        return broker
+
+
+def _fill_endpoints(endpoints: definition.Endpoints, address: Address) -> None:
+    endpoints.scheme = _SCHEMES[address.ip_version]
+    endpoints.addresses.add(host=address.host, port=address.port)
+
+
+def _check_resource(topic: definition.Resource) -> None:
+    check_topic(topic.name)
+    if len(topic.resource_namespace) > NAMESPACE_SIZE_MAX:
+        raise Refused(definition.ILLEGAL_TOPIC, f"the namespace has more than {NAMESPACE_SIZE_MAX} characters")
+
+
+def _check_endpoints(endpoints: definition.Endpoints) -> None:
+    addresses = endpoints.addresses[:]
+    if len(addresses) > ADDRESSES_MAX or any(len(each.host) > HOST_SIZE_MAX for each in addresses):
+        raise Refused(
+            definition.ILLEGAL_ACCESS_POINT,
+            f"endpoints of more than {ADDRESSES_MAX} addresses or with a host of more than {HOST_SIZE_MAX} characters",
+        )

@@ -1,0 +1,61 @@
+"""Heartbeat and NotifyClientTermination: the life of a client between its telemetry streams."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server.clients import ClientKind, ClientRegistry, ClientSettings
+from server.front.contract import Call, Method
+from server.rpc.context import Edge
+from server.wire.status import Refused, fill_ok
+from server.wire.validate import check_group
+
+_WITHOUT_HEARTBEAT: Final = frozenset({ClientKind.PULL_CONSUMER})
+
+
+class SessionService:
+    def __init__(self, edge: Edge, clients: ClientRegistry) -> None:
+        self._edge = edge
+        self._clients = clients
+
+    def methods(self) -> dict[str, Method]:
+        unary = self._edge.unary
+        return {
+            "Heartbeat": Method(unary(service.HeartbeatRequest, service.HeartbeatResponse, self._heartbeat)),
+            "NotifyClientTermination": Method(
+                unary(
+                    service.NotifyClientTerminationRequest,
+                    service.NotifyClientTerminationResponse,
+                    self._notify_client_termination,
+                )
+            ),
+        }
+
+    def _heartbeat(self, _call: Call, client_id: str, request: service.HeartbeatRequest) -> service.HeartbeatResponse:
+        """A sign of life, which every call is; this one also tells a client whether the broker knows it."""
+        settings = self._settings(client_id)
+        if settings.kind in _WITHOUT_HEARTBEAT:
+            raise Refused(definition.UNRECOGNIZED_CLIENT_TYPE, f"a {settings.kind.value} sends no heartbeats")
+        if settings.kind is not ClientKind.PRODUCER:
+            check_group(request.group.name)
+        response = service.HeartbeatResponse()
+        fill_ok(response.status)
+        return response
+
+    def _notify_client_termination(
+        self, _call: Call, client_id: str, request: service.NotifyClientTerminationRequest
+    ) -> service.NotifyClientTerminationResponse:
+        if self._settings(client_id).kind is not ClientKind.PRODUCER:
+            check_group(request.group.name)
+        self._clients.terminate(client_id)
+        response = service.NotifyClientTerminationResponse()
+        fill_ok(response.status)
+        return response
+
+    def _settings(self, client_id: str) -> ClientSettings:
+        settings = self._clients.find(client_id)
+        if settings is None:
+            raise Refused(definition.UNRECOGNIZED_CLIENT_TYPE, "the client has not sent its settings")
+        return settings
