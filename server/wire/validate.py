@@ -42,6 +42,10 @@ class CheckedSend(NamedTuple):
     topic: str
     messages: list[CheckedMessage]
 
+    @property
+    def types(self) -> list[definition.MessageType]:
+        return [each.type for each in self.messages]
+
 
 class ReceiveTerms(NamedTuple):
     """What a receive asks for, limits applied.
