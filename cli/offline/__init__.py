@@ -1,0 +1,17 @@
+"""Commands over a store directory that no broker runs on. They read, and change nothing."""
+
+from __future__ import annotations
+
+import typer
+
+from cli.offline.decode import decode
+from cli.offline.queues import queues, units
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to `quarry`."""
+    for command in (decode, queues, units):
+        app.command()(command)
+
+
+__all__ = ["register"]

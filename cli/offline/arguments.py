@@ -1,0 +1,65 @@
+"""Arguments and options that several offline commands share, and how these commands end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from kv import EngineCorrupt, KvError
+from store.disk import PosixDisk
+from store.errors import BrokerError, StoreDamaged
+from store.offline import OfflineStore, QueueSource
+
+Store = Annotated[Path, typer.Argument(metavar="STORE", help="Store directory: the one that holds commitlog/.")]
+Topic = Annotated[str, typer.Option("--topic", help="Name of the topic.")]
+Queue = Annotated[int, typer.Option("--queue", min=0, help="Number of the queue.")]
+Source = Annotated[
+    QueueSource | None,
+    typer.Option("--source", help="Where to read the queues. Default: what a broker would read.", show_default=False),
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
+
+
+class Exit(IntEnum):
+    """Exit codes of every command."""
+
+    FINE = 0
+    FINDING = 1
+    COULD_NOT_RUN = 2
+
+
+@contextmanager
+def opened(store: Path) -> Iterator[OfflineStore]:
+    """The store, open while the block runs. Errors become one line on stderr and an exit code.
+
+    Damage is a finding; everything else (no store, locked, unreadable, no such queue) means that the command could
+    not run.
+    """
+    try:
+        with OfflineStore.open(PosixDisk(), store) as open_store:
+            yield open_store
+    except (StoreDamaged, EngineCorrupt) as damage:
+        end(Exit.FINDING, _line(store, str(damage)))
+    except BrokenPipeError:
+        raise  # of our own output: typer knows what to do
+    except (BrokerError, KvError) as error:
+        end(Exit.COULD_NOT_RUN, _line(store, str(error)))
+    except OSError as error:
+        end(Exit.COULD_NOT_RUN, _line(store, f"{error.filename or store}: {error.strerror or error}"))
+
+
+def end(code: Exit, line: str) -> NoReturn:
+    """Leave the command with a line on stderr."""
+    typer.echo(line, err=True)
+    raise typer.Exit(code)
+
+
+def _line(store: Path, text: str) -> str:
+    """One line that names the store, or a file in it."""
+    line = " ".join(text.split())
+    return line if str(store) in line else f"{store}: {line}"

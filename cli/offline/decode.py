@@ -1,0 +1,76 @@
+"""`quarry decode`: records of the commit log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Annotated
+
+import typer
+
+from cli.offline.arguments import Exit, Json, Store, end, opened
+from cli.offline.record_text import json_line, record_fields, record_lines
+from store.offline import OfflineStore
+from store.offsets import PhysicalOffset, QueueId, QueueOffset
+from store.record import Blank, Corrupt, EndOfData, StoredMessage, Torn
+
+Found = StoredMessage | Blank | Torn | Corrupt
+
+
+def decode(
+    store: Store,
+    *,
+    at: Annotated[
+        int | None,
+        typer.Option("--at", min=0, metavar="PHY", help="Begin at this physical offset, where a record begins."),
+    ] = None,
+    topic: Annotated[str | None, typer.Option("--topic", help="With --queue and --offset: look up an entry.")] = None,
+    queue: Annotated[int | None, typer.Option("--queue", min=0, help="Number of the queue.")] = None,
+    offset: Annotated[int | None, typer.Option("--offset", min=0, help="Queue offset of the entry.")] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", min=1, help="At most so many. Default: all; with --offset: 1.", show_default=False),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show records of the commit log, every check made.
+
+    Without --topic: everything in log order, blanks between segments included. With --topic, --queue and --offset:
+    from that entry of the queue to its record.
+
+    Damage is reported on stderr with file, offset and reason, and ends the command with exit code 1.
+    """
+    lookup = (topic, queue, offset)
+    if any(option is not None for option in lookup) and (None in lookup or at is not None):
+        raise typer.BadParameter("--topic, --queue and --offset go together, and without --at")
+    with opened(store) as open_store:
+        if topic is None or queue is None or offset is None:
+            _show(open_store, islice(_from_log(open_store, at), limit), as_json=as_json)
+        else:
+            records = _from_queue(open_store, QueueId(topic, queue), QueueOffset(offset))
+            _show(open_store, islice(records, limit or 1), as_json=as_json)
+
+
+def _from_log(store: OfflineStore, at: int | None) -> Iterator[Found]:
+    """Zeros end the log; only somebody who asked for just that place is told of them."""
+    records = store.records(None if at is None else PhysicalOffset(at))
+    for decoded in records:
+        if not isinstance(decoded, EndOfData):
+            yield decoded
+        elif decoded.physical_offset == at:
+            end(Exit.FINDING, f"{store.file_of(decoded.physical_offset)}: offset {at}: nothing was ever written here")
+
+
+def _from_queue(store: OfflineStore, queue: QueueId, start: QueueOffset) -> Iterator[Found]:
+    for entry in store.entries(queue, start):
+        yield store.record_of(entry, queue)
+
+
+def _show(store: OfflineStore, records: Iterator[Found], *, as_json: bool) -> None:
+    for record in records:
+        match record:
+            case Torn(physical_offset=at, reason=reason) | Corrupt(physical_offset=at, reason=reason):
+                what = "torn" if isinstance(record, Torn) else "corrupt"
+                end(Exit.FINDING, f"{store.file_of(at)}: offset {at}: {what}: {reason}")
+            case _:
+                typer.echo(json_line(record_fields(record)) if as_json else record_lines(record))

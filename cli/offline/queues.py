@@ -1,0 +1,57 @@
+"""`quarry queues` and `quarry units`: consume queues, from RocksDB or from files."""
+
+from __future__ import annotations
+
+import typer
+
+from cli.offline.arguments import Json, Queue, Source, Store, Topic, opened
+from cli.offline.record_text import json_line, time_text
+from store.offsets import QueueId
+
+
+def queues(store: Store, source: Source = None, as_json: Json = False) -> None:
+    """List every queue with its first offset and the next free one.
+
+    A queue whose messages have all expired shows the same number twice.
+    """
+    with opened(store) as open_store:
+        if not as_json:
+            typer.echo(f"{'min offset':>12}  {'max offset':>12}  queue")
+        for queue, bounds in open_store.queues(source):
+            fields = {
+                "topic": queue.topic,
+                "queueId": queue.number,
+                "minOffset": bounds.minimum,
+                "maxOffset": bounds.maximum,
+            }
+            if as_json:
+                typer.echo(json_line(fields))
+            else:
+                typer.echo(f"{bounds.minimum:>12}  {bounds.maximum:>12}  {queue.topic}/{queue.number}")
+
+
+def units(store: Store, topic: Topic, queue: Queue, source: Source = None, as_json: Json = False) -> None:
+    """List the entries of one queue: where each record lies, its size, tags code and store time.
+
+    File queues hold no store time. RocketMQ calls an entry a unit.
+    """
+    with opened(store) as open_store:
+        entries = open_store.entries(QueueId(topic, queue), source=source)
+        if not as_json:
+            typer.echo(f"{'offset':>12}  {'phy offset':>15}  {'size':>8}  {'tags code':>20}  store time")
+        for entry in entries:
+            if as_json:
+                fields = {
+                    "offset": entry.queue_offset,
+                    "phyOffset": entry.physical_offset,
+                    "size": entry.size,
+                    "tagsCode": entry.tags_code,
+                    "storeTimestamp": entry.store_timestamp_ms,
+                }
+                typer.echo(json_line(fields))
+            else:
+                stored = "" if entry.store_timestamp_ms is None else time_text(entry.store_timestamp_ms)
+                typer.echo(
+                    f"{entry.queue_offset:>12}  {entry.physical_offset:>15}  {entry.size:>8}  "
+                    f"{entry.tags_code:>20}  {stored}".rstrip()
+                )

@@ -1,0 +1,88 @@
+"""Records as people and programs read them.
+
+The JSON object has the keys that RocketMQ's tools use for a decoded message, so that both can be compared by `diff`:
+keys are sorted, nothing is escaped that need not be.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from ipaddress import IPv6Address, ip_address
+from typing import Final
+
+from store.message import Host
+from store.record import Blank, StoredMessage, offset_message_id
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+
+
+def json_line(fields: Mapping[str, object]) -> str:
+    return _ENCODER.encode(fields)
+
+
+def record_fields(record: StoredMessage | Blank) -> dict[str, object]:
+    """Digest and length are of the body as stored: a compressed one stays compressed."""
+    if isinstance(record, Blank):
+        return {"blank": record.physical_offset, "size": record.size}
+    offset_id = offset_message_id(record.store_host, record.physical_offset)
+    return {
+        "bodyCRC": record.body_crc,
+        "bodyLength": len(record.body),
+        "bodySha1": hashlib.sha1(record.body, usedforsecurity=False).hexdigest(),
+        "bornHost": host_text(record.born_host),
+        "bornTimestamp": record.born_timestamp_ms,
+        "flag": record.flag,
+        "magic": f"{record.magic:08x}",
+        "msgId": offset_id,
+        "offsetMsgId": offset_id,
+        "phyOffset": record.physical_offset,
+        "preparedTransactionOffset": record.prepared_transaction_offset,
+        "properties": record.properties,
+        "queueId": record.queue_number,
+        "queueOffset": record.queue_offset,
+        "reconsumeTimes": record.reconsume_times,
+        "storeHost": host_text(record.store_host),
+        "storeSize": record.size,
+        "storeTimestamp": record.store_timestamp_ms,
+        "sysFlag": record.system_flag,
+        "topic": record.topic,
+    }
+
+
+def record_lines(record: StoredMessage | Blank) -> str:
+    """One line of figures; below it, indented, the properties if there are any."""
+    if isinstance(record, Blank):
+        return f"{record.physical_offset:>15}  {record.size:>8}  blank up to the end of the segment"
+    line = (
+        f"{record.physical_offset:>15}  {record.size:>8}  {time_text(record.store_timestamp_ms)}  "
+        f"{record.topic}/{record.queue_number}@{record.queue_offset}  body {len(record.body)}"
+    )
+    if record.system_flag:
+        line += f"  flags {record.system_flag:#x}"
+    if record.reconsume_times:
+        line += f"  redelivered {record.reconsume_times}"
+    properties = "  ".join(f"{name}={_one_line(value)}" for name, value in sorted(record.properties.items()))
+    return f"{line}\n{'':>17}{properties}" if properties else line
+
+
+def host_text(host: Host) -> str:
+    """`address:port`, an IPv6 address in brackets."""
+    address = ip_address(host.address)
+    return f"[{address}]:{host.port}" if isinstance(address, IPv6Address) else f"{address}:{host.port}"
+
+
+def time_text(timestamp_ms: int) -> str:
+    """UTC with milliseconds; the bare number where no calendar reaches."""
+    try:
+        moment = _EPOCH + timedelta(milliseconds=timestamp_ms)
+    except OverflowError:
+        return str(timestamp_ms)
+    return moment.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00") + "Z"
+
+
+def _one_line(value: str) -> str:
+    return value if value.isprintable() else repr(value)

@@ -1,0 +1,253 @@
+"""A store nobody runs: looked at, never changed.
+
+Reading takes a share of the store's lock where there is a lock file, so no broker can start meanwhile and several
+readers get along. Segments are mapped read-only, RocksDB is opened through a view that leaves no trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+from store.commitlog import CommitLogReader, SegmentList
+from store.consumequeue import FileConsumeQueueReader, RocksConsumeQueues, open_consume_queue_engine
+from store.consumequeue.protocol import ConsumeQueueEntry
+from store.disk import Disk, DiskLock
+from store.errors import NotAStore, OffsetOutOfRange, StoreLocked, TopicNotFound
+from store.kind import FoundStore, StoreKind, inspect_store
+from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from store.paths import StorePaths
+from store.record import Corrupt, Decoded, EndOfData, StoredMessage, Torn
+from store.record.properties import LIGHT_QUEUES
+
+ENTRIES_PER_READ: Final = 1_024
+_CHUNK: Final = 1024 * 1024
+_ZEROS: Final = bytes(_CHUNK)
+
+
+class QueueSource(Enum):
+    """Where consume queues are read from: RocketMQ's files, or the column families in RocksDB."""
+
+    FILE = "file"
+    ROCKSDB = "rocksdb"
+
+
+class QueueReader(Protocol):
+    """The reading half of a `ConsumeQueueStore`."""
+
+    def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]: ...
+
+    def bounds(self, queue: QueueId) -> QueueBounds: ...
+
+    def queues(self, topic: str | None = None) -> Iterator[QueueId]: ...
+
+    def close(self) -> None: ...
+
+
+class _FileQueues:
+    """RocketMQ's consume queue files as a `QueueReader`."""
+
+    def __init__(self, disk: Disk, directory: Path, minimum: PhysicalOffset) -> None:
+        self._reader = FileConsumeQueueReader(disk, directory)
+        self._minimum = minimum
+
+    def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]:
+        return self._reader.entries(queue, start, limit)
+
+    def bounds(self, queue: QueueId) -> QueueBounds:
+        return self._reader.bounds(queue, self._minimum)
+
+    def queues(self, topic: str | None = None) -> Iterator[QueueId]:
+        return (queue for queue in self._reader.queues() if topic in {None, queue.topic})
+
+    def close(self) -> None:
+        """Nothing is kept open between calls."""
+
+
+class OfflineStore:
+    """A read-only view of a store directory. A context manager; one thread."""
+
+    def __init__(self, disk: Disk, found: FoundStore, paths: StorePaths, segments: SegmentList) -> None:
+        self._disk = disk
+        self._found = found
+        self._paths = paths
+        self._segments = segments
+        self._reader = CommitLogReader(segments)
+        self._queues: dict[QueueSource, QueueReader] = {}
+        self._lock: DiskLock | None = None
+
+    @classmethod
+    def open(cls, disk: Disk, root: Path) -> OfflineStore:
+        """Open what lies at `root`, as RocketMQ or Quarry left it. The segment size is taken from the files.
+
+        Raises NotAStore, StoreLocked while a broker runs on it, StoreDamaged when segments are missing or have
+        the wrong length, OSError when it may not be read.
+        """
+        found = inspect_store(disk, root)
+        paths = StorePaths(root)
+        if found.kind is StoreKind.NEW:
+            raise NotAStore(root, "there is no store in this directory" if disk.exists(root) else "no such directory")
+        lock = _share_lock(disk, paths.lock)
+        try:
+            store = cls(disk, found, paths, SegmentList(disk, paths.commit_log, None, writable=False))
+        except BaseException:
+            if lock is not None:
+                lock.release()
+            raise
+        store._lock = lock
+        return store
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release everything. Repeatable."""
+        while self._queues:
+            _, queues = self._queues.popitem()
+            queues.close()
+        self._segments.close()
+        if self._lock is not None:
+            self._lock.release()
+
+    # -- the commit log
+
+    @property
+    def minimum(self) -> PhysicalOffset:
+        """The first byte of the first segment."""
+        return self._segments.minimum
+
+    def file_of(self, offset: PhysicalOffset) -> Path:
+        """The segment file that holds the byte; the directory of the log when it has no such byte."""
+        try:
+            return self._segments.path_of(offset)
+        except OffsetOutOfRange:
+            return self._paths.commit_log
+
+    def records(self, start: PhysicalOffset | None = None) -> Iterator[Decoded]:
+        """Everything from `start` (default: the minimum) in log order, CRCs checked.
+
+        Yields StoredMessage and Blank, and ends with one EndOfData, Torn or Corrupt, or at the end of the last
+        segment. Zeros that are followed by other bytes are no EndOfData: they are given as Torn, because records
+        behind them would otherwise be passed over silently. Raises OffsetOutOfRange.
+        """
+        for decoded in self._reader.scan(self.minimum if start is None else start):
+            if isinstance(decoded, EndOfData):
+                behind = self._first_byte_from(decoded.physical_offset)
+                if behind is not None:
+                    yield Torn(
+                        decoded.physical_offset, f"nothing was written here, but bytes follow at offset {behind}"
+                    )
+                    return
+            yield decoded
+
+    def record_of(self, entry: ConsumeQueueEntry, queue: QueueId) -> StoredMessage | Torn | Corrupt:
+        """The record that an entry of `queue` points to, CRCs checked.
+
+        Corrupt also when the log holds something else there than the entry says: another size, another queue.
+        """
+        at = entry.physical_offset
+        try:
+            decoded = self._reader.decode(at, check_crc=True)
+        except OffsetOutOfRange as outside:
+            return Corrupt(at, str(outside))
+        if isinstance(decoded, Torn | Corrupt):
+            return decoded
+        if not isinstance(decoded, StoredMessage):
+            return Corrupt(
+                at, f"entry {entry.queue_offset} of {queue.topic}/{queue.number} points here; no record does"
+            )
+        if decoded.size != entry.size:
+            return Corrupt(at, f"entry {entry.queue_offset} says {entry.size} bytes, the record {decoded.size}")
+        if queue.topic in decoded.properties.get(LIGHT_QUEUES, "").split(","):
+            return decoded
+        if (decoded.topic, decoded.queue_number, decoded.queue_offset) != (*queue, entry.queue_offset):
+            is_of = f"entry {decoded.queue_offset} of {decoded.topic}/{decoded.queue_number}"
+            return Corrupt(
+                at, f"entry {entry.queue_offset} of {queue.topic}/{queue.number} points here; this is {is_of}"
+            )
+        return decoded
+
+    def _first_byte_from(self, start: PhysicalOffset) -> PhysicalOffset | None:
+        """The first byte at or behind `start` that is not zero. Reads no holes of the files."""
+        for base in self._segments.bases:
+            end = base + self._segments.segment_size
+            if end <= start:
+                continue
+            data_end = base + self._disk.data_end(self._segments.path_of(base))
+            view = self._segments.segment_at(base).view()
+            for at in range(max(start, base), data_end, _CHUNK):
+                chunk = bytes(view[at - base : min(at + _CHUNK, data_end) - base])
+                if chunk != _ZEROS[: len(chunk)]:
+                    return PhysicalOffset(at + len(chunk) - len(chunk.lstrip(b"\0")))
+        return None
+
+    # -- consume queues
+
+    @property
+    def default_source(self) -> QueueSource:
+        """What a broker would read: files as long as RocketMQ kept them, RocksDB otherwise."""
+        if self._found.has_file_queues and self._found.kind is not StoreKind.QUARRY:
+            return QueueSource.FILE
+        return QueueSource.ROCKSDB
+
+    def queues(self, source: QueueSource | None = None) -> Iterator[tuple[QueueId, QueueBounds]]:
+        """Every queue with its bounds, in the source's order. Raises NotAStore when there is no such source."""
+        reader = self._queue_reader(source)
+        return ((queue, reader.bounds(queue)) for queue in reader.queues())
+
+    def entries(
+        self, queue: QueueId, start: QueueOffset | None = None, source: QueueSource | None = None
+    ) -> Iterator[ConsumeQueueEntry]:
+        """The entries of a queue from `start` (default: its minimum).
+
+        Raises TopicNotFound when the source has no such queue, OffsetOutOfRange when `start` is outside its bounds.
+        """
+        reader = self._queue_reader(source)
+        if queue not in reader.queues(queue.topic):
+            raise TopicNotFound(f"{self._paths.root}: there is no queue {queue.number} of topic {queue.topic}")
+        bounds = reader.bounds(queue)
+        if start is not None and not bounds.minimum <= start < bounds.maximum:
+            raise OffsetOutOfRange(
+                f"{self._paths.root}: {queue.topic}/{queue.number} holds the offsets "
+                f"[{bounds.minimum}, {bounds.maximum}), not {start}"
+            )
+        return self._entries_from(reader, queue, bounds.minimum if start is None else start)
+
+    def _entries_from(self, reader: QueueReader, queue: QueueId, start: QueueOffset) -> Iterator[ConsumeQueueEntry]:
+        while found := reader.entries(queue, start, ENTRIES_PER_READ):
+            yield from found
+            start = QueueOffset(found[-1].queue_offset + 1)
+
+    def _queue_reader(self, source: QueueSource | None) -> QueueReader:
+        source = self.default_source if source is None else source
+        if source not in self._queues:
+            self._queues[source] = self._open_queues(source)
+        return self._queues[source]
+
+    def _open_queues(self, source: QueueSource) -> QueueReader:
+        if source is QueueSource.FILE:
+            if not self._found.has_file_queues:
+                raise NotAStore(self._paths.consume_queue, "there are no file queues")
+            return _FileQueues(self._disk, self._paths.consume_queue, self.minimum)
+        if not self._found.has_rocksdb:
+            raise NotAStore(self._found.rocksdb_directory, "there are no queues in RocksDB")
+        engine = open_consume_queue_engine(self._found.rocksdb_directory, create=False, read_only=True)
+        return RocksConsumeQueues(engine, minimum_physical_offset=self.minimum)
+
+
+def _share_lock(disk: Disk, path: Path) -> DiskLock | None:
+    """None when there is no lock file: then no broker ever ran here, or none of a kind that locks."""
+    try:
+        return disk.lock_shared(path)
+    except FileNotFoundError:
+        return None
+    except BlockingIOError:
+        raise StoreLocked(path, "a broker is running on this store; stop it first") from None
