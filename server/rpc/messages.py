@@ -1,0 +1,248 @@
+"""SendMessage, ReceiveMessage, AckMessage, ChangeInvisibleDuration: check, call, translate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server.clients import ClientRegistry
+from server.delivery import Delivered, Delivery, InvalidReceiptHandle, ReceiveRequest, StateWriter, TagFilter
+from server.front import Call, Method
+from server.group_commit import GroupCommit
+from server.metadata import Directory
+from server.metrics import ServerMetrics
+from server.queue_choice import QueueChooser
+from server.rpc.context import Edge, refuse_stream
+from server.wire.limits import WireLimits
+from server.wire.message_types import check_types
+from server.wire.messages import fill_message, to_message
+from server.wire.status import Refused, fill_ok, fill_overall, fill_status
+from server.wire.times import fill_ms, to_ms
+from server.wire.validate import CheckedSend, check_ack, check_change, check_receive, check_send
+from store.clock import Clock
+from store.errors import BrokerError, Forbidden
+from store.message import Appended, Host
+from store.metadata import Permission, Topic
+
+DEFAULT_REQUEST_TIMEOUT_MS: Final = 3_000  # every official client's default
+
+
+class MessageService:
+    """The calls that carry messages."""
+
+    def __init__(
+        self,
+        edge: Edge,
+        *,
+        directory: Directory,
+        clients: ClientRegistry,
+        commit: GroupCommit,
+        delivery: Delivery,
+        state_writer: StateWriter,
+        limits: WireLimits,
+        store_host: Host,
+        clock: Clock,
+        metrics: ServerMetrics,
+    ) -> None:
+        self._edge = edge
+        self._directory = directory
+        self._clients = clients
+        self._commit = commit
+        self._delivery = delivery
+        self._state_writer = state_writer
+        self._limits = limits
+        self._store_host = store_host
+        self._clock = clock
+        self._metrics = metrics
+        self._queues = QueueChooser()
+
+    def methods(self) -> dict[str, Method]:
+        unary, stream = self._edge.unary, self._edge.server_stream
+        return {
+            "SendMessage": Method(unary(service.SendMessageRequest, service.SendMessageResponse, self._send)),
+            "ReceiveMessage": Method(
+                stream(service.ReceiveMessageRequest, service.ReceiveMessageResponse, self._receive, self._last_item),
+                streaming_out=True,
+            ),
+            "AckMessage": Method(unary(service.AckMessageRequest, service.AckMessageResponse, self._acknowledge)),
+            "ChangeInvisibleDuration": Method(
+                unary(
+                    service.ChangeInvisibleDurationRequest,
+                    service.ChangeInvisibleDurationResponse,
+                    self._change_invisible,
+                )
+            ),
+        }
+
+    # -- SendMessage
+
+    def _send(self, call: Call, _client_id: str, request: service.SendMessageRequest) -> None:
+        """All messages of the request become records of one queue, one after the other."""
+        now_ms = self._clock.wall_ms()
+        checked = check_send(request, self._limits, now_ms)
+        topic = self._directory.topic_to_send(checked.topic)
+        check_types(topic, checked.types)
+        if Permission.WRITE not in topic.permission or topic.write_queues < 1:
+            raise Forbidden(f"topic {topic.name} may not be written")
+        _refuse_what_is_to_come(checked, now_ms)
+        number = self._queues.next_queue(topic)
+        messages = [
+            to_message(
+                each,
+                topic=topic.name,
+                queue_number=number,
+                peer=call.peer,
+                store_host=self._store_host,
+                now_ms=now_ms,
+            )
+            for each in checked.messages
+        ]
+        started_s = self._clock.monotonic_s()
+
+        def stored(appended: Sequence[Appended], error: Exception | None) -> None:
+            response = service.SendMessageResponse()
+            fill_status(response.status, error)
+            for message, where in zip(request.messages, appended, strict=not error):
+                entry = response.entries.add()
+                fill_ok(entry.status)
+                entry.message_id = message.system_properties.message_id
+                entry.offset = where.queue_offset
+            self._metrics.sent(len(appended), self._clock.monotonic_s() - started_s)
+            call.reply(response.SerializeToString())
+
+        self._commit.send(messages, stored)
+
+    # -- ReceiveMessage
+
+    def _receive(self, call: Call, client_id: str, request: service.ReceiveMessageRequest) -> None:
+        """A status first, then the messages, then the time of delivery: clients rely on the order."""
+        settings = self._clients.find(client_id)
+        terms = check_receive(
+            request,
+            self._limits,
+            remaining_s=call.remaining_s(),
+            request_timeout_ms=settings.request_timeout_ms if settings else DEFAULT_REQUEST_TIMEOUT_MS,
+            client_version=settings.version if settings else "",
+        )
+        topic = self._directory.topic(terms.topic)
+        if Permission.READ not in topic.permission or topic.read_queues < 1:
+            raise Forbidden(f"topic {topic.name} may not be read")
+        group = self._directory.group_to_receive(terms.group)
+        if not group.enabled:
+            raise Forbidden(f"consumer group {group.name} is disabled")
+        wanted = ReceiveRequest(
+            group=group.name,
+            topic=topic.name,
+            queue_numbers=range(_queue_count(topic)),
+            filter=TagFilter.parse(terms.tag_expression),
+            batch_size=terms.batch_size,
+            invisible_ms=terms.invisible_ms,
+            client_id=client_id,
+        )
+
+        def received(messages: Sequence[Delivered], error: Exception | None) -> None:
+            self._answer_receive(call, topic.name, messages, error)
+
+        poll = self._delivery.receive(wanted, terms.polling_ms / 1000, received)
+        if poll is not None:
+            call.on_close(lambda: self._delivery.cancel(wanted, poll))
+
+    def _answer_receive(self, call: Call, topic: str, messages: Sequence[Delivered], error: Exception | None) -> None:
+        if error is not None:
+            refuse_stream(call, service.ReceiveMessageResponse, error, self._last_item)
+            return
+        if not messages:
+            nothing = Refused(definition.MESSAGE_NOT_FOUND, "no new message")
+            refuse_stream(call, service.ReceiveMessageResponse, nothing, self._last_item)
+            return
+        first = service.ReceiveMessageResponse()
+        fill_ok(first.status)
+        call.send(first.SerializeToString())
+        now_ms = self._clock.wall_ms()
+        for delivered in messages:
+            response = service.ReceiveMessageResponse()
+            fill_message(
+                response.message,
+                delivered.record,
+                topic=topic,
+                receipt_handle=delivered.receipt_handle,
+                delivery_attempt=delivered.attempt,
+                invisible_ms=max(0, delivered.visible_at_ms - now_ms),
+            )
+            call.send(response.SerializeToString())
+        call.send(self._last_item())
+        call.finish()
+        self._metrics.received(len(messages))
+
+    def _last_item(self) -> bytes:
+        response = service.ReceiveMessageResponse()
+        fill_ms(response.delivery_timestamp, self._clock.wall_ms())
+        return response.SerializeToString()
+
+    # -- AckMessage
+
+    def _acknowledge(self, call: Call, _client_id: str, request: service.AckMessageRequest) -> None:
+        """Each entry has its own result; they are answered when all of them are stored."""
+        terms = check_ack(request)
+        results: list[Exception | None] = []
+        for entry in request.entries:
+            try:
+                self._delivery.acknowledge(terms.group, terms.topic, entry.receipt_handle)
+            except InvalidReceiptHandle as error:
+                results.append(error)
+            else:
+                results.append(None)
+
+        def written(failure: Exception | None) -> None:
+            outcomes = [failure or each for each in results]
+            response = service.AckMessageResponse()
+            for entry, outcome in zip(request.entries, outcomes, strict=True):
+                result = response.entries.add()
+                result.message_id = entry.message_id
+                result.receipt_handle = entry.receipt_handle
+                fill_status(result.status, outcome)
+            fill_overall(response.status, outcomes)
+            self._metrics.acknowledged(outcomes.count(None))
+            call.reply(response.SerializeToString())
+
+        self._state_writer.when_written(written)
+
+    # -- ChangeInvisibleDuration
+
+    def _change_invisible(
+        self, call: Call, _client_id: str, request: service.ChangeInvisibleDurationRequest
+    ) -> service.ChangeInvisibleDurationResponse | None:
+        """The new handle replaces the old one. A failing answer echoes the old one: clients keep what they get."""
+        try:
+            terms = check_change(request, self._limits)
+            handle = self._delivery.change_invisible(terms.group, terms.topic, terms.receipt_handle, terms.invisible_ms)
+        except BrokerError as error:
+            return _changed(error, request.receipt_handle)
+
+        def written(failure: Exception | None) -> None:
+            call.reply(_changed(failure, terms.receipt_handle if failure else handle).SerializeToString())
+
+        self._state_writer.when_written(written)
+        return None
+
+
+def _changed(error: Exception | None, receipt_handle: str) -> service.ChangeInvisibleDurationResponse:
+    response = service.ChangeInvisibleDurationResponse(receipt_handle=receipt_handle)
+    fill_status(response.status, error)
+    return response
+
+
+def _queue_count(topic: Topic) -> int:
+    """Queues that may hold messages: a topic whose number of queues was lowered still has the higher ones."""
+    return max(topic.read_queues, topic.write_queues)
+
+
+def _refuse_what_is_to_come(checked: CheckedSend, now_ms: int) -> None:
+    """Raises Refused (UNSUPPORTED) rather than deliver a message without the rules of its type."""
+    for message, kind, _, _ in checked.messages:
+        due = kind == definition.DELAY and to_ms(message.system_properties.delivery_timestamp) <= now_ms
+        if kind != definition.NORMAL and not due:
+            name = definition.MessageType.Name(kind)
+            raise Refused(definition.UNSUPPORTED, f"{name} messages are not supported yet")
