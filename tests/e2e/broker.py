@@ -76,8 +76,8 @@ class Broker:
         assert self._process is not None, "the broker was not started"
         return self._process.pid
 
-    def start(self, *, ready_timeout_s: float = READY_TIMEOUT_S) -> Broker:
-        """Start and wait until it is ready. Fails with the broker's own words when it ends before."""
+    def launch(self) -> None:
+        """Start without waiting for anything."""
         assert self._process is None, "the broker runs already"
         with self._output.open("ab") as output, self._errors.open("ab") as errors:
             self._process = subprocess.Popen(
@@ -88,6 +88,11 @@ class Broker:
                 stdout=output,
                 stderr=errors,
             )
+
+    def start(self, *, ready_timeout_s: float = READY_TIMEOUT_S) -> Broker:
+        """Start and wait until it is ready. Fails with the broker's own words when it ends before."""
+        self.launch()
+        assert self._process is not None
         deadline = time.monotonic() + ready_timeout_s
         while not self._answers_ready():
             status = self._process.poll()
@@ -166,12 +171,12 @@ class Broker:
 
 
 def environment_of(settings: Mapping[str, object]) -> dict[str, str]:
-    """Settings by their dotted names as the environment spells them: `store.durability` is `QUARRY_STORE_DURABILITY`."""
+    """Settings by dotted names as the environment spells them: `store.durability` is `QUARRY_STORE_DURABILITY`."""
     return {"QUARRY_" + name.upper().replace(".", "_"): str(value) for name, value in settings.items()}
 
 
 def clean_environment() -> dict[str, str]:
-    """This process's environment without settings of Quarry that a developer may have exported."""
+    """The environment of the tests without settings of Quarry that a developer may have exported."""
     return {name: value for name, value in os.environ.items() if not name.startswith("QUARRY_")}
 
 

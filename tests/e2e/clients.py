@@ -147,11 +147,15 @@ class ClientProcess:
         assert line is not None, f"{self._command} ended:\n{self._errors_path.read_text()[-4000:]}"
         return line
 
+    def say(self, text: str) -> None:
+        """One line to the program's input."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(text.encode() + b"\n")
+        self._process.stdin.flush()
+
     def request(self, command: str, *, timeout_s: float = ANSWER_TIMEOUT_S, **fields: object) -> Line:
         """One command and its answer. Raises ClientError for what the client library raised."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"command": command, **fields}).encode() + b"\n")
-        self._process.stdin.flush()
+        self.say(json.dumps({"command": command, **fields}))
         answer = self.next_line(timeout_s)
         if "error" in answer:
             raise ClientError(answer["error"])

@@ -1,0 +1,176 @@
+package quarry.compat;
+
+import com.alibaba.fastjson2.JSON;
+import java.io.File;
+import java.io.PrintStream;
+import java.lang.reflect.Field;
+import java.net.InetSocketAddress;
+import java.net.SocketAddress;
+import java.nio.charset.StandardCharsets;
+import java.security.MessageDigest;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HexFormat;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.common.BrokerConfig;
+import org.apache.rocketmq.common.Pair;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.store.RocksDBMessageStore;
+import org.apache.rocketmq.store.config.MessageStoreConfig;
+import org.apache.rocketmq.store.queue.ConsumeQueueInterface;
+import org.apache.rocketmq.store.queue.CqUnit;
+import org.apache.rocketmq.store.queue.RocksDBConsumeQueueOffsetTable;
+import org.apache.rocketmq.store.queue.RocksDBConsumeQueueStore;
+import org.apache.rocketmq.store.queue.offset.OffsetEntryType;
+import org.apache.rocketmq.store.stats.BrokerStatsManager;
+
+/**
+ * Opens a store directory as a RocketMQ broker with RocksDB queues does and prints one JSON line per queue and
+ * per unit, each unit with the message it points to. The directory is changed by opening: give it a copy.
+ *
+ * <p>Exit status 0: all printed. 1: the store did not open.
+ */
+public final class StoreDump {
+    private static final PrintStream OUT = new PrintStream(System.out, false, StandardCharsets.UTF_8);
+
+    private StoreDump() {
+    }
+
+    public static void main(String[] args) {
+        int status = 1;
+        try {
+            dump(new File(args[0]));
+            status = 0;
+        } catch (Throwable error) {
+            error.printStackTrace();
+        }
+        OUT.flush();
+        // The store's own shutdown would write to the directory; nothing of this process is needed any more.
+        Runtime.getRuntime().halt(status);
+    }
+
+    private static void dump(File root) throws Exception {
+        BrokerConfig broker = new BrokerConfig();
+        RocksDBMessageStore store = new RocksDBMessageStore(configuration(root), new BrokerStatsManager(broker),
+            (topic, queueId, offset, tagsCode, time, filter, properties) -> { }, broker, new ConcurrentHashMap<>());
+        if (!store.load()) {
+            throw new IllegalStateException("RocketMQ refused to load " + root);
+        }
+        store.start();
+        while (store.dispatchBehindBytes() > 0) {
+            TimeUnit.MILLISECONDS.sleep(5);
+        }
+        print("store", Map.of("minPhyOffset", store.getMinPhyOffset(), "maxPhyOffset", store.getMaxPhyOffset()));
+        long units = 0;
+        List<ConsumeQueueInterface> queues = queues((RocksDBConsumeQueueStore) store.getQueueStore());
+        for (ConsumeQueueInterface queue : queues) {
+            units += dump(store, queue);
+        }
+        print("end", Map.of("queues", queues.size(), "units", units));
+    }
+
+    private static MessageStoreConfig configuration(File root) {
+        MessageStoreConfig config = new MessageStoreConfig();
+        config.setStorePathRootDir(root.getPath());
+        config.setStorePathCommitLog(new File(root, "commitlog").getPath());
+        config.setStoreType("defaultRocksDB");
+        config.setUseSeparateStorePathForRocksdbCQ(new File(root, "consumequeue_rocksdb/CURRENT").exists());
+        config.setMappedFileSizeCommitLog(segmentSize(new File(root, "commitlog")));
+        config.setEnableLmq(true);
+        config.setEnableMultiDispatch(true);
+        config.setEnableCompaction(false);
+        config.setTimerWheelEnable(false);
+        config.setHaListenPort(0);
+        // Old messages must not be deleted while they are read.
+        config.setFileReservedTime(24 * 365 * 100);
+        config.setCleanFileForciblyEnable(false);
+        return config;
+    }
+
+    /** RocketMQ refuses files of another size than its settings say. */
+    private static int segmentSize(File folder) {
+        return Arrays.stream(folder.listFiles()).filter(File::isFile).mapToInt(file -> (int) file.length()).findFirst()
+            .orElseThrow();
+    }
+
+    /** All queues that have a stored maximum. The store's own table of queues is filled on demand only. */
+    private static List<ConsumeQueueInterface> queues(RocksDBConsumeQueueStore store) throws Exception {
+        Field field = RocksDBConsumeQueueStore.class.getDeclaredField("rocksDBConsumeQueueOffsetTable");
+        field.setAccessible(true);
+        List<ConsumeQueueInterface> queues = new ArrayList<>();
+        ((RocksDBConsumeQueueOffsetTable) field.get(store)).forEach(
+            entry -> entry.type == OffsetEntryType.MAXIMUM,
+            entry -> queues.add(store.findOrCreateConsumeQueue(entry.topic, entry.queueId)));
+        return queues;
+    }
+
+    private static long dump(RocksDBMessageStore store, ConsumeQueueInterface queue) throws Exception {
+        long minimum = queue.getMinOffsetInQueue();
+        long maximum = queue.getMaxOffsetInQueue();
+        print("queue", place(queue, "minOffset", minimum, "maxOffset", maximum));
+        long units = 0;
+        for (long offset = minimum; offset < maximum; offset++) {
+            Pair<CqUnit, Long> found = queue.getCqUnitAndStoreTime(offset);
+            if (found == null) {
+                print("hole", place(queue, "offset", offset));
+                continue;
+            }
+            CqUnit unit = found.getObject1();
+            Map<String, Object> line = place(queue, "offset", unit.getQueueOffset(), "phyOffset", unit.getPos(),
+                "size", unit.getSize(), "tagsCode", unit.getTagsCode(), "storeTimestamp", found.getObject2());
+            MessageExt message = store.lookMessageByOffset(unit.getPos(), unit.getSize());
+            line.put("message", message == null ? null : describe(message));
+            print("unit", line);
+            units++;
+        }
+        return units;
+    }
+
+    private static Map<String, Object> place(ConsumeQueueInterface queue, Object... more) {
+        Map<String, Object> line = new LinkedHashMap<>();
+        line.put("topic", queue.getTopic());
+        line.put("queueId", queue.getQueueId());
+        for (int i = 0; i < more.length; i += 2) {
+            line.put((String) more[i], more[i + 1]);
+        }
+        return line;
+    }
+
+    private static Map<String, Object> describe(MessageExt message) throws Exception {
+        Map<String, Object> line = new LinkedHashMap<>();
+        line.put("topic", message.getTopic());
+        line.put("queueId", message.getQueueId());
+        line.put("queueOffset", message.getQueueOffset());
+        line.put("phyOffset", message.getCommitLogOffset());
+        line.put("storeSize", message.getStoreSize());
+        line.put("flag", message.getFlag());
+        line.put("sysFlag", message.getSysFlag());
+        line.put("bornTimestamp", message.getBornTimestamp());
+        line.put("bornHost", address(message.getBornHost()));
+        line.put("storeTimestamp", message.getStoreTimestamp());
+        line.put("storeHost", address(message.getStoreHost()));
+        line.put("bodyCRC", message.getBodyCRC());
+        line.put("reconsumeTimes", message.getReconsumeTimes());
+        line.put("preparedTransactionOffset", message.getPreparedTransactionOffset());
+        line.put("bodyLength", message.getBody().length);
+        line.put("bodySha1", HexFormat.of().formatHex(MessageDigest.getInstance("SHA-1").digest(message.getBody())));
+        line.put("properties", message.getProperties());
+        return line;
+    }
+
+    private static String address(SocketAddress address) {
+        InetSocketAddress known = (InetSocketAddress) address;
+        return known.getAddress().getHostAddress() + ":" + known.getPort();
+    }
+
+    private static void print(String kind, Map<String, ?> fields) {
+        Map<String, Object> line = new LinkedHashMap<>();
+        line.put("kind", kind);
+        line.putAll(fields);
+        OUT.println(JSON.toJSONString(line));
+    }
+}

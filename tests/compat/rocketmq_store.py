@@ -1,0 +1,99 @@
+"""A store directory as Apache RocketMQ 5.5.0 reads it: its own message store, opened by a small Java program."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from tests.e2e.languages import java_classes
+
+PROJECT: Final = Path(__file__).parent / "java"
+TIMEOUT_S: Final = 300
+JVM: Final = (
+    "-Xmx512m",
+    # RocketMQ unmaps files through internals of the JDK
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+)
+
+
+class Place(NamedTuple):
+    """One entry of one queue."""
+
+    topic: str
+    queue_id: int
+    offset: int
+
+
+class Unit(NamedTuple):
+    """What a queue holds at one place."""
+
+    physical_offset: int
+    size: int
+    tags_code: int
+    store_timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreDump:
+    """All that RocketMQ finds in a store."""
+
+    min_physical_offset: int
+    max_physical_offset: int
+    queues: Mapping[tuple[str, int], tuple[int, int]]
+    """(topic, queue) → first kept offset, next free offset."""
+    units: Mapping[Place, Unit]
+    messages: Mapping[Place, dict[str, Any] | None]
+    """The record each unit points to, None when RocketMQ cannot read it."""
+    holes: tuple[Place, ...]
+    """Offsets between the bounds of a queue that have no unit."""
+
+
+def open_in_rocketmq(store: Path, scratch: Path) -> StoreDump:
+    """Open a copy of the store in RocksDB mode and read everything. Fails with RocketMQ's words."""
+    copy = scratch / "opened-by-rocketmq"
+    shutil.copytree(store, copy, ignore=shutil.ignore_patterns("lock"))
+    class_path = java_classes("store-dump", PROJECT)
+    home = scratch / "rocketmq-home"
+    home.mkdir(exist_ok=True)
+    done = subprocess.run(
+        ["java", *JVM, f"-Duser.home={home}", "-cp", class_path, "quarry.compat.StoreDump", str(copy)],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stderr[-4000:]}\n{_logged(home)}"
+    return _parse([json.loads(line) for line in done.stdout.splitlines()])
+
+
+def _logged(home: Path) -> str:
+    return "\n".join(path.read_text(errors="replace")[-4000:] for path in sorted(home.rglob("*.log")))
+
+
+def _parse(lines: list[dict[str, Any]]) -> StoreDump:
+    by_kind: dict[str, list[dict[str, Any]]] = {"store": [], "queue": [], "unit": [], "hole": [], "end": []}
+    for line in lines:
+        by_kind[line["kind"]].append(line)
+    [store], [end] = by_kind["store"], by_kind["end"]
+    units, messages = {}, {}
+    for line in by_kind["unit"]:
+        place = Place(line["topic"], line["queueId"], line["offset"])
+        units[place] = Unit(line["phyOffset"], line["size"], line["tagsCode"], line["storeTimestamp"])
+        messages[place] = line["message"]
+    assert (end["queues"], end["units"]) == (len(by_kind["queue"]), len(units)), end
+    return StoreDump(
+        min_physical_offset=store["minPhyOffset"],
+        max_physical_offset=store["maxPhyOffset"],
+        queues={(line["topic"], line["queueId"]): (line["minOffset"], line["maxOffset"]) for line in by_kind["queue"]},
+        units=units,
+        messages=messages,
+        holes=tuple(Place(line["topic"], line["queueId"], line["offset"]) for line in by_kind["hole"]),
+    )
