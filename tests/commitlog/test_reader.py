@@ -1,0 +1,139 @@
+"""Reading views, decoding and scanning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from store.commitlog import CommitLogReader, CommitLogWriter, SegmentList
+from store.disk.posix import PosixDisk
+from store.errors import OffsetOutOfRange
+from store.offsets import PhysicalOffset
+from store.record import Blank, Corrupt, EndOfData, StoredMessage, Torn
+from tests import golden
+from tests.commitlog.records import append, open_log, record
+from tests.conftest import GoldenStore
+from tests.faults.disk import FaultyDisk
+
+SEGMENT = 4096
+START = PhysicalOffset(0)
+
+
+def written(*sizes: int) -> tuple[SegmentList, CommitLogWriter, dict[PhysicalOffset, bytes]]:
+    segments = open_log(FaultyDisk(), SEGMENT)
+    writer = CommitLogWriter(segments, START)
+    placed = dict(append(writer, size, number) for number, size in enumerate(sizes))
+    writer.commit()
+    return segments, writer, placed
+
+
+def test_views_are_not_copied_and_not_writable() -> None:
+    segments, _, placed = written(500, 700, 3000)
+    reader = CommitLogReader(segments)
+    for at, encoded in placed.items():
+        view = reader.read(at, len(encoded))
+        assert bytes(view) == encoded
+        assert view.readonly
+        assert view.obj is segments.segment_at(at).view().obj
+
+
+@pytest.mark.parametrize(
+    ("offset", "size"),
+    [(-1, 1), (0, -1), (0, SEGMENT + 1), (SEGMENT - 1, 2), (SEGMENT, 501), (SEGMENT + 500, 0), (9 * SEGMENT, 1)],
+)
+def test_nothing_is_read_outside_the_log_or_over_a_segments_end(offset: int, size: int) -> None:
+    segments, writer, _ = written(4000, 500)
+    reader = CommitLogReader(segments, lambda: writer.end)
+    with pytest.raises(OffsetOutOfRange):
+        reader.read(PhysicalOffset(offset), size)
+
+
+def test_a_live_log_is_read_to_its_published_end_and_no_further() -> None:
+    segments, writer, _ = written(500)
+    reader = CommitLogReader(segments, lambda: writer.end)
+    segments.open_for_writing(START).write(500, record(500, 300))  # copied, not yet published
+    with pytest.raises(OffsetOutOfRange):
+        reader.read(PhysicalOffset(500), 300)
+    with pytest.raises(OffsetOutOfRange):
+        reader.decode(PhysicalOffset(500))
+    assert list(reader.scan(START))[1:] == [EndOfData(PhysicalOffset(500))]
+    append(writer, 300)
+    writer.commit()
+    assert isinstance(reader.decode(PhysicalOffset(500)), StoredMessage)
+
+
+def test_a_record_that_reaches_over_the_published_end_is_none() -> None:
+    segments, _, _ = written(500)
+    reader = CommitLogReader(segments, lambda: PhysicalOffset(499))
+    assert isinstance(reader.decode(START), Torn)
+
+
+def test_a_scan_hops_segments_and_ends_with_one_end_of_data() -> None:
+    segments, _, placed = written(2000, 2000, 2000, 100 + 2000, 400)
+    outcomes = list(CommitLogReader(segments).scan(START))
+    kinds = [type(outcome) for outcome in outcomes]
+    assert kinds == [StoredMessage] * 2 + [Blank] + [StoredMessage, Blank] + [StoredMessage] * 2 + [EndOfData]
+    messages = [outcome.physical_offset for outcome in outcomes if isinstance(outcome, StoredMessage)]
+    assert messages == list(placed)
+
+
+def test_a_scan_ends_silently_behind_a_last_segment_that_is_closed() -> None:
+    segments, _, _ = written(4000, 500)
+    segments.remove_after(START)
+    kinds = [type(outcome) for outcome in CommitLogReader(segments).scan(START)]
+    assert kinds == [StoredMessage, Blank]
+    assert list(CommitLogReader(segments).scan(segments.end_of_files)) == []
+
+
+def test_a_scan_of_an_empty_log_yields_nothing() -> None:
+    assert list(CommitLogReader(open_log(FaultyDisk(), SEGMENT)).scan(START)) == []
+
+
+@pytest.mark.parametrize("start", [-1, SEGMENT + 1])
+def test_a_scan_from_outside_is_refused_before_the_first_step(start: int) -> None:
+    segments, _, _ = written(500)
+    with pytest.raises(OffsetOutOfRange):
+        CommitLogReader(segments).scan(PhysicalOffset(start))
+
+
+def test_a_scan_under_way_sees_what_is_committed_meanwhile() -> None:
+    segments, writer, _ = written(500)
+    scan = CommitLogReader(segments, lambda: writer.end).scan(START)
+    assert next(scan).physical_offset == 0
+    append(writer, 4000)
+    writer.commit()
+    assert [type(outcome) for outcome in scan] == [Blank, StoredMessage, EndOfData]
+
+
+def test_damage_ends_a_scan_and_is_its_last_word() -> None:
+    segments, _, placed = written(500, 600, 700)
+    segment = segments.open_for_writing(START)
+    segment.write(500 + 100, b"\xff")  # the body of the second record
+    outcomes = list(CommitLogReader(segments).scan(START))
+    assert [type(outcome) for outcome in outcomes] == [StoredMessage, Corrupt]
+    assert len(list(CommitLogReader(segments).scan(START, check_crc=False))) == len(placed) + 1
+    segment.write(0, b"\0\0\0\1")
+    assert [type(outcome) for outcome in CommitLogReader(segments).scan(START)] in ([Corrupt], [Torn])
+
+
+def test_a_segment_made_anew_is_read_anew() -> None:
+    """A view of a removed file must not stand in for the file that took its name."""
+    segments, _, placed = written(4000, 500)
+    reader = CommitLogReader(segments)
+    assert bytes(reader.read(PhysicalOffset(SEGMENT), 500)) == placed[PhysicalOffset(SEGMENT)]
+    segments.remove_after(START)
+    segments.append_segment().write(0, b"new")
+    assert bytes(reader.read(PhysicalOffset(SEGMENT), 4)) == b"new\0"
+
+
+@pytest.mark.parametrize("name", golden.NAMES)
+def test_a_scan_of_a_log_by_rocketmq_finds_all_its_records(name: str, golden_store: GoldenStore) -> None:
+    store: Path = golden_store(name)
+    segments = SegmentList(PosixDisk(), store / "store" / "commitlog", None, writable=False)
+    outcomes = list(CommitLogReader(segments).scan(segments.minimum))
+    assert isinstance(outcomes.pop(), EndOfData)
+    expected = golden.records(store)
+    assert [(outcome.physical_offset, type(outcome)) for outcome in outcomes] == [
+        (line["blank"], Blank) if "blank" in line else (line["phyOffset"], StoredMessage) for line in expected
+    ]
