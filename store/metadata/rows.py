@@ -45,12 +45,16 @@ class NamedRows(Generic[Row]):
         self._encode = encode
         self._decode = decode
         self._cached_max = cached_max
-        self._lock = Lock()
-        self._cached: OrderedDict[str, Row] = OrderedDict()  # guarded by _lock
+        # Lock order: _writing -> _caching. A get never waits for another thread's write to become durable.
+        self._writing = Lock()  # makes "is it there?" and the write one step
+        self._caching = Lock()
+        self._cached: OrderedDict[str, Row] = OrderedDict()  # guarded by _caching
 
     def get(self, name: str) -> Row | None:
         """The row, or None. Raises StoreDamaged for bytes that are no row."""
-        with self._lock:
+        # Engine and cache are read under one lock: otherwise a row read before a change could be remembered
+        # after it.
+        with self._caching:
             row = self._cached.get(name)
             if row is not None:
                 self._cached.move_to_end(name)
@@ -58,35 +62,40 @@ class NamedRows(Generic[Row]):
             value = self._family.get(_key(name))
             if value is None:
                 return None
-            return self._remember(name, self._decode(name, value))
+            row = self._decode(name, value)
+            self._remember(name, row)
+            return row
 
     def insert(self, name: str, row: Row) -> None:
         """Store a row of a new name. Raises AlreadyExists."""
-        with self._lock:
+        with self._writing:
             if self._family.get(_key(name)) is not None:
                 raise AlreadyExists(f"{self._kind} {name} exists")
             batch = self._engine.batch()
             batch.put(self._family, _key(name), self._encode(row))
             self._engine.write(batch, sync=True)
-            self._remember(name, row)
+            with self._caching:
+                self._remember(name, row)
 
     def replace(self, name: str, row: Row) -> None:
         """Store a row in place of another of the same name. Raises the table's not-found error."""
-        with self._lock:
+        with self._writing:
             self._require(name)
             batch = self._engine.batch()
             batch.put(self._family, _key(name), self._encode(row))
             self._engine.write(batch, sync=True)
-            self._remember(name, row)
+            with self._caching:
+                self._remember(name, row)
 
     def remove(self, name: str) -> None:
         """Delete a row. Raises the table's not-found error."""
-        with self._lock:
+        with self._writing:
             self._require(name)
             batch = self._engine.batch()
             batch.delete(self._family, _key(name))
             self._engine.write(batch, sync=True)
-            self._cached.pop(name, None)
+            with self._caching:
+                self._cached.pop(name, None)
 
     def list(self, prefix: str) -> Iterator[Row]:
         """Rows whose name begins with `prefix`, in name order, a page at a time.
@@ -108,7 +117,7 @@ class NamedRows(Generic[Row]):
         After a crash the rows of whole batches are there; doing it again completes the rest.
         """
         inserted = 0
-        with self._lock:
+        with self._writing:
             batch = self._engine.batch()
             staged: set[str] = set()
             for name, row in rows:
@@ -128,12 +137,11 @@ class NamedRows(Generic[Row]):
         if self._family.get(_key(name)) is None:
             raise self._not_found(f"no {self._kind} {name}")
 
-    def _remember(self, name: str, row: Row) -> Row:
+    def _remember(self, name: str, row: Row) -> None:
         self._cached[name] = row
         self._cached.move_to_end(name)
         if len(self._cached) > self._cached_max:
             self._cached.popitem(last=False)
-        return row
 
 
 def _key(name: str) -> bytes:

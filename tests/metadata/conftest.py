@@ -1,0 +1,23 @@
+"""Both engines: every metadata test runs over the real database and the one in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kv import KeyValueEngine
+from kv.memory import MemoryEngine
+from store.state import FAMILIES, open_state_engine
+
+
+@pytest.fixture(params=["memory", "rocksdb"])
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeyValueEngine]:
+    opened: KeyValueEngine
+    if request.param == "memory":
+        opened = MemoryEngine(FAMILIES, write_ahead_log=True)
+    else:
+        opened = open_state_engine(tmp_path / "quarry", create=True)
+    yield opened
+    opened.close()
