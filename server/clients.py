@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from server.front.contract import Call
+from server.front import Call
 from store.clock import Clock
 
 

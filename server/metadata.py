@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from store.errors import AlreadyExists, GroupNotFound, TopicNotFound
-from store.metadata.groups import Group, GroupTable
-from store.metadata.topics import Topic, TopicTable, TopicType
+from store.metadata import Group, GroupTable, Topic, TopicTable, TopicType
 
 INTERNAL_PREFIX: Final = "%"
 """Begins the names of retry and dead letter topics, which only the broker makes."""

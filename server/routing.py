@@ -7,8 +7,7 @@ from ipaddress import ip_address
 from typing import NamedTuple
 
 from store.errors import Forbidden
-from store.metadata.groups import Group
-from store.metadata.topics import READ_WRITE, Permission, Topic
+from store.metadata import READ_WRITE, Group, Permission, Topic
 
 
 @dataclass(frozen=True, slots=True)

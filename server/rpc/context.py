@@ -14,7 +14,8 @@ from google.protobuf.message import Message
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server.clients import ClientRegistry
-from server.front.contract import Call, MessageHandler
+from server.front import Call
+from server.front.contract import MessageHandler
 from server.wire.status import Refused, fill_status, is_expected
 
 CLIENT_ID: Final = "x-mq-client-id"

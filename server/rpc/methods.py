@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.front.contract import Method, Methods
+from server.front import Method, Methods
 
 _SERVICE: Final = service.DESCRIPTOR.services_by_name["MessagingService"]
 METHOD_NAMES: Final = frozenset(_SERVICE.methods_by_name)

@@ -8,14 +8,14 @@ from typing import Final
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.clients import ClientKind, ClientRegistry
-from server.front.contract import Call, Method
+from server.front import Call, Method
 from server.metadata import Directory
 from server.routing import Address, BrokerIdentity, assigned_queues, route_queues
 from server.rpc.context import Edge
 from server.wire.message_types import ACCEPTED_TYPES
 from server.wire.status import Refused, fill_ok
 from server.wire.validate import check_group, check_topic
-from store.metadata.topics import READ_WRITE, Permission, Topic
+from store.metadata import READ_WRITE, Permission, Topic
 
 ANY_QUEUE: Final = -1
 """How the protocol writes "any queue of this broker" in an assignment."""

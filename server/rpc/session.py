@@ -7,7 +7,7 @@ from typing import Final
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.clients import ClientKind, ClientRegistry, ClientSettings
-from server.front.contract import Call, Method
+from server.front import Call, Method
 from server.rpc.context import Edge
 from server.wire.status import Refused, fill_ok
 from server.wire.validate import check_group

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.clients import ClientRegistry
-from server.front.contract import Call, GrpcStatus, Method
+from server.front import Call, GrpcStatus, Method
 from server.metadata import Directory
 from server.rpc.context import Edge, report
 from server.wire.limits import WireLimits

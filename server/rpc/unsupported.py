@@ -8,7 +8,7 @@ from google.protobuf.message import Message
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.front.contract import Call, Method
+from server.front import Call, Method
 from server.rpc.context import Answer, Edge
 from server.wire.status import Refused
 

@@ -8,7 +8,7 @@ from typing import Final
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server.wire import reserved
 from server.wire.status import Refused
-from store.metadata.topics import Topic, TopicType
+from store.metadata import Topic, TopicType
 
 ACCEPTED_TYPES: Final[Mapping[TopicType, tuple[definition.MessageType, ...]]] = {
     TopicType.NORMAL: (definition.NORMAL,),

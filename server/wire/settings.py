@@ -13,7 +13,7 @@ from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server.clients import ClientKind, ClientSettings
 from server.wire.limits import WireLimits
 from server.wire.times import duration, to_ms
-from store.metadata.groups import CustomizedBackoff, ExponentialBackoff, Group
+from store.metadata import Backoff, CustomizedBackoff, ExponentialBackoff, Group
 
 REQUEST_TIMEOUT_DEFAULT_MS: Final = 3_000
 """Every client library's own default."""
@@ -97,9 +97,7 @@ def _fill_consumer(answer: definition.Settings, group: Group, limits: WireLimits
     subscription.max_lite_topic_size = limits.lite_topic_size_max
 
 
-def _fill_policy(
-    policy: definition.RetryPolicy, max_attempts: int, backoff: ExponentialBackoff | CustomizedBackoff
-) -> None:
+def _fill_policy(policy: definition.RetryPolicy, max_attempts: int, backoff: Backoff) -> None:
     policy.Clear()
     policy.max_attempts = max_attempts
     match backoff:

@@ -7,9 +7,9 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.delivery.receipt_handle import InvalidReceiptHandle
+from server.delivery import InvalidReceiptHandle
 from store import errors
-from store.metadata.names import IllegalGroupName, IllegalTopicName
+from store.metadata import IllegalGroupName, IllegalTopicName
 
 INTERNAL_TEXT: Final = "internal error; the broker's log has the details"
 

@@ -17,7 +17,7 @@ from server.wire.message_types import derive_message_type
 from server.wire.reserved import RESERVED_PREFIX, RESERVED_PROPERTIES
 from server.wire.status import Refused
 from server.wire.times import to_ms
-from store.metadata.names import check_group_name, check_topic_name
+from store.metadata import check_group_name, check_topic_name
 
 ALL_TAGS: Final = "*"
 POLLING_CODE_SINCE: Final = "5.0.3"
