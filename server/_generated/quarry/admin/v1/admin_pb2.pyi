@@ -64,16 +64,14 @@ class Broker(_message.Message):
     def __init__(self, name: _Optional[str] = ..., cluster: _Optional[str] = ..., version: _Optional[str] = ..., advertised_address: _Optional[str] = ..., store_directory: _Optional[str] = ..., durability: _Optional[str] = ..., started_at_ms: _Optional[int] = ..., log: _Optional[_Union[Log, _Mapping]] = ...) -> None: ...
 
 class Log(_message.Message):
-    __slots__ = ("minimum_offset", "appended_offset", "flushed_offset", "dispatched_offset")
-    MINIMUM_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("appended_offset", "flushed_offset", "dispatched_offset")
     APPENDED_OFFSET_FIELD_NUMBER: _ClassVar[int]
     FLUSHED_OFFSET_FIELD_NUMBER: _ClassVar[int]
     DISPATCHED_OFFSET_FIELD_NUMBER: _ClassVar[int]
-    minimum_offset: int
     appended_offset: int
     flushed_offset: int
     dispatched_offset: int
-    def __init__(self, minimum_offset: _Optional[int] = ..., appended_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., dispatched_offset: _Optional[int] = ...) -> None: ...
+    def __init__(self, appended_offset: _Optional[int] = ..., flushed_offset: _Optional[int] = ..., dispatched_offset: _Optional[int] = ...) -> None: ...
 
 class Topic(_message.Message):
     __slots__ = ("name", "type", "read_queues", "write_queues", "permission", "attributes")
@@ -161,22 +159,18 @@ class GetTopicRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class ListTopicsRequest(_message.Message):
-    __slots__ = ("prefix", "page_size", "page_token")
+    __slots__ = ("prefix", "include_system")
     PREFIX_FIELD_NUMBER: _ClassVar[int]
-    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
-    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_SYSTEM_FIELD_NUMBER: _ClassVar[int]
     prefix: str
-    page_size: int
-    page_token: str
-    def __init__(self, prefix: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+    include_system: bool
+    def __init__(self, prefix: _Optional[str] = ..., include_system: _Optional[bool] = ...) -> None: ...
 
 class ListTopicsResponse(_message.Message):
-    __slots__ = ("topics", "next_page_token")
+    __slots__ = ("topics",)
     TOPICS_FIELD_NUMBER: _ClassVar[int]
-    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedCompositeFieldContainer[Topic]
-    next_page_token: str
-    def __init__(self, topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+    def __init__(self, topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ...) -> None: ...
 
 class CustomizedBackoff(_message.Message):
     __slots__ = ("delays_ms",)
@@ -286,22 +280,16 @@ class GetGroupRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class ListGroupsRequest(_message.Message):
-    __slots__ = ("prefix", "page_size", "page_token")
+    __slots__ = ("prefix",)
     PREFIX_FIELD_NUMBER: _ClassVar[int]
-    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
-    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     prefix: str
-    page_size: int
-    page_token: str
-    def __init__(self, prefix: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+    def __init__(self, prefix: _Optional[str] = ...) -> None: ...
 
 class ListGroupsResponse(_message.Message):
-    __slots__ = ("groups", "next_page_token")
+    __slots__ = ("groups",)
     GROUPS_FIELD_NUMBER: _ClassVar[int]
-    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     groups: _containers.RepeatedCompositeFieldContainer[Group]
-    next_page_token: str
-    def __init__(self, groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+    def __init__(self, groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ...) -> None: ...
 
 class ResetOffsetRequest(_message.Message):
     __slots__ = ("group", "topic", "queue", "earliest", "latest", "offset", "dry_run")

@@ -59,7 +59,7 @@ class AdminServiceStub:
                 request_serializer=quarry_dot_admin_dot_v1_dot_admin__pb2.GetTopicRequest.SerializeToString,
                 response_deserializer=quarry_dot_admin_dot_v1_dot_admin__pb2.Topic.FromString,
                 _registered_method=True)
-        self.ListTopics = channel.unary_unary(
+        self.ListTopics = channel.unary_stream(
                 '/quarry.admin.v1.AdminService/ListTopics',
                 request_serializer=quarry_dot_admin_dot_v1_dot_admin__pb2.ListTopicsRequest.SerializeToString,
                 response_deserializer=quarry_dot_admin_dot_v1_dot_admin__pb2.ListTopicsResponse.FromString,
@@ -84,7 +84,7 @@ class AdminServiceStub:
                 request_serializer=quarry_dot_admin_dot_v1_dot_admin__pb2.GetGroupRequest.SerializeToString,
                 response_deserializer=quarry_dot_admin_dot_v1_dot_admin__pb2.Group.FromString,
                 _registered_method=True)
-        self.ListGroups = channel.unary_unary(
+        self.ListGroups = channel.unary_stream(
                 '/quarry.admin.v1.AdminService/ListGroups',
                 request_serializer=quarry_dot_admin_dot_v1_dot_admin__pb2.ListGroupsRequest.SerializeToString,
                 response_deserializer=quarry_dot_admin_dot_v1_dot_admin__pb2.ListGroupsResponse.FromString,
@@ -212,7 +212,7 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     request_deserializer=quarry_dot_admin_dot_v1_dot_admin__pb2.GetTopicRequest.FromString,
                     response_serializer=quarry_dot_admin_dot_v1_dot_admin__pb2.Topic.SerializeToString,
             ),
-            'ListTopics': grpc.unary_unary_rpc_method_handler(
+            'ListTopics': grpc.unary_stream_rpc_method_handler(
                     servicer.ListTopics,
                     request_deserializer=quarry_dot_admin_dot_v1_dot_admin__pb2.ListTopicsRequest.FromString,
                     response_serializer=quarry_dot_admin_dot_v1_dot_admin__pb2.ListTopicsResponse.SerializeToString,
@@ -237,7 +237,7 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     request_deserializer=quarry_dot_admin_dot_v1_dot_admin__pb2.GetGroupRequest.FromString,
                     response_serializer=quarry_dot_admin_dot_v1_dot_admin__pb2.Group.SerializeToString,
             ),
-            'ListGroups': grpc.unary_unary_rpc_method_handler(
+            'ListGroups': grpc.unary_stream_rpc_method_handler(
                     servicer.ListGroups,
                     request_deserializer=quarry_dot_admin_dot_v1_dot_admin__pb2.ListGroupsRequest.FromString,
                     response_serializer=quarry_dot_admin_dot_v1_dot_admin__pb2.ListGroupsResponse.SerializeToString,
@@ -409,7 +409,7 @@ class AdminService:
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_unary(
+        return grpc.experimental.unary_stream(
             request,
             target,
             '/quarry.admin.v1.AdminService/ListTopics',
@@ -544,7 +544,7 @@ class AdminService:
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_unary(
+        return grpc.experimental.unary_stream(
             request,
             target,
             '/quarry.admin.v1.AdminService/ListGroups',

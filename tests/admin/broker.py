@@ -1,0 +1,69 @@
+"""An administration over real tables and a real delivery, on the in-memory engine."""
+
+from __future__ import annotations
+
+from kv.memory import MemoryEngine
+from server.administration import Administration, BrokerFacts
+from store.metadata import GroupTable, TopicTable
+from store.offsets import PhysicalOffset, QueueBounds, QueueId
+from store.settings import Durability
+from store.state import FAMILIES
+from tests.delivery.broker import DeliveryBench
+
+FACTS = BrokerFacts(
+    name="quarry-0",
+    cluster="DefaultCluster",
+    version="0.1.0",
+    advertised_address="broker.example:8081",
+    store_directory="/data/store",
+    durability=Durability.SYNC,
+    started_at_ms=1_700_000_000_000,
+)
+
+
+class BenchStore:
+    """The message lists of a delivery bench, as administration sees a store."""
+
+    def __init__(self, bench: DeliveryBench) -> None:
+        self._source = bench.source
+
+    @property
+    def appended_up_to(self) -> PhysicalOffset:
+        return self._source.appended_up_to
+
+    @property
+    def flushed_up_to(self) -> PhysicalOffset:
+        return self._source.appended_up_to
+
+    @property
+    def dispatched_up_to(self) -> PhysicalOffset:
+        return self._source.appended_up_to
+
+    def bounds(self, queue: QueueId) -> QueueBounds:
+        return self._source.bounds(queue)
+
+    def iterate_queues(self, topic: str | None = None) -> list[QueueId]:
+        return [queue for queue, kept in self._source.queues.items() if kept and topic in (None, queue.topic)]
+
+    def delete_topic(self, topic: str) -> None:
+        for queue in self.iterate_queues(topic):
+            del self._source.queues[queue]
+
+
+class AdminBench:
+    """What a test of administration moves: `delivery` sends and receives beside it."""
+
+    def __init__(self) -> None:
+        self.delivery = DeliveryBench()
+        engine = MemoryEngine(FAMILIES, write_ahead_log=True)
+        self.topics = TopicTable(engine)
+        self.groups = GroupTable(engine)
+        self.store = BenchStore(self.delivery)
+        self.administration = Administration(
+            FACTS,
+            topics=self.topics,
+            groups=self.groups,
+            store=self.store,
+            delivery=self.delivery.delivery,
+            default_queues=8,
+        )

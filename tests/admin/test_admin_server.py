@@ -1,0 +1,252 @@
+"""The admin port as its clients see it: values, status codes, health, reflection."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from server._generated.quarry.admin.v1 import admin_pb2 as pb
+from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from server.rpc.admin import PERMISSIONS, SERVICE_NAME, STATUS_CODES, TOPIC_TYPES, AdminServer, status_code
+from store import errors
+from store.metadata import IllegalTopicName, Permission, Topic, TopicType
+from tests.admin.broker import FACTS, AdminBench
+from tests.delivery.broker import GROUP, TOPIC
+
+UNKNOWN: Any = 99
+"""An enum value of a later version."""
+
+
+@asynccontextmanager
+async def serving(bench: AdminBench) -> AsyncIterator[tuple[Any, grpc.aio.Channel]]:
+    server = AdminServer(bench.administration)
+    address = await server.start("127.0.0.1:0")
+    try:
+        async with grpc.aio.insecure_channel(address) as channel:
+            yield AdminServiceStub(channel), channel  # type: ignore[no-untyped-call]
+    finally:
+        await server.stop(0)
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(test, 30))
+
+
+async def refusal(call: Any) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value.code(), caught.value.details() or ""
+
+
+def test_a_topics_life() -> None:
+    async def test() -> None:
+        bench = AdminBench()
+        async with serving(bench) as (stub, _):
+            made = await stub.CreateTopic(pb.CreateTopicRequest(name="orders", type=pb.TOPIC_TYPE_FIFO, read_queues=3))
+            assert made == pb.Topic(
+                name="orders",
+                type=pb.TOPIC_TYPE_FIFO,
+                read_queues=3,
+                write_queues=3,
+                permission=pb.PERMISSION_READ_WRITE,
+            )
+            changed = await stub.UpdateTopic(
+                pb.UpdateTopicRequest(name="orders", permission=pb.PERMISSION_NONE, attributes={"owner": "shop"})
+            )
+            assert changed.permission == pb.PERMISSION_NONE
+            assert dict(changed.attributes) == {"owner": "shop"}
+            assert changed.type == pb.TOPIC_TYPE_FIFO
+            assert await stub.GetTopic(pb.GetTopicRequest(name="orders")) == changed
+            assert bench.topics.get("orders") == Topic("orders", TopicType.FIFO, 3, 3, Permission(0), {"owner": "shop"})
+            await stub.DeleteTopic(pb.DeleteTopicRequest(name="orders"))
+            code, message = await refusal(stub.GetTopic(pb.GetTopicRequest(name="orders")))
+            assert (code, message) == (grpc.StatusCode.NOT_FOUND, "no topic orders")
+
+    run(test())
+
+
+def test_a_groups_life() -> None:
+    async def test() -> None:
+        async with serving(AdminBench()) as (stub, _):
+            made = await stub.CreateGroup(pb.CreateGroupRequest(name="billing", fifo=True))
+            assert (made.fifo, made.enabled, made.max_attempts) == (True, True, 17)
+            assert made.customized.delays_ms[0] == 1_000
+            exponential = pb.ExponentialBackoff(initial_ms=10, maximum_ms=1000, multiplier=2)
+            changed = await stub.UpdateGroup(
+                pb.UpdateGroupRequest(name="billing", fifo=False, enabled=False, exponential=exponential)
+            )
+            assert (changed.fifo, changed.enabled, changed.exponential) == (False, False, exponential)
+            customized = pb.CustomizedBackoff(delays_ms=[1000, 2000])
+            again = await stub.UpdateGroup(pb.UpdateGroupRequest(name="billing", customized=customized))
+            assert again.customized == customized
+            assert await stub.GetGroup(pb.GetGroupRequest(name="billing")) == again
+            await stub.DeleteGroup(pb.DeleteGroupRequest(name="billing"))
+            assert (await refusal(stub.GetGroup(pb.GetGroupRequest(name="billing"))))[0] is grpc.StatusCode.NOT_FOUND
+
+    run(test())
+
+
+def test_lists_are_ordered_filtered_and_cut_into_pages() -> None:
+    async def test() -> None:
+        bench = AdminBench()
+        bench.topics.create(Topic("RMQ_SYS_TRACE_TOPIC", TopicType.NORMAL, 1, 1), internal=True)
+        for number in range(600):
+            bench.topics.create(Topic(f"t{number:04d}", TopicType.NORMAL, 1, 1))
+        async with serving(bench) as (stub, _):
+            sizes = []
+            names: list[str] = []
+            async for page in stub.ListTopics(pb.ListTopicsRequest()):
+                sizes.append(len(page.topics))
+                names += [topic.name for topic in page.topics]
+            assert names == [f"t{number:04d}" for number in range(600)]
+            assert sizes == [256, 256, 88]
+            found = [page async for page in stub.ListTopics(pb.ListTopicsRequest(prefix="t059"))]
+            assert [topic.name for topic in found[0].topics] == [f"t059{digit}" for digit in range(10)]
+            system = [page async for page in stub.ListTopics(pb.ListTopicsRequest(prefix="R", include_system=True))]
+            assert system[0].topics[0].name == "RMQ_SYS_TRACE_TOPIC"
+
+            await stub.CreateGroup(pb.CreateGroupRequest(name="b"))
+            await stub.CreateGroup(pb.CreateGroupRequest(name="a"))
+            groups = [page async for page in stub.ListGroups(pb.ListGroupsRequest())]
+            assert [group.name for page in groups for group in page.groups] == ["a", "b"]
+
+    run(test())
+
+
+def test_offsets_and_queues() -> None:
+    async def test() -> None:
+        bench = AdminBench()
+        async with serving(bench) as (stub, _):
+            await stub.CreateTopic(pb.CreateTopicRequest(name=TOPIC, read_queues=2))
+            await stub.CreateGroup(pb.CreateGroupRequest(name=GROUP))
+            for body in (b"1", b"2"):
+                bench.delivery.send(body)
+            queues = await stub.ListQueues(pb.ListQueuesRequest(topic=TOPIC))
+            assert [(each.queue, each.minimum_offset, each.maximum_offset) for each in queues.queues] == [
+                (0, 0, 2),
+                (1, 0, 0),
+            ]
+            request = pb.ResetOffsetRequest(group=GROUP, topic=TOPIC, queue=0, offset=1, dry_run=True)
+            told = await stub.ResetOffset(request)
+            assert not told.queues[0].HasField("previous_offset")
+            assert told.queues[0].new_offset == 1
+            await stub.ResetOffset(pb.ResetOffsetRequest(group=GROUP, topic=TOPIC, latest=pb.Latest()))
+            back = await stub.ResetOffset(pb.ResetOffsetRequest(group=GROUP, topic=TOPIC, earliest=pb.Earliest()))
+            assert [(each.previous_offset, each.new_offset) for each in back.queues] == [(2, 0), (0, 0)]
+
+    run(test())
+
+
+def test_facts_and_figures_of_the_broker() -> None:
+    async def test() -> None:
+        bench = AdminBench()
+        bench.delivery.send(b"1")
+        async with serving(bench) as (stub, _):
+            broker = await stub.GetBroker(pb.GetBrokerRequest())
+        assert (broker.name, broker.cluster, broker.version) == (FACTS.name, FACTS.cluster, FACTS.version)
+        assert broker.advertised_address == "broker.example:8081"
+        assert broker.durability == "sync"
+        assert broker.started_at_ms == FACTS.started_at_ms
+        assert broker.log == pb.Log(appended_offset=100, flushed_offset=100, dispatched_offset=100)
+
+    run(test())
+
+
+def test_errors_are_status_codes() -> None:
+    async def test() -> None:
+        bench = AdminBench()
+        bench.topics.create(Topic("RMQ_SYS_TRACE_TOPIC", TopicType.NORMAL, 1, 1), internal=True)
+        async with serving(bench) as (stub, _):
+            await stub.CreateTopic(pb.CreateTopicRequest(name="orders"))
+            cases = [
+                (stub.CreateTopic(pb.CreateTopicRequest(name="orders")), grpc.StatusCode.ALREADY_EXISTS),
+                (stub.CreateTopic(pb.CreateTopicRequest(name="a b")), grpc.StatusCode.INVALID_ARGUMENT),
+                (stub.CreateTopic(pb.CreateTopicRequest(name="x", read_queues=0)), grpc.StatusCode.INVALID_ARGUMENT),
+                (stub.CreateTopic(pb.CreateTopicRequest(name="x", type=UNKNOWN)), grpc.StatusCode.INVALID_ARGUMENT),
+                (
+                    stub.CreateTopic(pb.CreateTopicRequest(name="x", permission=UNKNOWN)),
+                    grpc.StatusCode.INVALID_ARGUMENT,
+                ),
+                (stub.UpdateTopic(pb.UpdateTopicRequest(name="ghost")), grpc.StatusCode.NOT_FOUND),
+                (
+                    stub.DeleteTopic(pb.DeleteTopicRequest(name="RMQ_SYS_TRACE_TOPIC")),
+                    grpc.StatusCode.FAILED_PRECONDITION,
+                ),
+                (
+                    stub.CreateGroup(pb.CreateGroupRequest(name="g", customized=pb.CustomizedBackoff())),
+                    grpc.StatusCode.INVALID_ARGUMENT,
+                ),
+                (
+                    stub.ResetOffset(pb.ResetOffsetRequest(group="ghost", topic="orders", latest=pb.Latest())),
+                    grpc.StatusCode.NOT_FOUND,
+                ),
+                (stub.ResetOffset(pb.ResetOffsetRequest(group="g", topic="orders")), grpc.StatusCode.INVALID_ARGUMENT),
+                (stub.ListQueues(pb.ListQueuesRequest(topic="ghost")), grpc.StatusCode.NOT_FOUND),
+            ]
+            for call, expected in cases:
+                code, message = await refusal(call)
+                assert code is expected
+                assert message
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (IllegalTopicName("x"), grpc.StatusCode.INVALID_ARGUMENT),
+        (errors.NotReady("43 %"), grpc.StatusCode.UNAVAILABLE),
+        (errors.Busy("full"), grpc.StatusCode.UNAVAILABLE),
+        (errors.StorePoisoned("flush"), grpc.StatusCode.DATA_LOSS),
+        (errors.BrokerError("?"), grpc.StatusCode.INTERNAL),
+    ],
+)
+def test_the_nearest_class_decides_the_code(error: errors.BrokerError, code: grpc.StatusCode) -> None:
+    assert status_code(error) is code
+
+
+def test_every_kind_of_topic_and_permission_has_a_name_on_the_wire() -> None:
+    assert set(TOPIC_TYPES.values()) == set(TopicType)
+    assert set(TOPIC_TYPES) == set(pb.TopicType.values()) - {0}
+    assert set(PERMISSIONS.values()) == {Permission(bits) for bits in (0, 2, 4, 6)}
+    assert set(PERMISSIONS) == set(pb.Permission.values()) - {0}
+    assert errors.BrokerError in STATUS_CODES
+
+
+def test_health_and_reflection_answer() -> None:
+    async def test() -> None:
+        async with serving(AdminBench()) as (_, channel):
+            health: Any = health_pb2_grpc.HealthStub(channel)
+            for service in ("", SERVICE_NAME):
+                answer = await health.Check(health_pb2.HealthCheckRequest(service=service))
+                assert answer.status == health_pb2.HealthCheckResponse.SERVING
+            stub: Any = reflection_pb2_grpc.ServerReflectionStub(channel)  # type: ignore[arg-type]  # made for both
+            call = stub.ServerReflectionInfo()
+            await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+            services = {each.name for each in (await call.read()).list_services_response.service}
+            await call.done_writing()
+            assert SERVICE_NAME in services
+            assert "grpc.health.v1.Health" in services
+
+    run(test())
+
+
+def test_a_taken_address_is_named() -> None:
+    async def test() -> None:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            address = f"127.0.0.1:{taken.getsockname()[1]}"
+            with pytest.raises(OSError, match=address):
+                await AdminServer(AdminBench().administration).start(address)
+
+    run(test())
