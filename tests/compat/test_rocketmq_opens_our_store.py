@@ -25,6 +25,8 @@ GOLDEN_SEGMENT_SIZE: Final = 1 << 20
 TRANSACTION_BITS: Final = 0xC
 PREPARED_OR_ROLLED_BACK: Final = (0x4, 0xC)
 DELAY_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+WITHOUT_LIGHT_QUEUES: Final = ("%RETRY%", "rmq_sys_", DELAY_TOPIC)
+"""Topics whose records only carry the light queue names of their originals along."""
 FIELDS: Final = (
     "topic",
     "queueId",
@@ -90,7 +92,7 @@ def places(record: dict[str, Any]) -> Iterator[Place]:
         return
     yield Place(record["topic"], record["queueId"], record["queueOffset"])
     properties = record["properties"]
-    if "INNER_MULTI_QUEUE_OFFSET" in properties and not record["topic"].startswith("%RETRY%"):
+    if "INNER_MULTI_QUEUE_OFFSET" in properties and not record["topic"].startswith(WITHOUT_LIGHT_QUEUES):
         names = properties["INNER_MULTI_DISPATCH"].split(",")
         for name, offset in zip(names, properties["INNER_MULTI_QUEUE_OFFSET"].split(","), strict=True):
             yield Place(name, 0, int(offset))

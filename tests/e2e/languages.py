@@ -101,22 +101,21 @@ def python() -> Language:
 def node() -> Language:
     need("node", "npm")
     package = HERE / "node" / "package.json"
-    programs = sorted((HERE / "node").glob("*.js"))
 
     def install(folder: Path) -> None:
-        for path in (package, *programs):
-            shutil.copy(path, folder)
+        shutil.copy(package, folder)
         options = ["--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error"]
         run(["npm", "install", *options], directory=folder)
 
-    # The programs lie beside node_modules, where Node.js looks for it.
-    folder = installed(f"node-{digest([package, *programs])}", install)
+    folder = installed(f"node-{digest([package])}", install)
+    # NODE_PATH: the packages do not lie beside the programs, where Node.js looks first
+    command = ["env", f"NODE_PATH={folder}/node_modules", "node"]
     return Language(
         name="node",
-        directory=folder,
-        producer=["node", "producer.js"],
-        simple_consumer=["node", "simple_consumer.js"],
-        push_consumer=["node", "push_consumer.js"],
+        directory=HERE / "node",
+        producer=[*command, "producer.js"],
+        simple_consumer=[*command, "simple_consumer.js"],
+        push_consumer=[*command, "push_consumer.js"],
     )
 
 
