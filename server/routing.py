@@ -19,10 +19,10 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """From `host:port`, IPv6 in brackets. Raises ValueError that shows the text."""
+        """From `host:port`, IPv6 in brackets; to listen, port 0 is any free one. Raises ValueError with the text."""
         host, separator, port = text.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
-        if not (separator and host and port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
+        if not (separator and host and port.isascii() and port.isdigit() and int(port) < 65_536):
             raise ValueError(f"{text!r} is no host:port")
         return cls(host, int(port))
 

@@ -18,7 +18,7 @@ from server.rpc.methods import messaging_methods
 from server.rpc.route import RouteService
 from server.rpc.session import SessionService
 from server.rpc.telemetry import TelemetryService
-from server.rpc.unsupported import unsupported_methods
+from server.rpc.unsupported import UnsupportedService
 from server.wire.limits import DEFAULT_LIMITS
 from store.clock import ManualClock
 from store.metadata import Group, GroupTable, Topic, TopicTable, TopicType
@@ -57,7 +57,7 @@ class Broker:
             RouteService(edge, self.clients, self.directory, identity).methods(),
             SessionService(edge, self.clients).methods(),
             self.telemetry.methods(),
-            unsupported_methods(edge),
+            UnsupportedService(edge).methods(),
             {name: Method(_not_here, streaming_out=name == "ReceiveMessage") for name in MESSAGE_METHODS},
         )
 
