@@ -19,6 +19,7 @@ LIGHT_QUEUE_PREFIX: Final = "%LMQ%"
 LIGHT_QUEUE_NUMBER: Final = 0
 LIGHT_QUEUE_NAMES: Final = "INNER_MULTI_DISPATCH"
 LIGHT_QUEUE_OFFSETS: Final = "INNER_MULTI_QUEUE_OFFSET"
+_NEVER_LIGHT: Final = ("%RETRY%", "rmq_sys_", "SCHEDULE_TOPIC_XXXX")
 
 TRANSACTION_MASK: Final = 0xC
 TRANSACTION_PREPARED: Final = 0x4
@@ -84,6 +85,15 @@ class DenseNumbering:
         return bool(found) and found[0].queue_offset == stored and found[0].physical_offset == at
 
 
+def may_name_light_queues(topic: str) -> bool:
+    """Whether records of the topic go to the light queues they name.
+
+    Copies on their way through the broker (retries, delays) still carry the names and numbers of the message
+    they are copies of.
+    """
+    return not topic.startswith(_NEVER_LIGHT)
+
+
 def is_queued(system_flag: int) -> bool:
     """Whether a record appears in its consume queue: prepared and rolled-back ones do not (formats §2.13)."""
     return system_flag & TRANSACTION_MASK not in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
@@ -102,14 +112,16 @@ def dispatch_request(record: StoredMessage, numbering: LightQueueNumbering) -> D
         store_timestamp_ms=record.store_timestamp_ms,
         system_flag=record.system_flag,
         properties=properties,
-        light_queues=tuple(_light_queues(properties, record.physical_offset, numbering)),
+        light_queues=tuple(_light_queues(record.topic, properties, record.physical_offset, numbering)),
     )
 
 
 def _light_queues(
-    properties: Mapping[str, str], at: PhysicalOffset, numbering: LightQueueNumbering
+    topic: str, properties: Mapping[str, str], at: PhysicalOffset, numbering: LightQueueNumbering
 ) -> Iterable[tuple[str, QueueOffset]]:
     if LIGHT_QUEUE_NAMES not in properties or LIGHT_QUEUE_OFFSETS not in properties:
+        return
+    if not may_name_light_queues(topic):
         return
     names = properties[LIGHT_QUEUE_NAMES].split(",")
     offsets = properties[LIGHT_QUEUE_OFFSETS].split(",")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key")
@@ -39,8 +39,9 @@ class GenerationCache(Generic[Key, Value]):
         self._young.pop(key, None)
         self._old.pop(key, None)
 
-    def keys(self) -> set[Key]:
-        return self._young.keys() | self._old.keys()
+    def __iter__(self) -> Iterator[Key]:
+        """All keys as of now."""
+        return iter(self._young.keys() | self._old.keys())
 
     @property
     def is_full(self) -> bool:

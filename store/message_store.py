@@ -27,6 +27,7 @@ from store.dispatch import (
     LIGHT_QUEUE_OFFSETS,
     LIGHT_QUEUE_PREFIX,
     is_queued,
+    may_name_light_queues,
 )
 from store.errors import MessageTooLarge, StoreDamaged
 from store.message import Appended, DispatchRequest, Message
@@ -34,8 +35,6 @@ from store.numbering import NextOffsets
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from store.record import StoredMessage, encode_properties, encode_record, record_size, tags_code
 from store.settings import StoreSettings
-
-LIGHT_DISPATCH_REFUSED_PREFIXES = ("%RETRY%", "rmq_sys_", "SCHEDULE_TOPIC_XXXX")
 
 
 class MessageStore:
@@ -149,7 +148,7 @@ class MessageStore:
     ) -> tuple[dict[str, str], tuple[tuple[str, QueueOffset], ...]]:
         """Give the record its offset in each light queue it names; a doubled name gets one entry."""
         properties = dict(message.properties)
-        if message.topic.startswith(LIGHT_DISPATCH_REFUSED_PREFIXES):
+        if not may_name_light_queues(message.topic):
             return properties, ()
         properties.pop("WAIT", None)
         numbered: dict[str, QueueOffset] = {}

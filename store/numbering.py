@@ -41,6 +41,6 @@ class NextOffsets:
 
     def forget(self, topic: str) -> None:
         """Drop all queues of a deleted topic."""
-        for queue in self._cache.keys():
+        for queue in self._cache:
             if queue.topic == topic:
                 self._cache.discard(queue)

@@ -265,5 +265,5 @@ def _adopt_topics(queues: RocksConsumeQueues, topics: TopicTable) -> None:
         if not is_light_queue(queue.topic) and topics.get(queue.topic) is None:
             queue_counts[queue.topic] = max(queue.number + 1, queue_counts.get(queue.topic, 1))
     for name, count in queue_counts.items():
-        topics.create(Topic(name, TopicType.MIXED, count, count, READ_WRITE, {}))
+        topics.create(Topic(name, TopicType.MIXED, count, count, READ_WRITE, {}), internal=True)
         log.warning("topic without metadata adopted", topic=name, queues=count)

@@ -47,7 +47,9 @@ _pack_offset: Final = I64.pack
 _pack_unit: Final = UNIT.pack
 _pack_bound: Final = BOUND.pack
 _unpack_unit: Final = UNIT.unpack
-_LAST_OF_KEY: Final = -I64.size
+_unpack_offset: Final = I64.unpack_from
+_make_entry: Final = ConsumeQueueEntry._make
+"""From one tuple: the fields of an entry are the queue offset and then those of a unit, in its order."""
 
 
 class _Queue:
@@ -144,7 +146,11 @@ class RocksConsumeQueues:
         prefix = known.prefix
         # Up to the stored maximum: RocketMQ leaves units above it behind when it truncates.
         keys = KeyRange(prefix + _pack_offset(begin), prefix + _pack_offset(known.maximum))
-        return [_entry(key, value) for key, value in self._units.scan(keys, limit=limit)]
+        at = len(prefix)
+        return [
+            _make_entry(_unpack_offset(key, at) + _unpack_unit(value))
+            for key, value in self._units.scan(keys, limit=limit)
+        ]
 
     def last_entry_below(self, queue: QueueId, at: PhysicalOffset) -> ConsumeQueueEntry | None:
         """The entry with the largest physical offset below `at`; None when the queue has none in the log."""
@@ -344,9 +350,7 @@ class RocksConsumeQueues:
 
 
 def _entry(key: bytes, value: bytes) -> ConsumeQueueEntry:
-    physical_offset, size, tags_code, store_timestamp_ms = _unpack_unit(value)
-    queue_offset = QueueOffset(int.from_bytes(key[_LAST_OF_KEY:], "big"))
-    return ConsumeQueueEntry(queue_offset, PhysicalOffset(physical_offset), size, tags_code, store_timestamp_ms)
+    return _make_entry(_unpack_offset(key, len(key) - I64.size) + _unpack_unit(value))
 
 
 def _require_no_checkpoint(topic: str) -> None:

@@ -1,0 +1,18 @@
+"""What a broker says on standard output when it is ready."""
+
+from __future__ import annotations
+
+
+def banner(*, listen: str, admin: str, http: str, store: str) -> str:
+    """Where it is, and three lines of Python that send and receive."""
+    return f"""Quarry is ready.
+  messaging   {listen}     (gRPC, official RocketMQ 5 clients)
+  admin       {admin}     (quarry topic, quarry group)
+  http        http://{http}/metrics  /healthz  /readyz
+  store       {store}
+
+Send and receive in three lines of Python (pip install rocketmq-python-client):
+  import rocketmq as mq; config = mq.ClientConfiguration("{listen}", mq.Credentials())
+  p = mq.Producer(config); p.startup(); m = mq.Message(); m.topic, m.body = "demo", b"hello"; print(p.send(m).message_id)
+  c = mq.SimpleConsumer(config, "readers", {{"demo": mq.FilterExpression()}}); c.startup(); print(c.receive(32, 15)[0].body)
+"""

@@ -1,0 +1,267 @@
+"""The composition root: settings → components → run → drain. The only file that knows every concrete class."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from importlib.metadata import version
+from typing import Final
+
+import structlog
+import uvloop
+from prometheus_client import CollectorRegistry
+
+from server.administration import Administration, BrokerFacts
+from server.banner import banner
+from server.clients import ClientRegistry
+from server.delivery import Delivery, InFlightTable, StateWriter
+from server.front import make_front
+from server.group_commit import GroupCommit
+from server.health import HealthState
+from server.http import HttpEndpoint
+from server.logs import configure_logs
+from server.metadata import AutoCreation, Directory
+from server.metrics import ServerMetrics
+from server.routing import Address, BrokerIdentity
+from server.rpc.admin import AdminServer
+from server.rpc.context import Edge
+from server.rpc.messages import MessageService
+from server.rpc.methods import messaging_methods
+from server.rpc.route import RouteService
+from server.rpc.session import SessionService
+from server.rpc.telemetry import TelemetryService
+from server.rpc.unsupported import unsupported_methods
+from server.settings import BrokerSettings
+from server.wire.messages import host_from_text
+from store.clock import SystemClock
+from store.disk import PosixDisk
+from store.offsets import PhysicalOffset
+from store.opening import OpenStore, open_store
+from store.recovery import Progress
+
+log = structlog.get_logger(__name__)
+
+FLUSH_THREADS: Final = 2  # one for the log, one for the consume queues: the log must not wait for them
+HOUSEKEEPING_INTERVAL_S: Final = 5.0
+TICK_INTERVAL_S: Final = 0.5
+
+
+def run(settings: BrokerSettings) -> int:
+    """Run a broker until it is told to stop (SIGTERM, SIGINT). Returns the exit status of the process.
+
+    Raises BrokerError or OSError, whose text is one line, when it cannot start.
+    """
+    configure_logs(settings.log.format, settings.log.level)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_run(settings))
+
+
+async def _run(settings: BrokerSettings) -> int:
+    """Bring everything up in the order in which it depends on each other, and down in the reverse order."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signal_number, stop.set)
+    health = HealthState()
+    registry = CollectorRegistry()
+    async with AsyncExitStack() as running:
+        http = HttpEndpoint(settings.network.http, registry, health)
+        http.start()
+        running.callback(http.stop)
+        running.push_async_callback(_cancelled(loop.create_task(_tick(health))))
+        executor = ThreadPoolExecutor(FLUSH_THREADS, thread_name_prefix="flush")
+        running.callback(executor.shutdown)
+
+        store = await loop.run_in_executor(executor, _open_store, settings, health)
+        broker = Broker(settings, store, registry, health, executor)
+        try:
+            async with broker.serving() as addresses:
+                health.ready()
+                print(banner(store=str(settings.store.directory), http=http.address, **addresses), flush=True)  # noqa: T201
+                await stop.wait()
+                log.info("stopping")
+                health.stopping()
+        finally:
+            await loop.run_in_executor(executor, store.close)
+    return 0
+
+
+def _open_store(settings: BrokerSettings, health: HealthState) -> OpenStore:
+    def report(progress: Progress) -> None:
+        health.recovering(progress.percent)
+        log.info(progress.phase, percent=progress.percent, done_bytes=progress.done_bytes)
+
+    return open_store(settings.for_store(), disk=PosixDisk(), clock=SystemClock(), report=report)
+
+
+async def _tick(health: HealthState) -> None:
+    """Show that the event loop still turns."""
+    while True:
+        health.tick()
+        await asyncio.sleep(TICK_INTERVAL_S)
+
+
+def _cancelled(task: asyncio.Task[None]) -> Callable[[], Awaitable[None]]:
+    async def cancel() -> None:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    return cancel
+
+
+class Broker:
+    """One open store behind its listeners."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        store: OpenStore,
+        registry: CollectorRegistry,
+        health: HealthState,
+        executor: ThreadPoolExecutor,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._health = health
+        self._clock = SystemClock()
+        self._metrics = ServerMetrics(registry)
+        network, limits = settings.network, settings.for_wire()
+        loop = asyncio.get_running_loop()
+
+        clients = self._clients = ClientRegistry(self._clock)
+        directory = Directory(
+            store.topics,
+            store.groups,
+            AutoCreation(
+                topics=settings.topics.auto_create,
+                groups=settings.groups.auto_create,
+                topic_queues=settings.topics.default_queues,
+            ),
+        )
+        state_writer = StateWriter(store.state_engine, self._after_pass)
+        delivery = self._delivery = Delivery(
+            settings.for_delivery(),
+            source=store.messages,
+            offsets=store.offsets,
+            inflight=InFlightTable(store.state_engine),
+            writer=state_writer,
+            clock=self._clock,
+            timers=loop,
+            after_pass=self._after_pass,
+            is_client_alive=clients.is_alive,
+        )
+        self._state_writer = state_writer
+        self._commit = GroupCommit(
+            store.messages,
+            durability=settings.store.durability,
+            flush_interval_s=settings.store.flush_interval_ms / 1000,
+            queue_flush_bytes=settings.store.queue_flush_size,
+            clock=self._clock,
+            executor=executor,
+            after_pass=self._after_pass,
+            messages_arrived=delivery.messages_arrived,
+            poisoned=lambda error: health.poisoned(str(error)),
+            queues_flushed=self._remember_flushed,
+            metrics=self._metrics,
+        )
+        clients.on_lost(delivery.client_lost)
+
+        edge = Edge(clients)
+        route = RouteService(
+            edge,
+            clients,
+            directory,
+            BrokerIdentity(
+                name=settings.broker.name,
+                listen=Address.parse(network.listen),
+                advertise=Address.parse(network.advertise) if network.advertise else None,
+            ),
+        )
+        telemetry = TelemetryService(edge, clients, directory, limits, subscribed=self._start_groups)
+        messages = MessageService(
+            edge,
+            directory=directory,
+            clients=clients,
+            commit=self._commit,
+            delivery=delivery,
+            state_writer=state_writer,
+            limits=limits,
+            store_host=host_from_text(network.advertise or network.listen),
+            clock=self._clock,
+            metrics=self._metrics,
+        )
+        self._directory = directory
+        self._front = make_front(
+            network.front,
+            messaging_methods(
+                messages.methods(),
+                telemetry.methods(),
+                route.methods(),
+                SessionService(edge, clients).methods(),
+                unsupported_methods(edge),
+            ),
+            limits=settings.for_front(),
+        )
+        self._metrics.watch_delivery(delivery)
+        self._metrics.watch_clients(clients)
+        self._metrics.watch_engines(store.queue_engine, store.state_engine)
+
+    @contextlib.asynccontextmanager
+    async def serving(self) -> AsyncIterator[dict[str, str]]:
+        """Listen; on leaving, take no more calls, answer what was accepted, and stop."""
+        network = self._settings.network
+        admin = AdminServer(self._administration())
+        housekeeping = asyncio.get_running_loop().create_task(self._keep_house())
+        try:
+            listening = await self._front.start(network.listen)
+            admin_listening = await admin.start(network.admin)
+            yield {"listen": listening, "admin": admin_listening}
+        finally:
+            housekeeping.cancel()
+            await admin.stop(grace_s=0.5)
+            await self._front.stop(network.stop_grace_ms / 1000)
+            await self._commit.drain()
+            self._state_writer.write_now()
+
+    def _administration(self) -> Administration:
+        settings = self._settings
+        return Administration(
+            BrokerFacts(
+                name=settings.broker.name,
+                cluster=settings.broker.cluster,
+                version=version("quarry-mq"),
+                advertised_address=settings.network.advertise or settings.network.listen,
+                store_directory=str(settings.store.directory),
+                durability=settings.store.durability,
+                started_at_ms=self._clock.wall_ms(),
+            ),
+            topics=self._store.topics,
+            groups=self._store.groups,
+            store=self._store.messages,
+            delivery=self._delivery,
+            default_queues=settings.topics.default_queues,
+        )
+
+    def _after_pass(self, callback: Callable[[], None]) -> None:
+        self._front.after_pass(callback)
+
+    def _remember_flushed(self, up_to: PhysicalOffset) -> None:
+        self._store.identity.flushed_up_to = up_to
+
+    def _start_groups(self, group: str, topics: Sequence[str]) -> None:
+        """A consumer has said what it wants: fix where its group starts, before anything is sent."""
+        for name in topics:
+            topic = self._store.topics.get(name)
+            if topic is not None:
+                self._delivery.start_group(group, name, range(max(topic.read_queues, topic.write_queues)))
+
+    async def _keep_house(self) -> None:
+        while True:
+            await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
+            self._clients.sweep()
+            self._delivery.drop_idle_subscriptions()

@@ -1,0 +1,137 @@
+"""Stores written by RocketMQ open, and what they hold is all there."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store.clock import SystemClock
+from store.consumequeue import FileConsumeQueueReader
+from store.disk import PosixDisk
+from store.message_store import MessageStore
+from store.offsets import QueueId, QueueOffset
+from store.opening import OpenStore, open_store
+from store.paths import StorePaths
+from store.recovery import Progress
+from store.settings import StoreSettings
+
+GOLDEN = ("file-clean", "file-kill", "rocks-clean", "double-clean")
+LIGHT = "%LMQ%"
+
+
+def opened(root: Path, reports: list[Progress] | None = None) -> OpenStore:
+    return open_store(
+        StoreSettings(root=root),
+        disk=PosixDisk(),
+        clock=SystemClock(),
+        report=(reports if reports is not None else []).append,
+    )
+
+
+def records_of(directory: Path) -> list[dict[str, Any]]:
+    lines = (directory / "messages.jsonl").read_text(encoding="utf-8").splitlines()
+    return [record for line in lines if "blank" not in (record := json.loads(line))]
+
+
+def units_of(messages: MessageStore, queue: QueueId) -> list[tuple[int, int, int, int]]:
+    entries = messages.entries(queue, QueueOffset(0), 100_000)
+    return [(each.queue_offset, each.physical_offset, each.size, each.tags_code) for each in entries]
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_every_normal_record_is_in_its_queue(name: str, golden_copy: Callable[[str], Path]) -> None:
+    directory = golden_copy(name)
+    store = opened(directory / "store")
+    try:
+        expected: dict[QueueId, dict[int, int]] = defaultdict(dict)
+        for record in records_of(directory):
+            expected[QueueId(record["topic"], record["queueId"])][record["queueOffset"]] = record["phyOffset"]
+        for queue, offsets in expected.items():
+            found = {offset: at for offset, at, _, _ in units_of(store.messages, queue)}
+            assert found == offsets, queue
+            assert store.messages.bounds(queue) == (min(offsets), max(offsets) + 1)
+        normal = {queue for queue in store.messages.iterate_queues() if not queue.topic.startswith(LIGHT)}
+        assert normal == set(expected)
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize("name", ["file-clean", "file-kill"])
+def test_rebuilt_entries_equal_those_in_the_queue_files(name: str, golden_copy: Callable[[str], Path]) -> None:
+    """System topics and light queues included, also those of messages that name a light queue twice."""
+    directory = golden_copy(name)
+    store = opened(directory / "store")
+    try:
+        files = FileConsumeQueueReader(PosixDisk(), StorePaths(directory / "store").consume_queue)
+        queues = list(files.queues())
+        assert set(queues) == set(store.messages.iterate_queues())
+        for queue in queues:
+            in_file = [
+                (each.queue_offset, each.physical_offset, each.size, each.tags_code)
+                for each in files.entries(queue, QueueOffset(0), 100_000)
+            ]
+            assert units_of(store.messages, queue) == in_file, queue
+    finally:
+        store.close()
+
+
+def test_light_queues_of_a_double_write_store_are_complete(golden_copy: Callable[[str], Path]) -> None:
+    """The older part of a light queue lies in its file, the newer in RocksDB: both belong to one numbering."""
+    directory = golden_copy("double-clean")
+    store = opened(directory / "store")
+    try:
+        files = FileConsumeQueueReader(PosixDisk(), StorePaths(directory / "store").consume_queue)
+        by_record: dict[str, set[int]] = defaultdict(set)
+        for record in records_of(directory):
+            if record["topic"].startswith(("%RETRY%", "SCHEDULE_TOPIC")):
+                continue  # a copy, which still carries the names of its original
+            if "INNER_MULTI_QUEUE_OFFSET" not in record["properties"]:
+                continue  # a half message: its names count when it is committed
+            for light in record["properties"].get("INNER_MULTI_DISPATCH", "").split(","):
+                if light:
+                    by_record[light].add(record["phyOffset"])
+        for light, records in by_record.items():
+            queue = QueueId(light, 0)
+            units = units_of(store.messages, queue)
+            assert {at for _, at, _, _ in units} == records, light
+            assert len(units) == len(records), "each record once"
+            in_file = [each.physical_offset for each in files.entries(queue, QueueOffset(0), 100_000)]
+            assert [at for _, at, _, _ in units][: len(in_file)] == in_file, light
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_a_second_opening_changes_nothing(name: str, golden_copy: Callable[[str], Path]) -> None:
+    directory = golden_copy(name)
+    store = opened(directory / "store")
+    before = {queue: units_of(store.messages, queue) for queue in store.messages.iterate_queues()}
+    store.close()
+    store = opened(directory / "store")
+    try:
+        assert {queue: units_of(store.messages, queue) for queue in store.messages.iterate_queues()} == before
+        assert store.recovery.records == 0, "a clean stop leaves nothing to read again"
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_metadata_is_imported(name: str, golden_copy: Callable[[str], Path]) -> None:
+    directory = golden_copy(name)
+    store = opened(directory / "store")
+    try:
+        orders = store.topics.get("acme-orders")
+        assert orders is not None
+        assert orders.read_queues == 4
+        assert store.groups.get("acme-cg") is not None
+        offsets = [store.offsets.get("acme-cg", QueueId("acme-orders", number)) for number in range(4)]
+        assert all(offset is not None and offset > 300 for offset in offsets)
+        for queue in store.messages.iterate_queues():
+            assert queue.topic.startswith(LIGHT) or store.topics.get(queue.topic) is not None
+    finally:
+        store.close()
