@@ -82,18 +82,23 @@ def _write_zeros(number: int, begin: int, end: int) -> None:
             begin += os.pwrite(number, zeros, begin)
 
 
-def _data_extents(number: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Ranges of the file that may hold other bytes than zero, ascending; holes are left out."""
+def _data_extents(number: int, start: int, end: int) -> list[tuple[int, int]]:
+    """Ranges of the file that may hold other bytes than zero, ascending; holes are left out.
+
+    A list and no generator: what is read of a hole counts as data from then on, and the kernel reads ahead.
+    """
+    extents = []
     position = start
     while position < end:
         try:
             begin = os.lseek(number, position, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:
-                return
+                break
             raise
         position = os.lseek(number, begin, os.SEEK_HOLE)
-        yield begin, min(position, end)
+        extents.append((begin, min(position, end)))
+    return extents
 
 
 def _take_lock(descriptor: _Descriptor, kind: int) -> None:
