@@ -10,6 +10,8 @@ What rocksdict 0.3.29 (RocksDB 9.8.4) does that this module guards against, once
 4. Create-if-missing over a directory without CURRENT makes an empty database. It is passed only when the
    directory holds no file of one.
 5. `WriteOptions.disable_wal` is an attribute to assign, not the method its stub declares.
+6. `ReadOptions.set_iterate_lower_bound` sets the upper bound. Here backward scans stop by comparing keys.
+7. Iterators of its snapshots ignore the snapshot. Here a snapshot is an iterator per family, made at its moment.
 
 All tables are written with block based format 5, the newest that the RocksDB of RocketMQ (8.4.0) reads.
 """
@@ -243,16 +245,16 @@ class RocksEngine:
     def snapshot(self) -> RocksSnapshot:
         self._require_open()
         try:
-            # A native snapshot covers one family. Those of all families are of the same moment when no write
-            # came between the first and the last; a write that does takes microseconds, so the loop is short.
+            # An iterator covers one family. Those of all families are of the same moment when no write came
+            # between the first and the last; a write that does takes microseconds, so the loop is short.
             while True:
                 before = self._database.latest_sequence_number()
-                natives = {name: family.native().snapshot() for name, family in self._families.items()}
+                iterators = {name: family.native().iter() for name, family in self._families.items()}
                 if self._database.latest_sequence_number() == before:
                     break
         except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
             fail(error)
-        snapshot = RocksSnapshot(natives)
+        snapshot = RocksSnapshot(iterators)
         self._snapshots.add(snapshot)
         return snapshot
 

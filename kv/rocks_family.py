@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
+from threading import Lock
 from types import TracebackType
 from typing import Any, Final, NoReturn
 from weakref import WeakSet
@@ -57,12 +58,18 @@ class Cursor:
 
 
 class RocksSnapshot:
-    """See `kv.engine.Snapshot`."""
+    """See `kv.engine.Snapshot`.
 
-    __slots__ = ("__weakref__", "_natives")
+    One plain iterator per family: an iterator sees the state of the moment it was made. rocksdict's own snapshots
+    answer single keys only; iterators made from them see the present.
+    """
 
-    def __init__(self, natives: dict[str, Any]) -> None:
-        self._natives = natives
+    __slots__ = ("__weakref__", "_iterators", "_lock")
+
+    def __init__(self, iterators: dict[str, Any]) -> None:
+        self._iterators = iterators
+        # Guards the position of the iterators, which all scans of a family share.
+        self._lock = Lock()
 
     def __enter__(self) -> RocksSnapshot:
         return self
@@ -72,11 +79,25 @@ class RocksSnapshot:
     ) -> None:
         self.close()
 
-    def source(self, family: str) -> Any:
-        return self._natives.get(family, CLOSED)
+    def scan(self, family: str, keys: KeyRange, limit: int | None, *, reverse: bool) -> list[tuple[bytes, bytes]]:
+        with self._lock:
+            plain = Cursor(self._iterators.get(family, CLOSED))
+            pairs = _backwards(plain, keys) if reverse else _upwards(plain, keys)
+            return list(islice(pairs, limit))
+
+    def iterate(self, family: str, keys: KeyRange, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
+        size = CHUNK_FIRST
+        while True:
+            chunk = self.scan(family, keys, size, reverse=reverse)
+            yield from chunk
+            if len(chunk) < size:
+                return
+            last = chunk[-1][0]
+            keys = KeyRange(keys.start, last) if reverse else KeyRange(last + b"\x00", keys.end)
+            size = min(2 * size, CHUNK_MAX)
 
     def close(self) -> None:
-        self._natives = {}
+        self._iterators = {}
 
 
 class RocksBatch:
@@ -175,18 +196,21 @@ class RocksFamily:
         reverse: bool = False,
         snapshot: Snapshot | None = None,
     ) -> list[tuple[bytes, bytes]]:
-        source = self._source(snapshot)
+        self.handle()
         if keys.end is not None and keys.end <= keys.start:
             return []
-        options = self._bounded(keys)
         try:
-            first = None if reverse else keys.start
-            pairs: list[tuple[bytes, bytes]] = list(islice(source.items(reverse, first, options), limit))
+            if snapshot is not None:
+                return _own_snapshot(snapshot).scan(self._name, keys, limit, reverse=reverse)
+            options = self._options_up_to(keys.end)
+            if reverse:
+                return list(islice(_backwards(Cursor(self._native.iter(options)), keys), limit))
+            items = self._native.items(from_key=keys.start, read_opt=options)
+            pairs: list[tuple[bytes, bytes]] = list(islice(items, limit))
             if limit is None or len(pairs) < limit:
-                after = pairs[-1][0] if pairs else None
-                cursor = Cursor(source.iter(options))
+                plain = Cursor(self._native.iter(options))
                 missing = None if limit is None else limit - len(pairs)
-                pairs.extend(islice(_rest(cursor, keys.start, after, reverse=reverse), missing))
+                pairs.extend(islice(_rest(plain, keys, pairs), missing))
         except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
             fail(error)
         return pairs
@@ -194,37 +218,28 @@ class RocksFamily:
     def iterate(
         self, keys: KeyRange, *, reverse: bool = False, snapshot: Snapshot | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
-        source = self._source(snapshot)
+        self.handle()
         if keys.end is not None and keys.end <= keys.start:
             return iter(())
-        options = self._bounded(keys)
+        if snapshot is not None:
+            return _translated(_own_snapshot(snapshot).iterate(self._name, keys, reverse=reverse))
+        options = self._options_up_to(keys.end)
         try:
-            items = Cursor(source.items(reverse, None if reverse else keys.start, options))
-            # Taken now, not at the end, so that it sees the same state; only a short chunk moves it.
-            guard = Cursor(source.iter(options))
+            # Both now, so that both see the state of this moment.
+            plain = Cursor(self._native.iter(options))
+            items = None if reverse else Cursor(self._native.items(from_key=keys.start, read_opt=options))
         except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
             fail(error)
+        self._cursors.add(plain)
+        if items is None:
+            return _translated(_backwards(plain, keys))
         self._cursors.add(items)
-        self._cursors.add(guard)
-        return _walk(items, guard, keys.start, reverse=reverse)
+        return _translated(_forwards(items, plain, keys))
 
-    def _source(self, snapshot: Snapshot | None) -> Any:
-        if snapshot is None or self._native is CLOSED:
-            source = self._native
-        else:
-            if not isinstance(snapshot, RocksSnapshot):
-                raise TypeError(f"a snapshot of another engine: {snapshot!r}")
-            source = snapshot.source(self._name)
-        if source is CLOSED:
-            raise EngineClosed("used after close()")
-        return source
-
-    def _bounded(self, keys: KeyRange) -> Any:
+    def _options_up_to(self, end: bytes | None) -> Any:
         options = self._read_options()
-        if keys.start:  # an empty lower bound would hide everything
-            options.set_iterate_lower_bound(keys.start)
-        if keys.end is not None:
-            options.set_iterate_upper_bound(keys.end)
+        if end is not None:
+            options.set_iterate_upper_bound(end)
         return options
 
     def release(self) -> None:
@@ -233,54 +248,75 @@ class RocksFamily:
         self._handle = None
 
 
+def _own_snapshot(snapshot: Snapshot) -> RocksSnapshot:
+    if not isinstance(snapshot, RocksSnapshot):
+        raise TypeError(f"a snapshot of another engine: {snapshot!r}")
+    return snapshot
+
+
 def own_family(family: Family) -> RocksFamily:
     if not isinstance(family, RocksFamily):
         raise TypeError(f"a family of another engine: {family!r}")
     return family
 
 
-def _rest(cursor: Cursor, start: bytes, after: bytes | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
-    """What comes after `items()` ended behind the key `after`: nothing, or the error that ended it.
+def _rest(plain: Cursor, keys: KeyRange, before: list[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    """What comes after `items()` ended behind the pairs `before`: nothing, or the error that ended it.
 
     Pairs come out only where the fault was passing (a read error that a second read does not meet).
     """
-    if after is None:
-        if reverse:
-            cursor.native.seek_to_last()
-        else:
-            cursor.native.seek(start)
-    elif reverse:
-        cursor.native.seek_for_prev(after)
+    start = before[-1][0] + b"\x00" if before else keys.start
+    return _upwards(plain, KeyRange(start, keys.end))
+
+
+def _upwards(plain: Cursor, keys: KeyRange) -> Iterator[tuple[bytes, bytes]]:
+    plain.native.seek(keys.start)
+    while plain.native.valid():
+        key = plain.native.key()
+        if keys.end is not None and key >= keys.end:
+            return
+        yield key, plain.native.value()
+        plain.native.next()
+    plain.native.status()
+
+
+def _backwards(plain: Cursor, keys: KeyRange) -> Iterator[tuple[bytes, bytes]]:
+    """No lower bound is set: rocksdict would set the upper one in its place."""
+    if keys.end is None:
+        plain.native.seek_to_last()
     else:
-        cursor.native.seek(after)
-    if after is not None and cursor.native.valid() and cursor.native.key() == after:
-        cursor.native.prev() if reverse else cursor.native.next()
-    while cursor.native.valid():
-        yield cursor.native.key(), cursor.native.value()
-        cursor.native.prev() if reverse else cursor.native.next()
-    cursor.native.status()
+        plain.native.seek_for_prev(keys.end)
+        if plain.native.valid() and plain.native.key() == keys.end:
+            plain.native.prev()
+    while plain.native.valid():
+        key = plain.native.key()
+        if key < keys.start:
+            return
+        yield key, plain.native.value()
+        plain.native.prev()
+    plain.native.status()
 
 
-def _walk(items: Cursor, guard: Cursor, start: bytes, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
+def _forwards(items: Cursor, plain: Cursor, keys: KeyRange) -> Iterator[tuple[bytes, bytes]]:
+    """`items()` in chunks, then `plain` to tell the range's end from damage."""
     size = CHUNK_FIRST
-    after: bytes | None = None
+    chunk: list[tuple[bytes, bytes]] = []
     while True:
         if items.native is CLOSED:
             raise EngineClosed("used after close()")
-        try:
-            chunk: list[tuple[bytes, bytes]] = list(islice(items.native, size))
-        except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
-            fail(error)
+        before, chunk = chunk, list(islice(items.native, size))
         for pair in chunk:
             if items.native is CLOSED:
                 raise EngineClosed("used after close()")
             yield pair
-        if chunk:
-            after = chunk[-1][0]
         if len(chunk) < size:
             break
         size = min(2 * size, CHUNK_MAX)
+    yield from _rest(plain, keys, chunk or before)
+
+
+def _translated(pairs: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
     try:
-        yield from _rest(guard, start, after, reverse=reverse)
+        yield from pairs
     except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
         fail(error)

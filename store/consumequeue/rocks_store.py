@@ -203,7 +203,7 @@ class RocksConsumeQueues:
         batch.delete_range(self._units, keys)
         batch.delete_range(self._offsets, keys)
         self._engine.write(batch)
-        of_topic = [cached for cached in self._cache.keys() if cached[0] == topic]  # noqa: SIM118 - no dict
+        of_topic = [cached for cached in self._cache if cached[0] == topic]
         for cached in of_topic:
             self._cache.discard(cached)
 
