@@ -1,0 +1,125 @@
+"""The registry of clients: signs of life, streams, and who is told when one is gone."""
+
+from __future__ import annotations
+
+import pytest
+
+from server.clients import ClientKind, ClientRegistry, ClientSettings, ClientTimeouts
+from store.clock import ManualClock
+from tests.rpc.fake_call import FakeCall
+
+SETTINGS = ClientSettings(
+    kind=ClientKind.PUSH_CONSUMER,
+    topics=("orders",),
+    group="workers",
+    request_timeout_ms=3_000,
+    language="JAVA",
+    version="5.2.1",
+    hostname="host",
+)
+
+
+class World:
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.clients = ClientRegistry(self.clock, ClientTimeouts(silent_s=120, disconnected_s=20))
+        self.lost: list[str] = []
+        self.clients.on_lost(self.lost.append)
+
+    def join(self, client_id: str) -> FakeCall:
+        stream = FakeCall()
+        self.clients.register(client_id, SETTINGS, stream)
+        return stream
+
+    def wait(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        self.clients.sweep()
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_silent_client_is_forgotten_though_its_stream_is_open(world: World) -> None:
+    world.join("a")
+    world.wait(119)
+    assert world.clients.find("a") == SETTINGS
+    world.wait(1)
+    assert world.lost == ["a"]
+    assert world.clients.find("a") is None
+    assert not world.clients.is_alive("a")
+    assert len(world.clients) == 0
+    world.wait(1000)
+    assert world.lost == ["a"]
+
+
+def test_a_client_without_stream_is_taken_for_gone_and_may_come_back(world: World) -> None:
+    """What it held goes to others after 20 s, its settings stay for the whole timeout."""
+    world.clients.detach("a", world.join("a"))
+    world.wait(19)
+    assert world.clients.is_alive("a")
+    world.wait(1)
+    assert world.lost == ["a"]
+    assert not world.clients.is_alive("a")
+    assert world.clients.find("a") == SETTINGS
+    world.wait(10)
+    assert world.lost == ["a"]
+    world.clients.touch("a")
+    assert world.clients.is_alive("a")
+    world.wait(20)
+    assert world.lost == ["a", "a"]
+    world.wait(100)
+    assert world.lost == ["a", "a"]
+    assert world.clients.find("a") is None
+
+
+def test_a_client_that_calls_needs_no_stream(world: World) -> None:
+    """Reference tests close the stream right after the settings and go on receiving."""
+    world.clients.detach("a", world.join("a"))
+    for _ in range(30):
+        world.wait(10)
+        world.clients.touch("a")
+    assert world.lost == []
+
+
+def test_one_of_two_streams_is_enough(world: World) -> None:
+    first, second = world.join("a"), world.join("a")
+    world.clients.detach("a", second)
+    assert world.clients.push_stream("a") is first
+    world.wait(60)
+    assert world.lost == []
+
+
+def test_settings_sent_again_move_the_stream_to_the_front(world: World) -> None:
+    first, second = world.join("a"), world.join("a")
+    assert world.clients.push_stream("a") is second
+    world.clients.register("a", SETTINGS, first)
+    assert world.clients.push_stream("a") is first
+    (client,) = world.clients
+    assert client.streams == [second, first]
+
+
+def test_goodbye_is_reported_once(world: World) -> None:
+    world.join("a")
+    world.join("b")
+    world.clients.terminate("a")
+    world.clients.terminate("a")
+    world.clients.terminate("unknown")
+    assert world.lost == ["a"]
+    assert [client.client_id for client in world.clients] == ["b"]
+
+
+def test_unknown_clients_are_no_error(world: World) -> None:
+    world.clients.touch("unknown")
+    world.clients.detach("unknown", FakeCall())
+    assert world.clients.find("unknown") is None
+    assert world.clients.push_stream("unknown") is None
+    assert not world.clients.is_alive("unknown")
+    assert len(world.clients) == 0
+
+
+def test_a_foreign_stream_detaches_nothing(world: World) -> None:
+    stream = world.join("a")
+    world.clients.detach("a", FakeCall())
+    assert world.clients.push_stream("a") is stream

@@ -1,0 +1,166 @@
+"""What all calls have in common: who calls, and that every error becomes an answer."""
+
+from __future__ import annotations
+
+import pytest
+import structlog
+from google.protobuf.message import Message
+
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server.clients import ClientRegistry
+from server.front import Call, GrpcStatus, Method
+from server.rpc.context import Edge
+from server.rpc.methods import METHOD_NAMES, messaging_methods
+from server.wire.status import INTERNAL_TEXT
+from store import errors
+from store.clock import ManualClock
+from tests.rpc.broker import MESSAGE_METHODS, SERVICE, Broker
+from tests.rpc.fake_call import CLIENT, FakeCall, is_a_call
+
+ANSWERS: dict[str, type[Message]] = {
+    name: getattr(service, f"{name}Response") for name in METHOD_NAMES if name != "Telemetry"
+}
+HERE = sorted(set(ANSWERS) - set(MESSAGE_METHODS))
+UNSUPPORTED = [
+    "EndTransaction",
+    "ForwardMessageToDeadLetterQueue",
+    "GetOffset",
+    "QueryOffset",
+    "RecallMessage",
+    "SyncLiteSubscription",
+    "UpdateOffset",
+]
+
+
+@pytest.fixture
+def broker() -> Broker:
+    return Broker()
+
+
+def status_in(call: FakeCall, name: str) -> definition.Status:
+    status: definition.Status = call.answer(ANSWERS[name]).status  # type: ignore[attr-defined]
+    return status
+
+
+@pytest.mark.parametrize("client_id", [None, "", "  "])
+@pytest.mark.parametrize("name", HERE)
+def test_every_call_needs_a_client_id(broker: Broker, name: str, client_id: str | None) -> None:
+    """Point 1."""
+    call = broker.start(name, b"", client_id=client_id)
+    assert status_in(call, name).code == definition.CLIENT_ID_REQUIRED
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_bytes_that_are_no_protobuf_are_a_bad_request(broker: Broker, name: str) -> None:
+    status = status_in(broker.start(name, b"\xff\xff\xff"), name)
+    assert status.code == definition.BAD_REQUEST
+    assert status.message
+
+
+def test_a_client_id_is_not_endless(broker: Broker) -> None:
+    call = broker.start("Heartbeat", b"", client_id="c" * 1025)
+    assert status_in(call, "Heartbeat").code == definition.BAD_REQUEST
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_calls_not_served_say_so(broker: Broker, name: str) -> None:
+    status = status_in(broker.start(name, b""), name)
+    assert status.code == definition.NOT_IMPLEMENTED
+    assert name in status.message
+
+
+def test_a_stream_not_served_says_so_and_ends(broker: Broker) -> None:
+    response = broker.start("PullMessage", b"").answer(service.PullMessageResponse)
+    assert response.WhichOneof("content") == "status"
+    assert response.status.code == definition.NOT_IMPLEMENTED
+
+
+def test_all_seventeen_calls_are_registered(broker: Broker) -> None:
+    assert set(broker.methods) == {SERVICE + name for name in METHOD_NAMES}
+    assert len(broker.methods) == 17
+    assert {path.rpartition("/")[2] for path, method in broker.methods.items() if method.streaming_out} == {
+        "PullMessage",
+        "ReceiveMessage",
+        "Telemetry",
+    }
+
+
+def test_methods_must_be_complete_and_stream_as_described() -> None:
+    plain = Method(lambda call, body: None)
+    every = dict.fromkeys(METHOD_NAMES, plain)
+    with pytest.raises(ValueError, match="does not stream"):
+        messaging_methods(every)
+    with pytest.raises(ValueError, match=r"not at all: \['Telemetry'\]"):
+        messaging_methods(dict.fromkeys(METHOD_NAMES - {"Telemetry"}, plain))
+    with pytest.raises(ValueError, match=r"twice: \['SendMessage'\]"):
+        messaging_methods(every, {"SendMessage": plain})
+    with pytest.raises(ValueError, match=r"unknown: \['Bogus'\]"):
+        messaging_methods(every, {"Bogus": plain})
+
+
+class Failing:
+    """A service whose every call raises the same error."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+        edge = Edge(ClientRegistry(ManualClock()))
+        self.unary = edge.unary(service.HeartbeatRequest, service.HeartbeatResponse, self._raise)
+        self.stream = edge.server_stream(
+            service.ReceiveMessageRequest, service.ReceiveMessageResponse, self._raise, lambda: b"the last item"
+        )
+
+    def _raise(self, call: Call, client_id: str, request: Message) -> None:
+        raise self._error
+
+
+def test_an_error_on_purpose_reaches_the_client_and_not_the_log() -> None:
+    call = FakeCall()
+    with structlog.testing.capture_logs() as logs:
+        Failing(errors.TopicNotFound("topic orders does not exist")).unary(call, b"")
+    status = call.answer(service.HeartbeatResponse).status
+    assert (status.code, status.message) == (definition.TOPIC_NOT_FOUND, "topic orders does not exist")
+    assert logs == []
+
+
+@pytest.mark.parametrize("error", [RuntimeError("secret"), KeyError("secret"), AssertionError("secret")])
+def test_an_unexpected_error_reaches_the_log_and_not_the_client(error: Exception) -> None:
+    call = FakeCall("/test/Heartbeat")
+    with structlog.testing.capture_logs() as logs:
+        Failing(error).unary(call, b"")
+    status = call.answer(service.HeartbeatResponse).status
+    assert (status.code, status.message) == (definition.INTERNAL_SERVER_ERROR, INTERNAL_TEXT)
+    (entry,) = logs
+    assert entry["log_level"] == "error"
+    assert entry["exc_info"] is error
+    assert entry["path"] == "/test/Heartbeat"
+    assert entry["peer"] == call.peer
+
+
+def test_a_streams_error_comes_first_and_the_last_item_after_it() -> None:
+    call = FakeCall()
+    Failing(errors.Busy("too many waiting receives")).stream(call, b"")
+    first, last = call.sent
+    assert service.ReceiveMessageResponse.FromString(first).status.code == definition.TOO_MANY_REQUESTS
+    assert last == b"the last item"
+    assert call.status is GrpcStatus.OK
+
+
+def test_an_answer_to_a_client_that_is_gone_is_dropped() -> None:
+    call = FakeCall()
+    call.cancel()
+    failing = Failing(errors.Busy("busy"))
+    failing.unary(call, b"")
+    failing.stream(call, b"")
+    assert call.sent == []
+
+
+def test_any_call_is_a_sign_of_life(broker: Broker) -> None:
+    assert is_a_call(FakeCall()).metadata() == {"x-mq-client-id": CLIENT}
+    broker.connect(definition.Settings(client_type=definition.PRODUCER, publishing=definition.Publishing()))
+    for _ in range(4):
+        broker.clock.advance(100)
+        broker.start("RecallMessage", b"")
+        broker.clients.sweep()
+    assert broker.clients.is_alive(CLIENT)
+    assert broker.lost == []
