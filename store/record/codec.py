@@ -33,6 +33,7 @@ from store.record.layout import (
     TOPIC_LENGTH_V1,
     TOPIC_LENGTH_V1_MAXIMUM,
     TOPIC_LENGTH_V2,
+    TOPIC_LENGTHS,
 )
 from store.record.outcome import Blank, Corrupt, Decoded, EndOfData, StoredMessage, Torn
 from store.record.properties import too_long
@@ -87,9 +88,7 @@ def encode_record(
     host_bits = 0
     if len(born_host.address) != IPV4_LENGTH or len(store_host.address) != IPV4_LENGTH:
         host_bits = _host_bit(born_host, BORN_HOST_V6) | _host_bit(store_host, STORE_HOST_V6)
-    tail = b""
-    if crc_property:
-        tail = b"\x02"[: _needs_entry_end(raw_properties)]
+    tail = b"\x02" if crc_property and _needs_entry_end(raw_properties) else b""
     properties_length = len(raw_properties) + len(tail) + CRC_PROPERTY_SIZE * crc_property
     if properties_length > PROPERTIES_LENGTH_MAXIMUM:
         raise too_long(properties_length)
@@ -140,34 +139,32 @@ def decode_record(
 ) -> Decoded:
     """What lies at `position` of a segment, whose memory is given up to the segment's end.
 
-    Structure, position and hosts are always checked; with `check_crc` the body CRC and the CRC property (if
-    there is one) as well. With `require_crc_property` a record without a CRC property is corrupt: then every
-    wrong bit is noticed. The outcomes and what each check is for: docs/formats/commit-log.md.
+    Structure, position and hosts are always checked; with `check_crc` the body CRC and the CRC property (if there is
+    one) as well. With `require_crc_property` a record without one is corrupt: then every wrong bit is noticed.
+    The outcomes and what each check is for: docs/formats/commit-log.md.
     """
-    remaining = len(segment) - position
-    if remaining < HEAD_SIZE:
+    if len(segment) - position < HEAD_SIZE:
         return _decode_no_record(segment, position, physical_offset)
     (
         size, magic, body_crc, queue_number, flag, queue_offset, stored_offset, system_flag,
         born_timestamp_ms, born_address, born_port, store_timestamp_ms, store_address, store_port,
         reconsume_times, prepared_transaction_offset, body_length,
     ) = HEAD_V4.unpack_from(segment, position)  # fmt: skip
-    if magic not in {MAGIC_V1, MAGIC_V2}:
+    if magic not in TOPIC_LENGTHS:
         return _decode_no_record(segment, position, physical_offset)
     body_start = position + HEAD_SIZE
     if system_flag & HOSTS_V6:
         head = HEADS[(system_flag & HOSTS_V6) >> HOST_BITS_SHIFT]
         body_start = position + head.size
-        if head.size > remaining:
-            return Torn(physical_offset, f"the head takes {head.size} bytes, {remaining} are left")
+        if body_start > len(segment):
+            return Torn(physical_offset, f"the head takes {head.size} bytes, fewer are left in the segment")
         (
             born_address, born_port, store_timestamp_ms, store_address, store_port, reconsume_times,
             prepared_transaction_offset, body_length,
         ) = head.unpack_from(segment, position)[9:]  # fmt: skip
     if body_length < 0:
         return Corrupt(physical_offset, f"body length {body_length} is negative")
-    length_field = TOPIC_LENGTH_V1 if magic == MAGIC_V1 else TOPIC_LENGTH_V2
-    fields = _locate(segment, position, size, body_start + body_length, length_field)
+    fields = _locate(segment, position, size, body_start + body_length, TOPIC_LENGTHS[magic])
     if isinstance(fields, str):
         return _broken(segment, position, physical_offset, fields)
     topic, properties_start = fields
@@ -182,12 +179,10 @@ def decode_record(
     raw_properties = bytes(segment[properties_start:end])
     if raw_properties and (raw_properties[-1] == 0 or _HOLE in raw_properties):
         return Torn(physical_offset, "a part of the properties was never written")
-    if check_crc:
-        if checksum(body) != body_crc:
-            return Corrupt(physical_offset, "the body does not match its CRC")
-        complaint = _check_crc_property(segment[position:end], raw_properties, require_crc_property)
-        if complaint is not None:
-            return Corrupt(physical_offset, complaint)
+    if check_crc and checksum(body) != body_crc:
+        return Corrupt(physical_offset, "the body does not match its CRC")
+    if check_crc and (complaint := _check_crc_property(segment[position:end], raw_properties, require_crc_property)):
+        return Corrupt(physical_offset, complaint)
     return StoredMessage(
         size, magic, body_crc, queue_number, flag, queue_offset, physical_offset, system_flag,
         born_timestamp_ms, Host(born_address, born_port), store_timestamp_ms, Host(store_address, store_port),
@@ -231,7 +226,7 @@ def _decode_no_record(segment: memoryview, position: int, physical_offset: Physi
         if size != remaining:
             return Corrupt(physical_offset, f"a blank of {size} bytes where {remaining} are left in the segment")
         return Blank(physical_offset, size)
-    if magic in {MAGIC_V1, MAGIC_V2}:
+    if magic in TOPIC_LENGTHS:
         return Torn(physical_offset, f"{remaining} bytes are left, too few for a record")
     if magic == 0:
         head = segment[position : position + HEAD_SIZE]

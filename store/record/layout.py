@@ -57,6 +57,8 @@ SIZE: Final = Struct(">i")
 SIZE_AND_MAGIC: Final = Struct(">iI")
 TOPIC_LENGTH_V1: Final = Struct(">b")
 TOPIC_LENGTH_V2: Final = Struct(">h")
+TOPIC_LENGTHS: Final = {MAGIC_V1: TOPIC_LENGTH_V1, MAGIC_V2: TOPIC_LENGTH_V2}
+"""The topic's length field by magic code; its keys are the magic codes of records."""
 PROPERTIES_LENGTH: Final = Struct(">h")
 
 HOST_BITS_SHIFT: Final = 4
