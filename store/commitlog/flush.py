@@ -43,7 +43,7 @@ class CommitLogFlusher:
                 base = start
             try:
                 while base < end:
-                    self._segments.open_for_writing(base).flush()
+                    self._segments.segment_at(base).flush()
                     base = PhysicalOffset(base + self._segments.segment_size)
             except OSError as cause:
                 raise self._writer.poison.set("flushing the commit log", cause) from cause

@@ -154,11 +154,12 @@ class PosixSegment:
 
     def flush(self) -> None:
         descriptor = self._descriptor
-        if descriptor is None:
-            raise self._closed()
         # fdatasync writes the dirty pages of the file whoever dirtied them, mappings included. Unlike
         # mmap.flush it lets other threads run meanwhile.
         with _naming(self._path):
+            if descriptor is None:
+                self._mapping()
+                descriptor = _Descriptor(self._path, os.O_RDONLY)
             os.fdatasync(descriptor)
 
     def close(self) -> None:
@@ -172,7 +173,7 @@ class PosixSegment:
         return self._map
 
     def _closed(self) -> ValueError:
-        return ValueError(f"segment {self._path} is closed or was opened read-only")
+        return ValueError(f"segment {self._path} is closed")
 
 
 class PosixLock:

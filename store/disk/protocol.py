@@ -52,9 +52,9 @@ class SegmentFile(Protocol):
         """
 
     def flush(self) -> None:
-        """Make every byte written so far durable (fdatasync). Releases the GIL. May run beside `write`.
+        """Make every byte written so far durable (fdatasync), whoever wrote it. Releases the GIL.
 
-        Also beside `close`, which does not cut a running flush short.
+        May run beside `write`, and beside `close`, which does not cut a running flush short.
         """
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import threading
 from pathlib import Path
 
@@ -69,6 +70,22 @@ def test_what_recovery_found_unflushed_is_flushed_with_the_rest() -> None:
     CommitLogFlusher(segments, writer, START).flush()
     assert flushed_segments(disk) == [0, 1, 2]
     assert records_in(open_log(disk.power_loss(seed=5), None)) == placed
+
+
+def test_flushing_a_log_of_very_many_segments_keeps_few_of_them_mapped(tmp_path: Path) -> None:
+    """The first opening of a store that RocketMQ wrote flushes all of it."""
+    segments = SegmentList(PosixDisk(), tmp_path, SEGMENT, mapped_max=4)
+    writer = CommitLogWriter(segments, START)
+    for number in range(50):
+        append(writer, 4000, number)
+    writer.commit()
+    segments.close()
+    segments = SegmentList(PosixDisk(), tmp_path, None, mapped_max=4)
+    writer = CommitLogWriter(segments, log_end(segments))
+    before = len(os.listdir("/proc/self/fd"))
+    assert CommitLogFlusher(segments, writer, START).flush() == writer.end
+    assert len(os.listdir("/proc/self/fd")) <= before + 4
+    segments.close()
 
 
 def test_a_failed_flush_is_final_although_the_next_would_say_that_all_is_well() -> None:

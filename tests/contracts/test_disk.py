@@ -73,12 +73,17 @@ def test_a_write_over_the_end_is_refused_whole(disk: Disk, folder: Path, positio
     assert segment.view() == bytes(SIZE)
 
 
-def test_a_read_only_segment_refuses_writes_and_flushes(disk: Disk, folder: Path) -> None:
-    disk.create_segment(folder / "a", SIZE)
+def test_a_read_only_segment_refuses_writes_and_flushes_those_of_others(disk: Disk, folder: Path) -> None:
+    disk.create_segment(folder / "a", SIZE).write(0, b"written")
     segment = disk.open_segment(folder / "a", writable=False)
     with pytest.raises(TypeError):
         segment.write(0, b"x")
-    with pytest.raises(ValueError, match="read-only"):
+    segment.flush()
+    if isinstance(disk, FaultyDisk):
+        disk = disk.power_loss(seed=3)
+    assert disk.read(folder / "a")[:7] == b"written"
+    segment.close()
+    with pytest.raises(ValueError, match="closed"):
         segment.flush()
 
 
