@@ -1,0 +1,105 @@
+"""How a broker is doing, told by its threads and read by its HTTP port."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from threading import Lock
+from typing import Final
+
+from store.clock import Clock, SystemClock
+
+LOOP_STALL_S: Final = 20.0
+"""A loop that has not turned for this long hangs. Every official client gives up on a call after 3 s, so nobody is
+served any more; a slow disk or a large dispatch round takes far less."""
+
+
+class Phase(Enum):
+    STARTING = "starting"
+    RECOVERING = "recovering"
+    READY = "ready"
+    POISONED = "poisoned"
+    STOPPING = "stopping"
+
+
+TRANSITIONS: Final = {
+    Phase.STARTING: {Phase.RECOVERING, Phase.READY, Phase.POISONED, Phase.STOPPING},
+    Phase.RECOVERING: {Phase.RECOVERING, Phase.READY, Phase.POISONED, Phase.STOPPING},
+    Phase.READY: {Phase.POISONED, Phase.STOPPING},
+    # Only a restart heals a failed flush, so the first reason stays until the end.
+    Phase.POISONED: set(),
+    Phase.STOPPING: set(),
+}
+"""What may follow what. Reports that come too late for their phase change nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """One look at a broker. `percent` is how far recovery is, `loop_silence_s` how long its loop has not turned."""
+
+    phase: Phase
+    percent: int = 0
+    reason: str = ""
+    loop_silence_s: float = 0.0
+
+    @property
+    def is_ready(self) -> bool:
+        return self.phase is Phase.READY
+
+    @property
+    def is_live(self) -> bool:
+        """False when only killing the process helps. Recovery may take as long as it needs (rmq#9587)."""
+        return self.loop_silence_s < LOOP_STALL_S
+
+    @property
+    def readiness(self) -> str:
+        match self.phase:
+            case Phase.RECOVERING:
+                return f"recovering, {self.percent} %"
+            case Phase.POISONED:
+                return f"poisoned: {self.reason}"
+            case Phase.STARTING | Phase.READY | Phase.STOPPING:
+                return str(self.phase.value)
+
+    @property
+    def liveness(self) -> str:
+        return "live" if self.is_live else f"the event loop has not turned for {self.loop_silence_s:.0f} s"
+
+
+class HealthState:
+    """Where phases and ticks are reported. Any thread may call anything."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._lock = Lock()
+        self._health = Health(Phase.STARTING)  # guarded by _lock
+        self._last_tick_s: float | None = None  # guarded by _lock
+
+    def recovering(self, percent: int) -> None:
+        self._enter(Health(Phase.RECOVERING, percent=percent))
+
+    def ready(self) -> None:
+        self._enter(Health(Phase.READY, percent=100))
+
+    def poisoned(self, reason: str) -> None:
+        self._enter(Health(Phase.POISONED, reason=reason))
+
+    def stopping(self) -> None:
+        self._enter(Health(Phase.STOPPING))
+
+    def tick(self) -> None:
+        """The event loop has turned."""
+        with self._lock:
+            self._last_tick_s = self._clock.monotonic_s()
+
+    def look(self) -> Health:
+        """How it is now. A loop that never ticked has not begun, and is not silent."""
+        with self._lock:
+            health, last_tick_s = self._health, self._last_tick_s
+        silence_s = 0.0 if last_tick_s is None else self._clock.monotonic_s() - last_tick_s
+        return Health(health.phase, health.percent, health.reason, silence_s)
+
+    def _enter(self, health: Health) -> None:
+        with self._lock:
+            if health.phase in TRANSITIONS[self._health.phase]:
+                self._health = health

@@ -1,0 +1,174 @@
+"""The HTTP port: `/metrics`, `/healthz`, `/readyz`. In threads of its own, because it must answer while the event
+loop recovers a store or hangs.
+
+It is made to be probed by anybody for years: each connection is served once, may last `CONNECTION_S` in all, and only
+`CONNECTIONS_MAX` are open at a time (rmq#8875: a TCP probe leaked a connection each time until memory ran out).
+"""
+
+from __future__ import annotations
+
+import socket
+import socketserver
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
+from threading import BoundedSemaphore, Lock, Thread
+from typing import TYPE_CHECKING, Any, Final, cast
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+import structlog
+from prometheus_client import CollectorRegistry, make_wsgi_app
+
+from server.health import HealthState
+from server.metrics import watch_health
+from server.settings import split_address
+from store.clock import Clock, SystemClock
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+log = structlog.get_logger(__name__)
+
+CONNECTIONS_MAX: Final = 32  # a few probes and scrapers; more is somebody's mistake
+CONNECTION_S: Final = 10.0  # the time Prometheus gives a scrape unless told otherwise
+SWEEP_S: Final = 0.1
+
+
+class HttpEndpoint:
+    """Serves from `start` to `stop`. Prometheus metrics come from `registry`, the rest from `health`."""
+
+    def __init__(
+        self, address: str, registry: CollectorRegistry, health: HealthState, *, clock: Clock | None = None
+    ) -> None:
+        watch_health(registry, health)
+        self._address = address
+        self._application = _application(registry, health)
+        self._clock = clock or SystemClock()
+        self._server: _Server | None = None
+        self._thread: Thread | None = None
+
+    @property
+    def address(self) -> str:
+        """`host:port`; the bound one once it has started."""
+        return self._address
+
+    def start(self) -> None:
+        """Listen. Raises OSError that names the address."""
+        host, port = split_address(self._address)
+        try:
+            self._server = _Server(host, port, self._application, self._clock)
+        except OSError as cause:
+            raise OSError(f"cannot listen on {self._address}: {cause.strerror or cause}") from cause
+        self._address = f"{host}:{self._server.server_port}"
+        self._thread = Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": SWEEP_S}, name="http", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        if self._server is not None and self._thread is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._thread.join()
+            self._server = self._thread = None
+
+
+def _application(registry: CollectorRegistry, health: HealthState) -> WSGIApplication:
+    metrics = cast("WSGIApplication", make_wsgi_app(registry))
+
+    def serve(environment: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        answer = _text_answer(start_response)
+        if environment["REQUEST_METHOD"] != "GET":
+            return answer(HTTPStatus.METHOD_NOT_ALLOWED, "only GET is served")
+        match environment["PATH_INFO"]:
+            case "/metrics":
+                return metrics(environment, start_response)
+            case "/healthz":
+                now = health.look()
+                return answer(HTTPStatus.OK if now.is_live else HTTPStatus.SERVICE_UNAVAILABLE, now.liveness)
+            case "/readyz":
+                now = health.look()
+                return answer(HTTPStatus.OK if now.is_ready else HTTPStatus.SERVICE_UNAVAILABLE, now.readiness)
+            case _:
+                return answer(HTTPStatus.NOT_FOUND, "there are /metrics, /healthz and /readyz")
+
+    return serve
+
+
+def _text_answer(start_response: StartResponse) -> Callable[[HTTPStatus, str], Iterable[bytes]]:
+    def answer(status: HTTPStatus, text: str) -> Iterable[bytes]:
+        body = f"{text}\n".encode()
+        headers = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))]
+        start_response(f"{status.value} {status.phrase}", headers)
+        return [body]
+
+    return answer
+
+
+class _RequestHandler(WSGIRequestHandler):
+    timeout = CONNECTION_S
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name in the base class
+        log.debug("http", peer=self.client_address[0], line=format % args)
+
+
+class _Server(socketserver.ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+    request_queue_size = CONNECTIONS_MAX
+    block_on_close = False
+
+    def __init__(self, host: str, port: int, application: WSGIApplication, clock: Clock) -> None:
+        self.address_family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
+        self._clock = clock
+        self._free = BoundedSemaphore(CONNECTIONS_MAX)
+        self._lock = Lock()
+        self._deadlines_s: dict[socket.socket, float] = {}  # guarded by _lock
+        super().__init__((host.strip("[]"), port), _RequestHandler)
+        self.set_app(application)
+
+    def server_bind(self) -> None:
+        # Not HTTPServer's: it asks the name service for this host's name and may wait for it.
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = self.server_address[0], self.server_address[1]  # type: ignore[assignment]
+        self.setup_environ()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        with self._lock:
+            self._deadlines_s[request] = self._clock.monotonic_s() + CONNECTION_S
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:
+            # No thread was to be had, so none will forget the connection.
+            self._forget(request)
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._forget(request)
+
+    def _forget(self, request: socket.socket) -> None:
+        with self._lock:
+            del self._deadlines_s[request]
+        self._free.release()
+
+    def service_actions(self) -> None:
+        """End connections that had their time. Waking their threads with a shut socket is enough."""
+        now_s = self._clock.monotonic_s()
+        with self._lock:
+            overdue = [request for request, deadline_s in self._deadlines_s.items() if deadline_s <= now_s]
+            for request in overdue:
+                _shut(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - as in the base class
+        log.debug("http connection failed", peer=client_address[0], exc_info=True)
+
+
+def _shut(request: socket.socket) -> None:
+    try:
+        request.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        log.debug("http connection was gone already")

@@ -1,0 +1,192 @@
+"""The broker's instruments, over an injected registry.
+
+No label names a topic, a queue, a group or a client: what they number must not grow with the number of queues.
+`docs/metrics.md` lists them all and is tested against this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sized
+from typing import Final, Protocol
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from kv import KvError
+from server.health import HealthState
+
+SEND_BUCKETS_S: Final = [0.000_25 * 2**step for step in range(15)]
+"""250 µs … 4 s: from an asynchronous send on an idle broker to beyond every client's patience of 3 s."""
+
+FLUSH_BUCKETS_S: Final = [0.000_1 * 2**step for step in range(17)]
+"""100 µs … 6.5 s: from a disk with a protected cache to a dying one."""
+
+ROUND_BUCKETS: Final = [2**step for step in range(13)]
+"""1 … 4096 messages: from one lone client to more than one loop pass was ever seen to take in."""
+
+ROCKSDB_FIGURES: Final[Mapping[str, str]] = {
+    "memtable_bytes": "What is written and not yet in tables",
+    "table_bytes": "Live table files on disk",
+    "table_reader_bytes": "Memory for the indexes and filters of open tables",
+    "block_cache_bytes": "Memory for cached blocks",
+    "keys_estimate": "Keys, as RocksDB estimates them",
+    "pending_compaction_bytes": "What compaction still has to rewrite",
+    "level_zero_tables": "Tables that overlap each other; many of them slow reads down",
+    "write_stopped": "1 while RocksDB holds writes back because compaction lags",
+    "background_errors": "Errors of flushes and compactions",
+}
+
+
+class DeliveryFigures(Protocol):
+    """What delivery counts by itself."""
+
+    @property
+    def waiting_polls(self) -> int: ...
+
+    @property
+    def inflight_count(self) -> int: ...
+
+    @property
+    def subscription_count(self) -> int: ...
+
+    redeliveries: int
+
+
+class EngineFigures(Protocol):
+    """What an engine tells about itself: figures named `<family>.<figure>`."""
+
+    def statistics(self) -> dict[str, int]: ...
+
+
+class ServerMetrics:
+    """Everything that is counted while a broker serves."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self._sends = Counter("quarry_sends", "Send requests by how they ended", ["outcome"], registry=registry)
+        self._stored = self._sends.labels(outcome="stored")
+        self._failed = self._sends.labels(outcome="failed")
+        self._messages_stored = Counter("quarry_messages_stored", "Messages stored and acknowledged", registry=registry)
+        self._send_duration = Histogram(
+            "quarry_send_duration_seconds",
+            "From a valid send request to its answer",
+            buckets=SEND_BUCKETS_S,
+            registry=registry,
+        )
+        receives = Counter("quarry_receives", "Receive requests by what they brought", ["outcome"], registry=registry)
+        self._receives_with_messages = receives.labels(outcome="messages")
+        self._receives_empty = receives.labels(outcome="empty")
+        self._messages_delivered = Counter(
+            "quarry_messages_delivered", "Messages handed out, again or for the first time", registry=registry
+        )
+        self._messages_acknowledged = Counter(
+            "quarry_messages_acknowledged", "Messages that consumers acknowledged", registry=registry
+        )
+        self._flush_duration = Histogram(
+            "quarry_flush_duration_seconds",
+            "fdatasync of the commit log; with durability sync every send waits for one",
+            buckets=FLUSH_BUCKETS_S,
+            registry=registry,
+        )
+        self._round_messages = Histogram(
+            "quarry_round_messages",
+            "Messages appended together in one pass of the event loop",
+            buckets=ROUND_BUCKETS,
+            registry=registry,
+        )
+
+    def sent(self, messages: int, seconds: float) -> None:
+        """A send request was answered; 0 messages when it failed."""
+        (self._stored if messages else self._failed).inc()
+        self._messages_stored.inc(messages)
+        self._send_duration.observe(seconds)
+
+    def received(self, messages: int) -> None:
+        """A receive request was answered."""
+        (self._receives_with_messages if messages else self._receives_empty).inc()
+        self._messages_delivered.inc(messages)
+
+    def acknowledged(self, messages: int) -> None:
+        self._messages_acknowledged.inc(messages)
+
+    def observe_flush(self, seconds: float) -> None:
+        self._flush_duration.observe(seconds)
+
+    def observe_round(self, messages: int) -> None:
+        self._round_messages.observe(messages)
+
+    def watch_delivery(self, delivery: DeliveryFigures) -> None:
+        self._registry.register(_Watched(lambda: _delivery_figures(delivery)))
+
+    def watch_clients(self, clients: Sized) -> None:
+        self._registry.register(
+            _Watched(lambda: iter([_gauge("quarry_clients", "Clients that sent their settings", len(clients))]))
+        )
+
+    def watch_engines(self, queues: EngineFigures, state: EngineFigures) -> None:
+        engines = {"queues": queues, "state": state}
+        self._registry.register(_Watched(lambda: _engine_figures(engines)))
+
+
+def watch_health(registry: CollectorRegistry, health: HealthState) -> None:
+    """Figures that are there before anything else of the broker is."""
+    registry.register(_Watched(lambda: _health_figures(health)))
+
+
+class _Watched(Collector):
+    """Figures that something else keeps; read when somebody asks, on the thread of the HTTP port."""
+
+    def __init__(self, read: Callable[[], Iterator[Metric]]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        return self._read()
+
+    def describe(self) -> list[Metric]:
+        """Nothing: otherwise registration would collect, from things that are not complete yet."""
+        return []
+
+
+def _delivery_figures(delivery: DeliveryFigures) -> Iterator[Metric]:
+    yield _gauge("quarry_waiting_polls", "Receive requests that wait for messages", delivery.waiting_polls)
+    yield _gauge("quarry_inflight_messages", "Messages handed out and not acknowledged yet", delivery.inflight_count)
+    yield _gauge(
+        "quarry_subscriptions", "Pairs of group and topic that are kept in memory", delivery.subscription_count
+    )
+    yield CounterMetricFamily(
+        "quarry_redeliveries", "Deliveries after the first one of a message", value=delivery.redeliveries
+    )
+
+
+def _engine_figures(engines: Mapping[str, EngineFigures]) -> Iterator[Metric]:
+    gauges = {
+        figure: GaugeMetricFamily(f"quarry_rocksdb_{figure}", meaning, labels=["database", "family"])
+        for figure, meaning in ROCKSDB_FIGURES.items()
+    }
+    for database, engine in engines.items():
+        try:
+            statistics = engine.statistics()
+        except KvError:
+            # The engine closes before the HTTP port does.
+            continue
+        for name, value in statistics.items():
+            family, _, figure = name.rpartition(".")
+            if figure in gauges:
+                gauges[figure].add_metric([database, family], value)
+    yield from gauges.values()
+
+
+def _health_figures(health: HealthState) -> Iterator[Metric]:
+    now = health.look()
+    yield _gauge("quarry_ready", "1 when clients are served", int(now.is_ready))
+    yield _gauge("quarry_recovery_progress_ratio", "How far recovery is, from 0 to 1", now.percent / 100)
+    yield _gauge(
+        "quarry_loop_silence_seconds",
+        "Time since the event loop last turned; it does twice a second",
+        now.loop_silence_s,
+    )
+
+
+def _gauge(name: str, meaning: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, meaning, value=value)

@@ -1,0 +1,165 @@
+"""The HTTP port over real sockets."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+
+from server.health import LOOP_STALL_S, HealthState
+from server.http import CONNECTION_S, CONNECTIONS_MAX, HttpEndpoint
+from store.clock import ManualClock
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.health = HealthState(self.clock)
+        self.registry = CollectorRegistry()
+        self.endpoint = HttpEndpoint("127.0.0.1:0", self.registry, self.health, clock=self.clock)
+        self.endpoint.start()
+
+    @property
+    def port(self) -> int:
+        return int(self.endpoint.address.rpartition(":")[2])
+
+    def ask(self, path: str, method: str = "GET") -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        try:
+            connection.request(method, path)
+            response = connection.getresponse()
+            return response.status, response.read().decode().strip()
+        finally:
+            connection.close()
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=10)
+
+
+def wait_until_all_are_served() -> None:
+    """Returns when no connection has a thread left; the test's time limit is the alternative."""
+    for thread in threading.enumerate():
+        if "process_request_thread" in thread.name:
+            thread.join()
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    bench = Bench()
+    yield bench
+    bench.endpoint.stop()
+
+
+def test_readiness_says_how_far_recovery_is(bench: Bench) -> None:
+    assert bench.ask("/readyz") == (503, "starting")
+    bench.health.recovering(43)
+    assert bench.ask("/readyz") == (503, "recovering, 43 %")
+    bench.health.ready()
+    assert bench.ask("/readyz") == (200, "ready")
+    bench.health.poisoned("fdatasync: Input/output error")
+    assert bench.ask("/readyz") == (503, "poisoned: fdatasync: Input/output error")
+
+
+def test_liveness_tells_of_a_loop_that_hangs(bench: Bench) -> None:
+    assert bench.ask("/healthz") == (200, "live")
+    bench.health.tick()
+    bench.clock.advance(LOOP_STALL_S)
+    assert bench.ask("/healthz")[0] == 503
+    bench.health.tick()
+    assert bench.ask("/healthz") == (200, "live")
+
+
+def test_metrics_are_those_of_the_registry(bench: Bench) -> None:
+    Counter("quarry_test", "A counter", registry=bench.registry).inc(3)
+    bench.health.recovering(43)
+    status, text = bench.ask("/metrics")
+    assert status == 200
+    lines = text.splitlines()
+    assert "quarry_test_total 3.0" in lines
+    assert "quarry_recovery_progress_ratio 0.43" in lines
+    assert "quarry_ready 0.0" in lines
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/", 404), ("GET", "/metrics/x", 404), ("POST", "/metrics", 405), ("DELETE", "/readyz", 405)],
+)
+def test_other_requests_are_refused(bench: Bench, method: str, path: str, status: int) -> None:
+    assert bench.ask(path, method)[0] == status
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /healthz HT", b"\x00\xff\x00\xff\r\n\r\n", b"GET " + b"a" * 70_000])
+def test_a_probe_that_says_nothing_useful_is_closed(bench: Bench, sent: bytes) -> None:
+    """rmq#8875: TCP health probes leaked connections until memory ran out."""
+    with bench.connect() as probe:
+        probe.sendall(sent)
+        probe.shutdown(socket.SHUT_WR)
+        while probe.recv(65_536):
+            pass
+    assert bench.ask("/healthz")[0] == 200
+
+
+def test_a_connection_is_closed_when_its_time_is_up(bench: Bench) -> None:
+    with bench.connect() as probe:
+        probe.sendall(b"GET /healthz HTTP/1.1\r\n")
+        assert bench.ask("/healthz")[0] == 200
+        bench.clock.advance(CONNECTION_S)
+        assert probe.recv(1) == b""
+
+
+def test_connections_above_the_limit_are_closed_at_once(bench: Bench) -> None:
+    probes = [bench.connect() for _ in range(CONNECTIONS_MAX)]
+    try:
+        with bench.connect() as refused:
+            assert refused.recv(1) == b""
+    finally:
+        bench.clock.advance(CONNECTION_S)
+        for probe in probes:
+            assert probe.recv(1) == b""
+            probe.close()
+    wait_until_all_are_served()
+    assert bench.ask("/healthz")[0] == 200
+
+
+def test_many_probes_leave_nothing_behind(bench: Bench) -> None:
+    """rmq#8875."""
+    for _ in range(200):
+        bench.connect().close()
+        assert bench.ask("/readyz")[0] == 503
+    wait_until_all_are_served()
+
+
+def test_a_taken_address_is_named(bench: Bench) -> None:
+    other = HttpEndpoint(bench.endpoint.address, CollectorRegistry(), bench.health)
+    with pytest.raises(OSError, match=bench.endpoint.address):
+        other.start()
+
+
+def test_a_stopped_port_is_free_again() -> None:
+    first = Bench()
+    address = first.endpoint.address
+    first.endpoint.stop()
+    first.endpoint.stop()
+    second = HttpEndpoint(address, CollectorRegistry(), first.health)
+    second.start()
+    assert second.address == address
+    second.stop()
+
+
+def test_ipv6_addresses_work() -> None:
+    endpoint = HttpEndpoint("[::1]:0", CollectorRegistry(), HealthState())
+    try:
+        endpoint.start()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    port = int(endpoint.address.rpartition(":")[2])
+    assert endpoint.address == f"[::1]:{port}"
+    connection = http.client.HTTPConnection("::1", port, timeout=10)
+    connection.request("GET", "/healthz")
+    assert connection.getresponse().status == 200
+    connection.close()
+    endpoint.stop()

@@ -1,0 +1,115 @@
+"""What the broker counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from kv import EngineClosed
+from kv.rocks import _FIGURES
+from server.metrics import ROCKSDB_FIGURES, ServerMetrics
+from store.state import open_state_engine
+
+
+class Delivery:
+    waiting_polls = 3
+    inflight_count = 5
+    subscription_count = 2
+    redeliveries = 7
+
+
+class ClosedEngine:
+    def statistics(self) -> dict[str, int]:
+        raise EngineClosed("closed")
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def metrics(registry: CollectorRegistry) -> ServerMetrics:
+    return ServerMetrics(registry)
+
+
+def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
+    return registry.get_sample_value(name, labels)
+
+
+def test_sends_are_counted_by_outcome(registry: CollectorRegistry, metrics: ServerMetrics) -> None:
+    metrics.sent(3, 0.002)
+    metrics.sent(0, 0.001)
+    assert value(registry, "quarry_sends_total", outcome="stored") == 1
+    assert value(registry, "quarry_sends_total", outcome="failed") == 1
+    assert value(registry, "quarry_messages_stored_total") == 3
+    assert value(registry, "quarry_send_duration_seconds_count") == 2
+    assert value(registry, "quarry_send_duration_seconds_sum") == pytest.approx(0.003)
+
+
+def test_receives_are_counted_by_outcome(registry: CollectorRegistry, metrics: ServerMetrics) -> None:
+    metrics.received(32)
+    metrics.received(0)
+    metrics.acknowledged(30)
+    assert value(registry, "quarry_receives_total", outcome="messages") == 1
+    assert value(registry, "quarry_receives_total", outcome="empty") == 1
+    assert value(registry, "quarry_messages_delivered_total") == 32
+    assert value(registry, "quarry_messages_acknowledged_total") == 30
+
+
+def test_outcomes_are_there_before_they_happen(registry: CollectorRegistry, metrics: ServerMetrics) -> None:
+    """A rate of a counter that appears with its first failure misses that failure."""
+    assert value(registry, "quarry_sends_total", outcome="failed") == 0
+    assert value(registry, "quarry_receives_total", outcome="empty") == 0
+
+
+def test_flushes_and_rounds_are_observed(registry: CollectorRegistry, metrics: ServerMetrics) -> None:
+    metrics.observe_flush(0.004)
+    metrics.observe_round(64)
+    assert value(registry, "quarry_flush_duration_seconds_count") == 1
+    assert value(registry, "quarry_flush_duration_seconds_bucket", le="0.0032") == 0
+    assert value(registry, "quarry_flush_duration_seconds_bucket", le="0.0064") == 1
+    assert value(registry, "quarry_round_messages_bucket", le="64.0") == 1
+
+
+def test_delivery_and_clients_are_watched(registry: CollectorRegistry, metrics: ServerMetrics) -> None:
+    clients: list[str] = []
+    metrics.watch_delivery(Delivery())
+    metrics.watch_clients(clients)
+    clients.append("late")
+    assert value(registry, "quarry_waiting_polls") == 3
+    assert value(registry, "quarry_inflight_messages") == 5
+    assert value(registry, "quarry_subscriptions") == 2
+    assert value(registry, "quarry_redeliveries_total") == 7
+    assert value(registry, "quarry_clients") == 1
+
+
+def test_rocksdb_figures_come_by_database_and_family(
+    registry: CollectorRegistry, metrics: ServerMetrics, tmp_path: Path
+) -> None:
+    engine = open_state_engine(tmp_path / "quarry", create=True)
+    try:
+        batch = engine.batch()
+        batch.put(engine.family("topics"), b"name", bytes(10_000))
+        engine.write(batch)
+        metrics.watch_engines(ClosedEngine(), engine)
+        assert (value(registry, "quarry_rocksdb_memtable_bytes", database="state", family="topics") or 0) > 10_000
+        assert value(registry, "quarry_rocksdb_background_errors", database="state", family="topics") == 0
+        assert value(registry, "quarry_rocksdb_memtable_bytes", database="queues", family="default") is None
+    finally:
+        engine.close()
+    assert value(registry, "quarry_rocksdb_memtable_bytes", database="state", family="topics") is None
+
+
+def test_every_figure_of_the_engine_has_a_metric() -> None:
+    assert set(_FIGURES) == set(ROCKSDB_FIGURES)
+
+
+def test_two_brokers_in_one_process_do_not_collide() -> None:
+    first, second = CollectorRegistry(), CollectorRegistry()
+    ServerMetrics(first).received(1)
+    ServerMetrics(second)
+    assert value(first, "quarry_messages_delivered_total") == 1
+    assert value(second, "quarry_messages_delivered_total") == 0
