@@ -1,0 +1,80 @@
+"""docs/formats/metadata.md says what the code does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kv import KeyRange
+from kv.memory import MemoryEngine
+from store.metadata import (
+    QUEUES_MAX,
+    ConsumerOffsetTable,
+    ExponentialBackoff,
+    Group,
+    Topic,
+    TopicType,
+    dead_letter_topic_name,
+    pop_retry_topic_name,
+    retry_topic_name,
+)
+from store.metadata.groups import ATTEMPTS_MAX, BACKOFF_MULTIPLIER_MAX, BACKOFF_STEPS_MAX, encode_group
+from store.metadata.names import GROUP_NAME_MAX, INTERNAL_TOPIC_NAME_MAX, SYSTEM_TOPICS, TOPIC_NAME_MAX
+from store.metadata.row_json import ATTRIBUTES_SIZE_MAX
+from store.metadata.topics import encode_topic
+from store.offsets import QueueId, QueueOffset
+from store.state import FAMILIES
+
+PAGE = (Path(__file__).parents[2] / "docs" / "formats" / "metadata.md").read_text(encoding="utf-8")
+
+
+def test_the_example_rows_are_what_is_stored() -> None:
+    orders = Topic("Orders", TopicType.FIFO, 8, 8, attributes={"lite.topic.expiration": "30"})
+    billing = Group("billing", fifo=True, max_attempts=3, backoff=ExponentialBackoff(1000, 60_000, 1.5))
+    assert f"\n{encode_topic(orders).decode()}\n" in PAGE
+    assert f"\n{encode_group(billing).decode()}\n" in PAGE
+
+
+def test_the_example_offset_is_what_is_stored() -> None:
+    engine = MemoryEngine(FAMILIES, write_ahead_log=True)
+    batch = engine.batch()
+    ConsumerOffsetTable(engine).stage(batch, "billing", QueueId("Orders", 258), QueueOffset(4660))
+    engine.write(batch)
+    shown = {
+        tuple(part.replace(" ", "") for part in line.split("->"))
+        for line in PAGE.splitlines()
+        if line.startswith(("01 ", "02 "))
+    }
+    stored = engine.family("offsets").scan(KeyRange(b"", None))
+    assert shown == {(key.hex(), value.hex()) for key, value in stored}
+
+
+@pytest.mark.parametrize("name", sorted(SYSTEM_TOPICS))
+def test_every_system_topic_is_listed(name: str) -> None:
+    assert f"`{name}`" in PAGE
+
+
+@pytest.mark.parametrize("kind", TopicType)
+def test_every_topic_type_is_listed(kind: TopicType) -> None:
+    assert f"`{kind.value}`" in PAGE
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"| topic          | {TOPIC_NAME_MAX} ",
+        f"| group          | {GROUP_NAME_MAX} ",
+        f"| internal topic | {INTERNAL_TOPIC_NAME_MAX} ",
+        f"1 to {QUEUES_MAX} when asked for",
+        f"at most {ATTRIBUTES_SIZE_MAX} characters",
+        f"1 to {ATTEMPTS_MAX}",
+        f"1 to {BACKOFF_STEPS_MAX} of them",
+        f"multiplier 1 to {BACKOFF_MULTIPLIER_MAX}",
+        retry_topic_name("<group>"),
+        pop_retry_topic_name("<group>", "<topic>"),
+        dead_letter_topic_name("<group>"),
+    ],
+)
+def test_every_limit_and_made_name_is_stated(text: str) -> None:
+    assert text in PAGE
