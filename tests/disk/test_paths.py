@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store.offsets import PhysicalOffset
-from store.paths import StorePaths, cut_name, parse_cut_name, parse_segment_name, segment_name
+from store.paths import StorePaths, cut_directory, cut_name, parse_cut_name, parse_segment_name, segment_name
 
 OFFSETS = st.integers(0, 2**63 - 1).map(PhysicalOffset)
 
@@ -72,3 +72,13 @@ def test_a_store_is_laid_out_as_rocketmq_lays_it_out() -> None:
     }
     assert {path: path.name for path in names} == names
     assert {path.parent for path in names} == {Path("/data/store")}
+
+
+def test_every_name_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "formats" / "store-directory.md").read_text(encoding="utf-8")
+    paths = StorePaths(Path("store"))
+    for name in ("commit_log", "consume_queue", "consume_queue_rocksdb", "quarry", "config", "index"):
+        assert f"| `{getattr(paths, name).name}/` |" in page
+    for name in ("abort", "checkpoint", "lock"):
+        assert f"| `{getattr(paths, name).name}` |" in page
+    assert f"`commitlog/{cut_directory(paths.commit_log).name}/`" in page
