@@ -25,7 +25,7 @@ from server.health import HealthState
 from server.http import HttpEndpoint
 from server.logs import configure_logs
 from server.metadata import AutoCreation, Directory
-from server.metrics import ServerMetrics
+from server.metrics import ServerMetrics, watch_health
 from server.routing import Address, BrokerIdentity
 from server.rpc.admin import AdminServer
 from server.rpc.context import Edge
@@ -34,7 +34,7 @@ from server.rpc.methods import messaging_methods
 from server.rpc.route import RouteService
 from server.rpc.session import SessionService
 from server.rpc.telemetry import TelemetryService
-from server.rpc.unsupported import unsupported_methods
+from server.rpc.unsupported import UnsupportedService
 from server.settings import BrokerSettings
 from server.wire.messages import host_from_text
 from store.clock import SystemClock
@@ -69,6 +69,7 @@ async def _run(settings: BrokerSettings) -> int:
     health = HealthState()
     registry = CollectorRegistry()
     async with AsyncExitStack() as running:
+        watch_health(registry, health)
         http = HttpEndpoint(settings.network.http, registry, health)
         http.start()
         running.callback(http.stop)
@@ -203,7 +204,7 @@ class Broker:
                 telemetry.methods(),
                 route.methods(),
                 SessionService(edge, clients).methods(),
-                unsupported_methods(edge),
+                UnsupportedService(edge).methods(),
             ),
             limits=settings.for_front(),
         )

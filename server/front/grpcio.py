@@ -305,6 +305,7 @@ async def _pump(call: GrpcioCall, context: _Context) -> None:
         if body is None and call.ending is None:
             # The Rust client does nothing before it has seen the response headers.
             await context.send_initial_metadata(())
+            body = call.next_message()
         while True:
             while body is not None:
                 await context.write(body)

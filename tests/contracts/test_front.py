@@ -227,6 +227,26 @@ def test_a_stream_sends_several_messages_and_ends(kind: FrontKind) -> None:
     run(test())
 
 
+def test_a_stream_answered_whole_right_after_the_handler_returned_loses_nothing(kind: FrontKind) -> None:
+    """The shape of every receive that finds messages: the answer is given at the end of the pass."""
+
+    async def test() -> None:
+        def handler(call: Call, body: bytes) -> None:
+            def answer() -> None:
+                for item in (b"status", b"message", b"end"):
+                    call.send(item)
+                call.finish()
+
+            asyncio.get_running_loop().call_soon(answer)
+
+        async with serving(kind, {STREAM: Method(handler, streaming_out=True)}) as (_, channel):
+            for _ in range(20):
+                stream = channel.unary_stream(STREAM)(b"")
+                assert [item async for item in stream] == [b"status", b"message", b"end"]
+
+    run(test())
+
+
 def test_a_stream_may_end_with_a_status_after_messages(kind: FrontKind) -> None:
     async def test() -> None:
         def fail(call: Call, body: bytes) -> None:
