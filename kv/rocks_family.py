@@ -8,7 +8,6 @@ keep the database open and locked, and go on answering.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from itertools import islice
 from threading import Lock
 from types import TracebackType
@@ -116,10 +115,17 @@ class RocksBatch:
 
     def putter(self, family: Family) -> Callable[[bytes, bytes], None]:
         own = own_family(family)
-        handle = own.handle()
+        own.handle()
         native_put: Callable[..., None] = self._native.put
-        # Without a handle the native batch writes to the default family, which spares an argument per put.
-        return native_put if own.name == DEFAULT_FAMILY else partial(native_put, column_family=handle)
+        if own.name == DEFAULT_FAMILY:
+            # Without a handle the native batch writes to the default family, which spares a call per put.
+            return native_put
+
+        def put(key: bytes, value: bytes) -> None:
+            # Not bound to the handle: whoever kept this function would keep the database locked.
+            native_put(key, value, own.handle())
+
+        return put
 
     def delete(self, family: Family, key: bytes) -> None:
         try:
