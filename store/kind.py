@@ -29,8 +29,8 @@ from store.paths import StorePaths, parse_segment_name
 DATABASE_MARKER: Final = "CURRENT"
 """RocksDB's name for the file without which a directory is no database."""
 
-IGNORED_NAMES: Final = frozenset({"lost+found", ".snapshot", "lock"})
-"""Not part of a store: fresh volumes hold the first two, and the lock is taken before a new store is made."""
+IGNORED_NAMES: Final = frozenset({"lost+found", ".snapshot", "lock", "abort"})
+"""Make no store: fresh volumes hold the first two, and a first opening that was killed leaves the others."""
 
 
 class StoreKind(Enum):

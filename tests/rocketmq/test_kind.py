@@ -31,7 +31,7 @@ def fill(root: Path, *names: str) -> Path:
         (),
         ("lost+found/",),
         ("lock",),
-        ("lock", "commitlog/", "consumequeue_rocksdb/", "quarry/"),
+        ("lock", "abort", "commitlog/", "consumequeue_rocksdb/", "quarry/"),
     ],
 )
 def test_an_empty_directory_is_new(tmp_path: Path, names: tuple[str, ...]) -> None:
@@ -40,7 +40,7 @@ def test_an_empty_directory_is_new(tmp_path: Path, names: tuple[str, ...]) -> No
     assert (found.kind, found.layout) == (StoreKind.NEW, StoreKind.NEW)
     assert found.rocksdb_directory == tmp_path / "consumequeue_rocksdb"
     assert not found.has_rocksdb
-    assert not found.has_abort
+    assert found.has_abort == ("abort" in names)
 
 
 def test_an_absent_directory_is_new_and_stays_absent(tmp_path: Path) -> None:
@@ -99,7 +99,8 @@ def test_stores_of_rocketmq(tmp_path: Path, names: tuple[str, ...], kind: StoreK
     ("names", "layout"),
     [
         (("quarry/CURRENT",), StoreKind.NEW),
-        (("quarry/CURRENT", "abort"), StoreKind.ROCKETMQ_FILE),
+        (("quarry/CURRENT", "abort"), StoreKind.NEW),
+        (("quarry/CURRENT", "config/topics.json"), StoreKind.ROCKETMQ_FILE),
         (("quarry/CURRENT", f"commitlog/{SEGMENT}", f"consumequeue/t/0/{SEGMENT}"), StoreKind.ROCKETMQ_FILE),
         (("quarry/CURRENT", f"commitlog/{SEGMENT}", "consumequeue/CURRENT"), StoreKind.ROCKETMQ_ROCKSDB),
     ],
