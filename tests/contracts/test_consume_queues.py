@@ -1,0 +1,515 @@
+"""What every consume queue store must do (store/consumequeue/protocol.py).
+
+Runs on the RocksDB layout over RocksDB and over the engine in memory.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kv import KeyValueEngine
+from kv.memory import MemoryEngine
+from store.consumequeue import ConsumeQueueEntry, RocksConsumeQueues, open_consume_queue_engine
+from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
+from store.message import DispatchRequest
+from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+
+RECORD_SIZE = 100
+A0, A1 = QueueId("TopicA", 0), QueueId("TopicA", 1)
+B0 = QueueId("TopicB", 0)
+LITE = QueueId("%LMQ%lite", 0)
+
+
+def physical(number: int) -> PhysicalOffset:
+    """Where record `number` of the log lies."""
+    return PhysicalOffset(number * RECORD_SIZE)
+
+
+def request(number: int, queue: QueueId, at: int, *lights: tuple[str, int]) -> DispatchRequest:
+    return DispatchRequest(
+        topic=queue.topic,
+        queue_number=queue.number,
+        queue_offset=QueueOffset(at),
+        physical_offset=physical(number),
+        size=RECORD_SIZE,
+        tags_code=-number,
+        store_timestamp_ms=1_700_000_000_000 + number,
+        system_flag=0,
+        properties={},
+        light_queues=tuple((name, QueueOffset(offset)) for name, offset in lights),
+    )
+
+
+def entry(number: int, at: int) -> ConsumeQueueEntry:
+    return ConsumeQueueEntry(QueueOffset(at), physical(number), RECORD_SIZE, -number, 1_700_000_000_000 + number)
+
+
+def put(queues: RocksConsumeQueues, requests: Sequence[DispatchRequest]) -> None:
+    end = max(each.physical_offset + each.size for each in requests)
+    queues.put(requests, PhysicalOffset(end))
+
+
+def offsets(queues: RocksConsumeQueues, queue: QueueId) -> list[int]:
+    return [each.queue_offset for each in queues.entries(queue, QueueOffset(0), 10_000)]
+
+
+@pytest.fixture(params=["memory", "rocks"])
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeyValueEngine]:
+    made: KeyValueEngine
+    if request.param == "memory":
+        made = MemoryEngine([UNITS_FAMILY, OFFSET_FAMILY])
+    else:
+        made = open_consume_queue_engine(tmp_path / "db", create=True)
+    yield made
+    made.close()
+
+
+def queues_over(engine: KeyValueEngine, minimum: int = 0, cached: int = 100) -> RocksConsumeQueues:
+    return RocksConsumeQueues(engine, minimum_physical_offset=PhysicalOffset(minimum), cached_queues_max=cached)
+
+
+@pytest.fixture
+def queues(engine: KeyValueEngine) -> RocksConsumeQueues:
+    return queues_over(engine)
+
+
+def three_in_a0(queues: RocksConsumeQueues) -> None:
+    put(queues, [request(0, A0, 0), request(1, B0, 0), request(2, A0, 1), request(3, A0, 2)])
+
+
+def test_a_new_store_is_empty(queues: RocksConsumeQueues) -> None:
+    assert queues.dispatched_up_to() is None
+    assert queues.bounds(A0) == QueueBounds(QueueOffset(0), QueueOffset(0))
+    assert queues.next_offset(A0) == 0
+    assert queues.entries(A0, QueueOffset(0), 10) == []
+    assert list(queues.queues()) == []
+
+
+def test_a_query_makes_no_queue(engine: KeyValueEngine, queues: RocksConsumeQueues) -> None:
+    """rmq#9792: asking about a deleted topic brought it back."""
+    queues.bounds(A0)
+    queues.entries(A0, QueueOffset(0), 10)
+    assert list(queues.queues()) == []
+    assert list(queues_over(engine).queues()) == []
+
+
+def test_put_stores_entries_bounds_and_watermark(queues: RocksConsumeQueues) -> None:
+    """rmq#8698: each round is visible when put returns, however few requests it has."""
+    three_in_a0(queues)
+    assert queues.entries(A0, QueueOffset(0), 10) == [entry(0, 0), entry(2, 1), entry(3, 2)]
+    assert queues.entries(B0, QueueOffset(0), 10) == [entry(1, 0)]
+    assert queues.bounds(A0) == (0, 3)
+    assert queues.next_offset(B0) == 1
+    assert queues.dispatched_up_to() == physical(4)
+
+
+def test_what_was_put_is_there_after_reopening(engine: KeyValueEngine, queues: RocksConsumeQueues) -> None:
+    three_in_a0(queues)
+    again = queues_over(engine)
+    assert again.bounds(A0) == (0, 3)
+    assert offsets(again, A0) == [0, 1, 2]
+    assert again.dispatched_up_to() == physical(4)
+
+
+def test_put_is_idempotent(queues: RocksConsumeQueues) -> None:
+    queues.put([request(0, A0, 0), request(0, A0, 0)], physical(1))
+    queues.put([request(0, A0, 0)], physical(1))
+    assert queues.bounds(A0) == (0, 1)
+    assert queues.entries(A0, QueueOffset(0), 10) == [entry(0, 0)]
+
+
+def test_repeating_an_old_request_does_not_lower_the_maximum(
+    engine: KeyValueEngine, queues: RocksConsumeQueues
+) -> None:
+    three_in_a0(queues)
+    put(queues, [request(0, A0, 0)])
+    assert queues.bounds(A0) == (0, 3)
+    assert queues_over(engine).bounds(A0) == (0, 3)
+
+
+def test_an_empty_round_moves_the_watermark(queues: RocksConsumeQueues) -> None:
+    queues.put([], physical(7))
+    assert queues.dispatched_up_to() == physical(7)
+    assert list(queues.queues()) == []
+
+
+def test_light_queues_get_entries_of_the_same_record(queues: RocksConsumeQueues) -> None:
+    put(queues, [request(0, A0, 0, ("%LMQ%lite", 0), ("%LMQ%other", 4)), request(1, A0, 1, ("%LMQ%lite", 1))])
+    assert queues.entries(LITE, QueueOffset(0), 10) == [entry(0, 0), entry(1, 1)]
+    assert queues.bounds(QueueId("%LMQ%other", 0)) == (4, 5)
+
+
+def test_a_hole_is_passed_over(queues: RocksConsumeQueues) -> None:
+    """A message naming a light queue twice leaves one number unused."""
+    put(queues, [request(0, A0, 0, ("%LMQ%lite", 0)), request(1, A0, 1, ("%LMQ%lite", 2))])
+    assert offsets(queues, LITE) == [0, 2]
+    assert queues.entries(LITE, QueueOffset(1), 10) == [entry(1, 2)]
+    assert queues.bounds(LITE) == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("start", "limit", "expected"),
+    [(0, 2, [0, 1]), (1, 10, [1, 2]), (2, 1, [2]), (3, 10, []), (99, 10, []), (0, 0, [])],
+)
+def test_entries_are_a_range(queues: RocksConsumeQueues, start: int, limit: int, expected: list[int]) -> None:
+    three_in_a0(queues)
+    assert [each.queue_offset for each in queues.entries(A0, QueueOffset(start), limit)] == expected
+
+
+def test_neighbouring_queues_do_not_mix(queues: RocksConsumeQueues) -> None:
+    neighbours = [QueueId("T", 0), QueueId("T", 1), QueueId("T", 256), QueueId("U", 0), QueueId("TT", 0)]
+    put(queues, [request(number, queue, 0) for number, queue in enumerate(neighbours)])
+    for number, queue in enumerate(neighbours):
+        assert queues.entries(queue, QueueOffset(0), 10) == [entry(number, 0)]
+
+
+def test_queues_are_listed_in_key_order(queues: RocksConsumeQueues) -> None:
+    given_in = [QueueId("Zebra", 0), QueueId("T", 1), QueueId("T", 0), QueueId("主题", 3), QueueId("%LMQ%x", 0)]
+    put(queues, [request(number, queue, 0) for number, queue in enumerate(given_in)])
+    expected = sorted(given_in, key=lambda queue: (len(queue.topic.encode()), queue.topic.encode(), queue.number))
+    assert list(queues.queues()) == expected
+    assert list(queues.queues("T")) == [QueueId("T", 0), QueueId("T", 1)]
+    assert list(queues.queues("Z")) == []
+
+
+# -- the log's minimum
+
+
+def test_entries_below_the_logs_minimum_are_invisible_at_once(queues: RocksConsumeQueues) -> None:
+    three_in_a0(queues)
+    queues.set_minimum_physical_offset(physical(2))
+    assert queues.bounds(A0) == (1, 3)
+    assert queues.entries(A0, QueueOffset(0), 10) == [entry(2, 1), entry(3, 2)]
+    assert queues.entries(A0, QueueOffset(0), 1) == [entry(2, 1)], "the limit counts visible entries"
+
+
+def test_a_queue_whose_entries_all_expired_is_empty_at_its_maximum(queues: RocksConsumeQueues) -> None:
+    """rmq#8753, rmq#4215: numbering goes on, consumers are not thrown back to 0."""
+    three_in_a0(queues)
+    queues.set_minimum_physical_offset(physical(4))
+    assert queues.bounds(A0) == (3, 3)
+    assert queues.entries(A0, QueueOffset(0), 10) == []
+    assert queues.next_offset(A0) == 3
+    put(queues, [request(4, A0, 3)])
+    assert queues.bounds(A0) == (3, 4)
+    assert offsets(queues, A0) == [3]
+
+
+def test_the_minimum_between_two_records(queues: RocksConsumeQueues) -> None:
+    three_in_a0(queues)
+    queues.set_minimum_physical_offset(PhysicalOffset(physical(2) + 1))
+    assert queues.bounds(A0) == (2, 3)
+
+
+def test_a_minimum_that_goes_back_shows_entries_again(queues: RocksConsumeQueues) -> None:
+    three_in_a0(queues)
+    queues.set_minimum_physical_offset(physical(3))
+    assert queues.bounds(A0) == (2, 3)
+    queues.set_minimum_physical_offset(physical(0))
+    assert queues.bounds(A0) == (0, 3)
+
+
+# -- deletion and truncation
+
+
+def test_a_deleted_topic_is_gone_with_all_its_queues(engine: KeyValueEngine, queues: RocksConsumeQueues) -> None:
+    """rmq#9454, rmq#9457: queues not touched since the start kept their data."""
+    put(queues, [request(0, A0, 0), request(1, A1, 0), request(2, B0, 0), request(3, QueueId("TopicAA", 0), 0)])
+    fresh = queues_over(engine)
+    fresh.delete_topic("TopicA")
+    assert list(fresh.queues()) == [B0, QueueId("TopicAA", 0)]
+    for queue in (A0, A1):
+        assert fresh.bounds(queue) == (0, 0)
+        assert offsets(fresh, queue) == []
+    assert offsets(fresh, B0) == [0]
+    assert fresh.dispatched_up_to() == physical(4)
+
+
+def test_a_deleted_topic_begins_anew(queues: RocksConsumeQueues) -> None:
+    three_in_a0(queues)
+    assert queues.bounds(A0) == (0, 3)
+    queues.delete_topic("TopicA")
+    assert queues.next_offset(A0) == 0
+    put(queues, [request(9, A0, 0)])
+    assert queues.entries(A0, QueueOffset(0), 10) == [entry(9, 0)]
+
+
+def test_the_checkpoint_is_no_topic(queues: RocksConsumeQueues) -> None:
+    three_in_a0(queues)
+    for use in (
+        lambda: queues.delete_topic("CHECKPOINT_TOPIC"),
+        lambda: put(queues, [request(9, QueueId("CHECKPOINT_TOPIC", 0), 0)]),
+        lambda: queues.bounds(QueueId("CHECKPOINT_TOPIC", 0)),
+    ):
+        with pytest.raises(ValueError, match="CHECKPOINT_TOPIC"):
+            use()
+    assert queues.dispatched_up_to() == physical(4)
+    assert all(queue.topic != "CHECKPOINT_TOPIC" for queue in queues.queues())
+
+
+@pytest.mark.parametrize(("end", "expected"), [(0, 0), (1, 1), (2, 1), (3, 2), (4, 3), (9, 3)])
+def test_truncate_keeps_what_lies_below(
+    engine: KeyValueEngine, queues: RocksConsumeQueues, end: int, expected: int
+) -> None:
+    """rmq#10417, and RocketMQ's own search, which let the maximum fall to the minimum when it met `end` itself."""
+    three_in_a0(queues)
+    queues.truncate(physical(end))
+    for store in (queues, queues_over(engine)):
+        assert store.bounds(A0) == (0, expected)
+        assert offsets(store, A0) == list(range(expected))
+        assert store.bounds(B0) == (0, 1 if end > 1 else 0)
+        assert store.dispatched_up_to() == physical(min(end, 4))
+
+
+def test_truncate_in_the_middle_of_a_long_queue(queues: RocksConsumeQueues) -> None:
+    put(queues, [request(number, A0, number) for number in range(500)])
+    queues.truncate(physical(123))
+    assert queues.bounds(A0) == (0, 123)
+    put(queues, [request(number, A0, number) for number in range(123, 130)])
+    assert offsets(queues, A0) == list(range(130))
+
+
+def test_truncate_of_a_queue_whose_beginning_expired_keeps_its_numbering(queues: RocksConsumeQueues) -> None:
+    put(queues, [request(number, A0, number) for number in range(10)])
+    queues.set_minimum_physical_offset(physical(4))
+    queues.truncate(physical(6))
+    assert queues.bounds(A0) == (4, 6)
+    queues.truncate(physical(4))
+    assert queues.bounds(A0) == (4, 4)
+    assert queues.next_offset(A0) == 4
+
+
+def test_truncate_of_more_queues_than_a_batch_takes(
+    queues: RocksConsumeQueues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("store.consumequeue.rocks_store.QUEUES_PER_BATCH", 3)
+    put(queues, [request(number, QueueId("TopicA", number % 20), number // 20) for number in range(40)])
+    queues.truncate(physical(20))
+    assert [queues.bounds(queue) for queue in queues.queues()] == [(0, 1)] * 20
+    assert queues.dispatched_up_to() == physical(20)
+
+
+# -- completing a database that began in the middle of the log
+
+
+def test_put_missing_fills_in_below_and_leaves_the_watermark(queues: RocksConsumeQueues) -> None:
+    put(queues, [request(5, A0, 5), request(6, A0, 6)])
+    assert queues.bounds(A0) == (5, 7)
+    queues.put_missing([request(number, A0, number) for number in range(5)] + [request(4, A1, 0)])
+    assert queues.bounds(A0) == (0, 7)
+    assert offsets(queues, A0) == list(range(7))
+    assert queues.bounds(A1) == (0, 1)
+    assert queues.dispatched_up_to() == physical(7)
+    queues.put_missing([])
+    assert queues.dispatched_up_to() == physical(7)
+
+
+def test_last_entry_below(queues: RocksConsumeQueues) -> None:
+    put(queues, [request(0, A0, 0), request(2, A0, 1), request(4, A0, 3), request(6, A0, 4)])
+    found = {number: queues.last_entry_below(A0, physical(number)) for number in (0, 1, 3, 4, 5, 6, 99)}
+    assert found == {
+        0: None,
+        1: entry(0, 0),
+        3: entry(2, 1),
+        4: entry(2, 1),
+        5: entry(4, 3),
+        6: entry(4, 3),
+        99: entry(6, 4),
+    }
+    queues.set_minimum_physical_offset(physical(4))
+    assert queues.last_entry_below(A0, physical(4)) is None
+    assert queues.last_entry_below(B0, physical(4)) is None
+
+
+# -- bounded memory
+
+
+def test_the_cache_is_bounded_and_forgets_nothing_that_matters(engine: KeyValueEngine) -> None:
+    small = queues_over(engine, cached=4)
+    for round_number in range(3):
+        put(small, [request(round_number * 50 + n, QueueId("TopicA", n), round_number) for n in range(50)])
+    assert len(list(small._cache)) <= 4 + 1
+    assert [small.bounds(QueueId("TopicA", n)) for n in range(50)] == [(0, 3)] * 50
+    assert len(list(small._cache)) <= 4 + 1
+
+
+def test_a_failed_write_leaves_cache_and_database_agreeing(
+    queues: RocksConsumeQueues, monkeypatch: pytest.MonkeyPatch, engine: KeyValueEngine
+) -> None:
+    three_in_a0(queues)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(engine), "write", refuse)
+        with pytest.raises(OSError, match="full"):
+            put(queues, [request(4, A0, 3)])
+    assert queues.bounds(A0) == (0, 3)
+    put(queues, [request(4, A0, 3)])
+    assert queues.bounds(A0) == (0, 4)
+
+
+# -- a model
+
+
+class Model:
+    """The same operations on a list of requests."""
+
+    def __init__(self) -> None:
+        self.log: list[tuple[int, QueueId]] = []
+        self.next: dict[QueueId, int] = defaultdict(int)
+        self.units: dict[QueueId, dict[int, int]] = defaultdict(dict)
+        self.minimum = 0
+
+    def visible(self, queue: QueueId) -> list[int]:
+        return sorted(at for at, number in self.units[queue].items() if number >= self.minimum)
+
+    def bounds(self, queue: QueueId) -> tuple[int, int]:
+        visible = self.visible(queue)
+        return (visible[0] if visible else self.next[queue], self.next[queue])
+
+
+QUEUES = [A0, A1, B0, LITE]
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), st.lists(st.sampled_from(QUEUES), min_size=1, max_size=8)),
+        st.tuples(st.just("minimum"), st.integers(0, 60)),
+        st.tuples(st.just("truncate"), st.integers(0, 60)),
+        st.tuples(st.just("delete"), st.sampled_from(["TopicA", "TopicB"])),
+        st.tuples(st.just("replay"), st.integers(1, 10)),
+        st.tuples(st.sampled_from(["flush", "reopen"]), st.just(0)),
+    ),
+    max_size=25,
+)
+
+
+@given(steps=STEPS)
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_agrees_with_the_model(engine: KeyValueEngine, steps: list[tuple[str, object]]) -> None:
+    queues = queues_over(engine)
+    for queue in list(queues.queues()):
+        queues.delete_topic(queue.topic)
+    queues.put([], physical(0))
+    model = Model()
+    number = 0
+    recent: list[DispatchRequest] = []
+    for kind, value in steps:
+        match kind, value:
+            case "put", list(touched):
+                round_requests: list[DispatchRequest] = []
+                for queue in touched:
+                    at = queues.next_offset(queue) + sum(
+                        (each.topic, each.queue_number) == queue for each in round_requests
+                    )
+                    assert at == model.next[queue]
+                    round_requests.append(request(number, queue, at))
+                    model.units[queue][at] = number
+                    model.next[queue] = at + 1
+                    number += 1
+                put(queues, round_requests)
+                recent += round_requests
+            case "replay", int(count):
+                if recent[-count:]:
+                    put(queues, recent[-count:])
+            case "minimum", int(minimum):
+                model.minimum = max(model.minimum, min(minimum, number))
+                queues.set_minimum_physical_offset(physical(model.minimum))
+            case "truncate", int(end):
+                end = max(end, model.minimum)
+                queues.truncate(physical(end))
+                number = min(number, end)
+                recent = [each for each in recent if each.physical_offset < physical(end)]
+                for queue in QUEUES:
+                    gone = [at for at, each in model.units[queue].items() if each >= end]
+                    model.units[queue] = {at: each for at, each in model.units[queue].items() if each < end}
+                    if gone:
+                        model.next[queue] = min(gone)
+            case "delete", str(topic):
+                queues.delete_topic(topic)
+                recent = [each for each in recent if each.topic != topic]
+                for queue in QUEUES:
+                    if queue.topic == topic:
+                        model.units.pop(queue, None)
+                        model.next.pop(queue, None)
+            case "flush", _:
+                queues.flush_entries()
+                queues.flush()
+            case _:
+                queues = queues_over(engine, physical(model.minimum), cached=2)
+        for queue in QUEUES:
+            assert queues.bounds(queue) == model.bounds(queue)
+            assert offsets(queues, queue) == model.visible(queue)
+        assert sorted(queues.queues()) == sorted(queue for queue in QUEUES if model.next[queue])
+
+
+# -- crashes: entries are never behind what the watermark says
+
+
+@pytest.mark.parametrize("surviving", range(12))
+@pytest.mark.parametrize("flush_at", [None, 3, 6])
+@pytest.mark.parametrize("half", [False, True])
+def test_after_a_crash_the_watermark_is_never_ahead_of_the_entries(
+    surviving: int, flush_at: int | None, half: bool
+) -> None:
+    """rmq#8239 and the second trap of rocksdict: a flush of entries alone may be all that happened."""
+    engine = MemoryEngine([UNITS_FAMILY, OFFSET_FAMILY])
+    queues = queues_over(engine)
+    requests = [request(number, A0 if number % 2 else B0, number // 2) for number in range(10)]
+    for number, each in enumerate(requests):
+        if number == flush_at:
+            queues.flush_entries() if half else queues.flush()
+        put(queues, [each])
+    engine.crash(surviving)
+    recovered = queues_over(engine)
+    end = recovered.dispatched_up_to() or PhysicalOffset(0)
+    for each in requests:
+        if each.physical_offset < end:
+            queue = QueueId(each.topic, each.queue_number)
+            assert recovered.next_offset(queue) > each.queue_offset
+            assert each.queue_offset in offsets(recovered, queue)
+    redispatch = [each for each in requests if each.physical_offset >= end]
+    if redispatch:
+        put(recovered, redispatch)
+    assert offsets(recovered, A0) == offsets(recovered, B0) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("surviving", range(4))
+@pytest.mark.parametrize("stop_at_flush", [1, 2, 3])
+def test_truncation_cut_short_by_a_crash_can_be_repeated(
+    surviving: int, stop_at_flush: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = MemoryEngine([UNITS_FAMILY, OFFSET_FAMILY])
+    queues = queues_over(engine, physical(2))
+    put(queues, [request(number, A0, number) for number in range(10)])
+    queues.flush()
+    put(queues, [request(number, A0, number) for number in range(10, 20)])
+    flushes = 0
+    flush = engine.flush
+
+    def failing_flush(names: Sequence[str]) -> None:
+        nonlocal flushes
+        for name in names:
+            flushes += 1
+            if flushes == stop_at_flush:
+                raise KeyboardInterrupt
+            flush([name])
+
+    with monkeypatch.context() as patched:
+        patched.setattr(engine, "flush", failing_flush)
+        with pytest.raises(KeyboardInterrupt):
+            queues.truncate(physical(6))
+    engine.crash(surviving)
+    recovered = queues_over(engine, physical(2))
+    dispatched = recovered.dispatched_up_to()
+    assert dispatched is not None
+    if dispatched > physical(6):
+        recovered.truncate(physical(6))
+    assert recovered.bounds(A0) == (2, 6)
+    assert offsets(recovered, A0) == [2, 3, 4, 5]
