@@ -24,6 +24,10 @@ from store.record.system_flag import COMPRESSED, TransactionState
 NO_HOST: Final = Host(bytes(4), 0)
 """For peers that have no address, such as Unix sockets."""
 
+PORT_MAX: Final = 65_535
+TIME_MS_MAX: Final = 253_402_300_799_999
+"""The end of the year 9999, where protobuf's timestamps end. Beyond it the record's field could overflow."""
+
 _V4_MAPPED: Final = ip_network("::ffff:0:0/96")
 
 
@@ -35,6 +39,8 @@ def host_from_text(text: str) -> Host:
         address = ip_address(address_text.removeprefix("[").removesuffix("]"))
         port = int(port_text)
     except ValueError:
+        return NO_HOST
+    if not 0 <= port <= PORT_MAX:
         return NO_HOST
     if not isinstance(address, IPv4Address) and address in _V4_MAPPED:
         # a dual-stack listener shows IPv4 peers so; as IPv4 the record is 12 bytes shorter
@@ -69,6 +75,8 @@ def to_message(
     properties[UNIQUE_KEY] = system.message_id
     properties[reserved.PRODUCER_GROUP] = topic
     born_ms = to_ms(system.born_timestamp) if system.HasField("born_timestamp") else now_ms
+    if not 0 <= born_ms <= TIME_MS_MAX:
+        born_ms = now_ms
     properties[reserved.BORN_TIMESTAMP] = str(born_ms)
     born_host = system.born_host
     properties[reserved.BORN_HOST] = peer if not born_host or has_control_character(born_host) else born_host
@@ -137,7 +145,7 @@ def fill_message(
         system.tag = tag
     keys = get(KEYS)
     if keys is not None:
-        system.keys.extend(keys.split())
+        system.keys.extend([key for key in keys.split(" ") if key])
     system.message_id = get(UNIQUE_KEY) or offset_message_id(stored.store_host, stored.physical_offset)
     system.body_digest.type = definition.MD5
     system.body_digest.checksum = md5(body, usedforsecurity=False).hexdigest().upper()
@@ -175,10 +183,10 @@ _RARE: Final = frozenset(
 
 
 def _fill_rare(system: definition.SystemProperties, properties: dict[str, str]) -> None:
-    """Fields most messages do not have. Numbers that are none, in stores written by others, are left out."""
-    deliver_at = properties.get(reserved.DELIVER_AT_MS, "")
-    if deliver_at.isdecimal():
-        fill_ms(system.delivery_timestamp, int(deliver_at))
+    """Fields most messages do not have. Numbers that are none, in stores of others, are left out."""
+    deliver_at_ms = _number(properties.get(reserved.DELIVER_AT_MS), TIME_MS_MAX)
+    if deliver_at_ms is not None:
+        fill_ms(system.delivery_timestamp, deliver_at_ms)
     message_group = properties.get(reserved.MESSAGE_GROUP)
     if message_group is not None:
         system.message_group = message_group
@@ -192,9 +200,17 @@ def _fill_rare(system: definition.SystemProperties, properties: dict[str, str]) 
     lite_topic = properties.get(reserved.LITE_TOPIC)
     if lite_topic is not None:
         system.lite_topic = lite_topic
-    priority = properties.get(reserved.PRIORITY, "")
-    if priority.isdecimal():
-        system.priority = int(priority)
-    recovery_s = properties.get(reserved.TRANSACTION_RECOVERY_S, "")
-    if recovery_s.isdecimal():
-        system.orphaned_transaction_recovery_duration.seconds = int(recovery_s)
+    priority = _number(properties.get(reserved.PRIORITY), 2**31 - 1)
+    if priority is not None:
+        system.priority = priority
+    recovery_s = _number(properties.get(reserved.TRANSACTION_RECOVERY_S), TIME_MS_MAX // 1000)
+    if recovery_s is not None:
+        system.orphaned_transaction_recovery_duration.seconds = recovery_s
+
+
+def _number(text: str | None, maximum: int) -> int | None:
+    """The number, None for a text that is none or does not fit its field."""
+    if text is None or not text.isdecimal() or len(text) > len(str(maximum)):
+        return None
+    number = int(text)
+    return number if number <= maximum else None

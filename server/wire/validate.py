@@ -206,10 +206,10 @@ def _refuse_names(names: Iterable[str]) -> None:
 def _check_transaction(properties: definition.SystemProperties, limits: WireLimits) -> None:
     if properties.HasField("orphaned_transaction_recovery_duration"):
         recovery_ms = to_ms(properties.orphaned_transaction_recovery_duration)
-        if recovery_ms > limits.transaction_recovery_max_ms:
+        if not 0 <= recovery_ms <= limits.transaction_recovery_max_ms:
             raise Refused(
                 definition.BAD_REQUEST,
-                f"a recovery duration of {recovery_ms} ms, at most {limits.transaction_recovery_max_ms} ms are allowed",
+                f"a recovery duration of {recovery_ms} ms; 0 to {limits.transaction_recovery_max_ms} ms are allowed",
             )
 
 

@@ -155,6 +155,7 @@ def test_a_transactions_recovery_time_is_within_an_hour() -> None:
 
     assert code(request(3_601, definition.TRANSACTION)) == definition.BAD_REQUEST
     assert code(request(3_600, definition.TRANSACTION)) == definition.OK
+    assert code(request(-1, definition.TRANSACTION)) == definition.BAD_REQUEST
     assert code(request(3_601, definition.NORMAL)) == definition.OK
 
 

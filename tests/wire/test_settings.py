@@ -1,0 +1,125 @@
+"""The broker's answer to client settings (docs/formats/protocol.md, "Telemetry")."""
+
+from __future__ import annotations
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server.clients import ClientKind, ClientSettings
+from server.wire.limits import DEFAULT_LIMITS, WireLimits
+from server.wire.settings import answer_settings, client_settings
+from store.metadata import ExponentialBackoff, Group
+from tests.rpc.broker import consumer, producer
+
+KINDS = {
+    definition.PUSH_CONSUMER: ClientKind.PUSH_CONSUMER,
+    definition.SIMPLE_CONSUMER: ClientKind.SIMPLE_CONSUMER,
+    definition.PULL_CONSUMER: ClientKind.PULL_CONSUMER,
+    definition.LITE_PUSH_CONSUMER: ClientKind.LITE_PUSH_CONSUMER,
+    definition.LITE_SIMPLE_CONSUMER: ClientKind.LITE_SIMPLE_CONSUMER,
+}
+
+
+def test_a_producers_own_limits_are_overwritten() -> None:
+    """Python announces 128 MiB, Java a policy without delays, C++ no type check."""
+    sent = producer("orders")
+    sent.publishing.max_body_size = 128 << 20
+    sent.backoff_policy.max_attempts = 9
+    sent.backoff_policy.customized_backoff.next.append(Duration(seconds=1))
+    answer = answer_settings(sent, None, WireLimits(body_size_max=1000))
+    assert answer.publishing.max_body_size == 1000
+    assert answer.publishing.validate_message_type
+    assert answer.backoff_policy.max_attempts == 3
+    assert answer.backoff_policy.WhichOneof("strategy") == "exponential_backoff"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_consumer_gets_all_values(kind: definition.ClientType) -> None:
+    sent = consumer("workers", "orders", kind=kind)
+    sent.subscription.long_polling_timeout.CopyFrom(Duration(seconds=3))
+    sent.subscription.fifo = True
+    answer = answer_settings(sent, Group("workers", max_attempts=5), DEFAULT_LIMITS)
+    assert answer.client_type == kind
+    subscription = answer.subscription
+    assert subscription.subscriptions == sent.subscription.subscriptions
+    assert subscription.group == sent.subscription.group
+    assert not subscription.fifo
+    assert subscription.receive_batch_size == 32
+    assert subscription.long_polling_timeout == Duration(seconds=20)
+    assert subscription.lite_subscription_quota == 2_000
+    assert subscription.max_lite_topic_size == 64
+    assert answer.backoff_policy.max_attempts == 5
+    assert answer.backoff_policy.WhichOneof("strategy") == "customized_backoff"
+
+
+def test_a_group_may_have_exponential_delays() -> None:
+    group = Group("workers", backoff=ExponentialBackoff())
+    policy = answer_settings(consumer("workers"), group, DEFAULT_LIMITS).backoff_policy.exponential_backoff
+    assert policy.initial == Duration(seconds=5)
+    assert policy.max == Duration(seconds=7200)
+    assert policy.multiplier == 2
+
+
+def test_the_own_values_of_an_unknown_groups_consumer_stand() -> None:
+    sent = consumer("workers", "orders")
+    sent.subscription.fifo = True
+    sent.backoff_policy.max_attempts = 2
+    sent.backoff_policy.customized_backoff.next.append(Duration(seconds=9))
+    answer = answer_settings(sent, None, DEFAULT_LIMITS)
+    assert answer.subscription.fifo
+    assert answer.backoff_policy == sent.backoff_policy
+    assert answer.subscription.receive_batch_size == 32
+    assert answer.subscription.long_polling_timeout == Duration(seconds=20)
+    assert len(answer.subscription.subscriptions) == 1
+    assert answer.subscription.group.name == "workers"
+
+
+def test_an_unknown_group_has_the_default_delays() -> None:
+    policy = answer_settings(consumer("workers"), None, DEFAULT_LIMITS).backoff_policy
+    assert policy.max_attempts == 17
+    assert len(policy.customized_backoff.next) == 18
+    assert all(delay.nanos == 0 for delay in policy.customized_backoff.next)
+
+
+def test_metrics_are_switched_off() -> None:
+    sent = producer()
+    sent.metric.on = True
+    sent.metric.endpoints.addresses.add(host="collector", port=4317)
+    metric = answer_settings(sent, None, DEFAULT_LIMITS).metric
+    assert not metric.on
+    assert not metric.HasField("endpoints")
+
+
+def test_the_clients_message_is_not_changed() -> None:
+    sent = consumer("workers", "orders")
+    before = sent.SerializeToString(deterministic=True)
+    answer_settings(sent, Group("workers"), DEFAULT_LIMITS)
+    assert sent.SerializeToString(deterministic=True) == before
+
+
+@pytest.mark.parametrize(("sent", "kept"), KINDS.items())
+def test_what_is_kept_of_a_consumer(sent: definition.ClientType, kept: ClientKind) -> None:
+    settings = consumer("workers", "orders", "payments", kind=sent)
+    settings.user_agent.language = definition.PYTHON
+    settings.user_agent.version = "5.1.2"
+    settings.user_agent.hostname = "host"
+    settings.request_timeout.CopyFrom(Duration(seconds=10))
+    assert client_settings(settings) == ClientSettings(
+        kind=kept,
+        topics=("orders", "payments"),
+        group="workers",
+        request_timeout_ms=10_000,
+        language="PYTHON",
+        version="5.1.2",
+        hostname="host",
+    )
+
+
+def test_what_is_kept_of_a_producer() -> None:
+    settings = producer("orders")
+    settings.user_agent.language = 77  # type: ignore[assignment]
+    kept = client_settings(settings)
+    assert (kept.kind, kept.topics, kept.group) == (ClientKind.PRODUCER, ("orders",), None)
+    assert kept.request_timeout_ms == 3_000
+    assert kept.language == "77"
