@@ -108,8 +108,8 @@ class Disk(Protocol):
     def lock(self, path: Path) -> DiskLock:
         """Take the exclusive lock on byte 0 of the file, making the file if needed.
 
-        It excludes RocketMQ's record lock (formats §1.1 `lock`), other processes, and a second taker in this
-        one. Raises BlockingIOError when it is held.
+        It excludes RocketMQ's record lock (docs/formats/store-directory.md), other processes, and a second
+        taker in this one. Raises BlockingIOError when it is held.
         """
 
     def lock_shared(self, path: Path) -> DiskLock:
