@@ -141,13 +141,13 @@ class _Opening:
             parts.callback(segments.close)
             state_engine = open_state_engine(paths.quarry, create=found.kind is not StoreKind.QUARRY)
             parts.callback(state_engine.close)
-            queue_engine = open_consume_queue_engine(found.rocksdb_directory, create=not found.has_rocksdb)
-            parts.callback(queue_engine.close)
-
             identity = StoreIdentity(state_engine, paths.quarry)
             if identity.origin is None:
+                # before the queues' database is made: it would make a file store look like double write
                 identity.origin = found.layout.value
             origin = StoreKind(identity.origin)
+            queue_engine = open_consume_queue_engine(found.rocksdb_directory, create=not found.has_rocksdb)
+            parts.callback(queue_engine.close)
             queues = RocksConsumeQueues(
                 queue_engine,
                 minimum_physical_offset=segments.minimum,
