@@ -18,8 +18,8 @@ How they came about:
 - `file-kill`       file queues, records with a CRC property, ended by SIGKILL: an `abort` file is left
 
 Some messages name the same light queue twice in `INNER_MULTI_DISPATCH`. RocketMQ gives both names the same
-offset but advances the counter by two: its RocksDB has a hole at the second number, its file queue stores the
-unit twice, and later units of that light queue sit at another index than `INNER_MULTI_QUEUE_OFFSET` says.
+offset but advances the counter by two: its RocksDB has a hole at the second number. A file queue stores the unit
+once and has no hole, so later units of that light queue sit at a lower index than `INNER_MULTI_QUEUE_OFFSET` says.
 """
 
 from __future__ import annotations
