@@ -17,6 +17,7 @@ StartClients = Callable[..., Clients]
 QUICK: Mapping[str, object] = {
     "store.segment_size": 16 * 1024 * 1024,  # no gigabyte is preallocated for a few messages
     "delivery.polling_min_ms": 100,  # a receive that finds nothing returns after the time the client asked for
+    "delivery.polling_max_ms": 4000,  # a push consumer of Node.js ends only when its last receive does
 }
 """Settings that make test brokers quick; all others are the defaults that users get."""
 

@@ -55,7 +55,7 @@ def test_handles_given_before_a_kill_acknowledge_after_it(broker: Broker, client
     sent = messages(10)
     clients.producer(TOPIC).send(sent)
     consumer = clients.simple_consumer(TOPIC, group="billing", await_s=1)
-    held = consumer.receive_until(len(sent), invisible_s=20)
+    held = consumer.receive_until(len(sent), invisible_s=10)
     consumer.ack(held[:4])
 
     broker.kill()

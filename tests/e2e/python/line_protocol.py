@@ -32,7 +32,8 @@ def commands() -> Iterator[Line]:
 
 
 def describe(error: BaseException) -> Line:
-    return {"type": type(error).__name__, "text": str(error), "code": getattr(error, "code", None)}
+    code = getattr(error, "code", None)  # a method in what grpcio raises
+    return {"type": type(error).__name__, "text": str(error), "code": code if isinstance(code, int) else None}
 
 
 def serve(answers: dict[str, Callable[[Line], Line]]) -> None:
