@@ -13,7 +13,7 @@ from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 
 
 class ConsumeQueueEntry(NamedTuple):
-    """One unit of a consume queue (formats §3.1, §4.2). `store_timestamp_ms` is None in file queues."""
+    """One unit of a consume queue (docs/formats/consume-queue.md). `store_timestamp_ms` is None in file queues."""
 
     queue_offset: QueueOffset
     physical_offset: PhysicalOffset

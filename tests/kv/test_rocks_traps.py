@@ -397,3 +397,12 @@ def test_programming_errors_keep_their_type(filled: Path) -> None:
 def test_the_directory_is_made_with_its_parents(tmp_path: Path) -> None:
     open_engine(tmp_path / "a" / "b", create=True).close()
     assert os.listdir(tmp_path / "a" / "b")
+
+
+def test_the_documentation_lists_every_figure(filled: Path) -> None:
+    page = (ROOT / "docs/formats/consume-queue.md").read_text(encoding="utf-8")
+    engine = open_engine(filled)
+    figures = {name.partition(".")[2] for name in engine.statistics()}
+    engine.close()
+    assert "memtable_bytes" in figures
+    assert [figure for figure in sorted(figures) if f"`{figure}`" not in page] == []

@@ -1,0 +1,176 @@
+"""Records that RocketMQ may leave in the two families, made by hand: what Quarry reads from them."""
+
+from __future__ import annotations
+
+import pytest
+
+from kv.memory import MemoryEngine
+from store.consumequeue import RocksConsumeQueues
+from store.consumequeue.rocks_layout import (
+    BOUND,
+    CHECKPOINT_KEY,
+    I64,
+    OFFSET_FAMILY,
+    UNIT,
+    UNITS_FAMILY,
+    maximum_key,
+    minimum_key,
+    unit_key,
+)
+from store.message import DispatchRequest
+from store.offsets import PhysicalOffset, QueueId, QueueOffset
+
+QUEUE = QueueId("TopicA", 3)
+
+
+class Database:
+    def __init__(self) -> None:
+        self.engine = MemoryEngine([UNITS_FAMILY, OFFSET_FAMILY])
+
+    def units(self, physical_of: dict[int, int]) -> None:
+        batch = self.engine.batch()
+        for at, physical in physical_of.items():
+            key = unit_key(QUEUE, QueueOffset(at))
+            batch.put(self.engine.family(UNITS_FAMILY), key, UNIT.pack(physical, 100, 0, 0))
+        self.engine.write(batch)
+
+    def bound(self, key: bytes, physical: int, at: int) -> None:
+        batch = self.engine.batch()
+        batch.put(self.engine.family(OFFSET_FAMILY), key, BOUND.pack(physical, at))
+        self.engine.write(batch)
+
+    def maximum(self, physical: int, at: int) -> None:
+        self.bound(maximum_key(QUEUE), physical, at)
+
+    def minimum(self, physical: int, at: int) -> None:
+        self.bound(minimum_key(QUEUE), physical, at)
+
+    def checkpoint(self, end: int) -> None:
+        batch = self.engine.batch()
+        batch.put(self.engine.family(OFFSET_FAMILY), CHECKPOINT_KEY, I64.pack(end))
+        self.engine.write(batch)
+
+    def stored_minimum(self) -> bytes | None:
+        return self.engine.family(OFFSET_FAMILY).get(minimum_key(QUEUE))
+
+    def queues(self, minimum: int) -> RocksConsumeQueues:
+        return RocksConsumeQueues(self.engine, minimum_physical_offset=PhysicalOffset(minimum))
+
+
+@pytest.fixture
+def database() -> Database:
+    return Database()
+
+
+def offsets(queues: RocksConsumeQueues) -> list[int]:
+    return [each.queue_offset for each in queues.entries(QUEUE, QueueOffset(0), 1_000)]
+
+
+def request(at: int, physical: int) -> DispatchRequest:
+    return DispatchRequest(QUEUE.topic, QUEUE.number, QueueOffset(at), PhysicalOffset(physical), 100, 0, 0, 0, {}, ())
+
+
+@pytest.mark.parametrize("log_minimum", [0, 1, 5_000])
+def test_a_queue_that_double_write_reinitialised_is_empty_at_its_number(database: Database, log_minimum: int) -> None:
+    database.maximum(0, 41)
+    database.minimum(0, 42)
+    queues = database.queues(log_minimum)
+    assert queues.bounds(QUEUE) == (42, 42)
+    assert queues.next_offset(QUEUE) == 42
+    assert offsets(queues) == []
+    queues.put([request(42, 6_000)], PhysicalOffset(6_100))
+    assert queues.bounds(QUEUE) == (42, 43)
+    assert offsets(queues) == [42]
+
+
+def test_units_below_a_reinitialised_minimum_stay_hidden_until_it_is_forgotten(database: Database) -> None:
+    database.units({at: at * 100 for at in range(10)})
+    database.maximum(0, 41)
+    database.minimum(0, 42)
+    queues = database.queues(0)
+    assert queues.bounds(QUEUE) == (42, 42)
+    assert offsets(queues) == []
+    queues.forget_minima()
+    assert database.stored_minimum() is None
+    queues.put_missing([request(at, at * 100) for at in range(42)])
+    assert queues.bounds(QUEUE) == (0, 42)
+    assert offsets(queues) == list(range(42))
+
+
+@pytest.mark.parametrize("log_minimum", [0, 300, 10_000])
+def test_a_stored_minimum_above_the_maximum_is_not_believed(database: Database, log_minimum: int) -> None:
+    """rmq#10417: minimum above maximum after a truncation. rmq#9728, rmq#10108: it kept brokers from starting."""
+    database.units({at: at * 100 for at in range(5)})
+    database.maximum(400, 4)
+    database.minimum(900, 9)
+    bounds = database.queues(log_minimum).bounds(QUEUE)
+    assert bounds.minimum == bounds.maximum == 5
+
+
+def test_the_search_begins_at_the_stored_minimum_and_moves_up(database: Database) -> None:
+    database.units({at: at * 100 for at in range(20)})
+    database.maximum(1_900, 19)
+    database.minimum(700, 7)
+    queues = database.queues(0)
+    assert queues.bounds(QUEUE) == (7, 20)
+    queues.set_minimum_physical_offset(PhysicalOffset(1_201))
+    assert queues.bounds(QUEUE) == (13, 20)
+    assert offsets(queues) == list(range(13, 20))
+
+
+@pytest.mark.parametrize("missing", [{0, 1, 2}, {5, 6, 7, 8}, {0, 3, 4, 9, 10}, set(range(19))])
+@pytest.mark.parametrize("log_minimum", [0, 450, 1_900])
+def test_missing_units_count_as_too_small(database: Database, missing: set[int], log_minimum: int) -> None:
+    database.units({at: at * 100 for at in range(20) if at not in missing})
+    database.maximum(1_900, 19)
+    expected = [at for at in range(20) if at not in missing and at * 100 >= log_minimum]
+    queues = database.queues(log_minimum)
+    assert queues.bounds(QUEUE) == (expected[0], 20)
+    assert offsets(queues) == expected
+
+
+def test_a_maximum_without_its_units_is_an_empty_queue(database: Database) -> None:
+    database.maximum(500, 5)
+    assert database.queues(0).bounds(QUEUE) == (6, 6)
+
+
+def test_units_left_above_a_lowered_maximum_are_not_read(database: Database) -> None:
+    """RocketMQ lowers the maximum and lets later appends overwrite the units."""
+    database.units({at: at * 100 for at in range(10)})
+    database.maximum(300, 3)
+    queues = database.queues(0)
+    assert queues.bounds(QUEUE) == (0, 4)
+    assert offsets(queues) == [0, 1, 2, 3]
+    queues.put([request(4, 400)], PhysicalOffset(500))
+    assert offsets(queues) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("at", "physical", "kept"), [(9, 900, False), (6, 600, False), (5, 500, True), (2, 200, True)])
+def test_truncation_removes_a_minimum_that_it_leaves_behind(
+    database: Database, at: int, physical: int, kept: bool
+) -> None:
+    database.units({each: each * 100 for each in range(10)})
+    database.maximum(900, 9)
+    database.minimum(physical, at)
+    database.checkpoint(1_000)
+    queues = database.queues(0)
+    queues.truncate(PhysicalOffset(600))
+    assert (database.stored_minimum() is not None) == kept
+    bounds = queues.bounds(QUEUE)
+    assert bounds == (at if kept else 0, 6)
+    assert queues.dispatched_up_to() == 600
+
+
+def test_truncation_on_the_boundary_of_a_unit(database: Database) -> None:
+    """RocketMQ's search finds nothing when it meets the offset itself; the maximum then falls to the minimum."""
+    database.units({each: each * 100 for each in range(10)})
+    database.maximum(900, 9)
+    for end, left in ((700, 7), (401, 5), (400, 4), (1, 1), (0, 0)):
+        queues = database.queues(0)
+        queues.truncate(PhysicalOffset(end))
+        assert queues.bounds(QUEUE) == (0, left)
+
+
+def test_a_database_without_a_checkpoint_was_never_dispatched_to(database: Database) -> None:
+    database.maximum(900, 9)
+    assert database.queues(0).dispatched_up_to() is None
