@@ -1,0 +1,78 @@
+"""A message store on a disk and an engine that tests can crash."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kv.memory import MemoryEngine
+from store.clock import ManualClock
+from store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogWriter, SegmentList
+from store.consumequeue import RocksConsumeQueues
+from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
+from store.disk import Disk
+from store.dispatch import StoredNumbering
+from store.message import Host, Message
+from store.message_store import MessageStore
+from store.offsets import PhysicalOffset
+from store.recovery import RecoveryReport, recover
+from store.settings import StoreSettings
+from tests.commitlog.records import SameThread
+
+LOG = Path("/store/commitlog")
+SEGMENT_SIZE = 64 * 1024
+HOST = Host(bytes([127, 0, 0, 1]), 8081)
+
+
+def queue_engine() -> MemoryEngine:
+    return MemoryEngine((UNITS_FAMILY, OFFSET_FAMILY))
+
+
+def message(topic: str = "orders", number: int = 0, body: bytes = b"body", **properties: str) -> Message:
+    return Message(topic, number, body, properties, 1_700_000_000_000, HOST, HOST)
+
+
+@dataclass
+class Assembly:
+    """The parts `store.opening` would put together, with the ones a crash replaces in reach."""
+
+    disk: Disk
+    engine: MemoryEngine
+    segments: SegmentList
+    queues: RocksConsumeQueues
+    report: RecoveryReport
+    store: MessageStore
+
+
+def assemble(
+    disk: Disk,
+    engine: MemoryEngine,
+    *,
+    flushed_up_to: PhysicalOffset | None = None,
+    clean_shutdown: bool = False,
+    cached_queues_max: int = 1024,
+) -> Assembly:
+    """Recover what is there and open it."""
+    disk.make_directories(LOG)
+    segments = SegmentList(disk, LOG, SEGMENT_SIZE, executor=SameThread())
+    queues = RocksConsumeQueues(engine, minimum_physical_offset=segments.minimum, cached_queues_max=cached_queues_max)
+    report = recover(
+        segments,
+        CommitLogReader(segments),
+        queues,
+        StoredNumbering(),
+        flushed_up_to=flushed_up_to,
+        clean_shutdown=clean_shutdown,
+        report=lambda _: None,
+    )
+    writer = CommitLogWriter(segments, report.end)
+    flusher = CommitLogFlusher(segments, writer, segments.minimum)
+    store = MessageStore(
+        StoreSettings(root=LOG.parent, segment_size=SEGMENT_SIZE, cached_queues_max=cached_queues_max),
+        clock=ManualClock(),
+        writer=writer,
+        flusher=flusher,
+        reader=CommitLogReader(segments, end=lambda: writer.end),
+        queues=queues,
+    )
+    return Assembly(disk, engine, segments, queues, report, store)
