@@ -19,7 +19,6 @@ import structlog
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from server.health import HealthState
-from server.metrics import watch_health
 from server.settings import split_address
 from store.clock import Clock, SystemClock
 
@@ -39,7 +38,6 @@ class HttpEndpoint:
     def __init__(
         self, address: str, registry: CollectorRegistry, health: HealthState, *, clock: Clock | None = None
     ) -> None:
-        watch_health(registry, health)
         self._address = address
         self._application = _application(registry, health)
         self._clock = clock or SystemClock()

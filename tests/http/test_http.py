@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from server.health import LOOP_STALL_S, HealthState
 from server.http import CONNECTION_S, CONNECTIONS_MAX, HttpEndpoint
+from server.metrics import watch_health
 from store.clock import ManualClock
 
 
@@ -20,6 +21,7 @@ class Bench:
         self.clock = ManualClock()
         self.health = HealthState(self.clock)
         self.registry = CollectorRegistry()
+        watch_health(self.registry, self.health)
         self.endpoint = HttpEndpoint("127.0.0.1:0", self.registry, self.health, clock=self.clock)
         self.endpoint.start()
 

@@ -1,0 +1,133 @@
+"""`python -m cli.demo`: a message through an official client and a temporary broker, from nothing.
+
+The client runs in a process of its own: its generated protobuf code and ours cannot share one.
+"""
+
+from __future__ import annotations
+
+import os
+import site
+import socket
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import typer
+
+READY_TIMEOUT_S: Final = 60.0
+CLIENT_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 20.0
+TOPIC: Final = "demo"
+
+CLIENT: Final = textwrap.dedent(
+    """
+    import sys
+    from rocketmq import ClientConfiguration, Credentials, FilterExpression, Message, Producer, SimpleConsumer
+
+    endpoint, topic = sys.argv[1:]
+    configuration = ClientConfiguration(endpoint, Credentials())
+
+    consumer = SimpleConsumer(configuration, "demo-readers", {topic: FilterExpression()})
+    producer = Producer(configuration, (topic,))
+    producer.startup()
+    consumer.startup()
+
+    message = Message()
+    message.topic, message.body, message.tag = topic, b"hello, quarry", "greeting"
+    receipt = producer.send(message)
+    print(f"sent      {receipt.message_id}", flush=True)
+
+    for _ in range(10):
+        received = consumer.receive(1, 15) or []
+        for each in received:
+            consumer.ack(each)
+            print(f"received  {each.message_id}  {each.body.decode()}", flush=True)
+        if received:
+            break
+    else:
+        sys.exit("nothing was received")
+    if received[0].message_id != receipt.message_id or received[0].body != b"hello, quarry":
+        sys.exit("another message was received")
+    print("acknowledged", flush=True)
+    consumer.shutdown()
+    producer.shutdown()
+    """
+)
+
+
+def main() -> int:
+    """0 when the message went round."""
+    with tempfile.TemporaryDirectory(prefix="quarry-demo-") as directory:
+        typer.echo(f"starting a broker on {directory}")
+        try:
+            with running_broker(Path(directory)) as endpoint:
+                return run_client(endpoint, Path(directory))
+        except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
+            typer.echo(f"the demo failed: {error}", err=True)
+            return 1
+
+
+@contextmanager
+def running_broker(directory: Path) -> Iterator[str]:
+    """A broker in another process, on free ports; its messaging address once it is ready.
+
+    Raises RuntimeError, with what the broker said, when it does not come up.
+    """
+    listen, admin, http = (f"127.0.0.1:{port}" for port in free_ports(3))
+    command = [sys.executable, "-m", "cli.main", "serve", "--store", str(directory / "store")]
+    command += ["--listen", listen, "--admin", admin, "--http", http]
+    log = directory / "broker.log"
+    with log.open("wb") as errors, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as broker:
+        watchdog = threading.Timer(READY_TIMEOUT_S, broker.kill)
+        watchdog.start()
+        try:
+            # The broker's first line is that it is ready; no line means that it ended.
+            ready = broker.stdout is not None and broker.stdout.readline()
+            watchdog.cancel()
+            if not ready:
+                raise RuntimeError(f"the broker did not start: {log.read_text(errors='replace').strip()}")
+            typer.echo(f"broker    {listen}")
+            yield listen
+        finally:
+            watchdog.cancel()
+            broker.terminate()
+            try:
+                broker.communicate(timeout=STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                broker.kill()
+
+
+def run_client(endpoint: str, home: Path) -> int:
+    """Send, receive and acknowledge with `rocketmq-python-client`; its exit status.
+
+    The client writes logs below its home directory, so it gets one that goes away.
+    """
+    typer.echo("client    rocketmq-python-client")
+    environment = {**os.environ, "HOME": str(home), "PYTHONUSERBASE": site.getuserbase()}
+    done = subprocess.run(
+        [sys.executable, "-c", CLIENT, endpoint, TOPIC], check=False, timeout=CLIENT_TIMEOUT_S, env=environment
+    )
+    typer.echo("the message went round" if done.returncode == 0 else "the client failed")
+    return done.returncode
+
+
+def free_ports(count: int) -> list[int]:
+    """Distinct ports of the loopback address that nobody listens on now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

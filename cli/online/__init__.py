@@ -1,0 +1,19 @@
+"""Commands against a live broker: administration through its admin port, messages through its messaging port."""
+
+from __future__ import annotations
+
+import typer
+
+from cli.online import groups, topics
+from cli.online.messages import consume, produce, tail
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to `quarry`."""
+    app.add_typer(topics.commands)
+    app.add_typer(groups.commands)
+    for command in (produce, consume, tail):
+        app.command()(command)
+
+
+__all__ = ["register"]

@@ -1,0 +1,31 @@
+"""Options that several commands against a live broker share."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+ADMIN_DEFAULT: Final = "127.0.0.1:8082"
+ENDPOINT_DEFAULT: Final = "127.0.0.1:8081"
+
+Admin = Annotated[str, typer.Option("--admin", metavar="HOST:PORT", help="Admin address of the broker.")]
+Endpoint = Annotated[str, typer.Option("--endpoint", metavar="HOST:PORT", help="Messaging address of the broker.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
+Prefix = Annotated[str, typer.Option("--prefix", help="Only names that begin so.", show_default=False)]
+Attributes = Annotated[
+    list[str] | None,
+    typer.Option("--attribute", metavar="NAME=VALUE", help="Repeatable. An empty value removes the attribute."),
+]
+
+
+def pairs(texts: list[str] | None, option: str) -> dict[str, str]:
+    """`NAME=VALUE` texts as a mapping. Raises typer.BadParameter naming the option."""
+    found = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint=option)
+        found[name] = value
+    return found

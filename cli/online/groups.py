@@ -1,0 +1,188 @@
+"""`quarry group`: make, change, delete and show consumer groups, and move where they read."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from cli.online.administration import admin_port
+from cli.online.arguments import ADMIN_DEFAULT, Admin, Attributes, Json, Name, Prefix, pairs
+from cli.online.output import print_object, print_rows
+from server._generated.quarry.admin.v1 import admin_pb2 as pb
+
+commands: Final = typer.Typer(name="group", help="Consumer groups of a live broker.", no_args_is_help=True)
+
+CALL_TIMEOUT_S: Final = 10.0
+COLUMNS: Final = ("name", "fifo", "maxAttempts", "enabled")
+RESET_COLUMNS: Final = ("queueId", "previousOffset", "newOffset")
+
+Fifo = Annotated[bool | None, typer.Option("--fifo/--no-fifo", help="Deliver each queue in order.", show_default=False)]
+MaxAttempts = Annotated[
+    int | None,
+    typer.Option(
+        "--max-attempts", min=1, help="Deliveries of a message until it is a dead letter.", show_default=False
+    ),
+]
+Enabled = Annotated[
+    bool | None, typer.Option("--enable/--disable", help="A disabled group receives nothing.", show_default=False)
+]
+RetryDelays = Annotated[
+    str | None,
+    typer.Option(
+        "--retry-delays",
+        metavar="SECONDS,SECONDS,…",
+        help="Delay before each redelivery of a push consumer; the last one repeats.",
+        show_default=False,
+    ),
+]
+
+
+@commands.command()
+def create(
+    name: Name,
+    *,
+    fifo: Fifo = None,
+    max_attempts: MaxAttempts = None,
+    enabled: Enabled = None,
+    retry_delays: RetryDelays = None,
+    attribute: Attributes = None,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Make a consumer group."""
+    request = pb.CreateGroupRequest(
+        name=name,
+        fifo=fifo,
+        max_attempts=max_attempts,
+        enabled=enabled,
+        customized=_backoff(retry_delays),
+        attributes=pairs(attribute, "--attribute"),
+    )
+    with admin_port(admin) as broker:
+        group = broker.CreateGroup(request, timeout=CALL_TIMEOUT_S)
+    print_object(group_fields(group), as_json=as_json)
+
+
+@commands.command()
+def update(
+    name: Name,
+    *,
+    fifo: Fifo = None,
+    max_attempts: MaxAttempts = None,
+    enabled: Enabled = None,
+    retry_delays: RetryDelays = None,
+    attribute: Attributes = None,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Change what is given, and leave the rest of the group as it is."""
+    request = pb.UpdateGroupRequest(
+        name=name,
+        fifo=fifo,
+        max_attempts=max_attempts,
+        enabled=enabled,
+        customized=_backoff(retry_delays),
+        attributes=pairs(attribute, "--attribute"),
+    )
+    with admin_port(admin) as broker:
+        group = broker.UpdateGroup(request, timeout=CALL_TIMEOUT_S)
+    print_object(group_fields(group), as_json=as_json)
+
+
+@commands.command()
+def delete(name: Name, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+    """Delete a group and its progress in all topics."""
+    with admin_port(admin) as broker:
+        broker.DeleteGroup(pb.DeleteGroupRequest(name=name), timeout=CALL_TIMEOUT_S)
+    print_object({"deleted": name}, as_json=as_json)
+
+
+@commands.command(name="list")
+def list_groups(*, prefix: Prefix = "", admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+    """List groups by name."""
+    with admin_port(admin) as broker:
+        answer = broker.ListGroups(pb.ListGroupsRequest(prefix=prefix))
+        print_rows((group_fields(group) for page in answer for group in page.groups), COLUMNS, as_json=as_json)
+
+
+@commands.command()
+def show(name: Name, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+    """Show a group."""
+    with admin_port(admin) as broker:
+        group = broker.GetGroup(pb.GetGroupRequest(name=name), timeout=CALL_TIMEOUT_S)
+    print_object(group_fields(group), as_json=as_json)
+
+
+@commands.command(name="reset-offset")
+def reset_offset(
+    name: Name,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
+    *,
+    to: Annotated[str, typer.Option("--to", metavar="earliest|latest|OFFSET", help="Where to read next.")],
+    queue: Annotated[
+        int | None,
+        typer.Option("--queue", min=0, help="Only this queue; all of them unless given.", show_default=False),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would change.")] = False,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Move where a group reads next in a topic. An offset is clamped to what each queue holds."""
+    request = reset_request(name, topic, to, queue=queue, dry_run=dry_run)
+    with admin_port(admin) as broker:
+        resets = broker.ResetOffset(request, timeout=CALL_TIMEOUT_S).queues
+    rows = [
+        {
+            "queueId": reset.queue,
+            "previousOffset": reset.previous_offset if reset.HasField("previous_offset") else None,
+            "newOffset": reset.new_offset,
+        }
+        for reset in resets
+    ]
+    print_rows(rows, RESET_COLUMNS, as_json=as_json)
+
+
+def reset_request(
+    group: str, topic: str, to: str, *, queue: int | None = None, dry_run: bool = False
+) -> pb.ResetOffsetRequest:
+    """Raises typer.BadParameter for a place that is none."""
+    request = pb.ResetOffsetRequest(group=group, topic=topic, queue=queue, dry_run=dry_run)
+    if to == "earliest":
+        request.earliest.SetInParent()
+    elif to == "latest":
+        request.latest.SetInParent()
+    elif to.isdecimal():
+        request.offset = int(to)
+    else:
+        raise typer.BadParameter(f"{to!r} is neither earliest, latest nor an offset", param_hint="--to")
+    return request
+
+
+def group_fields(group: pb.Group) -> dict[str, object]:
+    if group.WhichOneof("backoff") == "exponential":
+        backoff: dict[str, object] = {
+            "initialMs": group.exponential.initial_ms,
+            "maximumMs": group.exponential.maximum_ms,
+            "multiplier": group.exponential.multiplier,
+        }
+    else:
+        backoff = {"delaysMs": list(group.customized.delays_ms)}
+    return {
+        "name": group.name,
+        "fifo": group.fifo,
+        "maxAttempts": group.max_attempts,
+        "enabled": group.enabled,
+        "backoff": backoff,
+        "attributes": dict(group.attributes),
+    }
+
+
+def _backoff(seconds: str | None) -> pb.CustomizedBackoff | None:
+    """Whole seconds: some clients ignore the rest."""
+    if seconds is None:
+        return None
+    texts = [text.strip() for text in seconds.split(",")]
+    if not all(text.isdecimal() for text in texts):
+        raise typer.BadParameter(f"{seconds!r} is no list of whole seconds", param_hint="--retry-delays")
+    return pb.CustomizedBackoff(delays_ms=[int(text) * 1000 for text in texts])

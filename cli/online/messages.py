@@ -1,0 +1,170 @@
+"""`quarry produce`, `consume` and `tail`: messages in and out of a live broker."""
+
+from __future__ import annotations
+
+import base64
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from typing import Annotated, Final
+
+import typer
+
+from cli.online.administration import admin_port
+from cli.online.arguments import ADMIN_DEFAULT, ENDPOINT_DEFAULT, Admin, Endpoint, Json, pairs
+from cli.online.client import Outgoing, Reader, messaging_port
+from cli.online.groups import CALL_TIMEOUT_S, reset_request
+from cli.online.output import json_line
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server._generated.quarry.admin.v1 import admin_pb2 as pb
+
+BATCH_MAX: Final = 32
+TAIL_WAIT_S: Final = 15.0
+TAIL_INVISIBLE_S: Final = 60
+
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
+Expression = Annotated[str, typer.Option("--tag", metavar="EXPRESSION", help="Tags such as `paid` or `paid || sent`.")]
+
+
+def produce(
+    topic: Topic,
+    body: Annotated[str, typer.Argument(metavar="BODY", help="The text to send; - reads standard input.")] = "-",
+    *,
+    tag: Annotated[str | None, typer.Option("--tag", help="Tag of the message.", show_default=False)] = None,
+    key: Annotated[list[str] | None, typer.Option("--key", help="A key to find it by. Repeatable.")] = None,
+    properties: Annotated[
+        list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="A property. Repeatable.")
+    ] = None,
+    count: Annotated[int, typer.Option("--count", min=1, help="Send it so many times.")] = 1,
+    endpoint: Endpoint = ENDPOINT_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Send a message, and show its id and where it went."""
+    message = Outgoing(
+        topic=topic,
+        body=sys.stdin.buffer.read() if body == "-" else body.encode(),
+        tag=tag,
+        keys=key or (),
+        properties=pairs(properties, "--property"),
+    )
+    with messaging_port(endpoint) as client:
+        for _ in range(count):
+            message_id, offset = client.send(message)
+            fields = {"topic": topic, "messageId": message_id, "queueOffset": offset}
+            typer.echo(json_line(fields) if as_json else f"{message_id}  offset {offset}")
+
+
+def consume(
+    topic: Topic,
+    *,
+    group: Annotated[str, typer.Option("--group", help="The consumer group to read as.")] = "quarry-cli",
+    tag: Expression = "*",
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="End after so many messages.", show_default=False)
+    ] = None,
+    wait: Annotated[float, typer.Option("--wait", min=0.0, help="End when none came for so many seconds.")] = 5.0,
+    no_ack: Annotated[bool, typer.Option("--no-ack", help="Leave them: they come again after --invisible.")] = False,
+    invisible: Annotated[
+        int, typer.Option("--invisible", min=1, help="Seconds for which others do not get a received message.")
+    ] = 30,
+    endpoint: Endpoint = ENDPOINT_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Receive messages, show and acknowledge them."""
+    shown = 0
+    with messaging_port(endpoint, reader=Reader(group=group, topic=topic, expression=tag)) as client:
+        client.require_topic(topic)
+        while limit is None or shown < limit:
+            size = BATCH_MAX if limit is None else min(BATCH_MAX, limit - shown)
+            received = client.receive(limit=size, invisible_s=invisible, wait_s=wait)
+            for message in received:
+                show(message, as_json=as_json)
+                if not no_ack:
+                    client.acknowledge(message)
+            shown += len(received)
+            if not received:
+                break
+
+
+def tail(
+    topic: Topic,
+    *,
+    tag: Expression = "*",
+    start: Annotated[str, typer.Option("--from", metavar="latest|earliest|OFFSET", help="Where to begin.")] = "latest",
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="End after so many messages.", show_default=False)
+    ] = None,
+    endpoint: Endpoint = ENDPOINT_DEFAULT,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Show messages as they come, until Ctrl-C. Takes nothing away from other groups.
+
+    Reads as a group of its own, which is deleted at the end.
+    """
+    shown = 0
+    with (
+        suppress(KeyboardInterrupt),
+        temporary_group(topic, start, admin) as group,
+        messaging_port(endpoint, reader=Reader(group=group, topic=topic, expression=tag)) as client,
+    ):
+        while limit is None or shown < limit:
+            size = BATCH_MAX if limit is None else min(BATCH_MAX, limit - shown)
+            received = client.receive(limit=size, invisible_s=TAIL_INVISIBLE_S, wait_s=TAIL_WAIT_S)
+            for message in received:
+                show(message, as_json=as_json)
+                client.acknowledge(message)
+            shown += len(received)
+
+
+@contextmanager
+def temporary_group(topic: str, start: str, admin: str) -> Iterator[str]:
+    """A group that reads `topic` from `start` and is deleted at the end."""
+    name = f"quarry-tail-{uuid.uuid4().hex[:12]}"
+    reset = reset_request(name, topic, start)
+    with admin_port(admin) as broker:
+        broker.GetTopic(pb.GetTopicRequest(name=topic), timeout=CALL_TIMEOUT_S)
+        broker.CreateGroup(pb.CreateGroupRequest(name=name), timeout=CALL_TIMEOUT_S)
+        try:
+            broker.ResetOffset(reset, timeout=CALL_TIMEOUT_S)
+            yield name
+        finally:
+            broker.DeleteGroup(pb.DeleteGroupRequest(name=name), timeout=CALL_TIMEOUT_S)
+
+
+def show(message: definition.Message, *, as_json: bool) -> None:
+    fields = message_fields(message)
+    if as_json:
+        typer.echo(json_line(fields))
+        return
+    stored = datetime.fromtimestamp(message.system_properties.store_timestamp.ToMilliseconds() / 1000, UTC)
+    labels = [str(fields["messageId"]), f"{fields['topic']}/{fields['queueId']}@{fields['queueOffset']}"]
+    labels += [f"tag={fields['tag']}"] if fields["tag"] else []
+    labels += [f"keys={','.join(message.system_properties.keys)}"] if message.system_properties.keys else []
+    labels += [f"{name}={value}" for name, value in sorted(message.user_properties.items())]
+    typer.echo(f"{stored:%Y-%m-%d %H:%M:%S}  {'  '.join(labels)}")
+    typer.echo(fields.get("body") or f"<{len(message.body)} bytes>")
+
+
+def message_fields(message: definition.Message) -> dict[str, object]:
+    """As JSON: `body` when it is text, else `bodyBase64`."""
+    properties = message.system_properties
+    fields: dict[str, object] = {
+        "topic": message.topic.name,
+        "queueId": properties.queue_id,
+        "queueOffset": properties.queue_offset,
+        "messageId": properties.message_id,
+        "tag": properties.tag or None,
+        "keys": list(properties.keys),
+        "properties": dict(message.user_properties),
+        "bornTimestamp": properties.born_timestamp.ToMilliseconds(),
+        "storeTimestamp": properties.store_timestamp.ToMilliseconds(),
+        "deliveryAttempt": properties.delivery_attempt,
+    }
+    try:
+        fields["body"] = message.body.decode()
+    except UnicodeDecodeError:
+        fields["bodyBase64"] = base64.b64encode(message.body).decode()
+    return fields

@@ -1,0 +1,61 @@
+"""`quarry serve`: run a broker in the foreground."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.exit import Exit, end
+from kv import KvError
+from store.errors import BrokerError
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `quarry`."""
+    app.command()(serve)
+
+
+def serve(
+    *,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", envvar="QUARRY_CONFIG", metavar="FILE", help="Settings in TOML (docs/settings.md)."),
+    ] = None,
+    store: Annotated[
+        Path | None, typer.Option("--store", metavar="DIR", help="Where the store lies; made when missing.")
+    ] = None,
+    listen: Annotated[
+        str | None, typer.Option("--listen", metavar="HOST:PORT", help="Where messaging clients connect.")
+    ] = None,
+    advertise: Annotated[
+        str | None, typer.Option("--advertise", metavar="HOST:PORT", help="The address clients are sent to.")
+    ] = None,
+    admin: Annotated[
+        str | None, typer.Option("--admin", metavar="HOST:PORT", help="Where `quarry topic` and the like connect.")
+    ] = None,
+    http: Annotated[
+        str | None, typer.Option("--http", metavar="HOST:PORT", help="Where /metrics, /healthz and /readyz are.")
+    ] = None,
+) -> None:
+    """Run a broker until it is told to stop (Ctrl-C, SIGTERM).
+
+    Flags win over the environment (QUARRY_STORE_DIRECTORY and the like), which wins over the file.
+    """
+    # Not at the top: what a broker needs takes a while to load, and no other command needs it.
+    from server.main import run
+    from server.settings import load_settings
+
+    flags: dict[str, dict[str, object]] = {
+        "store": {"directory": store},
+        "network": {"listen": listen, "advertise": advertise, "admin": admin, "http": http},
+    }
+    given = {
+        section: {key: value for key, value in values.items() if value is not None} for section, values in flags.items()
+    }
+    try:
+        status = run(load_settings(config, given))
+    except (BrokerError, KvError, OSError) as error:
+        end(Exit.COULD_NOT_RUN, str(error))
+    raise typer.Exit(status)

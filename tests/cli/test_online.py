@@ -1,0 +1,275 @@
+"""The commands for a live broker, against one in a process of its own."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from cli.main import app
+from tests.e2e.broker import Broker
+
+_NUMBERS = count()
+
+
+class Quarry:
+    """`quarry` in this process, pointed at the broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self._runner = CliRunner()
+
+    def run(self, *arguments: object, status: int = 0, stdin: bytes | None = None) -> str:
+        """Standard output of a command that must end with `status`; of one that fails, standard error."""
+        words = [str(argument) for argument in arguments]
+        if words[0] in ("topic", "group", "tail"):
+            words += ["--admin", self.broker.admin]
+        if words[0] in ("produce", "consume", "tail"):
+            words += ["--endpoint", self.broker.endpoint]
+        result = self._runner.invoke(app, words, input=stdin)
+        assert result.exit_code == status, result.output
+        return result.stdout if status == 0 else result.stderr
+
+    def rows(self, *arguments: object) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.run(*arguments, "--json").splitlines()]
+
+    def row(self, *arguments: object) -> dict[str, Any]:
+        (row,) = self.rows(*arguments)
+        return row
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    directory = tmp_path_factory.mktemp("online")
+    broker = Broker(directory / "store", logs=directory / "logs")
+    try:
+        yield broker.start()
+        broker.stop()
+    finally:
+        broker.close()
+
+
+@pytest.fixture
+def quarry(broker: Broker) -> Quarry:
+    return Quarry(broker)
+
+
+@pytest.fixture
+def topic(quarry: Quarry) -> str:
+    """A topic of its own, with two queues."""
+    name = f"orders-{next(_NUMBERS)}"
+    quarry.run("topic", "create", name, "--queues", 2)
+    return name
+
+
+# Topics.
+
+
+def test_a_topics_life(quarry: Quarry) -> None:
+    made = quarry.row("topic", "create", "life", "--type", "fifo", "--queues", 3, "--attribute", "owner=shop")
+    assert made == {
+        "name": "life",
+        "type": "fifo",
+        "readQueues": 3,
+        "writeQueues": 3,
+        "permission": "read-write",
+        "attributes": {"owner": "shop"},
+    }
+    changed = quarry.row("topic", "update", "life", "--permission", "read", "--queues", 4, "--attribute", "owner=")
+    assert changed == {**made, "permission": "read", "readQueues": 4, "writeQueues": 4, "attributes": {}}
+    queues = [{"queueId": number, "minOffset": 0, "maxOffset": 0} for number in range(4)]
+    assert quarry.row("topic", "show", "life") == {**changed, "queues": queues}
+    assert changed in quarry.rows("topic", "list")
+    assert quarry.rows("topic", "list", "--prefix", "lif") == [changed]
+    assert quarry.row("topic", "delete", "life") == {"deleted": "life"}
+    assert quarry.rows("topic", "list", "--prefix", "lif") == []
+
+
+def test_topics_for_people(quarry: Quarry, topic: str) -> None:
+    shown = quarry.run("topic", "show", topic)
+    assert f"name         {topic}\n" in shown
+    assert "permission   read-write\n" in shown
+    listed = quarry.run("topic", "list", "--prefix", topic).splitlines()
+    assert listed[0].split() == ["type", "readQueues", "writeQueues", "permission", "name"]
+    assert listed[1].split() == ["normal", "2", "2", "read-write", topic]
+
+
+def test_refusals_are_one_line_and_exit_with_two(quarry: Quarry, topic: str) -> None:
+    assert quarry.run("topic", "show", "ghost", status=2) == "no topic ghost\n"
+    assert quarry.run("topic", "create", topic, status=2) == f"topic {topic} exists\n"
+    assert quarry.run("group", "show", "ghost", status=2) == "no group ghost\n"
+    for refused in (
+        quarry.run("topic", "create", "two words", status=2),
+        quarry.run("produce", "two words", "body", status=2),
+        quarry.run("consume", "two words", status=2),
+    ):
+        assert "two words" in refused
+        assert refused.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("topic", "create", "x", "--type", "odd"), "odd"),
+        (("topic", "create", "x", "--queues", "0"), "--queues"),
+        (("topic", "create", "x", "--attribute", "novalue"), "novalue"),
+        (("group", "create", "x", "--retry-delays", "1,two"), "1,two"),
+        (("group", "reset-offset", "g", "t", "--to", "middle"), "middle"),
+        (("produce", "x", "y", "--property", "=v"), "=v"),
+        (("produce", "x", "y", "--count", "0"), "--count"),
+    ],
+)
+def test_wrong_options_are_named(quarry: Quarry, arguments: tuple[str, ...], word: str) -> None:
+    assert word in quarry.run(*arguments, status=2)
+
+
+def test_a_broker_that_is_not_there_is_named() -> None:
+    runner = CliRunner()
+    for arguments in (
+        ["topic", "list", "--admin"],
+        ["produce", "t", "x", "--endpoint"],
+        ["consume", "t", "--endpoint"],
+    ):
+        result = runner.invoke(app, [*arguments, "127.0.0.1:1"])
+        assert result.exit_code == 2
+        assert result.stderr.startswith("127.0.0.1:1: no answer from a broker")
+        assert result.stderr.count("\n") == 1
+
+
+def test_an_address_without_a_port_is_refused() -> None:
+    result = CliRunner().invoke(app, ["produce", "t", "x", "--endpoint", "localhost"])
+    assert result.exit_code == 2
+    assert result.stderr.startswith("localhost: ")
+
+
+# Groups.
+
+
+def test_a_groups_life(quarry: Quarry) -> None:
+    made = quarry.row("group", "create", "life", "--fifo", "--max-attempts", 3, "--retry-delays", "1, 5,60")
+    assert made == {
+        "name": "life",
+        "fifo": True,
+        "maxAttempts": 3,
+        "enabled": True,
+        "backoff": {"delaysMs": [1_000, 5_000, 60_000]},
+        "attributes": {},
+    }
+    changed = quarry.row("group", "update", "life", "--disable", "--no-fifo")
+    assert changed == {**made, "fifo": False, "enabled": False}
+    assert quarry.row("group", "show", "life") == changed
+    assert quarry.rows("group", "list", "--prefix", "life") == [changed]
+    assert "life" in quarry.run("group", "list")
+    quarry.run("group", "delete", "life")
+    assert quarry.rows("group", "list", "--prefix", "life") == []
+
+
+# Messages.
+
+
+def test_a_message_goes_round_whole(quarry: Quarry, topic: str) -> None:
+    sent = quarry.row(
+        "produce", topic, "grüße", "--tag", "paid", "--key", "k1", "--key", "k2", "--property", "colour=blue"
+    )
+    assert sent["topic"] == topic
+    received = quarry.row("consume", topic, "--group", f"{topic}-readers", "--limit", 1)
+    assert received["messageId"] == sent["messageId"]
+    assert received["queueOffset"] == sent["queueOffset"] == 0
+    assert (received["body"], received["tag"], received["keys"]) == ("grüße", "paid", ["k1", "k2"])
+    assert received["properties"] == {"colour": "blue"}
+    assert received["deliveryAttempt"] == 1
+    assert received["bornTimestamp"] <= received["storeTimestamp"]
+
+
+def test_a_body_that_is_no_text_is_read_from_standard_input(quarry: Quarry, topic: str) -> None:
+    quarry.run("produce", topic, stdin=b"\xff\x00\xfe")
+    received = quarry.row("consume", topic, "--group", f"{topic}-readers", "--limit", 1)
+    assert base64.b64decode(received["bodyBase64"]) == b"\xff\x00\xfe"
+    assert "body" not in received
+
+
+def test_many_messages_are_consumed_until_none_comes(quarry: Quarry, topic: str) -> None:
+    sent = [row["messageId"] for row in quarry.rows("produce", topic, "x", "--count", 50)]
+    assert len(set(sent)) == 50
+    group = ("--group", f"{topic}-readers", "--wait", 0.1)
+    assert {row["messageId"] for row in quarry.rows("consume", topic, *group)} == set(sent)
+    assert quarry.rows("consume", topic, *group) == []
+
+
+def test_without_acknowledgement_messages_come_again(quarry: Quarry, topic: str) -> None:
+    quarry.run("produce", topic, "again")
+    group = ("--group", f"{topic}-readers", "--limit", 1, "--wait", 10)
+    first = quarry.row("consume", topic, *group, "--no-ack", "--invisible", 1)
+    second = quarry.row("consume", topic, *group)
+    assert second["messageId"] == first["messageId"]
+    assert (first["deliveryAttempt"], second["deliveryAttempt"]) == (1, 2)
+
+
+def test_tags_filter(quarry: Quarry, topic: str) -> None:
+    for tag in ("a", "b", "c"):
+        quarry.run("produce", topic, tag, "--tag", tag)
+    rows = quarry.rows("consume", topic, "--group", f"{topic}-readers", "--tag", "a || c", "--wait", 0.1)
+    assert {row["body"] for row in rows} == {"a", "c"}
+
+
+def test_a_group_goes_back_and_on(quarry: Quarry, topic: str) -> None:
+    quarry.run("produce", topic, "x", "--count", 4)
+    group = f"{topic}-readers"
+    assert len(quarry.rows("consume", topic, "--group", group, "--wait", 0.1)) == 4
+    told = quarry.rows("group", "reset-offset", group, topic, "--to", "earliest", "--dry-run")
+    assert told == [{"queueId": number, "previousOffset": 2, "newOffset": 0} for number in (0, 1)]
+    assert quarry.rows("consume", topic, "--group", group, "--wait", 0.1) == []
+    quarry.run("group", "reset-offset", group, topic, "--to", "1", "--queue", 1)
+    assert len(quarry.rows("consume", topic, "--group", group, "--wait", 0.1)) == 1
+    quarry.run("group", "reset-offset", group, topic, "--to", "earliest")
+    assert len(quarry.rows("consume", topic, "--group", group, "--wait", 0.1)) == 4
+
+
+def test_people_see_the_message_and_its_labels(quarry: Quarry, topic: str) -> None:
+    quarry.run("produce", topic, "hello", "--tag", "paid", "--key", "k", "--property", "a=b")
+    head, body = quarry.run("consume", topic, "--group", f"{topic}-readers", "--limit", 1).splitlines()
+    assert body == "hello"
+    assert "/0@0" in head or "/1@0" in head
+    assert head.endswith("tag=paid  keys=k  a=b")
+
+
+def test_tail_shows_messages_and_leaves_no_group(quarry: Quarry, topic: str) -> None:
+    quarry.run("produce", topic, "x", "--count", 3)
+    rows = quarry.rows("tail", topic, "--from", "earliest", "--limit", 3)
+    assert [row["body"] for row in rows] == ["x"] * 3
+    assert quarry.rows("group", "list", "--prefix", "quarry-tail-") == []
+    # Nothing is taken away from groups that read the topic.
+    assert len(quarry.rows("consume", topic, "--group", f"{topic}-readers", "--wait", 0.1)) == 3
+
+
+def test_tail_of_no_topic_makes_none(quarry: Quarry) -> None:
+    """rmq#9792: looking at something must not create it."""
+    assert quarry.run("tail", "ghost-tail", status=2) == "no topic ghost-tail\n"
+    assert quarry.rows("topic", "list", "--prefix", "ghost-tail") == []
+    assert quarry.rows("group", "list", "--prefix", "quarry-tail-") == []
+
+
+def test_commands_leave_no_client_behind(quarry: Quarry, topic: str) -> None:
+    quarry.run("produce", topic, "x")
+    quarry.run("consume", topic, "--group", f"{topic}-readers", "--limit", 1)
+    assert "quarry_clients 0.0" in quarry.broker.get("/metrics")[1].splitlines()
+
+
+def test_topics_and_groups_outlive_a_restart(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "store", logs=tmp_path / "logs")
+    try:
+        quarry = Quarry(broker.start())
+        topic = quarry.row("topic", "create", "kept", "--queues", 5)
+        group = quarry.row("group", "create", "kept", "--max-attempts", 2)
+        broker.restart()
+        assert quarry.rows("topic", "list") == [topic]
+        assert quarry.row("group", "show", "kept") == group
+        broker.stop()
+    finally:
+        broker.close()
