@@ -12,7 +12,7 @@ def banner(*, listen: str, admin: str, http: str, store: str) -> str:
   store       {store}
 
 Send and receive in three lines of Python (pip install rocketmq-python-client):
-  import rocketmq as mq; config = mq.ClientConfiguration("{listen}", mq.Credentials())
-  p = mq.Producer(config); p.startup(); m = mq.Message(); m.topic, m.body = "demo", b"hello"; print(p.send(m).message_id)
-  c = mq.SimpleConsumer(config, "readers", {{"demo": mq.FilterExpression()}}); c.startup(); print(c.receive(32, 15)[0].body)
+  import rocketmq as mq; at = mq.ClientConfiguration("{listen}", mq.Credentials())
+  p = mq.Producer(at); p.startup(); m = mq.Message(); m.topic, m.body = "demo", b"hello"; print(p.send(m))
+  c = mq.SimpleConsumer(at, "readers", {{"demo": mq.FilterExpression()}}); c.startup(); print(c.receive(32, 15))
 """

@@ -4,7 +4,7 @@ from server.delivery.delivery import Delivery
 from server.delivery.filters import TagFilter
 from server.delivery.inflight import InFlightTable
 from server.delivery.model import Delivered, DeliverySettings, NewGroupStart, ReceiveRequest, WaitingPoll
-from server.delivery.receipt_handle import InvalidReceiptHandle, ReceiptHandle
+from server.delivery.receipt_handle import ReceiptHandle
 from server.delivery.state_writer import StateWriter
 
 __all__ = [
@@ -12,7 +12,6 @@ __all__ = [
     "Delivery",
     "DeliverySettings",
     "InFlightTable",
-    "InvalidReceiptHandle",
     "NewGroupStart",
     "ReceiptHandle",
     "ReceiveRequest",

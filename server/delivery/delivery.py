@@ -29,10 +29,11 @@ from server.delivery.model import (
     Timers,
     WaitingPoll,
 )
-from server.delivery.receipt_handle import InvalidReceiptHandle, ReceiptHandle
+from server.delivery.receipt_handle import ReceiptHandle
 from server.delivery.registry import Leases, Subscriptions
 from server.delivery.state_writer import AfterPass, StateWriter
 from server.delivery.subscription import QueueProgress, Subscription
+from server.errors import InvalidReceiptHandle
 from store.clock import Clock
 from store.errors import Busy
 from store.message import DispatchRequest

@@ -25,17 +25,13 @@ from typing import Final, NamedTuple
 
 from isal.isal_zlib import crc32
 
-from store.errors import Invalid
+from server.errors import InvalidReceiptHandle
 
 VERSION: Final = 1
 _FIELDS: Final = Struct(">BIqqq")
 _WHOLE: Final = Struct(">29sIxxxx")
 assert _FIELDS.size == 29
 assert _WHOLE.size == 37
-
-
-class InvalidReceiptHandle(Invalid):
-    """The handle is no handle of this group and topic, has expired, or its delivery is over."""
 
 
 class ReceiptHandle(NamedTuple):

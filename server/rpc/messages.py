@@ -8,13 +8,14 @@ from typing import Final
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.clients import ClientRegistry
-from server.delivery import Delivered, Delivery, InvalidReceiptHandle, ReceiveRequest, StateWriter, TagFilter
+from server.delivery import Delivered, Delivery, ReceiveRequest, StateWriter, TagFilter
+from server.errors import InvalidReceiptHandle
 from server.front import Call, Method
 from server.group_commit import GroupCommit
 from server.metadata import Directory
 from server.metrics import ServerMetrics
 from server.queue_choice import QueueChooser
-from server.rpc.context import Edge, refuse_stream
+from server.rpc.context import Edge, refuse_stream, refuse_unary
 from server.wire.limits import WireLimits
 from server.wire.message_types import check_types
 from server.wire.messages import fill_message, to_message
@@ -102,9 +103,12 @@ class MessageService:
         started_s = self._clock.monotonic_s()
 
         def stored(appended: Sequence[Appended], error: Exception | None) -> None:
+            if error is not None:
+                refuse_unary(call, service.SendMessageResponse, error)
+                return
             response = service.SendMessageResponse()
-            fill_status(response.status, error)
-            for message, where in zip(request.messages, appended, strict=not error):
+            fill_ok(response.status)
+            for message, where in zip(request.messages, appended, strict=True):
                 entry = response.entries.add()
                 fill_ok(entry.status)
                 entry.message_id = message.system_properties.message_id
@@ -196,15 +200,17 @@ class MessageService:
                 results.append(None)
 
         def written(failure: Exception | None) -> None:
-            outcomes = [failure or each for each in results]
+            if failure is not None:
+                refuse_unary(call, service.AckMessageResponse, failure)
+                return
             response = service.AckMessageResponse()
-            for entry, outcome in zip(request.entries, outcomes, strict=True):
+            for entry, outcome in zip(request.entries, results, strict=True):
                 result = response.entries.add()
                 result.message_id = entry.message_id
                 result.receipt_handle = entry.receipt_handle
                 fill_status(result.status, outcome)
-            fill_overall(response.status, outcomes)
-            self._metrics.acknowledged(outcomes.count(None))
+            fill_overall(response.status, results)
+            self._metrics.acknowledged(results.count(None))
             call.reply(response.SerializeToString())
 
         self._state_writer.when_written(written)

@@ -7,7 +7,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.delivery import InvalidReceiptHandle
+from server.errors import InvalidReceiptHandle
 from store import errors
 from store.metadata import IllegalGroupName, IllegalTopicName
 

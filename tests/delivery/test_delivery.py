@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from server.delivery import DeliverySettings, InvalidReceiptHandle, NewGroupStart, ReceiptHandle
+from server.delivery import DeliverySettings, NewGroupStart, ReceiptHandle
+from server.errors import InvalidReceiptHandle
 from store.errors import Busy
 from store.offsets import QueueId, QueueOffset
 from tests.delivery.broker import GROUP, TOPIC, DeliveryBench

@@ -6,7 +6,7 @@ import pytest
 from google.protobuf.message import DecodeError
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.delivery import InvalidReceiptHandle
+from server.errors import InvalidReceiptHandle
 from server.wire.status import INTERNAL_TEXT, Refused, code_of, fill_overall, fill_status, is_expected, status_of
 from store import errors
 from store.metadata import IllegalGroupName, IllegalTopicName

@@ -1,0 +1,9 @@
+"""Errors of the broker's own rules, beside those of the store (`store/errors.py`)."""
+
+from __future__ import annotations
+
+from store.errors import Invalid
+
+
+class InvalidReceiptHandle(Invalid):
+    """The handle is no handle of this group and topic, has expired, or its delivery is over."""
