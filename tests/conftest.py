@@ -41,9 +41,7 @@ def golden_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GoldenSto
 
     yield find
     for name, path in unpacked.items():
-        assert _figures(path) == figures[name], (
-            f"a test changed the shared golden store {name}; use golden_copy"
-        )
+        assert _figures(path) == figures[name], f"a test changed the shared golden store {name}; use golden_copy"
 
 
 @pytest.fixture

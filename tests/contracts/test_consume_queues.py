@@ -6,7 +6,7 @@ Runs on the RocksDB layout over RocksDB and over the engine in memory.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,48 +15,11 @@ from hypothesis import strategies as st
 
 from kv import KeyValueEngine
 from kv.memory import MemoryEngine
-from store.consumequeue import ConsumeQueueEntry, RocksConsumeQueues, open_consume_queue_engine
+from store.consumequeue import RocksConsumeQueues, open_consume_queue_engine
 from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
 from store.message import DispatchRequest
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
-
-RECORD_SIZE = 100
-A0, A1 = QueueId("TopicA", 0), QueueId("TopicA", 1)
-B0 = QueueId("TopicB", 0)
-LITE = QueueId("%LMQ%lite", 0)
-
-
-def physical(number: int) -> PhysicalOffset:
-    """Where record `number` of the log lies."""
-    return PhysicalOffset(number * RECORD_SIZE)
-
-
-def request(number: int, queue: QueueId, at: int, *lights: tuple[str, int]) -> DispatchRequest:
-    return DispatchRequest(
-        topic=queue.topic,
-        queue_number=queue.number,
-        queue_offset=QueueOffset(at),
-        physical_offset=physical(number),
-        size=RECORD_SIZE,
-        tags_code=-number,
-        store_timestamp_ms=1_700_000_000_000 + number,
-        system_flag=0,
-        properties={},
-        light_queues=tuple((name, QueueOffset(offset)) for name, offset in lights),
-    )
-
-
-def entry(number: int, at: int) -> ConsumeQueueEntry:
-    return ConsumeQueueEntry(QueueOffset(at), physical(number), RECORD_SIZE, -number, 1_700_000_000_000 + number)
-
-
-def put(queues: RocksConsumeQueues, requests: Sequence[DispatchRequest]) -> None:
-    end = max(each.physical_offset + each.size for each in requests)
-    queues.put(requests, PhysicalOffset(end))
-
-
-def offsets(queues: RocksConsumeQueues, queue: QueueId) -> list[int]:
-    return [each.queue_offset for each in queues.entries(queue, QueueOffset(0), 10_000)]
+from tests.consumequeue.samples import A0, A1, B0, LITE, entry, offsets, physical, put, queues_over, request
 
 
 @pytest.fixture(params=["memory", "rocks"])
@@ -68,10 +31,6 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeyValueE
         made = open_consume_queue_engine(tmp_path / "db", create=True)
     yield made
     made.close()
-
-
-def queues_over(engine: KeyValueEngine, minimum: int = 0, cached: int = 100) -> RocksConsumeQueues:
-    return RocksConsumeQueues(engine, minimum_physical_offset=PhysicalOffset(minimum), cached_queues_max=cached)
 
 
 @pytest.fixture
@@ -447,69 +406,3 @@ def test_agrees_with_the_model(engine: KeyValueEngine, steps: list[tuple[str, ob
             assert queues.bounds(queue) == model.bounds(queue)
             assert offsets(queues, queue) == model.visible(queue)
         assert sorted(queues.queues()) == sorted(queue for queue in QUEUES if model.next[queue])
-
-
-# -- crashes: entries are never behind what the watermark says
-
-
-@pytest.mark.parametrize("surviving", range(12))
-@pytest.mark.parametrize("flush_at", [None, 3, 6])
-@pytest.mark.parametrize("half", [False, True])
-def test_after_a_crash_the_watermark_is_never_ahead_of_the_entries(
-    surviving: int, flush_at: int | None, half: bool
-) -> None:
-    """rmq#8239 and the second trap of rocksdict: a flush of entries alone may be all that happened."""
-    engine = MemoryEngine([UNITS_FAMILY, OFFSET_FAMILY])
-    queues = queues_over(engine)
-    requests = [request(number, A0 if number % 2 else B0, number // 2) for number in range(10)]
-    for number, each in enumerate(requests):
-        if number == flush_at:
-            queues.flush_entries() if half else queues.flush()
-        put(queues, [each])
-    engine.crash(surviving)
-    recovered = queues_over(engine)
-    end = recovered.dispatched_up_to() or PhysicalOffset(0)
-    for each in requests:
-        if each.physical_offset < end:
-            queue = QueueId(each.topic, each.queue_number)
-            assert recovered.next_offset(queue) > each.queue_offset
-            assert each.queue_offset in offsets(recovered, queue)
-    redispatch = [each for each in requests if each.physical_offset >= end]
-    if redispatch:
-        put(recovered, redispatch)
-    assert offsets(recovered, A0) == offsets(recovered, B0) == [0, 1, 2, 3, 4]
-
-
-@pytest.mark.parametrize("surviving", range(4))
-@pytest.mark.parametrize("stop_at_flush", [1, 2, 3])
-def test_truncation_cut_short_by_a_crash_can_be_repeated(
-    surviving: int, stop_at_flush: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = MemoryEngine([UNITS_FAMILY, OFFSET_FAMILY])
-    queues = queues_over(engine, physical(2))
-    put(queues, [request(number, A0, number) for number in range(10)])
-    queues.flush()
-    put(queues, [request(number, A0, number) for number in range(10, 20)])
-    flushes = 0
-    flush = engine.flush
-
-    def failing_flush(names: Sequence[str]) -> None:
-        nonlocal flushes
-        for name in names:
-            flushes += 1
-            if flushes == stop_at_flush:
-                raise KeyboardInterrupt
-            flush([name])
-
-    with monkeypatch.context() as patched:
-        patched.setattr(engine, "flush", failing_flush)
-        with pytest.raises(KeyboardInterrupt):
-            queues.truncate(physical(6))
-    engine.crash(surviving)
-    recovered = queues_over(engine, physical(2))
-    dispatched = recovered.dispatched_up_to()
-    assert dispatched is not None
-    if dispatched > physical(6):
-        recovered.truncate(physical(6))
-    assert recovered.bounds(A0) == (2, 6)
-    assert offsets(recovered, A0) == [2, 3, 4, 5]
