@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 import structlog
 
 from store.clock import Clock
-from store.errors import Invalid, StorePoisoned
+from store.errors import BrokerError, Invalid, StorePoisoned, Unavailable
 from store.message import Appended, DispatchRequest, Message
 from store.offsets import PhysicalOffset
 from store.settings import Durability
@@ -125,7 +125,7 @@ class GroupCommit:
             return
         try:
             appended = self._store.append([message for send in sends for message in send.messages])
-        except Invalid as error:
+        except (Invalid, Unavailable) as error:
             self._append_one_by_one(sends, error)
         except Exception as error:  # noqa: BLE001 - every send of the round ends with it
             self._fail(error, sends)
@@ -138,15 +138,15 @@ class GroupCommit:
         self._metrics.observe_round(sum(len(send.messages) for send in sends))
         self._go_on()
 
-    def _append_one_by_one(self, sends: Sequence[_Send], error: Invalid) -> None:
-        """One send of the round is at fault: find out which, so that the others are stored."""
+    def _append_one_by_one(self, sends: Sequence[_Send], error: BrokerError) -> None:
+        """One send of the round is at fault, or does not fit any more: find out which and store the others."""
         if len(sends) == 1:
             sends[0].stored((), error)
             return
         for send in sends:
             try:
                 appended = self._store.append(send.messages)
-            except Invalid as own_error:
+            except (Invalid, Unavailable) as own_error:
                 send.stored((), own_error)
             except Exception as fatal:  # noqa: BLE001 - this send and every later one end with it
                 self._fail(fatal, [send])

@@ -10,7 +10,8 @@ BrokerError
 │   └── MessageTooLarge
 ├── Unavailable           the same request may succeed later
 │   ├── NotReady          still recovering
-│   └── Busy              a limit of waiting or in-flight work is reached
+│   ├── Busy              a limit of waiting or in-flight work is reached
+│   └── DiskRefused       the disk gives no more space; nothing was written
 ├── StoreUnusable         an operator must act before this store opens
 │   ├── NotAStore         the directory is no RocketMQ or Quarry store
 │   ├── StoreLocked       another broker holds it
@@ -65,6 +66,10 @@ class NotReady(Unavailable):
 
 class Busy(Unavailable):
     """A limit of waiting or in-flight work is reached."""
+
+
+class DiskRefused(Unavailable):
+    """The disk gives no space for the next segment, or no access. Nothing was written; a later call may succeed."""
 
 
 class StoreUnusable(BrokerError):

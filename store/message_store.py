@@ -29,7 +29,7 @@ from store.dispatch import (
     is_queued,
     may_name_light_queues,
 )
-from store.errors import MessageTooLarge, StoreDamaged
+from store.errors import DiskRefused, MessageTooLarge, StoreDamaged
 from store.message import Appended, DispatchRequest, Message
 from store.numbering import NextOffsets
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
@@ -78,8 +78,8 @@ class MessageStore:
     def append(self, messages: Sequence[Message]) -> list[Appended]:
         """Put the messages into the log, in order, all or none.
 
-        Raises MessageTooLarge or Invalid naming the field, StorePoisoned after a failed flush, and OSError when
-        the next segment cannot be made. After an error the log's end and all offsets are as before.
+        Raises MessageTooLarge or Invalid naming the field, DiskRefused when the next segment cannot be made, and
+        StorePoisoned after a failed write or flush. After an error the log's end and all offsets are as before.
         """
         writer = self._writer
         place, add = writer.place, writer.add
@@ -135,6 +135,9 @@ class MessageStore:
                     )
                 )
             writer.commit()
+        except OSError as cause:
+            writer.discard()
+            raise DiskRefused(f"the commit log cannot grow: {cause}") from cause
         except BaseException:
             writer.discard()
             raise

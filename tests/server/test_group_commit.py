@@ -1,0 +1,220 @@
+"""Group commit over a real store on a disk that can fail."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from server.group_commit import GroupCommit
+from store.clock import ManualClock
+from store.errors import DiskRefused, Invalid, StorePoisoned
+from store.message import Appended, DispatchRequest, Message
+from store.offsets import PhysicalOffset, QueueId
+from store.settings import Durability
+from tests.faults.disk import FaultyDisk
+from tests.store.assembly import assemble, message, queue_engine
+
+
+class Figures:
+    def __init__(self) -> None:
+        self.rounds: list[int] = []
+        self.flushes = 0
+
+    def observe_flush(self, seconds: float) -> None:
+        self.flushes += 1
+
+    def observe_round(self, messages: int) -> None:
+        self.rounds.append(messages)
+
+
+class Bench:
+    """A group commit and everything around it, recorded."""
+
+    def __init__(
+        self, executor: ThreadPoolExecutor, durability: Durability, *, queue_flush_bytes: int = 1 << 40
+    ) -> None:
+        self.disk = FaultyDisk()
+        self.opened = assemble(self.disk, queue_engine())
+        self.store = self.opened.store
+        self.figures = Figures()
+        self.arrived: list[DispatchRequest] = []
+        self.poisoned: list[Exception] = []
+        self.queues_flushed: list[PhysicalOffset] = []
+        self.commit = GroupCommit(
+            self.store,
+            durability=durability,
+            flush_interval_s=0.01,
+            queue_flush_bytes=queue_flush_bytes,
+            clock=ManualClock(),
+            executor=executor,
+            after_pass=self._after_pass,
+            messages_arrived=self.arrived.extend,
+            poisoned=self.poisoned.append,
+            queues_flushed=self.queues_flushed.append,
+            metrics=self.figures,
+        )
+
+    def _after_pass(self, callback: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(callback)
+
+    def send(self, *messages: Message) -> asyncio.Future[Sequence[Appended]]:
+        answer: asyncio.Future[Sequence[Appended]] = asyncio.get_running_loop().create_future()
+
+        def stored(appended: Sequence[Appended], error: Exception | None) -> None:
+            if error is None:
+                answer.set_result(appended)
+            else:
+                answer.set_exception(error)
+
+        self.commit.send(messages, stored)
+        return answer
+
+
+def run(test: Callable[[ThreadPoolExecutor], Awaitable[None]]) -> None:
+    async def within_time() -> None:
+        with ThreadPoolExecutor(2) as executor:
+            await asyncio.wait_for(test(executor), timeout=20)
+
+    asyncio.run(within_time())
+
+
+def test_sends_of_one_pass_are_one_round_and_each_learns_its_own_places() -> None:
+    async def test(executor: ThreadPoolExecutor) -> None:
+        bench = Bench(executor, Durability.SYNC)
+        answers = [bench.send(message(body=b"%d" % n), message(number=1)) for n in range(5)]
+        places = await asyncio.gather(*answers)
+        assert [[place.queue_offset for place in each] for each in places] == [[n, n] for n in range(5)]
+        assert bench.figures.rounds == [10]
+        assert len(bench.arrived) == 10
+
+    run(test)
+
+
+def test_under_sync_an_answer_comes_after_the_flush_and_visibility_too() -> None:
+    """rmq#8239: what a consumer sees, a crash must not take back."""
+
+    async def test(executor: ThreadPoolExecutor) -> None:
+        bench = Bench(executor, Durability.SYNC)
+        holding: Future[None] = Future()
+        executor.submit(holding.result)
+        executor.submit(holding.result)
+        answer = bench.send(message())
+        await asyncio.sleep(0.02)
+        assert bench.store.appended_up_to > 0
+        assert not answer.done()
+        assert bench.store.bounds(QueueId("orders", 0)) == (0, 0)
+        holding.set_result(None)
+        await answer
+        assert bench.store.flushed_up_to == bench.store.appended_up_to
+        assert bench.store.bounds(QueueId("orders", 0)) == (0, 1)
+
+    run(test)
+
+
+def test_sends_that_come_in_during_a_flush_share_the_next_one() -> None:
+    async def test(executor: ThreadPoolExecutor) -> None:
+        bench = Bench(executor, Durability.SYNC)
+        holding: Future[None] = Future()
+        executor.submit(holding.result)
+        executor.submit(holding.result)
+        answers = []
+        for number in range(50):
+            answers.append(bench.send(message(body=b"%d" % number)))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        holding.set_result(None)
+        await asyncio.gather(*answers)
+        assert len(bench.figures.rounds) == 50
+        assert bench.figures.flushes <= 2
+
+    run(test)
+
+
+def test_under_async_an_answer_does_not_wait_and_a_flush_follows() -> None:
+    async def test(executor: ThreadPoolExecutor) -> None:
+        bench = Bench(executor, Durability.ASYNC)
+        await bench.send(message())
+        assert bench.store.flushed_up_to < bench.store.appended_up_to
+        assert bench.store.bounds(QueueId("orders", 0)) == (0, 1)
+        await bench.commit.drain()
+        assert bench.store.flushed_up_to == bench.store.appended_up_to
+
+    run(test)
+
+
+def test_one_bad_send_of_a_round_does_not_harm_the_others() -> None:
+    async def test(executor: ThreadPoolExecutor) -> None:
+        bench = Bench(executor, Durability.SYNC)
+        good, bad, also_good = (
+            bench.send(message(body=b"1")),
+            bench.send(message(big="x" * 40_000)),
+            bench.send(message(body=b"2")),
+        )
+        assert [place.queue_offset for place in await good] == [0]
+        with pytest.raises(Invalid, match="properties"):
+            await bad
+        assert [place.queue_offset for place in await also_good] == [1]
+        assert bench.poisoned == []
+
+    run(test)
+
+
+def test_a_full_disk_refuses_sends_until_there_is_room_again() -> None:
+    """An unwritable disk is an answer to the client, not the end of the broker."""
+
+    async def test(executor: ThreadPoolExecutor) -> None:
+        bench = Bench(executor, Durability.SYNC)
+        bench.disk.fail("create", nth=2, error=errno.ENOSPC)
+        await bench.send(message(body=bytes(60_000)))
+        with pytest.raises(DiskRefused, match="No space left"):
+            await bench.send(message(body=bytes(60_000)))
+        assert [place.queue_offset for place in await bench.send(message(body=bytes(60_000)))] == [1]
+        assert bench.poisoned == []
+
+    run(test)
+
+
+def test_a_failed_flush_is_told_to_all_who_wait_and_to_everybody_after() -> None:
+    """A failed fsync is final: the next one would report success over data that is gone."""
+
+    async def test(executor: ThreadPoolExecutor) -> None:
+        bench = Bench(executor, Durability.SYNC)
+        await bench.send(message(body=b"before"))
+        bench.disk.fail("flush")
+        waiting = [bench.send(message()) for _ in range(3)]
+        outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [StorePoisoned] * 3
+        assert len(bench.poisoned) == 1
+        with pytest.raises(StorePoisoned):
+            await bench.send(message())
+        assert bench.store.bounds(QueueId("orders", 0)) == (0, 1), "nothing unflushed became visible"
+
+    run(test)
+
+
+def test_queues_are_flushed_behind_the_log_and_the_watermark_is_reported() -> None:
+    async def test(executor: ThreadPoolExecutor) -> None:
+        bench = Bench(executor, Durability.ASYNC, queue_flush_bytes=20_000)
+        for _ in range(30):
+            await bench.send(message(body=bytes(2_000)))
+        await bench.commit.drain()
+        assert bench.queues_flushed
+        assert bench.queues_flushed == sorted(bench.queues_flushed)
+        assert bench.queues_flushed[-1] <= bench.store.flushed_up_to
+        assert len(bench.arrived) == 30
+
+    run(test)
+
+
+def test_draining_answers_everything_that_was_accepted() -> None:
+    async def test(executor: ThreadPoolExecutor) -> None:
+        bench = Bench(executor, Durability.SYNC)
+        answers = [bench.send(message(body=b"%d" % n)) for n in range(10)]
+        await bench.commit.drain()
+        assert all(answer.done() and answer.exception() is None for answer in answers)
+
+    run(test)
