@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from store.errors import NotAStore, StoreDamaged, StoreLocked, StoreUnusable
+from store.offsets import QueueId, QueueOffset
+from store.paths import StorePaths
+from store.recovery import Progress
+from tests.store.assembly import message
+from tests.store.test_golden_stores import opened, units_of
+
+QUEUE = QueueId("orders", 0)
+
+
+def bodies(root: Path) -> list[bytes]:
+    store = opened(root)
+    try:
+        messages = store.messages
+        return [bytes(messages.read(entry).body) for entry in messages.entries(QUEUE, QueueOffset(0), 1_000)]
+    finally:
+        store.close()
+
+
+def fill(root: Path, count: int = 3) -> None:
+    store = opened(root)
+    store.messages.append([message(body=b"%d" % number) for number in range(count)])
+    store.close()
+
+
+def test_what_is_sent_is_there_after_a_clean_stop(tmp_path: Path) -> None:
+    fill(tmp_path / "store")
+    assert bodies(tmp_path / "store") == [b"0", b"1", b"2"]
+    assert not StorePaths(tmp_path / "store").abort.exists()
+
+
+def test_the_marker_of_an_unclean_stop_is_there_while_the_store_is_open(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    assert StorePaths(tmp_path).abort.read_text() == str(os.getpid())
+    store.close()
+
+
+def test_a_store_that_another_broker_holds_is_refused_before_anything_is_touched(tmp_path: Path) -> None:
+    fill(tmp_path)
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            (
+                "import sys\nfrom pathlib import Path\nfrom tests.store.test_golden_stores import opened\n"
+                "store = opened(Path(sys.argv[1]))\nprint('open', flush=True)\nsys.stdin.readline()"
+            ),
+            str(tmp_path),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=Path(__file__).parents[2],
+    )
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    try:
+        assert any(line == b"open\n" for line in iter(holder.stdout.readline, b""))
+        before = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*"))
+        with pytest.raises(StoreLocked, match="lock: another broker"):
+            opened(tmp_path)
+        assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
+    finally:
+        holder.kill()
+        holder.wait()
+        holder.stdin.close()
+        holder.stdout.close()
+    assert bodies(tmp_path) == [b"0", b"1", b"2"]
+
+
+def test_a_failed_opening_gives_the_lock_back(tmp_path: Path) -> None:
+    fill(tmp_path)
+    current = StorePaths(tmp_path).consume_queue_rocksdb / "CURRENT"
+    current.write_bytes(b"MANIFEST-999999\n")
+    with pytest.raises(StoreUnusable, match=str(tmp_path)):
+        opened(tmp_path)
+    shutil.rmtree(StorePaths(tmp_path).consume_queue_rocksdb)
+    assert bodies(tmp_path) == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("lost", ["consumequeue_rocksdb", "quarry", "both"])
+def test_deleting_derived_data_and_metadata_loses_no_message(lost: str, tmp_path: Path) -> None:
+    """Promise 1: everything except the commit log is a function of the commit log."""
+    fill(tmp_path)
+    store = opened(tmp_path)
+    before = units_of(store.messages, QUEUE)
+    store.close()
+    for name in ("consumequeue_rocksdb", "quarry"):
+        if lost in (name, "both"):
+            shutil.rmtree(tmp_path / name)
+    store = opened(tmp_path)
+    assert units_of(store.messages, QUEUE) == before
+    if lost != "consumequeue_rocksdb":
+        assert store.topics.get("orders") is not None, "a topic whose metadata is lost is found in its queues"
+    store.close()
+    assert bodies(tmp_path) == [b"0", b"1", b"2"]
+
+
+def test_a_directory_that_is_no_store_is_refused_by_name_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "holiday.jpg").write_bytes(b"x")
+    with pytest.raises(NotAStore, match=str(tmp_path)):
+        opened(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["holiday.jpg"]
+
+
+def test_a_file_is_no_store(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    with pytest.raises((NotAStore, OSError), match="file"):
+        opened(tmp_path / "file")
+
+
+def test_a_truncated_segment_is_refused_by_name(tmp_path: Path, golden_copy: Callable[[str], Path]) -> None:
+    root = golden_copy("rocks-clean") / "store"
+    segment = StorePaths(root).commit_log / f"{1_048_576:020d}"
+    with segment.open("r+b") as file:
+        file.truncate(500_000)
+    with pytest.raises(StoreDamaged, match=segment.name):
+        opened(root)
+
+
+def test_a_foreign_file_in_the_log_is_left_alone(tmp_path: Path) -> None:
+    """LevelDB's and ZODB's lesson: a stray .DS_Store must not keep a store from opening."""
+    fill(tmp_path)
+    stray = StorePaths(tmp_path).commit_log / ".DS_Store"
+    stray.write_bytes(b"x")
+    assert bodies(tmp_path) == [b"0", b"1", b"2"]
+    assert stray.exists()
+
+
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    batch = store.state_engine.batch()
+    batch.put(store.state_engine.family("meta"), b"format", b"9")
+    store.state_engine.write(batch, sync=True)
+    store.close()
+    with pytest.raises(NotAStore, match="newer Quarry"):
+        opened(tmp_path)
+
+
+def test_long_recovery_reports_how_far_it_is(golden_copy: Callable[[str], Path]) -> None:
+    """rmq#9587: a probe must be able to tell a slow recovery from a dead broker."""
+    reports: list[Progress] = []
+    opened(golden_copy("file-clean") / "store", reports).close()
+    assert reports
+    percents = [report.percent for report in reports]
+    assert percents == sorted(percents)
+    assert 0 < percents[0] < 100
