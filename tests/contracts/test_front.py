@@ -184,7 +184,7 @@ def test_the_remaining_time_is_that_of_the_clients_deadline(kind: FrontKind) -> 
             await soon(channel.unary_unary(UNARY)(b"", timeout=7))
             await soon(channel.unary_unary(UNARY)(b""))
         assert remaining[0] is not None
-        assert 5 < remaining[0] <= 7
+        assert 5 < remaining[0] < 7.5  # the client rounds its deadline up for the wire
         assert remaining[1] is None
 
     run(test())
