@@ -13,7 +13,9 @@ Admin = Annotated[str, typer.Option("--admin", metavar="HOST:PORT", help="Admin 
 Endpoint = Annotated[str, typer.Option("--endpoint", metavar="HOST:PORT", help="Messaging address of the broker.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
-Prefix = Annotated[str, typer.Option("--prefix", help="Only names that begin so.", show_default=False)]
+Prefix = Annotated[
+    str, typer.Option("--prefix", metavar="PREFIX", help="Only names that begin so.", show_default=False)
+]
 Attributes = Annotated[
     list[str] | None,
     typer.Option("--attribute", metavar="NAME=VALUE", help="Repeatable. An empty value removes the attribute."),

@@ -21,7 +21,11 @@ Fifo = Annotated[bool | None, typer.Option("--fifo/--no-fifo", help="Deliver eac
 MaxAttempts = Annotated[
     int | None,
     typer.Option(
-        "--max-attempts", min=1, help="Deliveries of a message until it is a dead letter.", show_default=False
+        "--max-attempts",
+        metavar="N",
+        min=1,
+        help="Deliveries of a message until it is a dead letter.",
+        show_default=False,
     ),
 ]
 Enabled = Annotated[
@@ -117,12 +121,14 @@ def show(name: Name, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> 
 @commands.command(name="reset-offset")
 def reset_offset(
     name: Name,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
     *,
+    topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="The topic in which to move it.")],
     to: Annotated[str, typer.Option("--to", metavar="earliest|latest|OFFSET", help="Where to read next.")],
     queue: Annotated[
         int | None,
-        typer.Option("--queue", min=0, help="Only this queue; all of them unless given.", show_default=False),
+        typer.Option(
+            "--queue", metavar="N", min=0, help="Only this queue; all of them unless given.", show_default=False
+        ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would change.")] = False,
     admin: Admin = ADMIN_DEFAULT,

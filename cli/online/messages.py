@@ -32,12 +32,16 @@ def produce(
     topic: Topic,
     body: Annotated[str, typer.Argument(metavar="BODY", help="The text to send; - reads standard input.")] = "-",
     *,
-    tag: Annotated[str | None, typer.Option("--tag", help="Tag of the message.", show_default=False)] = None,
-    key: Annotated[list[str] | None, typer.Option("--key", help="A key to find it by. Repeatable.")] = None,
+    tag: Annotated[
+        str | None, typer.Option("--tag", metavar="TAG", help="Tag of the message.", show_default=False)
+    ] = None,
+    key: Annotated[
+        list[str] | None, typer.Option("--key", metavar="KEY", help="A key to find it by. Repeatable.")
+    ] = None,
     properties: Annotated[
         list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="A property. Repeatable.")
     ] = None,
-    count: Annotated[int, typer.Option("--count", min=1, help="Send it so many times.")] = 1,
+    count: Annotated[int, typer.Option("--count", metavar="N", min=1, help="Send it so many times.")] = 1,
     endpoint: Endpoint = ENDPOINT_DEFAULT,
     as_json: Json = False,
 ) -> None:
@@ -59,15 +63,22 @@ def produce(
 def consume(
     topic: Topic,
     *,
-    group: Annotated[str, typer.Option("--group", help="The consumer group to read as.")] = "quarry-cli",
+    group: Annotated[
+        str, typer.Option("--group", metavar="NAME", help="The consumer group to read as.")
+    ] = "quarry-cli",
     tag: Expression = "*",
     limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="End after so many messages.", show_default=False)
+        int | None, typer.Option("--limit", metavar="N", min=1, help="End after so many messages.", show_default=False)
     ] = None,
-    wait: Annotated[float, typer.Option("--wait", min=0.0, help="End when none came for so many seconds.")] = 5.0,
+    wait: Annotated[
+        float, typer.Option("--wait", metavar="SECONDS", min=0.0, help="End when none came for so many seconds.")
+    ] = 5.0,
     no_ack: Annotated[bool, typer.Option("--no-ack", help="Leave them: they come again after --invisible.")] = False,
     invisible: Annotated[
-        int, typer.Option("--invisible", min=1, help="Seconds for which others do not get a received message.")
+        int,
+        typer.Option(
+            "--invisible", metavar="SECONDS", min=1, help="Seconds for which others do not get a received message."
+        ),
     ] = 30,
     endpoint: Endpoint = ENDPOINT_DEFAULT,
     as_json: Json = False,
@@ -94,7 +105,7 @@ def tail(
     tag: Expression = "*",
     start: Annotated[str, typer.Option("--from", metavar="latest|earliest|OFFSET", help="Where to begin.")] = "latest",
     limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="End after so many messages.", show_default=False)
+        int | None, typer.Option("--limit", metavar="N", min=1, help="End after so many messages.", show_default=False)
     ] = None,
     endpoint: Endpoint = ENDPOINT_DEFAULT,
     admin: Admin = ADMIN_DEFAULT,

@@ -37,15 +37,27 @@ class PermissionName(Enum):
 
 Type = Annotated[
     TopicTypeName | None,
-    typer.Option("--type", help="Which messages it takes; normal unless given.", show_default=False),
+    typer.Option(
+        "--type",
+        metavar="normal|fifo|delay|transaction|priority|lite|mixed",
+        help="Which messages it takes; normal unless given.",
+        show_default=False,
+    ),
 ]
 Queues = Annotated[
     int | None,
-    typer.Option("--queues", min=1, help="Number of queues; the broker's default unless given.", show_default=False),
+    typer.Option(
+        "--queues", metavar="N", min=1, help="Number of queues; the broker's default unless given.", show_default=False
+    ),
 ]
 PermissionOption = Annotated[
     PermissionName | None,
-    typer.Option("--permission", help="What clients may do; read-write unless given.", show_default=False),
+    typer.Option(
+        "--permission",
+        metavar="read-write|read|write|none",
+        help="What clients may do; read-write unless given.",
+        show_default=False,
+    ),
 ]
 
 

@@ -120,7 +120,7 @@ def test_refusals_are_one_line_and_exit_with_two(quarry: Quarry, topic: str) -> 
         (("topic", "create", "x", "--queues", "0"), "--queues"),
         (("topic", "create", "x", "--attribute", "novalue"), "novalue"),
         (("group", "create", "x", "--retry-delays", "1,two"), "1,two"),
-        (("group", "reset-offset", "g", "t", "--to", "middle"), "middle"),
+        (("group", "reset-offset", "g", "--topic", "t", "--to", "middle"), "middle"),
         (("produce", "x", "y", "--property", "=v"), "=v"),
         (("produce", "x", "y", "--count", "0"), "--count"),
     ],
@@ -222,12 +222,12 @@ def test_a_group_goes_back_and_on(quarry: Quarry, topic: str) -> None:
     quarry.run("produce", topic, "x", "--count", 4)
     group = f"{topic}-readers"
     assert len(quarry.rows("consume", topic, "--group", group, "--wait", 0.1)) == 4
-    told = quarry.rows("group", "reset-offset", group, topic, "--to", "earliest", "--dry-run")
+    told = quarry.rows("group", "reset-offset", group, "--topic", topic, "--to", "earliest", "--dry-run")
     assert told == [{"queueId": number, "previousOffset": 2, "newOffset": 0} for number in (0, 1)]
     assert quarry.rows("consume", topic, "--group", group, "--wait", 0.1) == []
-    quarry.run("group", "reset-offset", group, topic, "--to", "1", "--queue", 1)
+    quarry.run("group", "reset-offset", group, "--topic", topic, "--to", "1", "--queue", 1)
     assert len(quarry.rows("consume", topic, "--group", group, "--wait", 0.1)) == 1
-    quarry.run("group", "reset-offset", group, topic, "--to", "earliest")
+    quarry.run("group", "reset-offset", group, "--topic", topic, "--to", "earliest")
     assert len(quarry.rows("consume", topic, "--group", group, "--wait", 0.1)) == 4
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from enum import Enum
@@ -10,6 +11,7 @@ from pathlib import Path
 from pydantic import BaseModel, ByteSize
 
 from server.settings import BrokerSettings
+from tests.house.source import name, production_files, tree
 
 DOCS = Path(__file__).parents[2] / "docs" / "settings.md"
 
@@ -45,3 +47,15 @@ def documented() -> list[tuple[str, str, str]]:
 
 def test_the_settings_page_agrees_with_the_code() -> None:
     assert documented() == list(rows())
+
+
+def test_every_setting_is_read_somewhere() -> None:
+    """A setting that nothing reads is a promise that nothing keeps."""
+    used = {
+        node.attr
+        for path in production_files()
+        if name(path).startswith("server/")
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Attribute)
+    }
+    assert {key for key, _, _ in rows() if key.partition(".")[2] not in used} == set()

@@ -1,0 +1,78 @@
+"""The project's own source, as the house rules look at it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Final, NamedTuple
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+PACKAGES: Final = ("kv", "store", "server", "cli", "pipeline", "bench")
+GENERATED: Final = ROOT / "server" / "_generated"
+TEXT_SUFFIXES: Final = {".py", ".md", ".toml", ".proto", ".yaml", ".yml", ".js", ".java", ".xml", ".json", ".sh", ""}
+SKIPPED_FOLDERS: Final = re.compile(r"^(\..*|__pycache__|node_modules|build|dist|target|.*\.egg-info)$")
+
+
+class Import(NamedTuple):
+    """One imported module, wherever in the file the statement is."""
+
+    module: str
+    line: int
+
+
+@cache
+def production_files() -> list[Path]:
+    """Python files of the packages that are installed or run, generated code left out."""
+    files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    return sorted(path for path in files if not path.is_relative_to(GENERATED))
+
+
+@cache
+def python_files() -> list[Path]:
+    """Production files, tests and scripts."""
+    return sorted({*production_files(), *(path for path in text_files() if path.suffix == ".py")})
+
+
+@cache
+def text_files() -> list[Path]:
+    """Everything that a person wrote, generated code left out."""
+    return sorted(path for path in _walk(ROOT) if path.suffix in TEXT_SUFFIXES and not path.is_relative_to(GENERATED))
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    for path in folder.iterdir():
+        if path.is_dir():
+            if not SKIPPED_FOLDERS.match(path.name):
+                yield from _walk(path)
+        elif path.is_file():
+            yield path
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), filename=str(path))
+
+
+@cache
+def imports(path: Path) -> tuple[Import, ...]:
+    """Of the whole file, those inside functions too. Relative ones are resolved."""
+    found = []
+    package = path.relative_to(ROOT).parent.parts
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            found += [Import(alias.name, node.lineno) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            module = ".".join(part for part in (base, node.module or "") if part)
+            # `from package import module` names the module only in the alias.
+            found += [Import(module, node.lineno)]
+            found += [Import(f"{module}.{alias.name}", node.lineno) for alias in node.names]
+    return tuple(found)
+
+
+def name(path: Path) -> str:
+    """As messages show it: relative, with forward slashes."""
+    return path.relative_to(ROOT).as_posix()

@@ -1,0 +1,102 @@
+"""`docs/commands.md` says what `quarry --help` says, and no page names a command or option that does not exist."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from cli.main import app
+from tests.house.source import ROOT, name, text_files
+
+DOCS = ROOT / "docs" / "commands.md"
+Section = tuple[str, str, tuple[tuple[str, str], ...]]
+"""Usage, first line of the help, and the options with their meaning."""
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    """Every command with its full name, as typer builds it."""
+    pending: list[tuple[str, Any]] = [("quarry", typer.main.get_command(app))]
+    while pending:
+        path, command = pending.pop(0)
+        children = getattr(command, "commands", None)
+        if children is None:
+            yield path, command
+        else:
+            pending += [(f"{path} {child}", children[child]) for child in children]
+
+
+def section(path: str, command: Any) -> Section:
+    arguments = [each for each in command.params if each.param_type_name == "argument"]
+    options = [each for each in command.params if each.param_type_name == "option"]
+    usage = " ".join([path, *(each.metavar or each.name.upper() for each in arguments)])
+    summary = (command.help or "").split("\n\n")[0].replace("\n", " ").strip()
+    return usage, summary, tuple((spelling(each), meaning(each)) for each in options)
+
+
+def spelling(option: Any) -> str:
+    names = "/".join([*option.opts, *option.secondary_opts])
+    return names if option.is_flag else f"{names} {option.metavar or option.name.upper()}"
+
+
+def meaning(option: Any) -> str:
+    hidden = option.required or option.is_flag or option.default in (None, "", ())
+    return str(option.help) + ("" if hidden else f" Default: `{option.default}`.")
+
+
+def documented() -> list[Section]:
+    sections = []
+    for part in re.split(r"^### ", DOCS.read_text(), flags=re.MULTILINE)[1:]:
+        usage, _, rest = part.partition("\n")
+        summary = rest.strip().split("\n\n")[0].replace("\n", " ")
+        options = re.findall(r"^\| `(.+?)` \| (.+) \|$", rest, flags=re.MULTILINE)
+        plain = tuple((spelled.replace("\\|", "|"), text.replace("\\|", "|")) for spelled, text in options)
+        sections.append((usage.strip("`"), summary, plain))
+    return sections
+
+
+def test_the_commands_page_agrees_with_the_commands() -> None:
+    assert sorted(documented()) == sorted(section(path, command) for path, command in commands())
+
+
+def test_every_command_and_option_explains_itself() -> None:
+    for path, command in commands():
+        assert command.help, path
+        for option in command.params:
+            if option.param_type_name == "option":
+                assert option.help, f"{path} {option.opts[0]}"
+
+
+def test_every_command_has_json_or_needs_none() -> None:
+    without = {path for path, command in commands() if not any("--json" in each.opts for each in command.params)}
+    assert without == {"quarry serve"}
+
+
+def test_pages_name_only_commands_that_exist() -> None:
+    known = dict(commands())
+    groups = {path.rpartition(" ")[0] for path in known}
+    words = {path.split()[1] for path in known}
+    for page in markdown():
+        for line in re.findall(r"(?<![\w/.-])quarry [a-z][^`\n]*", code_of(page)):
+            parts = line.split()
+            if parts[1] not in words:
+                raise AssertionError(f"{name(page)}: no command `quarry {parts[1]}`")
+            path = " ".join(parts[:3] if f"quarry {parts[1]}" in groups else parts[:2])
+            if path in known:
+                options = {each for option in known[path].params for each in [*option.opts, *option.secondary_opts]}
+                unknown = set(re.findall(r"(?<!\S)--[a-z][a-z-]*", line)) - options - {"--help"}
+                assert not unknown, f"{name(page)}: {path} has no {unknown}"
+
+
+def markdown() -> list[Path]:
+    return [path for path in text_files() if path.suffix == ".md" and (path.parent == ROOT or "docs" in path.parts)]
+
+
+def code_of(page: Path) -> str:
+    """What stands between backquotes, in lines or blocks; prose may say "quarry is" as it likes."""
+    text = page.read_text()
+    blocks = re.findall(r"^```.*?$(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    return "\n".join([*blocks, *re.findall(r"`([^`\n]+)`", text)])

@@ -1,0 +1,115 @@
+"""Imports flow one way, and each outside library has a home."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Final
+
+import pytest
+
+from tests.house.source import PACKAGES, ROOT, imports, name, production_files
+
+MAY_IMPORT: Final = {
+    "kv": set[str](),
+    "store": {"kv"},
+    "server": {"store", "kv"},
+    "cli": {"server", "store", "kv"},
+    "pipeline": {"store", "kv"},
+    "bench": {"cli", "server", "store", "kv"},
+}
+"""Package to the packages it may import besides itself. Think hard before changing this."""
+
+INSIDE: Final = [
+    ("server/wire/", {"server/front"}, "protobuf and calls meet in server/rpc"),
+    ("server/delivery/", {"server/wire", "server/rpc", "server/front", "server/_generated"}, "rules know no wire"),
+    ("server/front/", {"server/wire", "server/rpc", "server/delivery", "store", "kv"}, "no domain words"),
+    ("store/record/", {"store/commitlog", "store/consumequeue", "store/disk", "store/metadata"}, "codecs are pure"),
+    ("store/disk/", {"store/commitlog", "store/consumequeue", "store/record", "store/metadata"}, "disks know no bytes"),
+    ("cli/offline/", {"server", "cli/online"}, "works without a broker"),
+]
+"""Folder, what it must not import, and why."""
+
+HOMES: Final = {
+    "rocksdict": r"kv/rocks\w*\.py",
+    "grpc": r"server/front/grpcio\.py|server/rpc/admin\.py|cli/online/.*",
+    "grpc_health": r"server/rpc/admin\.py",
+    "grpc_reflection": r"server/rpc/admin\.py",
+    "google.protobuf": r"server/wire/.*|server/rpc/.*|cli/online/.*",
+    "server._generated": r"server/wire/.*|server/rpc/.*|cli/online/.*",
+    "prometheus_client": r".*/metrics\.py|server/http\.py|server/main\.py",
+    "pydantic": r"server/settings\.py",
+    "pydantic_settings": r"server/settings\.py",
+    "uvloop": r"server/main\.py",
+    "typer": r"cli/.*",
+    "rich": r"cli/.*",
+    "pyspark": r"pipeline/.*",
+    "mmap": r"store/disk/posix\.py",
+    "fcntl": r"store/disk/posix\.py",
+    "rocketmq": r"(?!)",
+}
+"""Module to the files that may import it. Benchmarks measure the libraries themselves and are free.
+
+The official client never shares a process with our generated code."""
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_imports_flow_one_way(package: str) -> None:
+    forbidden = {*PACKAGES, "tests"} - MAY_IMPORT[package] - {package}
+    wrong = [
+        f"{name(path)}:{line} imports {module}"
+        for path in production_files()
+        if name(path).startswith(f"{package}/")
+        for module, line in imports(path)
+        if module.partition(".")[0] in forbidden
+    ]
+    assert not wrong, f"{package} may import {sorted(MAY_IMPORT[package]) or 'nothing of ours'}: {wrong}"
+
+
+@pytest.mark.parametrize(("folder", "banned", "reason"), INSIDE, ids=[folder for folder, _, _ in INSIDE])
+def test_folders_keep_to_themselves(folder: str, banned: set[str], reason: str) -> None:
+    modules = {each.replace("/", ".") for each in banned}
+    wrong = [
+        f"{name(path)}:{line} imports {module}"
+        for path in production_files()
+        if name(path).startswith(folder)
+        for module, line in imports(path)
+        if any(module == each or module.startswith(f"{each}.") for each in modules)
+    ]
+    assert not wrong, f"{reason}: {wrong}"
+
+
+@pytest.mark.parametrize("library", HOMES)
+def test_outside_libraries_stay_at_home(library: str) -> None:
+    home = re.compile(HOMES[library])
+    wrong = [
+        f"{name(path)}:{line}"
+        for path in production_files()
+        for module, line in imports(path)
+        if module == library or module.startswith(f"{library}.")
+        if not home.fullmatch(name(path)) and not name(path).startswith("bench/")
+    ]
+    assert not wrong, f"{library} is imported only in {home.pattern}: {wrong}"
+
+
+def test_every_outside_library_is_a_declared_dependency() -> None:
+    """What happens to be installed here is missing on a clean machine."""
+    declared = (ROOT / "pyproject.toml").read_text().lower().replace("_", "-")
+    distributions = {
+        "google": "protobuf",
+        "grpc": "grpcio",
+        "grpc_health": "grpcio-health-checking",
+        "grpc_reflection": "grpcio-reflection",
+        "prometheus_client": "prometheus-client",
+        "pydantic_settings": "pydantic-settings",
+    }
+    roots = {module.partition(".")[0] for path in production_files() for module, _ in imports(path)}
+    outside = roots - set(PACKAGES) - sys.stdlib_module_names - {"tests", "__future__"}
+    missing = sorted(root for root in outside if f'"{distributions.get(root, root)}>=' not in declared)
+    assert not missing, f"not in pyproject.toml: {missing}"
+
+
+def test_nothing_of_ours_shadows_the_official_clients_code() -> None:
+    """Generated code on the path `apache` would collide with what PyPI packages bring."""
+    assert not (ROOT / "apache").exists()
+    assert not (ROOT / "proto" / "__init__.py").exists(), "the import name proto belongs to proto-plus"
