@@ -21,6 +21,9 @@ QUICK: Mapping[str, object] = {
 }
 """Settings that make test brokers quick; all others are the defaults that users get."""
 
+USERS_POLLING: Mapping[str, object] = {"delivery.polling_min_ms": 5000, "delivery.polling_max_ms": 20_000}
+"""The defaults, in place of the quick times."""
+
 
 @pytest.fixture
 def start_broker(tmp_path: Path) -> Iterator[StartBroker]:

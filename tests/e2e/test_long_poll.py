@@ -8,15 +8,11 @@ import time
 
 from tests.e2e.broker import Broker
 from tests.e2e.clients import Delivery, Outgoing
-from tests.e2e.conftest import StartBroker, StartClients
+from tests.e2e.conftest import USERS_POLLING, StartBroker, StartClients
 
 TOPIC = "acme-orders"
 ROUNDS = 7
 WAKE_MS = 200
-
-
-USERS_POLLING = {"delivery.polling_min_ms": 5000, "delivery.polling_max_ms": 20_000}
-"""The defaults, in place of the quick settings of other tests."""
 
 
 def test_a_waiting_consumer_gets_a_message_at_once(start_broker: StartBroker, start_clients: StartClients) -> None:

@@ -13,13 +13,13 @@ import pytest
 
 from tests.e2e.broker import PROJECT
 from tests.e2e.clients import ClientProcess
-from tests.e2e.conftest import StartBroker
+from tests.e2e.conftest import USERS_POLLING, StartBroker
 
 IDLE = 1000
 BUSY = 200
 SECONDS = 30
-MEMORY_MAX_KIB = 600 * 1024
-GROWTH_PER_CLIENT_MAX_KIB = 200
+MEMORY_MAX_KIB = 400 * 1024
+GROWTH_PER_CLIENT_MAX_KIB = 150
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 def test_a_thousand_long_polls_and_two_hundred_busy_clients(tmp_path: Path, start_broker: StartBroker) -> None:
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 2 * (IDLE + BUSY):
         pytest.skip("needs 2,400 open files (ulimit -n)")
-    broker = start_broker()
+    broker = start_broker(settings=USERS_POLLING)
     before_kib = broker.resident_kib()
     options = ["--idle", IDLE, "--busy", BUSY, "--seconds", SECONDS]
     command = [sys.executable, "-m", "tests.e2e.load.many_clients", "--endpoint", broker.endpoint]
@@ -42,6 +42,7 @@ def test_a_thousand_long_polls_and_two_hundred_busy_clients(tmp_path: Path, star
         load.close()
     finally:
         load.kill()
+    print()
     print(f"{figures=} {before_kib=} {waiting_kib=} {busy_kib=}")
     assert figures["errors"] == {}
     assert figures["still_waiting"] == IDLE

@@ -32,10 +32,11 @@ class Figures:
 
 
 async def wait_in_vain(client: RawClient, number: int, figures: Figures) -> None:
+    """Until cancelled."""
     topic = f"idle-{number // SHARED_BY}"
     await client.subscribe("watchers", topic)
     figures.waiting += 1
-    while not figures.stopping.is_set():
+    while True:
         received = await client.receive("watchers", topic, polling_s=POLLING_S)
         figures.empty_polls += not received
 
@@ -58,6 +59,11 @@ async def take(client: RawClient, topic: str, figures: Figures, *, polling_s: fl
         figures.received.update(each.message_id for each in received)
         await client.ack("workers", topic, received)
     return bool(received)
+
+
+async def take_rest(client: RawClient, number: int, figures: Figures) -> None:
+    while await take(client, f"busy-{number // SHARED_BY}", figures, polling_s=0.3):
+        pass
 
 
 async def guarded(what: str, task: asyncio.Task[None], figures: Figures) -> None:
@@ -93,9 +99,8 @@ async def main() -> None:
         await asyncio.sleep(options.seconds)
         figures.stopping.set()
         await asyncio.wait(working)
-        for first in range(0, options.busy, SHARED_BY):
-            while await take(busy[first], f"busy-{first // SHARED_BY}", figures, polling_s=0.3):
-                pass
+        firsts = range(0, options.busy, SHARED_BY)
+        await asyncio.gather(*(take_rest(busy[first], first, figures) for first in firsts))
         still_waiting = sum(not each.done() for each in waiting)
         print(
             json.dumps(

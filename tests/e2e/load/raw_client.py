@@ -80,7 +80,14 @@ class RawClient:
         await self._channel.close()
 
     async def subscribe(self, group: str, topic: str) -> None:
-        """Declare the subscription over telemetry and keep the stream open, as every official client does."""
+        """Ask for the route, declare the subscription over telemetry, keep that stream open: as official clients do."""
+        route = await self._stub.QueryRoute(
+            service.QueryRouteRequest(topic=definition.Resource(name=topic)),
+            metadata=self._metadata,
+            timeout=REQUEST_TIMEOUT_S,
+        )
+        if route.status.code != definition.OK:
+            raise Refused(route.status)
         settings = definition.Settings(client_type=definition.SIMPLE_CONSUMER)
         settings.subscription.group.name = group
         entry = settings.subscription.subscriptions.add()
