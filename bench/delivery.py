@@ -1,0 +1,197 @@
+"""What does it cost to hand a message out and take its acknowledgement, without any network?
+
+A receive of 32 messages, written at the end of its loop pass; then 32 acknowledgements, written at the end of theirs:
+the least a broker does per message with one busy consumer. Every round is a new group that reads the same messages.
+The peer is what the storage alone takes for the same: one range read of the entries, the records copied out of the
+mapped log, and in-flight rows of the same size written and deleted in the same kind of database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from bench.harness import Case, Options, Sample, Scale, alternate, measure
+from bench.scratch_store import QUEUES, TOPIC, make_messages, scratch_store
+from kv import KeyRange, KeyValueEngine
+from server.delivery import (
+    Delivered,
+    Delivery,
+    DeliverySettings,
+    InFlightTable,
+    NewGroupStart,
+    ReceiveRequest,
+    StateWriter,
+    TagFilter,
+)
+from store.clock import SystemClock
+from store.consumequeue.rocks_layout import UNIT, UNITS_FAMILY, unit_key
+from store.disk import PosixDisk
+from store.offsets import PhysicalOffset, QueueId, QueueOffset
+from store.opening import OpenStore
+from store.paths import StorePaths, segment_name
+from store.settings import Durability
+from store.state import INFLIGHT, OFFSETS, open_state_engine
+
+QUESTION: Final = "How fast are stored 1 KiB messages handed out 32 at a time and acknowledged, without network?"
+BATCH: Final = 32
+INVISIBLE_MS: Final = 60_000
+CLIENT: Final = "127.0.0.1@4711@1@abcdefgh"
+"""As long as the client ids of the official clients."""
+MESSAGES_PER_CALL: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """`messages` is how many are handed out and acknowledged per sample: whole batches of every queue."""
+
+    messages: int
+    rounds: int
+
+
+SIZES: Final = {
+    Scale.FULL: Sizes(messages=64 * BATCH * QUEUES, rounds=7),
+    Scale.QUICK: Sizes(messages=16 * BATCH * QUEUES, rounds=3),
+    Scale.TINY: Sizes(messages=BATCH * QUEUES, rounds=1),
+}
+
+
+def run(options: Options) -> list[Case]:
+    sizes = SIZES[options.scale]
+    root = options.scratch / "store"
+    with scratch_store(root, Durability.ASYNC) as store:
+        _fill(store, Random(options.seed), sizes.messages)
+        with (
+            closing(_Consumer(store)) as consumer,
+            closing(_BareStorage(root, store.queue_engine, options.scratch / "bare")) as bare,
+        ):
+            ours, theirs = alternate(
+                sizes.rounds,
+                lambda: _sample(consumer.drain, sizes.messages),
+                lambda: _sample(lambda: bare.drain(sizes.messages), sizes.messages),
+            )
+    case = Case(
+        name=f"receive {BATCH}, acknowledge each",
+        unit="messages",
+        peer="same reads and rows, no rules",
+        ours=ours,
+        theirs=theirs,
+        details={"messages_per_receive": BATCH, "messages_per_run": sizes.messages},
+    )
+    return [case]
+
+
+def _sample(drain: Callable[[], int], expected: int) -> Sample:
+    sample = measure(drain)
+    if sample.done != expected:
+        raise RuntimeError(f"{sample.done} messages were handed out, {expected} were stored")
+    return sample
+
+
+def _fill(store: OpenStore, random: Random, messages: int) -> None:
+    prepared = make_messages(random, messages)
+    for at in range(0, messages, MESSAGES_PER_CALL):
+        store.messages.append(prepared[at : at + MESSAGES_PER_CALL])
+    store.messages.dispatch(store.messages.flush())
+    store.messages.flush_queues()
+
+
+class _Consumer:
+    """Delivery as `server.main` builds it, on a loop whose passes are ended by hand."""
+
+    def __init__(self, store: OpenStore) -> None:
+        self._pass: list[Callable[[], None]] = []
+        self._delivered: Sequence[Delivered] = ()
+        self._groups = count()
+        writer = StateWriter(store.state_engine, self._pass.append)
+        self._loop = asyncio.new_event_loop()
+        self._delivery = Delivery(
+            DeliverySettings(new_group_start=NewGroupStart.EARLIEST),
+            source=store.messages,
+            offsets=store.offsets,
+            inflight=InFlightTable(store.state_engine),
+            writer=writer,
+            clock=SystemClock(),
+            timers=self._loop,
+            after_pass=self._pass.append,
+            is_client_alive=lambda _: True,
+        )
+
+    def drain(self) -> int:
+        """Receive and acknowledge, as a new group, until there is nothing left; returns how many."""
+        group = f"bench-group-{next(self._groups)}"
+        request = ReceiveRequest(group, TOPIC, range(QUEUES), TagFilter.parse("*"), BATCH, INVISIBLE_MS, CLIENT)
+        acknowledge = self._delivery.acknowledge
+        total = 0
+        while delivered := self._receive(request):
+            for each in delivered:
+                acknowledge(group, TOPIC, each.receipt_handle)
+            self._end_pass()
+            total += len(delivered)
+        return total
+
+    def close(self) -> None:
+        self._loop.close()
+
+    def _receive(self, request: ReceiveRequest) -> Sequence[Delivered]:
+        self._delivered = ()
+        self._delivery.receive(request, 0, self._take)
+        self._end_pass()
+        return self._delivered
+
+    def _take(self, delivered: Sequence[Delivered], error: Exception | None) -> None:
+        if error is not None:
+            raise error
+        self._delivered = delivered
+
+    def _end_pass(self) -> None:
+        while self._pass:
+            callbacks = self._pass.copy()
+            self._pass.clear()
+            for callback in callbacks:
+                callback()
+
+
+class _BareStorage:
+    """The reads and writes of a drain, with no decision in between."""
+
+    def __init__(self, root: Path, queue_engine: KeyValueEngine, directory: Path) -> None:
+        segment = StorePaths(root).commit_log / segment_name(PhysicalOffset(0))
+        self._log = PosixDisk().open_segment(segment, writable=False).view()
+        self._units = queue_engine.family(UNITS_FAMILY)
+        self._engine = open_state_engine(directory, create=True)
+        self._row = bytes(28) + CLIENT.encode()
+
+    def drain(self, messages: int) -> int:
+        total = 0
+        for number in range(QUEUES):
+            queue = QueueId(TOPIC, number)
+            for start in range(0, messages // QUEUES, BATCH):
+                total += self._batch(queue, start)
+        return total
+
+    def close(self) -> None:
+        self._engine.close()
+
+    def _batch(self, queue: QueueId, start: int) -> int:
+        engine, log, row = self._engine, self._log, self._row
+        inflight = engine.family(INFLIGHT)
+        first, end = unit_key(queue, QueueOffset(start)), unit_key(queue, QueueOffset(start + BATCH))
+        pairs = self._units.scan(KeyRange(first, end), limit=BATCH)
+        handed_out, done = engine.batch(), engine.batch()
+        put = handed_out.putter(inflight)
+        for key, value in pairs:
+            at, size, _, _ = UNIT.unpack(value)
+            bytes(log[at : at + size])
+            put(key, row)
+            done.delete(inflight, key)
+        handed_out.put(engine.family(OFFSETS), first, bytes(8))
+        engine.write(handed_out)
+        engine.write(done)
+        return len(pairs)

@@ -1,0 +1,120 @@
+"""What every benchmark is made of: samples taken in alternating rounds, compared with a peer.
+
+Machines are shared and their speed drifts, so no rate means much alone. Each benchmark measures a peer (another
+server, or the bare resource below the code) in the same run, in turns with the code: A B A B. The ratio is the
+median over the rounds of (ours / peer), each taken from two neighbouring samples.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+
+class Scale(Enum):
+    """How much work the benchmarks do."""
+
+    FULL = "full"  # for figures
+    QUICK = "quick"  # for a first look: seconds each
+    TINY = "tiny"  # to see that they run at all
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """What one run of the benchmarks was asked for. `scratch` is an empty directory that is removed afterwards."""
+
+    scale: Scale
+    seed: int
+    scratch: Path
+    named: bool
+    """The benchmark was asked for by name, not only as one of all."""
+
+
+class CannotRun(Exception):
+    """Something the benchmark needs is not on this machine. The text says what."""
+
+
+class Sample(NamedTuple):
+    """One stretch of work: how many things were done, in how much wall and CPU time (all threads)."""
+
+    done: int
+    wall_s: float
+    cpu_s: float
+
+    @property
+    def per_second(self) -> float:
+        return self.done / self.wall_s
+
+    @property
+    def cpu_us(self) -> float:
+        """CPU time per thing."""
+        return self.cpu_s / self.done * 1e6
+
+
+def measure(work: Callable[[], int]) -> Sample:
+    """Time `work` in this process; it returns how many things it did.
+
+    The garbage collector stays on, as in a broker, but does not look at what was prepared before.
+    """
+    gc.collect()
+    gc.freeze()
+    cpu_s, wall_s = time.process_time(), time.perf_counter()
+    done = work()
+    sample = Sample(done, time.perf_counter() - wall_s, time.process_time() - cpu_s)
+    gc.unfreeze()
+    return sample
+
+
+def alternate(rounds: int, ours: Callable[[], Sample], peer: Callable[[], Sample]) -> tuple[list[Sample], list[Sample]]:
+    """Take samples of both in turns: ours, peer, ours, peer, … Neighbours ran under the same weather."""
+    pairs = [(ours(), peer()) for _ in range(rounds)]
+    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """The answer for one set of circumstances. `details` are added to its JSON object as they are."""
+
+    name: str
+    unit: str
+    """What is counted: messages, reads."""
+    peer: str
+    """What `ratio` compares with."""
+    ours: Sequence[Sample]
+    theirs: Sequence[Sample]
+    details: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def ratio(self) -> float:
+        """Our rate as a multiple of the peer's."""
+        return median(a.per_second / b.per_second for a, b in zip(self.ours, self.theirs, strict=True))
+
+    def facts(self) -> dict[str, object]:
+        """The case as JSON shows it."""
+        return {
+            "case": self.name,
+            "unit": self.unit,
+            "per_second": round(median_rate(self.ours), 1),
+            "cpu_us": round(median_cpu_us(self.ours), 2),
+            "ratio": round(self.ratio, 4),
+            "peer": self.peer,
+            "peer_per_second": round(median_rate(self.theirs), 1),
+            "peer_cpu_us": round(median_cpu_us(self.theirs), 2),
+            "runs": [round(each.per_second, 1) for each in self.ours],
+            "peer_runs": [round(each.per_second, 1) for each in self.theirs],
+            **self.details,
+        }
+
+
+def median_rate(samples: Sequence[Sample]) -> float:
+    return median(each.per_second for each in samples)
+
+
+def median_cpu_us(samples: Sequence[Sample]) -> float:
+    return median(each.cpu_us for each in samples)

@@ -1,0 +1,174 @@
+"""What does it cost to read consume queue entries, with few queues and with very many?
+
+Single entries at random (a receive of a light queue) and ranges of 32 (a receive of a busy one), from a database that
+was flushed, closed and opened again. The peer is rocksdict itself on the same open database: bare gets and bare
+iteration of the same keys, their bytes not looked at. The ratio says what bounds, decoding and the check of every
+short scan for damage leave of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from bench.harness import Case, Options, Sample, Scale, alternate, measure
+from kv.rocks import RocksEngine
+from store.consumequeue import RocksConsumeQueues, open_consume_queue_engine
+from store.consumequeue.rocks_layout import UNITS_FAMILY, unit_key
+from store.message import DispatchRequest
+from store.offsets import PhysicalOffset, QueueId, QueueOffset
+
+QUESTION: Final = "How fast are consume queue entries read, from a thousand queues and from a hundred thousand?"
+RANGE: Final = 32
+QUEUES_PER_TOPIC: Final = 8
+ENTRIES_PER_PUT: Final = 512
+_RECORD_SIZE: Final = 1280
+_STORED_AT_MS: Final = 1_700_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How the entries are spread."""
+
+    queues: int
+    entries_per_queue: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    shapes: tuple[Shape, ...]
+    reads: int
+    rounds: int
+
+
+SIZES: Final = {
+    Scale.FULL: Sizes((Shape(1_000, 256), Shape(100_000, 4)), reads=10_000, rounds=5),
+    Scale.QUICK: Sizes((Shape(1_000, 64), Shape(20_000, 4)), reads=3_000, rounds=3),
+    Scale.TINY: Sizes((Shape(8, 40), Shape(32, 4)), reads=20, rounds=1),
+}
+
+Place = tuple[QueueId, QueueOffset]
+
+
+def run(options: Options) -> list[Case]:
+    sizes = SIZES[options.scale]
+    random = Random(options.seed)
+    cases: list[Case] = []
+    for shape in sizes.shapes:
+        directory = options.scratch / f"{shape.queues}-queues"
+        _write(directory, shape)
+        with _open(directory) as engine:
+            cases += [_case(engine, shape, random, limit, sizes) for limit in (1, RANGE)]
+    return cases
+
+
+def _case(engine: RocksEngine, shape: Shape, random: Random, limit: int, sizes: Sizes) -> Case:
+    expected = min(limit, shape.entries_per_queue)
+    queues = RocksConsumeQueues(engine, minimum_physical_offset=PhysicalOffset(0))
+    bare = engine.family(UNITS_FAMILY).native()
+
+    def ours() -> Sample:
+        places = _places(random, shape, limit, sizes.reads)
+        return measure(lambda: _checked(_read(queues, places, limit), sizes.reads * expected))
+
+    def peer() -> Sample:
+        keys = [unit_key(*place) for place in _places(random, shape, limit, sizes.reads)]
+        read: Callable[[], int] = (lambda: _get(bare, keys)) if limit == 1 else (lambda: _iterate(bare, keys, expected))
+        return measure(lambda: _checked(read(), sizes.reads * expected))
+
+    samples = alternate(sizes.rounds, ours, peer)
+    return Case(
+        name=f"{shape.queues:,} queues, " + ("single entries" if limit == 1 else f"ranges of {expected}"),
+        unit="entries",
+        peer="rocksdict get" if limit == 1 else "rocksdict items",
+        ours=samples[0],
+        theirs=samples[1],
+        details={
+            "queues": shape.queues,
+            "entries_per_queue": shape.entries_per_queue,
+            "entries_per_read": expected,
+            "reads_per_run": sizes.reads,
+        },
+    )
+
+
+def _places(random: Random, shape: Shape, limit: int, count: int) -> list[Place]:
+    """Where to read: any queue, and any offset that has as many entries behind it as the queue can give."""
+    starts = shape.entries_per_queue - min(limit, shape.entries_per_queue) + 1
+    return [(_queue(random.randrange(shape.queues)), QueueOffset(random.randrange(starts))) for _ in range(count)]
+
+
+def _read(queues: RocksConsumeQueues, places: Sequence[Place], limit: int) -> int:
+    entries = queues.entries
+    return sum(len(entries(queue, offset, limit)) for queue, offset in places)
+
+
+def _get(bare: Any, keys: Sequence[bytes]) -> int:
+    get = bare.get
+    return sum(get(key) is not None for key in keys)
+
+
+def _iterate(bare: Any, keys: Sequence[bytes], limit: int) -> int:
+    items = bare.items
+    return sum(len(list(islice(items(from_key=key), limit))) for key in keys)
+
+
+def _checked(found: int, expected: int) -> int:
+    """A benchmark that reads nothing is fast."""
+    if found != expected:
+        raise RuntimeError(f"{found} entries were read, {expected} were written there")
+    return found
+
+
+# -- the database
+
+
+def _queue(number: int) -> QueueId:
+    topic, queue_number = divmod(number, QUEUES_PER_TOPIC)
+    return QueueId(f"bench-topic-{topic:06d}", queue_number)
+
+
+def _requests(shape: Shape) -> Iterator[DispatchRequest]:
+    """One message after the other in each queue in turn, as many producers at once would send them."""
+    at = 0
+    for offset in range(shape.entries_per_queue):
+        for number in range(shape.queues):
+            topic, queue_number = _queue(number)
+            tags_code = number % 1_000
+            yield DispatchRequest(
+                topic,
+                queue_number,
+                QueueOffset(offset),
+                PhysicalOffset(at),
+                _RECORD_SIZE,
+                tags_code,
+                _STORED_AT_MS + at // 1_000,
+                0,
+                {},
+                (),
+            )
+            at += _RECORD_SIZE
+
+
+def _write(directory: Path, shape: Shape) -> None:
+    with _open(directory) as engine:
+        queues = RocksConsumeQueues(engine, minimum_physical_offset=PhysicalOffset(0))
+        requests = _requests(shape)
+        while portion := list(islice(requests, ENTRIES_PER_PUT)):
+            last = portion[-1]
+            queues.put(portion, PhysicalOffset(last.physical_offset + last.size))
+        queues.flush()
+
+
+@contextmanager
+def _open(directory: Path) -> Iterator[RocksEngine]:
+    engine = open_consume_queue_engine(directory, create=not directory.exists())
+    try:
+        yield engine
+    finally:
+        engine.close()

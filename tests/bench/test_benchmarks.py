@@ -1,0 +1,134 @@
+"""Every benchmark runs and says what it must: one JSON line with a ratio, the machine and the seed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.__main__ import BENCHMARKS, run
+from bench.harness import Case, Options, Sample, Scale, alternate, measure
+
+PROJECT = Path(__file__).parents[2]
+
+Line = dict[str, Any]
+RunBench = Callable[..., list[Line]]
+
+
+def command(*arguments: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "bench", *arguments],
+        cwd=PROJECT,
+        env={**os.environ, **(environment or {})},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+@pytest.fixture
+def run_bench(tmp_path: Path) -> RunBench:
+    """`run_bench("delivery")` is what standard output holds, line by line; the run must succeed."""
+
+    def run_it(*arguments: str, environment: Mapping[str, str] | None = None) -> list[Line]:
+        folders = ["--directory", str(tmp_path), "--results", str(tmp_path / "results")]
+        done = command(*arguments, *folders, environment=environment)
+        assert done.returncode == 0, done.stderr
+        return [json.loads(text) for text in done.stdout.splitlines()]
+
+    return run_it
+
+
+@pytest.mark.parametrize("name", [name for name in BENCHMARKS if name != "clients"])
+def test_a_benchmark_prints_one_line_with_ratios_machine_and_seed(
+    name: str, run_bench: RunBench, tmp_path: Path
+) -> None:
+    [line] = run_bench(name, "--tiny", "--seed", "7")
+    assert (line["bench"], line["scale"], line["seed"]) == (name, "tiny", 7)
+    assert line["machine"]["cores"] >= 1
+    assert line["machine"].keys() >= {"python", "kernel", "filesystem", "load_1m"}
+    assert line["cases"]
+    for case in line["cases"]:
+        assert case["per_second"] > 0
+        assert case["peer_per_second"] > 0
+        assert case["ratio"] > 0
+        assert case["cpu_us"] > 0
+        assert len(case["runs"]) == len(case["peer_runs"])
+        assert case["peer"]
+    assert json.loads((tmp_path / "results" / f"{name}.jsonl").read_text()) == line
+
+
+def test_later_results_are_added_and_nothing_else_is_left(run_bench: RunBench, tmp_path: Path) -> None:
+    lines = run_bench("delivery", "--tiny") + run_bench("delivery", "--tiny")
+    history = (tmp_path / "results" / "delivery.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in history] == lines
+    assert [path.name for path in tmp_path.iterdir()] == ["results"]
+
+
+def test_without_java_the_clients_are_skipped_and_the_run_succeeds(run_bench: RunBench) -> None:
+    [line] = run_bench("clients", "--tiny", environment={"PATH": "/nonexistent"})
+    assert line["skipped"] == "java is not installed"
+    assert "cases" not in line
+
+
+def test_a_first_look_at_everything_leaves_the_slow_peer_out(tmp_path: Path) -> None:
+    options = Options(scale=Scale.QUICK, seed=1, scratch=tmp_path, named=False)
+    assert "python -m bench clients" in run("clients", options)["skipped"]
+
+
+def test_a_benchmark_that_fails_says_how(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = Options(scale=Scale.TINY, seed=1, scratch=tmp_path / "missing", named=True)
+    line = run("append_dispatch", options)
+    assert line["failed"].startswith("FileNotFoundError: ")
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["delivery", "bogus"], "no such benchmark: bogus"),
+        (["delivery", "--directory", "/nonexistent/place"], "no such directory: /nonexistent/place"),
+    ],
+)
+def test_a_wrong_argument_is_refused_by_name(arguments: list[str], complaint: str) -> None:
+    done = command(*arguments)
+    assert done.returncode == 2
+    assert complaint in done.stderr
+    assert not done.stdout
+
+
+def test_samples_are_taken_in_turns() -> None:
+    order: list[str] = []
+
+    def sample(name: str) -> Sample:
+        order.append(name)
+        return Sample(1, 1.0, 1.0)
+
+    alternate(3, lambda: sample("ours"), lambda: sample("peer"))
+    assert order == ["ours", "peer"] * 3
+
+
+def test_the_ratio_is_taken_from_neighbouring_samples() -> None:
+    """A machine that becomes ten times slower half way changes the rates, not the ratio."""
+    ours = [Sample(100, 1.0, 0.1), Sample(100, 10.0, 0.1), Sample(100, 10.0, 0.1)]
+    theirs = [Sample(200, 1.0, 0.1), Sample(200, 10.0, 0.1), Sample(200, 10.0, 0.1)]
+    case = Case(name="case", unit="messages", peer="peer", ours=ours, theirs=theirs, details={"target": 5})
+    facts = case.facts()
+    assert facts["ratio"] == 0.5
+    assert facts["per_second"] == 10.0
+    assert facts["cpu_us"] == 1000.0
+    assert facts["target"] == 5
+
+
+def test_measuring_counts_wall_and_cpu_time() -> None:
+    sample = measure(lambda: sum(1 for _ in range(200_000)))
+    assert sample.done == 200_000
+    assert sample.wall_s > 0
+    assert sample.cpu_s > 0
