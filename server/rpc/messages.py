@@ -157,6 +157,7 @@ class MessageService:
         if error is not None:
             refuse_stream(call, service.ReceiveMessageResponse, error, self._last_item)
             return
+        self._metrics.received(len(messages))
         if not messages:
             nothing = Refused(definition.MESSAGE_NOT_FOUND, "no new message")
             refuse_stream(call, service.ReceiveMessageResponse, nothing, self._last_item)
@@ -178,7 +179,6 @@ class MessageService:
             call.send(response.SerializeToString())
         call.send(self._last_item())
         call.finish()
-        self._metrics.received(len(messages))
 
     def _last_item(self) -> bytes:
         response = service.ReceiveMessageResponse()

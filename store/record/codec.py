@@ -43,6 +43,8 @@ _ENTRY_END: Final = 0x02
 _HOLE: Final = bytes(layout.SECTOR_SIZE)
 _ZERO_HEAD: Final = bytes(HEAD_SIZE)
 _TOPICS_CACHED: Final = 8192
+_PROPERTIES_LENGTH_SIZE: Final = PROPERTIES_LENGTH.size
+_pack_properties_length: Final = PROPERTIES_LENGTH.pack
 
 
 def record_size(message: Message, raw_properties: bytes, crc_property: bool = False) -> int:  # noqa: FBT001, FBT002
@@ -81,42 +83,51 @@ def encode_record(
     Raises Invalid for a topic that is empty, longer than 255 bytes or holds a zero byte, and for properties
     that end up longer than 32,767 bytes.
     """
-    body = message.body
-    born_host = message.born_host
-    store_host = message.store_host
-    topic_field, magic = _topic_field(message.topic)
-    host_bits = 0
-    if len(born_host.address) != IPV4_LENGTH or len(store_host.address) != IPV4_LENGTH:
-        host_bits = _host_bit(born_host, BORN_HOST_V6) | _host_bit(store_host, STORE_HOST_V6)
-    tail = b"\x02" if crc_property and _needs_entry_end(raw_properties) else b""
-    properties_length = len(raw_properties) + len(tail) + CRC_PROPERTY_SIZE * crc_property
+    (
+        topic, queue_number, body, _, born_timestamp_ms, born_host, store_host,
+        flag, system_flag, reconsume_times, prepared_transaction_offset,
+    ) = message  # fmt: skip
+    born_address, born_port = born_host
+    store_address, store_port = store_host
+    topic_field, magic = _topic_field(topic)
+    properties_length = len(raw_properties)
+    if crc_property:
+        if _needs_entry_end(raw_properties):
+            raw_properties += b"\x02"
+        properties_length = len(raw_properties) + CRC_PROPERTY_SIZE
     if properties_length > PROPERTIES_LENGTH_MAXIMUM:
         raise too_long(properties_length)
-    head = HEADS[host_bits >> HOST_BITS_SHIFT]
+    head = HEAD_V4
+    if system_flag & HOSTS_V6 or len(born_address) != IPV4_LENGTH or len(store_address) != IPV4_LENGTH:
+        host_bits = _host_bit(born_host, BORN_HOST_V6) | _host_bit(store_host, STORE_HOST_V6)
+        head = HEADS[host_bits >> HOST_BITS_SHIFT]
+        system_flag = system_flag & ~HOSTS_V6 | host_bits
+    body_length = len(body)
     record = b"".join(
         (
             head.pack(
-                head.size + len(body) + len(topic_field) + PROPERTIES_LENGTH.size + properties_length,
+                head.size + body_length + len(topic_field) + _PROPERTIES_LENGTH_SIZE + properties_length,
                 magic,
                 checksum(body),
-                message.queue_number,
-                message.flag,
+                queue_number,
+                flag,
                 queue_offset,
                 physical_offset,
-                message.system_flag & ~HOSTS_V6 | host_bits,
-                message.born_timestamp_ms,
-                *born_host,
+                system_flag,
+                born_timestamp_ms,
+                born_address,
+                born_port,
                 store_timestamp_ms,
-                *store_host,
-                message.reconsume_times,
-                message.prepared_transaction_offset,
-                len(body),
+                store_address,
+                store_port,
+                reconsume_times,
+                prepared_transaction_offset,
+                body_length,
             ),
             body,
             topic_field,
-            PROPERTIES_LENGTH.pack(properties_length),
+            _pack_properties_length(properties_length),
             raw_properties,
-            tail,
         )
     )
     return record + crc_property_of(record) if crc_property else record
