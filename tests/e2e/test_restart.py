@@ -55,7 +55,7 @@ def test_handles_given_before_a_kill_acknowledge_after_it(broker: Broker, client
     sent = messages(10)
     clients.producer(TOPIC).send(sent)
     consumer = clients.simple_consumer(TOPIC, group="billing", await_s=1)
-    held = consumer.receive_until(len(sent), invisible_s=10)
+    held = consumer.receive_until(len(sent), invisible_s=8)
     consumer.ack(held[:4])
 
     broker.kill()
@@ -110,11 +110,13 @@ def test_a_broker_restarts_in_good_order_while_clients_are_connected(broker: Bro
             except ClientError as error:
                 if error.code is not None or time.monotonic() > deadline:
                     raise
-    bodies = {each.body for each in receive_once_connected(consumer, 3)}
-    assert bodies == {f"after {number}".encode() for number in range(3)}
+    missing = {f"after {number}".encode() for number in range(3)}  # a send that was tried again may come twice
+    while missing:
+        missing -= {each.body for each in receive_once_connected(consumer, 1)}
     seen: set[bytes] = set()
     while len(seen) < 6:
         seen.add(pushed.next_delivery().body)
+    clients.close()
     broker.stop()
 
 
