@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import signal
 import sys
 import tempfile
 import traceback
@@ -75,4 +76,5 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 if __name__ == "__main__":
     configure_logs("auto", "error")  # to standard error: standard output is for results
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends the servers it started too
     sys.exit(main())

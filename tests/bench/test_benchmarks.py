@@ -28,7 +28,7 @@ def command(*arguments: str, environment: Mapping[str, str] | None = None) -> su
         env={**os.environ, **(environment or {})},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=600,
         check=False,
     )
 
@@ -76,6 +76,23 @@ def test_without_java_the_clients_are_skipped_and_the_run_succeeds(run_bench: Ru
     [line] = run_bench("clients", "--tiny", environment={"PATH": "/nonexistent"})
     assert line["skipped"] == "java is not installed"
     assert "cases" not in line
+
+
+@pytest.mark.slow
+def test_the_official_client_is_run_against_quarry_and_rocketmq(run_bench: RunBench) -> None:
+    """Fetches RocketMQ at the first run. No figure is judged: at this size the clients have not even warmed up."""
+    [line] = run_bench("clients", "--tiny")
+    if "skipped" in line:
+        pytest.skip(line["skipped"])
+    assert {(case["durability"], case["mode"]) for case in line["cases"]} == {
+        (durability, mode) for durability in ("sync", "async") for mode in ("send", "pipeline", "receive")
+    }
+    for case in line["cases"]:
+        assert case["ratio"] > 0
+        assert case["server_cpu_ratio"] > 0
+        assert 0 < case["p50_ms"] <= case["p99_ms"]
+        assert 0 < case["peer_p50_ms"] <= case["peer_p99_ms"]
+        assert case["errors"] == case["peer_errors"] == 0
 
 
 def test_a_first_look_at_everything_leaves_the_slow_peer_out(tmp_path: Path) -> None:

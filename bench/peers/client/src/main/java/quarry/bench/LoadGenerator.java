@@ -1,0 +1,314 @@
+package quarry.bench;
+
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import java.util.Random;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.Semaphore;
+import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.client.apis.ClientConfiguration;
+import org.apache.rocketmq.client.apis.ClientException;
+import org.apache.rocketmq.client.apis.ClientServiceProvider;
+import org.apache.rocketmq.client.apis.consumer.FilterExpression;
+import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
+import org.apache.rocketmq.client.apis.message.Message;
+import org.apache.rocketmq.client.apis.message.MessageView;
+import org.apache.rocketmq.client.apis.producer.Producer;
+
+/**
+ * Load on the official Java client, against any number of servers in turns.
+ *
+ * <p>Reads one command per line ({@code mode=send endpoint=127.0.0.1:8081 topic=orders seconds=4 …}) and answers
+ * each with one line of JSON. One process and one client per server live for the whole run, so that the just-in-time
+ * compiler has seen everything once the caller has warmed it up, and favours no server.
+ */
+public final class LoadGenerator {
+    private static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
+    private static final Duration INVISIBLE = Duration.ofSeconds(60);
+    private static final Duration AWAIT = Duration.ofSeconds(1);
+    private static final int LAST_ANSWERS_S = 20;
+
+    private final Map<String, Producer> producers = new HashMap<>();
+    private final Map<String, SimpleConsumer> consumers = new HashMap<>();
+
+    public static void main(String[] arguments) throws Exception {
+        LoadGenerator generator = new LoadGenerator();
+        BufferedReader input = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = input.readLine(); line != null; line = input.readLine()) {
+            Command command = new Command(line);
+            String answer;
+            try {
+                answer = generator.run(command);
+            } catch (Exception error) {
+                answer = "{\"error\":" + quoted(error.toString()) + "}";
+            }
+            System.out.println(answer);
+            System.out.flush();
+        }
+        // Without close(): it waits for long polls that nobody needs any more.
+        Runtime.getRuntime().halt(0);
+    }
+
+    private String run(Command command) throws Exception {
+        return switch (command.text("mode")) {
+            case "probe" -> probe(command);
+            case "send" -> send(command);
+            case "pipeline" -> pipeline(command);
+            case "receive" -> receive(command);
+            default -> throw new IllegalArgumentException("unknown mode " + command.text("mode"));
+        };
+    }
+
+    /** One send tells whether the server is up and knows the topic. */
+    private String probe(Command command) throws ClientException {
+        producer(command).send(message(command, new byte[1]));
+        return "{\"served\":true}";
+    }
+
+    /** Every thread sends, waits for its receipt, sends again. */
+    private String send(Command command) throws Exception {
+        Producer producer = producer(command);
+        byte[] body = body(command);
+        Run run = new Run(command.seconds());
+        inThreads(command.number("threads"), () -> {
+            while (run.goesOn()) {
+                long begin = System.nanoTime();
+                try {
+                    producer.send(message(command, body));
+                    run.succeeded(begin);
+                } catch (ClientException error) {
+                    run.failed(error);
+                }
+            }
+        });
+        return run.answer();
+    }
+
+    /** One thread keeps a fixed number of sends in flight. */
+    private String pipeline(Command command) throws Exception {
+        Producer producer = producer(command);
+        byte[] body = body(command);
+        int inFlight = command.number("in-flight");
+        Semaphore room = new Semaphore(inFlight);
+        Run run = new Run(command.seconds());
+        while (run.goesOn()) {
+            room.acquire();
+            long begin = System.nanoTime();
+            producer.sendAsync(message(command, body)).whenComplete((receipt, error) -> {
+                if (error == null) {
+                    run.succeeded(begin);
+                } else {
+                    run.failed(error);
+                }
+                room.release();
+            });
+        }
+        room.tryAcquire(inFlight, LAST_ANSWERS_S, TimeUnit.SECONDS);
+        return run.answer();
+    }
+
+    /** Every thread receives a batch, acknowledges all of it, receives again. A message counts when acknowledged. */
+    private String receive(Command command) throws Exception {
+        SimpleConsumer consumer = consumer(command);
+        int batch = command.number("batch");
+        Run run = new Run(command.seconds());
+        inThreads(command.number("threads"), () -> {
+            while (run.goesOn()) {
+                long begin = System.nanoTime();
+                List<MessageView> views;
+                try {
+                    views = consumer.receive(batch, INVISIBLE);
+                } catch (ClientException error) {
+                    run.failed(error);
+                    continue;
+                }
+                if (views.isEmpty()) {
+                    run.empty();
+                    continue;
+                }
+                CountDownLatch open = new CountDownLatch(views.size());
+                for (MessageView view : views) {
+                    consumer.ackAsync(view).whenComplete((nothing, error) -> {
+                        if (error == null) {
+                            run.succeeded(begin);
+                        } else {
+                            run.failed(error);
+                        }
+                        open.countDown();
+                    });
+                }
+                open.await(LAST_ANSWERS_S, TimeUnit.SECONDS);
+            }
+        });
+        return run.answer();
+    }
+
+    private Producer producer(Command command) throws ClientException {
+        String key = command.text("endpoint") + " " + command.text("topic");
+        Producer known = producers.get(key);
+        if (known == null) {
+            known = PROVIDER.newProducerBuilder().setClientConfiguration(configuration(command))
+                .setTopics(command.text("topic")).build();
+            producers.put(key, known);
+        }
+        return known;
+    }
+
+    private SimpleConsumer consumer(Command command) throws ClientException {
+        String key = command.text("endpoint") + " " + command.text("topic");
+        SimpleConsumer known = consumers.get(key);
+        if (known == null) {
+            known = PROVIDER.newSimpleConsumerBuilder().setClientConfiguration(configuration(command))
+                .setConsumerGroup(command.text("group"))
+                .setSubscriptionExpressions(Map.of(command.text("topic"), FilterExpression.SUB_ALL))
+                .setAwaitDuration(AWAIT).build();
+            consumers.put(key, known);
+        }
+        return known;
+    }
+
+    private static ClientConfiguration configuration(Command command) {
+        return ClientConfiguration.newBuilder().setEndpoints(command.text("endpoint")).enableSsl(false)
+            .setRequestTimeout(Duration.ofSeconds(10)).build();
+    }
+
+    private static Message message(Command command, byte[] body) {
+        return PROVIDER.newMessageBuilder().setTopic(command.text("topic")).setTag("created").setBody(body).build();
+    }
+
+    /** Random bytes: the client compresses nothing below its limit, but a server or disk might. */
+    private static byte[] body(Command command) {
+        byte[] body = new byte[command.number("body")];
+        new Random(command.number("seed")).nextBytes(body);
+        return body;
+    }
+
+    private interface Work {
+        void run() throws InterruptedException;
+    }
+
+    private static void inThreads(int count, Work work) throws InterruptedException {
+        List<Thread> threads = new ArrayList<>();
+        for (int i = 0; i < count; i++) {
+            Thread thread = new Thread(() -> {
+                try {
+                    work.run();
+                } catch (InterruptedException ending) {
+                    Thread.currentThread().interrupt();
+                }
+            });
+            thread.start();
+            threads.add(thread);
+        }
+        for (Thread thread : threads) {
+            thread.join();
+        }
+    }
+
+    private static String quoted(String text) {
+        StringBuilder out = new StringBuilder("\"");
+        text.chars().forEach(c -> {
+            if (c == '"' || c == '\\') {
+                out.append('\\').append((char) c);
+            } else {
+                out.append(c < ' ' ? ' ' : (char) c);
+            }
+        });
+        return out.append('"').toString();
+    }
+
+    /** The words of one line. */
+    private static final class Command {
+        private final Map<String, String> words = new HashMap<>();
+
+        Command(String line) {
+            for (String word : line.trim().split(" ")) {
+                int at = word.indexOf('=');
+                words.put(word.substring(0, at), word.substring(at + 1));
+            }
+        }
+
+        String text(String name) {
+            String value = words.get(name);
+            if (value == null) {
+                throw new IllegalArgumentException("missing " + name);
+            }
+            return value;
+        }
+
+        int number(String name) {
+            return Integer.parseInt(text(name));
+        }
+
+        double seconds() {
+            return Double.parseDouble(text("seconds"));
+        }
+    }
+
+    /** What happened within the time of one command, and what still ended after it. */
+    private static final class Run {
+        private final long start = System.nanoTime();
+        private final long end;
+        private long[] latencies = new long[1 << 16];
+        private int counted;
+        private long total;
+        private long last = start;
+        private long empty;
+        private long errors;
+        private String firstError = "";
+
+        Run(double seconds) {
+            end = start + (long) (seconds * 1e9);
+        }
+
+        boolean goesOn() {
+            return System.nanoTime() < end;
+        }
+
+        synchronized void succeeded(long begin) {
+            long now = System.nanoTime();
+            total++;
+            if (now < end) {
+                if (counted == latencies.length) {
+                    latencies = Arrays.copyOf(latencies, 2 * counted);
+                }
+                latencies[counted++] = now - begin;
+                last = now;
+            }
+        }
+
+        synchronized void failed(Throwable error) {
+            if (errors++ == 0) {
+                firstError = error.toString();
+            }
+        }
+
+        synchronized void empty() {
+            empty++;
+        }
+
+        /** When there was nothing left to receive, the time ends with the last message. */
+        synchronized String answer() {
+            double seconds = ((empty > 0 ? last : end) - start) / 1e9;
+            long[] sorted = Arrays.copyOf(latencies, counted);
+            Arrays.sort(sorted);
+            return String.format(Locale.ROOT,
+                "{\"messages\":%d,\"seconds\":%.4f,\"total\":%d,\"p50_ms\":%.3f,\"p99_ms\":%.3f,"
+                    + "\"empty_receives\":%d,\"errors\":%d,\"first_error\":%s}",
+                counted, seconds, total, percentile(sorted, 0.50), percentile(sorted, 0.99), empty, errors,
+                quoted(firstError));
+        }
+
+        private static double percentile(long[] sorted, double share) {
+            return sorted.length == 0 ? 0 : sorted[(int) (share * (sorted.length - 1))] / 1e6;
+        }
+    }
+}

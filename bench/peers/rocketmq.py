@@ -1,0 +1,152 @@
+"""Apache RocketMQ as its users run it on one machine: a name server, and a proxy with a broker inside (local mode)."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Final
+
+from bench.peers.jars import rocketmq_server
+from store.settings import Durability
+from tests.e2e.broker import free_ports
+
+START_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 20.0
+FLUSH_DISK_TYPE: Final = {Durability.SYNC: "SYNC_FLUSH", Durability.ASYNC: "ASYNC_FLUSH"}
+"""RocketMQ's names for: answered when on disk; answered at once and flushed every 500 ms."""
+
+JVM: Final = (
+    "-XX:+UseG1GC",
+    "-XX:-OmitStackTraceInFastThrow",
+    # its code unmaps files and counts direct memory through internals of the JDK
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+)
+READ_AND_WRITE: Final = 6
+
+
+class RocketMQ:
+    """One RocketMQ on loopback ports, with one topic and one consumer group. Files lie in `directory`."""
+
+    def __init__(self, directory: Path, durability: Durability, *, topic: str, queues: int, group: str) -> None:
+        directory.mkdir()
+        self._directory = directory
+        self._class_path = rocketmq_server()
+        front, remoting, names = free_ports(3)
+        self.endpoint = f"127.0.0.1:{front}"
+        self._front, self._names = front, names
+        self._processes: list[subprocess.Popen[bytes]] = []
+        configuration = directory / "conf"
+        configuration.mkdir()
+        _write_tables(directory / "store" / "config", topic=topic, queues=queues, group=group)
+        _write_properties(configuration / "namesrv.conf", {"listenPort": names})
+        _write_properties(
+            configuration / "broker.conf",
+            {
+                "brokerClusterName": "DefaultCluster",
+                "brokerName": "rocketmq",
+                "brokerId": 0,
+                "brokerIP1": "127.0.0.1",
+                "listenPort": _broker_port({front, remoting, names}),
+                "namesrvAddr": f"127.0.0.1:{names}",
+                "brokerRole": "ASYNC_MASTER",
+                "flushDiskType": FLUSH_DISK_TYPE[durability],
+                "storePathRootDir": directory / "store",
+                "storePathCommitLog": directory / "store" / "commitlog",
+            },
+        )
+        proxy = {
+            "rocketMQClusterName": "DefaultCluster",
+            "proxyMode": "local",
+            "localServeAddr": "127.0.0.1",
+            "namesrvAddr": f"127.0.0.1:{names}",
+            "grpcServerPort": front,
+            "remotingListenPort": remoting,
+        }
+        (configuration / "rmq-proxy.json").write_text(json.dumps(proxy))
+
+    @property
+    def pid(self) -> int:
+        """The process that serves clients and stores messages."""
+        return self._processes[-1].pid
+
+    def start(self) -> None:
+        """Start both processes; returns when they listen, which is before they serve. Raises RuntimeError."""
+        conf = self._directory / "conf"
+        self._launch("org.apache.rocketmq.namesrv.NamesrvStartup", "-c", conf / "namesrv.conf", heap="256m")
+        self._wait_for(self._names)
+        self._launch(
+            "org.apache.rocketmq.proxy.ProxyStartup",
+            *("-pm", "local", "-n", f"127.0.0.1:{self._names}"),
+            *("-bc", conf / "broker.conf", "-pc", conf / "rmq-proxy.json"),
+            heap="2g",
+        )
+        self._wait_for(self._front)
+
+    def close(self) -> None:
+        """End both, the proxy first."""
+        for process in reversed(self._processes):
+            process.terminate()
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def _launch(self, main: str, *arguments: object, heap: str) -> None:
+        home = self._directory
+        class_path = f"{home}/conf:{self._class_path}"
+        options = [*JVM, f"-Xms{heap}", f"-Xmx{heap}", f"-Duser.home={home}"]
+        with (home / f"{main.rpartition('.')[2]}.out").open("wb") as output:
+            process = subprocess.Popen(
+                # logs go below user.home; the heap is all there from the start, as its scripts do it
+                ["java", *options, "-cp", class_path, main, *map(str, arguments)],
+                env={**os.environ, "ROCKETMQ_HOME": str(home), "NAMESRV_ADDR": f"127.0.0.1:{self._names}"},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        self._processes.append(process)
+
+    def _wait_for(self, port: int) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not _listens(port):
+            if self._processes[-1].poll() is not None or time.monotonic() > deadline:
+                words = "\n".join(path.read_text(errors="replace")[-2000:] for path in self._directory.glob("*.out"))
+                raise RuntimeError(f"RocketMQ does not listen on port {port}: {words}")
+            time.sleep(0.1)
+
+
+def _write_tables(directory: Path, *, topic: str, queues: int, group: str) -> None:
+    """Topics and groups as a broker stores them: 5.5.0 refuses consumers of groups that do not exist yet."""
+    directory.mkdir(parents=True)
+    version = {"counter": 1, "stateVersion": 0, "timestamp": 1_700_000_000_000}
+    settings = {"topicName": topic, "readQueueNums": queues, "writeQueueNums": queues, "perm": READ_AND_WRITE}
+    topics = {"dataVersion": version, "topicConfigTable": {topic: settings}}
+    groups = {"dataVersion": version, "subscriptionGroupTable": {group: {"groupName": group}}}
+    (directory / "topics.json").write_text(json.dumps(topics))
+    (directory / "subscriptionGroup.json").write_text(json.dumps(groups))
+
+
+def _write_properties(path: Path, properties: dict[str, object]) -> None:
+    path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+
+
+def _broker_port(taken: set[int]) -> int:
+    """A port whose neighbours are free too: a broker also takes the one 2 below and the one above."""
+    while True:
+        [port] = free_ports(1)
+        wanted = {port - 2, port, port + 1}
+        if port > 1_026 and not wanted & taken and not any(_listens(each) for each in wanted):
+            return port
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
