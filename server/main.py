@@ -19,7 +19,7 @@ from server.administration import Administration, BrokerFacts
 from server.banner import banner
 from server.clients import ClientRegistry
 from server.delivery import Delivery, InFlightTable, StateWriter
-from server.front import make_front
+from server.front import Methods, make_front
 from server.group_commit import GroupCommit
 from server.health import HealthState
 from server.http import HttpEndpoint
@@ -128,35 +128,22 @@ class Broker:
     ) -> None:
         self._settings = settings
         self._store = store
-        self._health = health
         self._clock = SystemClock()
         self._metrics = ServerMetrics(registry)
-        network, limits = settings.network, settings.for_wire()
-        loop = asyncio.get_running_loop()
-
-        clients = self._clients = ClientRegistry(self._clock)
-        directory = Directory(
-            store.topics,
-            store.groups,
-            AutoCreation(
-                topics=settings.topics.auto_create,
-                groups=settings.groups.auto_create,
-                topic_queues=settings.topics.default_queues,
-            ),
-        )
-        state_writer = StateWriter(store.state_engine, self._after_pass)
-        delivery = self._delivery = Delivery(
+        self._clients = ClientRegistry(self._clock)
+        self._state_writer = StateWriter(store.state_engine, self._after_pass)
+        self._delivery = Delivery(
             settings.for_delivery(),
             source=store.messages,
             offsets=store.offsets,
             inflight=InFlightTable(store.state_engine),
-            writer=state_writer,
+            writer=self._state_writer,
             clock=self._clock,
-            timers=loop,
+            timers=asyncio.get_running_loop(),
             after_pass=self._after_pass,
-            is_client_alive=clients.is_alive,
+            is_client_alive=self._clients.is_alive,
         )
-        self._state_writer = state_writer
+        self._clients.on_lost(self._delivery.client_lost)
         self._commit = GroupCommit(
             store.messages,
             durability=settings.store.durability,
@@ -165,52 +152,55 @@ class Broker:
             clock=self._clock,
             executor=executor,
             after_pass=self._after_pass,
-            messages_arrived=delivery.messages_arrived,
+            messages_arrived=self._delivery.messages_arrived,
             poisoned=lambda error: health.poisoned(str(error)),
             queues_flushed=self._remember_flushed,
             metrics=self._metrics,
         )
-        clients.on_lost(delivery.client_lost)
+        self._front = make_front(settings.network.front, self._methods(), limits=settings.for_front())
+        self._metrics.watch_delivery(self._delivery)
+        self._metrics.watch_clients(self._clients)
+        self._metrics.watch_engines(store.queue_engine, store.state_engine)
 
-        edge = Edge(clients)
-        route = RouteService(
-            edge,
-            clients,
-            directory,
-            BrokerIdentity(
-                name=settings.broker.name,
-                listen=Address.parse(network.listen),
-                advertise=Address.parse(network.advertise) if network.advertise else None,
+    def _methods(self) -> Methods:
+        """The messaging service: its five parts over this broker's components."""
+        settings, limits = self._settings, self._settings.for_wire()
+        network = settings.network
+        edge = Edge(self._clients)
+        directory = Directory(
+            self._store.topics,
+            self._store.groups,
+            AutoCreation(
+                topics=settings.topics.auto_create,
+                groups=settings.groups.auto_create,
+                topic_queues=settings.topics.default_queues,
             ),
         )
-        telemetry = TelemetryService(edge, clients, directory, limits, subscribed=self._start_groups)
+        identity = BrokerIdentity(
+            name=settings.broker.name,
+            listen=Address.parse(network.listen),
+            advertise=Address.parse(network.advertise) if network.advertise else None,
+        )
         messages = MessageService(
             edge,
             directory=directory,
-            clients=clients,
+            clients=self._clients,
             commit=self._commit,
-            delivery=delivery,
-            state_writer=state_writer,
+            delivery=self._delivery,
+            state_writer=self._state_writer,
             limits=limits,
             store_host=host_from_text(network.advertise or network.listen),
             clock=self._clock,
             metrics=self._metrics,
         )
-        self._directory = directory
-        self._front = make_front(
-            network.front,
-            messaging_methods(
-                messages.methods(),
-                telemetry.methods(),
-                route.methods(),
-                SessionService(edge, clients).methods(),
-                UnsupportedService(edge).methods(),
-            ),
-            limits=settings.for_front(),
+        telemetry = TelemetryService(edge, self._clients, directory, limits, subscribed=self._start_groups)
+        return messaging_methods(
+            messages.methods(),
+            telemetry.methods(),
+            RouteService(edge, self._clients, directory, identity).methods(),
+            SessionService(edge, self._clients).methods(),
+            UnsupportedService(edge).methods(),
         )
-        self._metrics.watch_delivery(delivery)
-        self._metrics.watch_clients(clients)
-        self._metrics.watch_engines(store.queue_engine, store.state_engine)
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[dict[str, str]]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import IntEnum
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
+from cli.exit import Exit, end
 from kv import EngineCorrupt, KvError
 from store.disk import PosixDisk
 from store.errors import BrokerError, StoreDamaged
@@ -23,14 +23,6 @@ Source = Annotated[
     typer.Option("--source", help="Where to read the queues. Default: what a broker would read.", show_default=False),
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
-
-
-class Exit(IntEnum):
-    """Exit codes of every command."""
-
-    FINE = 0
-    FINDING = 1
-    COULD_NOT_RUN = 2
 
 
 @contextmanager
@@ -51,12 +43,6 @@ def opened(store: Path) -> Iterator[OfflineStore]:
         end(Exit.COULD_NOT_RUN, _line(store, str(error)))
     except OSError as error:
         end(Exit.COULD_NOT_RUN, _line(store, f"{error.filename or store}: {error.strerror or error}"))
-
-
-def end(code: Exit, line: str) -> NoReturn:
-    """Leave the command with a line on stderr."""
-    typer.echo(line, err=True)
-    raise typer.Exit(code)
 
 
 def _line(store: Path, text: str) -> str:

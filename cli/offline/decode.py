@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from cli.offline.arguments import Exit, Json, Store, end, opened
+from cli.exit import Exit, end
+from cli.offline.arguments import Json, Store, opened
 from cli.offline.record_text import json_line, record_fields, record_lines
 from store.offline import OfflineStore
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
