@@ -144,6 +144,7 @@ class Broker:
             is_client_alive=self._clients.is_alive,
         )
         self._clients.on_lost(self._delivery.client_lost)
+        self._clients.on_lost(self._delivery.end_waiting)
         self._commit = GroupCommit(
             store.messages,
             durability=settings.store.durability,
@@ -193,10 +194,10 @@ class Broker:
             clock=self._clock,
             metrics=self._metrics,
         )
-        telemetry = TelemetryService(edge, self._clients, directory, limits, subscribed=self._start_groups)
+        self._telemetry = TelemetryService(edge, self._clients, directory, limits, subscribed=self._start_groups)
         return messaging_methods(
             messages.methods(),
-            telemetry.methods(),
+            self._telemetry.methods(),
             RouteService(edge, self._clients, directory, identity).methods(),
             SessionService(edge, self._clients).methods(),
             UnsupportedService(edge).methods(),
@@ -215,9 +216,17 @@ class Broker:
         finally:
             housekeeping.cancel()
             await admin.stop(grace_s=0.5)
-            await self._front.stop(network.stop_grace_ms / 1000)
+            await self._stop_front(network.stop_grace_ms / 1000)
             await self._commit.drain()
             self._state_writer.write_now()
+
+    async def _stop_front(self, grace_s: float) -> None:
+        """Take no more calls, and end those that would wait for something to happen."""
+        stopping = asyncio.get_running_loop().create_task(self._front.stop(grace_s))
+        await asyncio.sleep(0)
+        self._delivery.end_waiting()
+        self._telemetry.end_streams()
+        await stopping
 
     def _administration(self) -> Administration:
         settings = self._settings

@@ -30,7 +30,7 @@ from server.delivery.model import (
     WaitingPoll,
 )
 from server.delivery.receipt_handle import ReceiptHandle
-from server.delivery.registry import Leases, Subscriptions
+from server.delivery.registry import Leases, Subscriptions, WaitingPolls
 from server.delivery.state_writer import AfterPass, StateWriter
 from server.delivery.subscription import QueueProgress, Subscription
 from server.errors import InvalidReceiptHandle
@@ -76,7 +76,7 @@ class Delivery:
         self._expiry = ExpiryQueue()
         self._expiry_timer: Timer | None = None
         self._expiry_timer_at_ms = 0
-        self._waiting = 0
+        self._waiting = WaitingPolls()
         # unique over restarts: above what any row holds, and no clock runs a million deliveries per millisecond
         self._delivery_id = clock.wall_ms() * 1_000_000
         self.redeliveries = 0
@@ -86,7 +86,7 @@ class Delivery:
 
     @property
     def waiting_polls(self) -> int:
-        return self._waiting
+        return len(self._waiting)
 
     @property
     def inflight_count(self) -> int:
@@ -156,31 +156,29 @@ class Delivery:
         if polling_s <= 0 and not subscription.candidates:
             received((), None)
             return None
-        if self._waiting >= self._settings.waiting_polls_max:
-            raise Busy(f"{self._waiting} receives are waiting already")
-        poll = WaitingPoll(request, received)
-        poll.timer = self._timers.call_later(max(polling_s, 0.0), lambda: self._poll_timed_out(subscription, poll))
-        subscription.waiting.append(poll)
-        self._waiting += 1
+        if len(self._waiting) >= self._settings.waiting_polls_max:
+            raise Busy(f"{len(self._waiting)} receives are waiting already")
+        poll = WaitingPoll(subscription, request, received)
+        poll.timer = self._timers.call_later(max(polling_s, 0.0), lambda: self._end_empty(poll))
+        self._waiting.add(poll)
         if subscription.candidates:
             self._after_pass(lambda: self._serve(subscription))
         return poll
 
-    def cancel(self, request: ReceiveRequest, poll: WaitingPoll) -> None:
-        """The client of a waiting receive is gone."""
-        subscription = self._subscriptions.find(request.group, request.topic)
-        if not poll.done and subscription is not None:
-            self._end_poll(subscription, poll)
-
-    def _poll_timed_out(self, subscription: Subscription, poll: WaitingPoll) -> None:
+    def cancel(self, poll: WaitingPoll) -> None:
+        """The receive is gone, nobody waits for its end."""
         if not poll.done:
-            self._end_poll(subscription, poll)
-            poll.received((), None)
+            self._waiting.remove(poll)
 
-    def _end_poll(self, subscription: Subscription, poll: WaitingPoll) -> None:
-        poll.finish()
-        subscription.waiting.remove(poll)
-        self._waiting -= 1
+    def end_waiting(self, client_id: str | None = None) -> None:
+        """Answer the waiting receives of a client that says goodbye, or all of them: the broker stops."""
+        for poll in tuple(self._waiting) if client_id is None else self._waiting.of_client(client_id):
+            self._end_empty(poll)
+
+    def _end_empty(self, poll: WaitingPoll) -> None:
+        if not poll.done:
+            self._waiting.remove(poll)
+            poll.received((), None)
 
     def _serve(self, subscription: Subscription) -> None:
         """Give what the candidates hold to the waiting receives, oldest first."""
@@ -188,16 +186,16 @@ class Delivery:
         for _ in range(len(waiting)):
             if not waiting or not subscription.candidates:
                 return
-            poll = waiting[0]
+            poll = next(iter(waiting))
             try:
                 delivered = self._take(subscription, poll.request)
             except Exception as error:  # noqa: BLE001 - the receive ends with it; the others go on
-                self._end_poll(subscription, poll)
+                self._waiting.remove(poll)
                 poll.received((), error)
                 continue
             if not delivered:
                 break
-            self._end_poll(subscription, poll)
+            self._waiting.remove(poll)
             self._hand_over(delivered, poll.received)
         if waiting and subscription.candidates:
             self._after_pass(lambda: self._serve(subscription))
@@ -446,8 +444,7 @@ class Delivery:
 
     def _drop(self, subscription: Subscription) -> None:
         for poll in tuple(subscription.waiting):
-            self._end_poll(subscription, poll)
-            poll.received((), None)
+            self._end_empty(poll)
         for progress in subscription.queues.values():
             for offset, row in progress.inflight.items():
                 self._leases.discard(row.client_id, subscription, progress.queue.number, offset)

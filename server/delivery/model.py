@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from server.delivery.filters import TagFilter
 from store.consumequeue.protocol import ConsumeQueueEntry
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from store.record import StoredMessage
+
+if TYPE_CHECKING:
+    from server.delivery.subscription import Subscription
 
 
 class NewGroupStart(Enum):
@@ -84,9 +87,10 @@ class Timers(Protocol):
 class WaitingPoll:
     """A receive that found nothing and waits."""
 
-    __slots__ = ("done", "received", "request", "timer")
+    __slots__ = ("done", "received", "request", "subscription", "timer")
 
-    def __init__(self, request: ReceiveRequest, received: Received) -> None:
+    def __init__(self, subscription: Subscription, request: ReceiveRequest, received: Received) -> None:
+        self.subscription = subscription
         self.request = request
         self.received = received
         self.done = False

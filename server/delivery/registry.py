@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from server.delivery.model import WaitingPoll
 from server.delivery.subscription import Subscription
 from store.offsets import QueueOffset
 
@@ -41,6 +42,38 @@ class Subscriptions:
         of_topic.remove(subscription)
         if not of_topic:
             del self._by_topic[subscription.topic]
+
+
+class WaitingPolls:
+    """The receives that wait, by the client that made them."""
+
+    def __init__(self) -> None:
+        self._by_client: dict[str, dict[WaitingPoll, None]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[WaitingPoll]:
+        return iter([poll for polls in self._by_client.values() for poll in polls])
+
+    def of_client(self, client_id: str) -> Sequence[WaitingPoll]:
+        return tuple(self._by_client.get(client_id, ()))
+
+    def add(self, poll: WaitingPoll) -> None:
+        poll.subscription.waiting[poll] = None
+        self._by_client.setdefault(poll.request.client_id, {})[poll] = None
+        self._count += 1
+
+    def remove(self, poll: WaitingPoll) -> None:
+        """The poll is over: its timer will not fire any more."""
+        poll.finish()
+        del poll.subscription.waiting[poll]
+        of_client = self._by_client[poll.request.client_id]
+        del of_client[poll]
+        if not of_client:
+            del self._by_client[poll.request.client_id]
+        self._count -= 1
 
 
 class Leases:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Iterator
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
@@ -72,7 +72,8 @@ class Subscription:
         self.queues: dict[int, QueueProgress] = {}
         self.candidates: dict[int, None] = {}
         """Queues that may have something to hand out, least recently served first."""
-        self.waiting: deque[WaitingPoll] = deque()
+        self.waiting: OrderedDict[WaitingPoll, None] = OrderedDict()
+        """Receives that found nothing, oldest first."""
         self.last_used_s = 0.0
 
     def mark(self, number: int) -> None:

@@ -151,7 +151,7 @@ class MessageService:
 
         poll = self._delivery.receive(wanted, terms.polling_ms / 1000, received)
         if poll is not None:
-            call.on_close(lambda: self._delivery.cancel(wanted, poll))
+            call.on_close(lambda: self._delivery.cancel(poll))
 
     def _answer_receive(self, call: Call, topic: str, messages: Sequence[Delivered], error: Exception | None) -> None:
         if error is not None:

@@ -75,6 +75,11 @@ class TelemetryService:
     def open_streams(self) -> int:
         return len(self._streams)
 
+    def end_streams(self) -> None:
+        """End all streams in good order: the broker stops."""
+        for call in tuple(self._streams):
+            self._end(call, GrpcStatus.OK)
+
     def push(self, client_id: str, command: service.TelemetryCommand) -> bool:
         """Send the client a command; False when no stream of it is open, so that another client can be asked."""
         stream = self._clients.push_stream(client_id)

@@ -106,6 +106,16 @@ def test_each_message_wakes_one_of_many_waiting_receives() -> None:
     assert bench.delivery.waiting_polls == 2
 
 
+def test_receives_of_a_client_that_says_goodbye_end_at_once_and_others_go_on() -> None:
+    bench = DeliveryBench()
+    leaving, staying = bench.receive(polling_s=20, client="a"), bench.receive(polling_s=20, client="b")
+    bench.delivery.end_waiting("a")
+    assert (leaving.ended, staying.ended) == (True, False)
+    bench.delivery.end_waiting()
+    assert staying.ended
+    assert bench.delivery.waiting_polls == 0
+
+
 def test_too_many_waiting_receives_are_refused() -> None:
     """rmq#3277: waiting work must be bounded."""
     bench = DeliveryBench(settings=DeliverySettings(waiting_polls_max=2))
