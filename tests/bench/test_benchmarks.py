@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +151,9 @@ def test_measuring_counts_wall_and_cpu_time() -> None:
     assert sample.done == 200_000
     assert sample.wall_s > 0
     assert sample.cpu_s > 0
+
+
+def test_the_page_lists_every_benchmark_with_its_question() -> None:
+    page = (PROJECT / "docs" / "benchmarks.md").read_text()
+    listed = re.findall(r"^\| `([a-z_]+)` \| (.+?\?) \| ", page, flags=re.MULTILINE)
+    assert listed == [(name, import_module(f"bench.{name}").QUESTION) for name in BENCHMARKS]
