@@ -14,5 +14,5 @@ def banner(*, listen: str, admin: str, http: str, store: str) -> str:
 Send and receive in three lines of Python (pip install rocketmq-python-client):
   import rocketmq as mq; at = mq.ClientConfiguration("{listen}", mq.Credentials())
   p = mq.Producer(at); p.startup(); m = mq.Message(); m.topic, m.body = "demo", b"hello"; print(p.send(m))
-  c = mq.SimpleConsumer(at, "readers", {{"demo": mq.FilterExpression()}}); c.startup(); print(c.receive(32, 15))
+  c = mq.SimpleConsumer(at, "me", {{"demo": mq.FilterExpression()}}); c.startup(); print(c.receive(32, 15)[0].body)
 """
