@@ -13,19 +13,21 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Protocol
 
 from bench.harness import CannotRun, Case, Options, Sample, Scale, alternate
-from bench.peers import jars
+from bench.peers import load as load_generator
+from bench.peers import rocketmq as rocketmq_server
 from bench.peers.load import LoadFailed, LoadGenerator
+from bench.peers.maven import class_path
+from bench.peers.quarry import Quarry
 from bench.peers.rocketmq import RocketMQ
 from store.settings import Durability
-from tests.e2e.broker import Broker, environment_of
 
 QUESTION: Final = (
     "What does the official Java client get from Quarry, as a multiple of what it gets from RocketMQ 5.5.0?"
@@ -33,6 +35,7 @@ QUESTION: Final = (
 TOPIC: Final = "bench-orders"
 GROUP: Final = "bench-billing"
 QUEUES: Final = 8
+"""Quarry's default for a topic that a client asks for."""
 SERVE_TIMEOUT_S: Final = 60.0
 PROBE_INTERVAL_S: Final = 0.5
 
@@ -67,18 +70,20 @@ SIZES: Final = {
 }
 
 
-class Server(NamedTuple):
+class Server(Protocol):
     """A running server under load."""
 
     endpoint: str
-    pid: int
+
+    @property
+    def pid(self) -> int: ...
 
 
 def run(options: Options) -> list[Case]:
     if options.scale is not Scale.FULL and not options.named:
         raise CannotRun("RocketMQ takes minutes; `python -m bench clients` asks for it by name")
-    jars.load_generator()
-    jars.rocketmq_server()
+    for project in (load_generator.PROJECT, rocketmq_server.PROJECT):
+        class_path(project)  # before anything is started
     sizes = SIZES[options.scale]
     return [case for durability in Durability for case in _cases(options, sizes, durability)]
 
@@ -87,10 +92,12 @@ def _cases(options: Options, sizes: Sizes, durability: Durability) -> list[Case]
     scratch = options.scratch / durability.value
     scratch.mkdir()
     with (
-        _quarry(scratch, durability) as quarry,
+        closing(Quarry(scratch / "quarry", durability)) as quarry,
+        closing(RocketMQ(scratch / "rocketmq", durability, topic=TOPIC, queues=QUEUES, group=GROUP)) as rocketmq,
         closing(LoadGenerator(scratch / "load")) as load,
-        _rocketmq(scratch, durability) as rocketmq,
     ):
+        quarry.start()
+        rocketmq.start()
         rig = _Rig(load, sizes, options.seed)
         for server in (quarry, rocketmq):
             rig.wait_until_served(server)
@@ -174,19 +181,3 @@ def _cpu_s(pid: int) -> float:
     """CPU time the process has taken so far, all threads, in the kernel's clock ticks of 10 ms."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-@contextmanager
-def _quarry(scratch: Path, durability: Durability) -> Iterator[Server]:
-    settings = environment_of({"store.durability": durability.value, "topics.default_queues": QUEUES})
-    broker = Broker(scratch / "quarry", logs=scratch / "quarry-logs", environment=settings)
-    with closing(broker):
-        broker.start()
-        yield Server(broker.endpoint, broker.pid)
-
-
-@contextmanager
-def _rocketmq(scratch: Path, durability: Durability) -> Iterator[Server]:
-    with closing(RocketMQ(scratch / "rocketmq", durability, topic=TOPIC, queues=QUEUES, group=GROUP)) as rocketmq:
-        rocketmq.start()
-        yield Server(rocketmq.endpoint, rocketmq.pid)

@@ -8,8 +8,9 @@ import subprocess
 from pathlib import Path
 from typing import Any, Final
 
-from bench.peers.jars import load_generator
+from bench.peers.maven import class_path
 
+PROJECT: Final = Path(__file__).parent / "load-generator"
 ANSWER_TIMEOUT_S: Final = 120.0
 """Far above the length of any command, which ends by itself."""
 
@@ -23,12 +24,12 @@ class LoadGenerator:
 
     def __init__(self, home: Path) -> None:
         home.mkdir()
-        class_path = load_generator()
         options = ["-Xms512m", "-Xmx1g", "-XX:+UseG1GC", f"-Duser.home={home}", "-Drocketmq.log.level=ERROR"]
+        options += ["-cp", class_path(PROJECT)]
         self._errors = home / "errors.txt"
         with self._errors.open("w") as errors:
             self._process = subprocess.Popen(
-                ["java", *options, "-cp", class_path, "quarry.bench.LoadGenerator"],
+                ["java", *options, "quarry.bench.LoadGenerator"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

@@ -10,10 +10,11 @@ import time
 from pathlib import Path
 from typing import Final
 
-from bench.peers.jars import rocketmq_server
+from bench.peers.maven import class_path
+from cli.demo import free_ports
 from store.settings import Durability
-from tests.e2e.broker import free_ports
 
+PROJECT: Final = Path(__file__).parent / "rocketmq-server"
 START_TIMEOUT_S: Final = 60.0
 FLUSH_DISK_TYPE: Final = {Durability.SYNC: "SYNC_FLUSH", Durability.ASYNC: "ASYNC_FLUSH"}
 """RocketMQ's names for: answered when on disk; answered at once and flushed every 500 ms."""
@@ -36,7 +37,7 @@ class RocketMQ:
     def __init__(self, directory: Path, durability: Durability, *, topic: str, queues: int, group: str) -> None:
         directory.mkdir()
         self._directory = directory
-        self._class_path = rocketmq_server()
+        self._class_path = class_path(PROJECT)
         front, remoting, names = free_ports(3)
         self.endpoint = f"127.0.0.1:{front}"
         self._front, self._names = front, names
@@ -96,12 +97,12 @@ class RocketMQ:
 
     def _launch(self, main: str, *arguments: object, heap: str) -> None:
         home = self._directory
-        class_path = f"{home}/conf:{self._class_path}"
         options = [*JVM, f"-Xms{heap}", f"-Xmx{heap}", f"-Duser.home={home}"]
+        options += ["-cp", f"{home}/conf:{self._class_path}"]
         with (home / f"{main.rpartition('.')[2]}.out").open("wb") as output:
             process = subprocess.Popen(
                 # logs go below user.home; the heap is all there from the start, as its scripts do it
-                ["java", *options, "-cp", class_path, main, *map(str, arguments)],
+                ["java", *options, main, *map(str, arguments)],
                 env={**os.environ, "ROCKETMQ_HOME": str(home), "NAMESRV_ADDR": f"127.0.0.1:{self._names}"},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
