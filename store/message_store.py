@@ -26,6 +26,7 @@ from store.dispatch import (
     LIGHT_QUEUE_NUMBER,
     LIGHT_QUEUE_OFFSETS,
     LIGHT_QUEUE_PREFIX,
+    TRANSACTION_MASK,
     is_queued,
     may_name_light_queues,
 )
@@ -33,7 +34,7 @@ from store.errors import DiskRefused, MessageTooLarge, StoreDamaged
 from store.message import Appended, DispatchRequest, Message
 from store.numbering import NextOffsets
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
-from store.record import StoredMessage, encode_properties, encode_record, record_size, tags_code
+from store.record import StoredMessage, encode_properties, encode_record, tags_code
 from store.settings import StoreSettings
 
 
@@ -82,9 +83,6 @@ class MessageStore:
         StorePoisoned after a failed write or flush. After an error the log's end and all offsets are as before.
         """
         writer = self._writer
-        place, add = writer.place, writer.add
-        record_crc = self._settings.record_crc
-        size_max = self._settings.record_size_max
         # store times never go back, so that a queue can be searched by time
         now_ms = max(self._clock.wall_ms(), self._last_store_timestamp_ms)
         next_offset = self._next_offsets.get
@@ -93,47 +91,27 @@ class MessageStore:
         requests: list[DispatchRequest] = []
         try:
             for message in messages:
-                properties = message.properties
+                topic, number, properties, system_flag = message[0], message[1], message[3], message[8]
                 light_queues: tuple[tuple[str, QueueOffset], ...] = ()
                 if LIGHT_QUEUE_NAMES in properties:
                     properties, light_queues = self._number_light_queues(message, assigned)
-                queue = QueueId(message.topic, message.queue_number)
+                queue = QueueId(topic, number)
                 offset = assigned.get(queue)
                 if offset is None:
                     offset = next_offset(queue)
-                queued = is_queued(message.system_flag)
                 raw_properties = encode_properties(properties)
-                size = record_size(message, raw_properties, crc_property=record_crc)
-                if size > size_max:
-                    raise MessageTooLarge(f"record of {size} bytes for topic {message.topic}; at most {size_max}")
-                at = place(size)
-                add(
-                    encode_record(
-                        message,
-                        queue_offset=offset if queued else QueueOffset(0),
-                        physical_offset=at,
-                        store_timestamp_ms=now_ms,
-                        raw_properties=raw_properties,
-                        crc_property=record_crc,
-                    )
-                )
-                results.append(Appended(offset, at, size, now_ms))
-                if queued:
+                if not system_flag & TRANSACTION_MASK or is_queued(system_flag):
+                    at, size = self._add(message, offset, now_ms, raw_properties)
                     assigned[queue] = QueueOffset(offset + 1)
-                requests.append(
-                    DispatchRequest(
-                        message.topic,
-                        message.queue_number,
-                        offset,
-                        at,
-                        size,
-                        tags_code(message.topic, properties, now_ms),
-                        now_ms,
-                        message.system_flag,
-                        properties,
-                        light_queues,
+                    code = tags_code(topic, properties, now_ms)
+                    requests.append(
+                        DispatchRequest(
+                            topic, number, offset, at, size, code, now_ms, system_flag, properties, light_queues
+                        )
                     )
-                )
+                else:
+                    at, size = self._add(message, QueueOffset(0), now_ms, raw_properties)
+                results.append(Appended(offset, at, size, now_ms))
             writer.commit()
         except OSError as cause:
             writer.discard()
@@ -145,6 +123,36 @@ class MessageStore:
         self._next_offsets.advance(assigned)
         self._undispatched.extend(requests)
         return results
+
+    def _add(
+        self, message: Message, offset: QueueOffset, now_ms: int, raw_properties: bytes
+    ) -> tuple[PhysicalOffset, int]:
+        """Encode the record for the place where it fits, and buffer it there. Returns its place and size."""
+        writer = self._writer
+        at = writer.next
+        record = self._encode(message, offset, at, now_ms, raw_properties)
+        size = len(record)
+        if size > self._settings.record_size_max:
+            raise MessageTooLarge(
+                f"record of {size} bytes for topic {message.topic}; at most {self._settings.record_size_max}"
+            )
+        if size > writer.room:
+            at = writer.place(size)
+            record = self._encode(message, offset, at, now_ms, raw_properties)
+        writer.add(record)
+        return at, size
+
+    def _encode(
+        self, message: Message, offset: QueueOffset, at: PhysicalOffset, now_ms: int, raw_properties: bytes
+    ) -> bytes:
+        return encode_record(
+            message,
+            queue_offset=offset,
+            physical_offset=at,
+            store_timestamp_ms=now_ms,
+            raw_properties=raw_properties,
+            crc_property=self._settings.record_crc,
+        )
 
     def _number_light_queues(
         self, message: Message, assigned: dict[QueueId, QueueOffset]
@@ -185,16 +193,15 @@ class MessageStore:
             return requests
         last = requests[-1]
         end = PhysicalOffset(last.physical_offset + last.size)
-        queued = [request for request in requests if is_queued(request.system_flag)]
         try:
-            self._queues.put(queued, end)
+            self._queues.put(requests, end)
         except BaseException:
             undispatched.extendleft(reversed(requests))
             raise
         self._dispatched_up_to = end
         if self._next_offsets.is_full:
             self._next_offsets.rotate(_queues_of(undispatched))
-        return queued
+        return requests
 
     def flush_entries(self) -> None:
         """The long part of `flush_queues`, which may run beside dispatch."""

@@ -17,7 +17,8 @@ PREFAULT_BYTES: Final = 1024 * 1024
 
 
 class CommitLogWriter:
-    """Puts records at the end of the log: `place` and `add` each of them, then `commit` or `discard` all.
+    """Puts records at the end of the log: `add` each of them, then `commit` or `discard` all. A record holds its own
+    offset, so ask for its place before: `next` while it fits into `room`, else `place`.
 
     Nothing reaches the log before `commit`, which writes once per segment touched and then publishes the new
     `end`. Not thread-safe, but `end` may be read from any thread.
@@ -48,7 +49,6 @@ class CommitLogWriter:
             raise OffsetOutOfRange(f"the log cannot end at {end}: its files end at {segments.end_of_files}")
         self._end = end
         self._next = end  # where the next record goes
-        self._placed = 0  # the size that was asked for last
         self._start = end  # where `_buffer` goes
         self._buffer: list[bytes] = []
         self._filled: list[tuple[SegmentFile, int, list[bytes]]] = []  # what goes to segments already left
@@ -62,8 +62,18 @@ class CommitLogWriter:
         """The first offset behind the last committed record. Everything below may be read."""
         return self._end
 
+    @property
+    def next(self) -> PhysicalOffset:
+        """Where the next record will lie, if it has at most `room` bytes; else ask `place`."""
+        return self._next
+
+    @property
+    def room(self) -> int:
+        """Bytes that the next record may have in the segment being filled; a blank fits behind it then."""
+        return self._limit - self._next - BLANK_SIZE
+
     def place(self, size: int) -> PhysicalOffset:
-        """Where a record of `size` bytes will lie; `add` must follow.
+        """Where a record of `size` bytes will lie.
 
         Moves on to the next segment when the record and a blank behind it do not fit any more. Raises
         MessageTooLarge when no segment could hold it, StorePoisoned after a failed write or flush, OSError when
@@ -73,16 +83,15 @@ class CommitLogWriter:
             self.poison.check()
         if size + BLANK_SIZE > self._limit - self._next:
             self._roll(size)
-        self._placed = size
         return self._next
 
     def add(self, record: bytes) -> None:
-        """Buffer the record at the place given last. Raises ValueError when its size is another."""
-        if len(record) != self._placed:
-            raise ValueError(f"place was asked for {self._placed} bytes, the record has {len(record)}")
-        self._placed = 0
+        """Buffer the record at `next`. Raises ValueError when it has no room there."""
+        end = self._next + len(record)
+        if end + BLANK_SIZE > self._limit:
+            raise ValueError(f"a record of {len(record)} bytes where {self.room} fit")
         self._buffer.append(record)
-        self._next = PhysicalOffset(self._next + len(record))
+        self._next = PhysicalOffset(end)
 
     def commit(self) -> PhysicalOffset:
         """Copy everything buffered into the mapped segments and publish the new end, which is returned.
@@ -113,7 +122,6 @@ class CommitLogWriter:
         self._filled.clear()
         self._segment, self._base, self._limit = self._published
         self._start = self._next = self._end
-        self._placed = 0
         self._rolled = False
 
     def close(self) -> None:

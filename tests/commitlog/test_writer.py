@@ -92,15 +92,16 @@ def test_the_largest_record_leaves_eight_bytes_and_one_more_is_refused() -> None
     assert sorted(records_in(segments)) == [0, SEGMENT]
 
 
-def test_add_refuses_a_record_of_another_size_than_placed() -> None:
+def test_add_refuses_a_record_that_has_no_room() -> None:
     writer = new_writer(FaultyDisk())
     at = writer.place(200)
-    with pytest.raises(ValueError, match="asked for 200"):
-        writer.add(record(at, 201))
-    writer.add(record(at, 200))
-    with pytest.raises(ValueError, match="asked for 0"):
-        writer.add(record(at, 200))
-    assert writer.commit() == 200
+    assert (writer.next, writer.room) == (at, SEGMENT - 8)
+    writer.add(record(at, SEGMENT - 300))
+    with pytest.raises(ValueError, match="293 bytes where 292 fit"):
+        writer.add(record(writer.next, 293))
+    writer.add(record(writer.next, 292))
+    assert writer.room == 0
+    assert writer.commit() == SEGMENT - 8
 
 
 def test_discard_takes_back_everything_since_the_last_commit() -> None:
