@@ -1,7 +1,7 @@
 """Sends of one loop pass in one append, sends of one flush behind one fdatasync.
 
     pass end     all sends that came in during the pass are appended together
-    sync         they wait for a flush that began after the append; one fdatasync serves all that wait by then
+    sync         a flush follows; sends that come in while it runs are one round after it, behind the next flush
     async        they go on at once; a flush follows within the flush interval
     dispatch     their consume queue entries are written in one batch, who waits for them is woken, they are answered
 
@@ -111,14 +111,21 @@ class GroupCommit:
 
     def send(self, messages: Sequence[Message], stored: Stored) -> None:
         """Store the messages; `stored` is called once, when they are durable as configured and visible."""
-        if not self._incoming:
-            self._after_pass(self._run_round)
         self._incoming.append(_Send(messages, stored))
+        if len(self._incoming) == 1 and not self._round_follows_flush:
+            self._after_pass(self._run_round)
 
     # -- rounds
 
+    @property
+    def _round_follows_flush(self) -> bool:
+        """Whether what comes in now has to wait for a running flush anyway: appending it together costs less."""
+        return self._flush_task is not None and self._durability is Durability.SYNC
+
     def _run_round(self) -> None:
         sends, self._incoming = self._incoming, []
+        if not sends:
+            return  # a flush that ended in this pass has taken them along
         if self._failure is not None:
             for send in sends:
                 send.stored((), self._failure)
@@ -175,8 +182,10 @@ class GroupCommit:
                 self._metrics.observe_flush(self._clock.monotonic_s() - started_s)
                 if self._durability is Durability.SYNC:
                     self._make_visible(flushed)
+                    self._run_round()
         except Exception as error:  # noqa: BLE001 - final: told to all who wait, readiness goes red
             self._fail(error, [])
+            self._run_round()
         finally:
             self._flush_task = None
 
