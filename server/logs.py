@@ -18,7 +18,7 @@ def configure_logs(log_format: Literal["auto", "json", "console"], level: str) -
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     rendering: list[structlog.typing.Processor] = (
-        [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+        [structlog.processors.format_exc_info, _in_reading_order, structlog.processors.JSONRenderer()]
         if as_json
         else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
     )
@@ -28,3 +28,11 @@ def configure_logs(log_format: Literal["auto", "json", "console"], level: str) -
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
+
+
+def _in_reading_order(
+    _logger: structlog.typing.WrappedLogger, _method: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """When, how bad, what; then the rest."""
+    first = ("timestamp", "level", "event")
+    return {key: event[key] for key in (*first, *(key for key in event if key not in first)) if key in event}

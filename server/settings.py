@@ -80,7 +80,7 @@ class StoreSection(Section):
     )
     segment_size: ByteSize = Field(
         default=ByteSize(SEGMENT_SIZE),
-        description="Size of one commit log file. An existing store must be opened with the size it was made with.",
+        description="Size of one commit log file of a new store. An existing store keeps the size it was made with.",
     )
     durability: Durability = Field(
         default=Durability.SYNC,
