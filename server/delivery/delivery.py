@@ -27,12 +27,11 @@ from server.delivery.model import (
     ReceiveRequest,
     Timer,
     Timers,
-    WaitingPoll,
 )
 from server.delivery.receipt_handle import ReceiptHandle
 from server.delivery.registry import Leases, Subscriptions, WaitingPolls
 from server.delivery.state_writer import AfterPass, StateWriter
-from server.delivery.subscription import QueueProgress, Subscription
+from server.delivery.subscription import QueueProgress, Subscription, WaitingPoll
 from server.errors import InvalidReceiptHandle
 from store.clock import Clock
 from store.errors import Busy

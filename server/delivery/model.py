@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from server.delivery.filters import TagFilter
 from store.consumequeue.protocol import ConsumeQueueEntry
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from store.record import StoredMessage
-
-if TYPE_CHECKING:
-    from server.delivery.subscription import Subscription
 
 
 class NewGroupStart(Enum):
@@ -82,21 +79,3 @@ class Timers(Protocol):
     """The part of an event loop that delivery needs."""
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> Timer: ...
-
-
-class WaitingPoll:
-    """A receive that found nothing and waits."""
-
-    __slots__ = ("done", "received", "request", "subscription", "timer")
-
-    def __init__(self, subscription: Subscription, request: ReceiveRequest, received: Received) -> None:
-        self.subscription = subscription
-        self.request = request
-        self.received = received
-        self.done = False
-        self.timer: Timer | None = None
-
-    def finish(self) -> None:
-        self.done = True
-        if self.timer is not None:
-            self.timer.cancel()

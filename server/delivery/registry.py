@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from server.delivery.model import WaitingPoll
-from server.delivery.subscription import Subscription
+from server.delivery.subscription import Subscription, WaitingPoll
 from store.offsets import QueueOffset
 
 

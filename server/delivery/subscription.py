@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
 
 from server.delivery.inflight import InFlight, subscription_prefix
+from server.delivery.model import Received, ReceiveRequest, Timer
 from store.offsets import QueueId, QueueOffset
-
-if TYPE_CHECKING:
-    from server.delivery.model import WaitingPoll
 
 
 class QueueProgress:
@@ -92,3 +89,21 @@ class Subscription:
     @property
     def is_idle(self) -> bool:
         return not self.waiting and all(not progress.inflight for progress in self.queues.values())
+
+
+class WaitingPoll:
+    """A receive that found nothing and waits."""
+
+    __slots__ = ("done", "received", "request", "subscription", "timer")
+
+    def __init__(self, subscription: Subscription, request: ReceiveRequest, received: Received) -> None:
+        self.subscription = subscription
+        self.request = request
+        self.received = received
+        self.done = False
+        self.timer: Timer | None = None
+
+    def finish(self) -> None:
+        self.done = True
+        if self.timer is not None:
+            self.timer.cancel()
