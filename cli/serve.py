@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from cli.exit import Exit, end
+from cli.progress import is_watched, progress_bar
 from kv import KvError
 from store.errors import BrokerError
 
@@ -55,7 +56,7 @@ def serve(
         section: {key: value for key, value in values.items() if value is not None} for section, values in flags.items()
     }
     try:
-        status = run(load_settings(config, given))
+        status = run(load_settings(config, given), progress_bar if is_watched() else None)
     except (BrokerError, KvError, OSError) as error:
         end(Exit.COULD_NOT_RUN, str(error))
     raise typer.Exit(status)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack
 from importlib.metadata import version
 from typing import Final
 
@@ -41,7 +41,7 @@ from store.clock import SystemClock
 from store.disk import PosixDisk
 from store.offsets import PhysicalOffset
 from store.opening import OpenStore, open_store
-from store.recovery import Progress
+from store.recovery import Progress, ReportProgress
 
 log = structlog.get_logger(__name__)
 
@@ -50,17 +50,23 @@ HOUSEKEEPING_INTERVAL_S: Final = 5.0
 TICK_INTERVAL_S: Final = 0.5
 
 
-def run(settings: BrokerSettings) -> int:
+ShowProgress = Callable[[], AbstractContextManager[ReportProgress]]
+"""Shows the long steps of the opening for as long as it is entered; called on another thread."""
+
+
+def run(settings: BrokerSettings, show_progress: ShowProgress | None = None) -> int:
     """Run a broker until it is told to stop (SIGTERM, SIGINT). Returns the exit status of the process.
+
+    Without `show_progress` the opening's progress is logged.
 
     Raises BrokerError or OSError, whose text is one line, when it cannot start.
     """
     configure_logs(settings.log.format, settings.log.level)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_run(settings))
+        return runner.run(_run(settings, show_progress or _logged_progress))
 
 
-async def _run(settings: BrokerSettings) -> int:
+async def _run(settings: BrokerSettings, show_progress: ShowProgress) -> int:
     """Bring everything up in the order in which it depends on each other, and down in the reverse order."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -77,7 +83,7 @@ async def _run(settings: BrokerSettings) -> int:
         executor = ThreadPoolExecutor(FLUSH_THREADS, thread_name_prefix="flush")
         running.callback(executor.shutdown)
 
-        store = await loop.run_in_executor(executor, _open_store, settings, health)
+        store = await loop.run_in_executor(executor, _open_store, settings, health, show_progress)
         broker = Broker(settings, store, registry, health, executor)
         try:
             async with broker.serving() as addresses:
@@ -91,12 +97,29 @@ async def _run(settings: BrokerSettings) -> int:
     return 0
 
 
-def _open_store(settings: BrokerSettings, health: HealthState) -> OpenStore:
-    def report(progress: Progress) -> None:
-        health.recovering(progress.percent)
-        log.info(progress.phase, percent=progress.percent, done_bytes=progress.done_bytes)
+def _open_store(settings: BrokerSettings, health: HealthState, show_progress: ShowProgress) -> OpenStore:
+    with show_progress() as show:
 
-    return open_store(settings.for_store(), disk=PosixDisk(), clock=SystemClock(), report=report)
+        def report(progress: Progress) -> None:
+            health.recovering(progress.percent)
+            show(progress)
+
+        return open_store(settings.for_store(), disk=PosixDisk(), clock=SystemClock(), report=report)
+
+
+@contextlib.contextmanager
+def _logged_progress() -> Iterator[ReportProgress]:
+    """A log line each time a phase is a tenth further."""
+    logged: tuple[str, int] | None = None
+
+    def report(progress: Progress) -> None:
+        nonlocal logged
+        reached = (progress.phase, progress.percent // 10)
+        if reached != logged:
+            logged = reached
+            log.info(progress.phase, percent=progress.percent, done_bytes=progress.done_bytes)
+
+    yield report
 
 
 async def _tick(health: HealthState) -> None:

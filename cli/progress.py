@@ -1,0 +1,38 @@
+"""Progress of long work, for who sits at a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from store.recovery import Progress as StoreProgress
+from store.recovery import ReportProgress
+
+
+@contextmanager
+def progress_bar() -> Iterator[ReportProgress]:
+    """Draws one bar per phase on standard error, and takes them away at the end."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def report(progress: StoreProgress) -> None:
+            if progress.phase not in tasks:
+                tasks[progress.phase] = bars.add_task(progress.phase, total=progress.total_bytes)
+            bars.update(tasks[progress.phase], completed=progress.done_bytes, total=progress.total_bytes)
+
+        yield report
+
+
+def is_watched() -> bool:
+    """Whether somebody looks at standard error."""
+    return sys.stderr.isatty()
