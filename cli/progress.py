@@ -14,7 +14,7 @@ from store.recovery import ReportProgress
 
 
 @contextmanager
-def progress_bar() -> Iterator[ReportProgress]:
+def progress_bar(console: Console | None = None) -> Iterator[ReportProgress]:
     """Draws one bar per phase on standard error, and takes them away at the end."""
     columns = (
         TextColumn("{task.description}"),
@@ -22,7 +22,7 @@ def progress_bar() -> Iterator[ReportProgress]:
         TextColumn("{task.percentage:>3.0f} %"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as bars:
+    with Progress(*columns, console=console or Console(stderr=True), transient=True, redirect_stdout=False) as bars:
         tasks: dict[str, TaskID] = {}
 
         def report(progress: StoreProgress) -> None:

@@ -1,17 +1,18 @@
 from __future__ import annotations
 
-import pytest
+import io
+
+from rich.console import Console
 
 from cli.progress import progress_bar
 from store.recovery import Progress
 
 
-def test_the_bar_names_each_phase_and_keeps_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress_bar() as report:
+def test_the_bar_names_each_phase() -> None:
+    screen = io.StringIO()
+    with progress_bar(Console(file=screen, force_terminal=True)) as report:
         report(Progress("recovering", 10, 40))
         report(Progress("recovering", 20, 40))
         report(Progress("completing", 1, 2))
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert "recovering" in shown.err
-    assert "completing" in shown.err
+    assert "recovering" in screen.getvalue()
+    assert "completing" in screen.getvalue()
