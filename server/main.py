@@ -242,6 +242,7 @@ class Broker:
             await self._stop_front(network.stop_grace_ms / 1000)
             await self._commit.drain()
             self._state_writer.write_now()
+            self._metrics.stop_watching()
 
     async def _stop_front(self, grace_s: float) -> None:
         """Take no more calls, and end those that would wait for something to happen."""

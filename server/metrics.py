@@ -7,13 +7,13 @@ No label names a topic, a queue, a group or a client: what they number must not 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sized
+from threading import Lock
 from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from kv import KvError
 from server.health import HealthState
 
 SEND_BUCKETS_S: Final = [0.000_25 * 2**step for step in range(15)]
@@ -64,6 +64,7 @@ class ServerMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
+        self._watched: list[_Watched] = []
         self._sends = Counter("quarry_sends", "Send requests by how they ended", ["outcome"], registry=registry)
         self._stored = self._sends.labels(outcome="stored")
         self._failed = self._sends.labels(outcome="failed")
@@ -117,16 +118,24 @@ class ServerMetrics:
         self._round_messages.observe(messages)
 
     def watch_delivery(self, delivery: DeliveryFigures) -> None:
-        self._registry.register(_Watched(lambda: _delivery_figures(delivery)))
+        self._watch(lambda: _delivery_figures(delivery))
 
     def watch_clients(self, clients: Sized) -> None:
-        self._registry.register(
-            _Watched(lambda: iter([_gauge("quarry_clients", "Clients that sent their settings", len(clients))]))
-        )
+        self._watch(lambda: iter([_gauge("quarry_clients", "Clients that sent their settings", len(clients))]))
 
     def watch_engines(self, queues: EngineFigures, state: EngineFigures) -> None:
         engines = {"queues": queues, "state": state}
-        self._registry.register(_Watched(lambda: _engine_figures(engines)))
+        self._watch(lambda: _engine_figures(engines))
+
+    def stop_watching(self) -> None:
+        """Let go of what is watched; when it returns no reading is under way. To be called before it is closed."""
+        for watched in self._watched:
+            watched.close()
+
+    def _watch(self, read: Callable[[], Iterator[Metric]]) -> None:
+        watched = _Watched(read)
+        self._watched.append(watched)
+        self._registry.register(watched)
 
 
 def watch_health(registry: CollectorRegistry, health: HealthState) -> None:
@@ -138,10 +147,16 @@ class _Watched(Collector):
     """Figures that something else keeps; read when somebody asks, on the thread of the HTTP port."""
 
     def __init__(self, read: Callable[[], Iterator[Metric]]) -> None:
-        self._read = read
+        self._read: Callable[[], Iterator[Metric]] | None = read  # guarded by _lock
+        self._lock = Lock()
 
     def collect(self) -> Iterator[Metric]:
-        return self._read()
+        with self._lock:
+            return iter([] if self._read is None else list(self._read()))
+
+    def close(self) -> None:
+        with self._lock:
+            self._read = None
 
     def describe(self) -> list[Metric]:
         """Nothing: otherwise registration would collect, from things that are not complete yet."""
@@ -165,12 +180,7 @@ def _engine_figures(engines: Mapping[str, EngineFigures]) -> Iterator[Metric]:
         for figure, meaning in ROCKSDB_FIGURES.items()
     }
     for database, engine in engines.items():
-        try:
-            statistics = engine.statistics()
-        except KvError:
-            # The engine closes before the HTTP port does.
-            continue
-        for name, value in statistics.items():
+        for name, value in engine.statistics().items():
             family, _, figure = name.rpartition(".")
             if figure in gauges:
                 gauges[figure].add_metric([database, family], value)

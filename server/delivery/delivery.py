@@ -79,6 +79,7 @@ class Delivery:
         # unique over restarts: above what any row holds, and no clock runs a million deliveries per millisecond
         self._delivery_id = clock.wall_ms() * 1_000_000
         self.redeliveries = 0
+        self._inflight_count = 0
         self._load()
 
     # -- figures
@@ -89,7 +90,7 @@ class Delivery:
 
     @property
     def inflight_count(self) -> int:
-        return sum(len(progress.inflight) for each in self._subscriptions for progress in each.queues.values())
+        return self._inflight_count
 
     @property
     def subscription_count(self) -> int:
@@ -103,6 +104,7 @@ class Delivery:
             subscription = self._subscriptions.of(group, queue.topic)
             progress = self._progress(subscription, queue.number)
             progress.inflight[offset] = row
+            self._inflight_count += 1
             self._delivery_id = max(self._delivery_id, row.delivery_id)
             if row.lease_until_ms:
                 # its client needs a moment to come back after a restart (rmq#10278)
@@ -276,6 +278,8 @@ class Delivery:
         previous = progress.inflight.get(offset)
         if previous is not None:
             self._leases.discard(previous.client_id, subscription, progress.queue.number, offset)
+        else:
+            self._inflight_count += 1
         attempt = 1 if previous is None else previous.attempt + 1
         row = InFlight(visible_at_ms, self._new_delivery_id(), lease_until_ms, attempt, request.client_id)
         progress.inflight[offset] = row
@@ -341,6 +345,7 @@ class Delivery:
     def _end_delivery(self, subscription: Subscription, progress: QueueProgress, offset: QueueOffset) -> None:
         row = progress.inflight.get(offset)
         if row is not None:
+            self._inflight_count -= 1
             self._leases.discard(row.client_id, subscription, progress.queue.number, offset)
         progress.forget(offset)
         self._inflight.delete(self._writer.batch(), subscription.prefix, progress.queue.number, offset)
@@ -447,6 +452,7 @@ class Delivery:
         for progress in subscription.queues.values():
             for offset, row in progress.inflight.items():
                 self._leases.discard(row.client_id, subscription, progress.queue.number, offset)
+            self._inflight_count -= len(progress.inflight)
             progress.inflight.clear()
         self._subscriptions.remove(subscription)
 

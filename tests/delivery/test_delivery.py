@@ -167,6 +167,22 @@ def test_in_flight_messages_and_positions_survive_a_restart() -> None:
         bench.acknowledge(second)
 
 
+def test_the_figure_of_messages_in_flight_is_right_through_all_that_happens_to_them() -> None:
+    bench = DeliveryBench(queues=1)
+    for number in range(6):
+        bench.send(b"%d" % number)
+    messages = bench.receive(batch=4, invisible_s=10).messages
+    assert bench.delivery.inflight_count == 4
+    bench.acknowledge(messages[0])
+    bench.advance(10)
+    bench.receive(batch=1)
+    assert bench.delivery.inflight_count == 3, "a redelivery is no further message"
+    bench.restart()
+    assert bench.delivery.inflight_count == 3
+    bench.delivery.reset_offset(GROUP, QueueId(TOPIC, 0), QueueOffset(0))
+    assert bench.delivery.inflight_count == 0
+
+
 def test_changing_the_invisible_time_replaces_the_handle() -> None:
     bench = DeliveryBench()
     bench.send(b"m")

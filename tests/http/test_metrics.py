@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from kv import EngineClosed
 from kv.rocks import _FIGURES
 from server.metrics import ROCKSDB_FIGURES, ServerMetrics
 from store.state import open_state_engine
@@ -20,9 +19,9 @@ class Delivery:
     redeliveries = 7
 
 
-class ClosedEngine:
+class NoFigures:
     def statistics(self) -> dict[str, int]:
-        raise EngineClosed("closed")
+        return {}
 
 
 @pytest.fixture
@@ -94,12 +93,14 @@ def test_rocksdb_figures_come_by_database_and_family(
         batch = engine.batch()
         batch.put(engine.family("topics"), b"name", bytes(10_000))
         engine.write(batch)
-        metrics.watch_engines(ClosedEngine(), engine)
+        metrics.watch_engines(NoFigures(), engine)
         assert (value(registry, "quarry_rocksdb_memtable_bytes", database="state", family="topics") or 0) > 10_000
         assert value(registry, "quarry_rocksdb_background_errors", database="state", family="topics") == 0
         assert value(registry, "quarry_rocksdb_memtable_bytes", database="queues", family="default") is None
+        metrics.stop_watching()
     finally:
         engine.close()
+    # rmq#9875: a native engine that is read after it was closed takes the process with it
     assert value(registry, "quarry_rocksdb_memtable_bytes", database="state", family="topics") is None
 
 
