@@ -127,7 +127,7 @@ def _check_resource(topic: definition.Resource) -> None:
 
 
 def _check_endpoints(endpoints: definition.Endpoints) -> None:
-    addresses = endpoints.addresses[:]
+    addresses = endpoints.addresses  # counted before any of them is looked at: there may be millions
     if len(addresses) > ADDRESSES_MAX or any(len(each.host) > HOST_SIZE_MAX for each in addresses):
         raise Refused(
             definition.ILLEGAL_ACCESS_POINT,

@@ -8,6 +8,13 @@ from typing import Final
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 60 * MINUTE_MS
 
+ENTRIES_MAX: Final = 4_096
+"""Messages or acknowledgements of one request, topics of one client's settings.
+
+Libraries send one to 32. Reading each costs microseconds of the loop's time, and a request of 16 MiB has room for
+eight million empty ones: counting comes before reading.
+"""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WireLimits:

@@ -18,6 +18,9 @@ from store.metadata import Backoff, CustomizedBackoff, ExponentialBackoff, Group
 REQUEST_TIMEOUT_DEFAULT_MS: Final = 3_000
 """Every client library's own default."""
 
+AGENT_TEXT_MAX: Final = 255
+"""Characters kept of what a client says about itself: it stays in memory as long as the client is known."""
+
 PRODUCER_ATTEMPTS: Final = 3
 # libraries throw at a producer without an exponential policy
 PRODUCER_BACKOFF: Final = ExponentialBackoff(initial_ms=10, max_ms=1_000, multiplier=2.0)
@@ -49,8 +52,8 @@ def client_settings(settings: definition.Settings) -> ClientSettings:
         group=group,
         request_timeout_ms=to_ms(settings.request_timeout) if has_timeout else REQUEST_TIMEOUT_DEFAULT_MS,
         language=_language_name(agent.language),
-        version=agent.version,
-        hostname=agent.hostname,
+        version=agent.version[:AGENT_TEXT_MAX],
+        hostname=agent.hostname[:AGENT_TEXT_MAX],
     )
 
 

@@ -6,13 +6,13 @@ The order of the checks is the protocol's: the first rule broken decides the cod
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.wire.limits import WireLimits
+from server.wire.limits import ENTRIES_MAX, WireLimits
 from server.wire.message_types import derive_message_type
 from server.wire.reserved import RESERVED_PREFIX, RESERVED_PROPERTIES
 from server.wire.status import Refused
@@ -20,6 +20,7 @@ from server.wire.times import to_ms
 from store.metadata import check_group_name, check_topic_name
 
 ALL_TAGS: Final = "*"
+NAME_SHOWN_MAX: Final = 60
 POLLING_CODE_SINCE: Final = "5.0.3"
 """Clients before this version do not know ILLEGAL_POLLING_TIME. Compared as text, as RocketMQ does."""
 
@@ -92,6 +93,12 @@ def check_group(name: str) -> None:
     check_group_name(name)
 
 
+def check_count(entries: Sized, name: str) -> None:
+    """Raises Refused (PAYLOAD_TOO_LARGE) for more than `ENTRIES_MAX`, before anything looks at each of them."""
+    if len(entries) > ENTRIES_MAX:
+        raise Refused(definition.PAYLOAD_TOO_LARGE, f"{len(entries)} {name}, at most {ENTRIES_MAX} are allowed")
+
+
 def has_control_character(text: str) -> bool:
     """Whether one of U+0000..U+001F, U+007F..U+009F is in the text."""
     # almost every text is printable, and asking that is many times faster than a search
@@ -100,6 +107,7 @@ def has_control_character(text: str) -> bool:
 
 def check_send(request: service.SendMessageRequest, limits: WireLimits, now_ms: int) -> CheckedSend:
     """Everything about a send that can be told without knowing its topic's settings."""
+    check_count(request.messages, "messages")
     messages = request.messages[:]
     if not messages:
         raise Refused(definition.MESSAGE_CORRUPTED, "the request holds no message")
@@ -160,6 +168,8 @@ def _check_labels(user_properties: dict[str, str], tag: str, keys: list[str], li
     """Tag and keys, and the size they share with user properties."""
     if tag and (not tag.strip() or "|" in tag or has_control_character(tag)):
         raise Refused(definition.ILLEGAL_MESSAGE_TAG, "the tag is blank or holds a vertical bar or a control character")
+    if len(keys) > ENTRIES_MAX:
+        raise Refused(definition.MESSAGE_PROPERTIES_TOO_LARGE, f"{len(keys)} keys, at most {ENTRIES_MAX} are allowed")
     for key in keys:
         if key and (not key.strip() or has_control_character(key)):
             raise Refused(definition.ILLEGAL_MESSAGE_KEY, "a key is blank or holds a control character")
@@ -200,7 +210,10 @@ def _refuse_names(names: Iterable[str]) -> None:
         if not name:
             raise Refused(definition.ILLEGAL_MESSAGE_PROPERTY_KEY, "a user property has no name")
         if name in RESERVED_PROPERTIES or name.startswith(RESERVED_PREFIX):
-            raise Refused(definition.ILLEGAL_MESSAGE_PROPERTY_KEY, f"the property name {name!r} belongs to the broker")
+            raise Refused(
+                definition.ILLEGAL_MESSAGE_PROPERTY_KEY,
+                f"the property name {name[:NAME_SHOWN_MAX]!r} belongs to the broker",
+            )
 
 
 def _check_transaction(properties: definition.SystemProperties, limits: WireLimits) -> None:
@@ -298,13 +311,14 @@ def check_filter(expression: definition.FilterExpression) -> str:
 
 
 def check_ack(request: service.AckMessageRequest) -> AckTerms:
-    """Raises for illegal names and for a request without entries."""
+    """Raises for illegal names, and for a request without entries or with too many."""
     topic = request.topic.name
     check_topic(topic)
     group = request.group.name
     check_group(group)
     if not request.entries:
         raise Refused(definition.BAD_REQUEST, "the request names no message")
+    check_count(request.entries, "entries")
     return AckTerms(topic, group)
 
 
@@ -340,12 +354,14 @@ def check_settings(settings: definition.Settings) -> None:
         case "publishing":
             if settings.client_type != definition.PRODUCER:
                 raise Refused(definition.BAD_REQUEST, "publishing settings of a client that is no producer")
+            check_count(settings.publishing.topics, "topics")
             for topic in settings.publishing.topics:
                 check_topic(topic.name)
         case "subscription":
             if settings.client_type not in _CONSUMERS:
                 raise Refused(definition.BAD_REQUEST, "subscription settings of a client that is no consumer")
             check_group(settings.subscription.group.name)
+            check_count(settings.subscription.subscriptions, "subscriptions")
             for entry in settings.subscription.subscriptions:
                 check_topic(entry.topic.name)
                 check_filter(entry.expression)

@@ -7,7 +7,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.wire.limits import DEFAULT_LIMITS, WireLimits
+from server.wire.limits import DEFAULT_LIMITS, ENTRIES_MAX, WireLimits
 from server.wire.status import Refused, code_of
 from server.wire.validate import ReceiveTerms, check_ack, check_change, check_filter, check_receive
 from store.errors import BrokerError
@@ -185,6 +185,7 @@ def test_acknowledgements() -> None:
         (ack(topic=""), definition.ILLEGAL_TOPIC),
         (ack(group=""), definition.ILLEGAL_CONSUMER_GROUP),
         (ack(entries=0), definition.BAD_REQUEST),
+        (ack(entries=ENTRIES_MAX + 1), definition.PAYLOAD_TOO_LARGE),
     ):
         with pytest.raises(BrokerError) as refused:
             check_ack(bad)

@@ -7,8 +7,10 @@ from google.protobuf.duration_pb2 import Duration
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server.clients import ClientKind, ClientSettings
-from server.wire.limits import DEFAULT_LIMITS, WireLimits
+from server.wire.limits import DEFAULT_LIMITS, ENTRIES_MAX, WireLimits
 from server.wire.settings import answer_settings, client_settings
+from server.wire.status import Refused
+from server.wire.validate import check_settings
 from store.metadata import ExponentialBackoff, Group
 from tests.rpc.broker import consumer, producer
 
@@ -123,3 +125,19 @@ def test_what_is_kept_of_a_producer() -> None:
     assert (kept.kind, kept.topics, kept.group) == (ClientKind.PRODUCER, ("orders",), None)
     assert kept.request_timeout_ms == 3_000
     assert kept.language == "77"
+
+
+def test_little_is_kept_of_a_client_that_says_much_about_itself() -> None:
+    """What is kept stays in memory as long as the client is known; a request may hold 16 MiB of it."""
+    settings = producer()
+    settings.user_agent.version = settings.user_agent.hostname = "v" * 100_000
+    kept = client_settings(settings)
+    assert (len(kept.version), len(kept.hostname)) == (255, 255)
+
+
+def test_settings_of_countless_topics_are_refused() -> None:
+    for settings in (producer(*["t"] * (ENTRIES_MAX + 1)), consumer("workers", *["t"] * (ENTRIES_MAX + 1))):
+        with pytest.raises(Refused) as refused:
+            check_settings(settings)
+        assert refused.value.code == definition.PAYLOAD_TOO_LARGE
+    check_settings(consumer("workers", *["t"] * ENTRIES_MAX))
