@@ -154,7 +154,9 @@ class Broker:
         self._clock = SystemClock()
         self._metrics = ServerMetrics(registry)
         self._clients = ClientRegistry(self._clock)
-        self._state_writer = StateWriter(store.state_engine, self._after_pass)
+        self._state_writer = StateWriter(
+            store.state_engine, self._after_pass, failed=lambda error: health.poisoned(str(error))
+        )
         self._delivery = Delivery(
             settings.for_delivery(),
             source=store.messages,
@@ -241,6 +243,7 @@ class Broker:
             await admin.stop(grace_s=0.5)
             await self._stop_front(network.stop_grace_ms / 1000)
             await self._commit.drain()
+            self._delivery.stop()
             self._state_writer.write_now()
             self._metrics.stop_watching()
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import structlog
+
 from kv import KeyValueEngine, WriteBatch
+from store.errors import StorePoisoned
+
+log = structlog.get_logger(__name__)
 
 AfterPass = Callable[[Callable[[], None]], None]
 Written = Callable[[Exception | None], None]
@@ -15,13 +20,21 @@ class StateWriter:
 
     Answers that depend on the rows are given in the `written` callbacks, after the write: a client never holds
     an answer that the death of the process can take back.
+
+    A failed write is final: a later one would store next offsets above messages whose rows are missing, and a
+    restart would take those for acknowledged. So nothing is written any more, everybody who waits is told, and
+    a restart goes on from the last good write. `failed` hears of it once.
     """
 
-    def __init__(self, engine: KeyValueEngine, after_pass: AfterPass) -> None:
+    def __init__(
+        self, engine: KeyValueEngine, after_pass: AfterPass, failed: Callable[[Exception], None] | None = None
+    ) -> None:
         self._engine = engine
         self._after_pass = after_pass
+        self._failed = failed
         self._batch: WriteBatch | None = None
         self._written: list[Written] = []
+        self._failure: StorePoisoned | None = None
 
     def batch(self) -> WriteBatch:
         """The batch of this pass; it is written when the pass ends."""
@@ -37,15 +50,30 @@ class StateWriter:
 
     def write_now(self) -> None:
         """End the batch of this pass early."""
+        self._write(sync=False)
+
+    def write_durably(self) -> None:
+        """End the batch of this pass early; it survives power loss. Raises StorePoisoned."""
+        self._write(sync=True)
+        if self._failure is not None:
+            raise self._failure
+
+    def _write(self, *, sync: bool) -> None:
         batch, self._batch = self._batch, None
         callbacks, self._written = self._written, []
         if batch is None:
             return
-        failure: Exception | None = None
-        try:
-            if len(batch):
-                self._engine.write(batch)
-        except Exception as error:  # noqa: BLE001 - handed to every caller that waits for this write
-            failure = error
+        if len(batch) and self._failure is None:
+            try:
+                self._engine.write(batch, sync=sync)
+            except Exception as error:  # noqa: BLE001 - handed to every caller that waits for this write
+                self._fail(error)
         for written in callbacks:
-            written(failure)
+            written(self._failure)
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = StorePoisoned(f"delivery state cannot be written: {error}")
+        self._failure.__cause__ = error
+        log.error("delivery state cannot be written", error=str(error))
+        if self._failed is not None:
+            self._failed(self._failure)

@@ -60,13 +60,15 @@ class Subscription:
     group keeps is rows in RocksDB, no object.
     """
 
-    __slots__ = ("candidates", "group", "last_used_s", "prefix", "queues", "topic", "waiting")
+    __slots__ = ("candidates", "group", "has_stored_queues", "last_used_s", "prefix", "queues", "topic", "waiting")
 
     def __init__(self, group: str, topic: str) -> None:
         self.group = group
         self.topic = topic
         self.prefix = subscription_prefix(group, topic)
         self.queues: dict[int, QueueProgress] = {}
+        self.has_stored_queues = False
+        """Whether all queues of the topic that hold messages have been opened; those to come are opened as they do."""
         self.candidates: dict[int, None] = {}
         """Queues that may have something to hand out, least recently served first."""
         self.waiting: OrderedDict[WaitingPoll, None] = OrderedDict()

@@ -62,10 +62,11 @@ class Call(Protocol):
         """End a streaming call, or refuse any call with a status other than OK."""
 
     def on_close(self, callback: Callable[[], None]) -> None:
-        """Run once when the call ends before the handler ended it.
+        """Run once when the call ends before the handler ended it, or before its streamed answer has left.
 
         That is: cancelled, past its deadline, connection lost, or the handler raised. On a call that has
-        already ended so, the callback runs soon.
+        already ended so, the callback runs soon. After `finish` it still runs if messages of the answer were
+        not handed to the transport yet: the client cannot have seen them.
         """
 
     def on_drain(self, callback: Callable[[], None]) -> None:

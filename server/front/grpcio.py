@@ -67,6 +67,7 @@ class GrpcioCall:
         "_deadline_s",
         "_drain_callbacks",
         "_ending",
+        "_left",
         "_lost",
         "_metadata",
         "_method",
@@ -88,6 +89,7 @@ class GrpcioCall:
         self._buffered = 0
         self._ending: _Ending | None = None
         self._lost = False
+        self._left = False
         self._wakeup: asyncio.Future[None] | None = None
         self._close_callbacks: list[Callable[[], None]] = []
         self._drain_callbacks: list[Callable[[], None]] = []
@@ -140,7 +142,7 @@ class GrpcioCall:
     def on_close(self, callback: Callable[[], None]) -> None:
         if self._lost:
             asyncio.get_running_loop().call_soon(run_guarded, callback)
-        elif self._ending is None:
+        elif self._ending is None or not self._left:
             self._close_callbacks.append(callback)
 
     def on_drain(self, callback: Callable[[], None]) -> None:
@@ -173,12 +175,17 @@ class GrpcioCall:
         self._wakeup = asyncio.get_running_loop().create_future()
         await self._wakeup
 
+    def leave(self) -> None:
+        """All of the answer was taken over by the transport: nothing will be reported as lost any more."""
+        self._left = True
+        self._close_callbacks.clear()
+
     def lose(self, ending: _Ending | None = None) -> None:
-        """The call ended without its handler: run its close callbacks, once."""
-        if self.closed:
+        """The call ended without its handler, or before its answer had left: run its close callbacks, once."""
+        if self._lost or self._left:
             return
         self._lost = True
-        self._ending = ending
+        self._ending = self._ending or ending
         self._outbox.clear()
         self._drain_callbacks.clear()
         callbacks, self._close_callbacks = self._close_callbacks, []
@@ -188,8 +195,9 @@ class GrpcioCall:
 
     def _end(self, ending: _Ending) -> None:
         self._ending = ending
-        self._close_callbacks.clear()
         self._drain_callbacks.clear()
+        if not self._method.streaming_out:
+            self.leave()
         self._wake()
 
     def _wake(self) -> None:
@@ -312,6 +320,7 @@ async def _pump(call: GrpcioCall, context: _Context) -> None:
                 call.message_left(len(body))
                 body = call.next_message()
             if call.ending is not None:
+                call.leave()
                 break
             await call.changed()
             body = call.next_message()

@@ -147,13 +147,15 @@ class MessageService:
         )
 
         def received(messages: Sequence[Delivered], error: Exception | None) -> None:
-            self._answer_receive(call, topic.name, messages, error)
+            self._answer_receive(call, group.name, topic.name, messages, error)
 
         poll = self._delivery.receive(wanted, terms.polling_ms / 1000, received)
         if poll is not None:
             call.on_close(lambda: self._delivery.cancel(poll))
 
-    def _answer_receive(self, call: Call, topic: str, messages: Sequence[Delivered], error: Exception | None) -> None:
+    def _answer_receive(
+        self, call: Call, group: str, topic: str, messages: Sequence[Delivered], error: Exception | None
+    ) -> None:
         if error is not None:
             refuse_stream(call, service.ReceiveMessageResponse, error, self._last_item)
             return
@@ -162,6 +164,8 @@ class MessageService:
             nothing = Refused(definition.MESSAGE_NOT_FOUND, "no new message")
             refuse_stream(call, service.ReceiveMessageResponse, nothing, self._last_item)
             return
+        handles = [delivered.receipt_handle for delivered in messages]
+        call.on_close(lambda: self._delivery.undeliverable(group, topic, handles))
         first = service.ReceiveMessageResponse()
         fill_ok(first.status)
         call.send(first.SerializeToString())

@@ -46,6 +46,12 @@ class ConsumerOffsetTable:
         value = self._family.get(_offset_key(group, queue))
         return None if value is None else QueueOffset(VALUE.unpack(value)[0])
 
+    def reads(self, group: str, topic: str) -> bool:
+        """Whether the group has an offset of any queue of the topic, staged ones included."""
+        if (group, topic) in self._indexed:
+            return True
+        return bool(self._family.scan(prefix_range(_group_prefix(group) + counted(topic.encode())), limit=1))
+
     def stage(self, batch: WriteBatch, group: str, queue: QueueId, offset: QueueOffset) -> None:
         """Add the new offset to the batch."""
         pair = (group, queue.topic)

@@ -117,6 +117,42 @@ def test_a_client_that_leaves_under_a_blocked_write_closes_the_call(kind: FrontK
     run(test())
 
 
+def test_a_client_that_leaves_before_a_finished_answer_has_left_closes_the_call(kind: FrontKind) -> None:
+    """What it has not got must be told to somebody: messages would stay hidden with a client that never saw them."""
+
+    async def test() -> None:
+        kept = Kept()
+        async with serving(kind, {STREAM: Method(kept, streaming_out=True)}) as (_, channel):
+            client = channel.unary_stream(STREAM)(b"")
+            await soon(kept.arrived.wait())
+            for _ in range(32):
+                kept.calls[0].send(bytes(1 << 20))
+            kept.calls[0].finish()
+            assert await soon(client.read())
+            client.cancel()
+            await soon(kept.ended.wait())
+        assert kept.closed == kept.calls
+
+    run(test())
+
+
+def test_an_answer_that_has_left_whole_never_reports_a_close(kind: FrontKind) -> None:
+    async def test() -> None:
+        kept = Kept()
+        async with serving(kind, {STREAM: Method(kept, streaming_out=True)}) as (_, channel):
+            client = channel.unary_stream(STREAM)(b"")
+            await soon(kept.arrived.wait())
+            for _ in range(32):
+                kept.calls[0].send(bytes(1 << 10))
+            kept.calls[0].finish()
+            while await soon(client.read()) is not grpc.aio.EOF:
+                pass
+            client.cancel()
+        assert kept.closed == []
+
+    run(test())
+
+
 def test_a_finished_call_never_reports_a_close(kind: FrontKind) -> None:
     async def test() -> None:
         kept = Kept()

@@ -65,6 +65,7 @@ class ListedMessages:
         self.minimum: dict[QueueId, int] = {}
         self.appended_up_to = PhysicalOffset(0)
         self.entries_read = 0
+        self.unreadable: set[int] = set()
 
     def add(self, queue: QueueId, body: bytes, tag: str | None) -> DispatchRequest:
         at = self.appended_up_to
@@ -88,7 +89,12 @@ class ListedMessages:
         self.entries_read += len(found)
         return found
 
+    def iterate_queues(self, topic: str) -> list[QueueId]:
+        return [queue for queue, messages in self.queues.items() if queue.topic == topic and messages]
+
     def read(self, entry: ConsumeQueueEntry) -> StoredMessage:
+        if entry.physical_offset in self.unreadable:
+            raise OSError(f"cannot read at {entry.physical_offset}")
         for queue in self.queues.values():
             for known, record in queue:
                 if known.physical_offset == entry.physical_offset:
@@ -120,22 +126,23 @@ class DeliveryBench:
     def __init__(self, *, queues: int = 4, settings: DeliverySettings | None = None) -> None:
         self.clock = ManualClock()
         self.source = ListedMessages()
-        self.engine = MemoryEngine(FAMILIES)
+        self.engine = MemoryEngine(FAMILIES, write_ahead_log=True)
         self.timers = ManualTimers(self.clock)
         self.alive: set[str] = set()
         self.queues = queues
         self.settings = settings or DeliverySettings()
+        self.failures: list[Exception] = []
         self._pass: list[Callable[[], None]] = []
         self.delivery = self._make()
 
     def _make(self) -> Delivery:
-        self._writer = StateWriter(self.engine, self._pass.append)
+        self.writer = StateWriter(self.engine, self._pass.append, self.failures.append)
         return Delivery(
             self.settings,
             source=self.source,
             offsets=ConsumerOffsetTable(self.engine),
             inflight=InFlightTable(self.engine),
-            writer=self._writer,
+            writer=self.writer,
             clock=self.clock,
             timers=self.timers,
             after_pass=self._pass.append,

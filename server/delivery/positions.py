@@ -1,0 +1,78 @@
+"""Where groups stand in the queues of their topics."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from server.delivery.model import DeliverySettings, MessageSource, NewGroupStart
+from server.delivery.state_writer import StateWriter
+from server.delivery.subscription import QueueProgress, Subscription
+from store.metadata.offsets import ConsumerOffsetTable
+from store.offsets import QueueId, QueueOffset
+
+
+class Positions:
+    """Opens the queues of subscriptions at the stored offsets, or where a new group or a new queue begins."""
+
+    def __init__(
+        self, settings: DeliverySettings, *, source: MessageSource, offsets: ConsumerOffsetTable, writer: StateWriter
+    ) -> None:
+        self._settings = settings
+        self._source = source
+        self._offsets = offsets
+        self._writer = writer
+
+    def start_group(self, group: str, topic: str, numbers: Iterable[int]) -> None:
+        """Store where the group starts in the queues it has never read."""
+        is_new = not self._offsets.reads(group, topic)
+        for number in numbers:
+            queue = QueueId(topic, number)
+            if self._offsets.get(group, queue) is None:
+                self._offsets.stage(self._writer.batch(), group, queue, self._start_offset(queue, is_new=is_new))
+
+    def open_all(self, subscription: Subscription, numbers: Collection[int]) -> None:
+        """Open the topic's queues, and once those beyond that hold messages: a topic may have had more before."""
+        if subscription.has_stored_queues and all(number in subscription.queues for number in numbers):
+            return
+        wanted = dict.fromkeys(numbers)
+        if not subscription.has_stored_queues:
+            wanted.update(dict.fromkeys(queue.number for queue in self._source.iterate_queues(subscription.topic)))
+            subscription.has_stored_queues = True
+        is_new = not subscription.queues and not self._offsets.reads(subscription.group, subscription.topic)
+        for number in wanted:
+            self.open(subscription, number, is_new=is_new)
+
+    def open(self, subscription: Subscription, number: int, *, is_new: bool = False) -> QueueProgress:
+        """The group's progress in the queue, which may have something to hand out when it is opened."""
+        progress = subscription.queues.get(number)
+        if progress is None:
+            queue = QueueId(subscription.topic, number)
+            next_offset = self._offsets.get(subscription.group, queue)
+            if next_offset is None:
+                next_offset = self._start_offset(queue, is_new=is_new)
+                self._offsets.stage(self._writer.batch(), subscription.group, queue, next_offset)
+            # a recovery may have cut the queue's end off
+            next_offset = min(next_offset, self._source.bounds(queue).maximum)
+            progress = subscription.queues[number] = QueueProgress(queue, next_offset)
+            subscription.mark(number)
+        return progress
+
+    def store(self, subscription: Subscription, progress: QueueProgress) -> None:
+        self._offsets.stage(self._writer.batch(), subscription.group, progress.queue, progress.next_offset)
+
+    def _start_offset(self, queue: QueueId, *, is_new: bool) -> QueueOffset:
+        """A queue that comes to a topic which the group reads is read from its first message."""
+        bounds = self._source.bounds(queue)
+        if not is_new:
+            return bounds.minimum
+        match self._settings.new_group_start:
+            case NewGroupStart.EARLIEST:
+                return bounds.minimum
+            case NewGroupStart.LATEST:
+                return bounds.maximum
+            case NewGroupStart.AUTO:
+                first = self._source.entries(queue, bounds.minimum, 1) if bounds.minimum == 0 else []
+                if not first:
+                    return bounds.maximum
+                distance = self._source.appended_up_to - first[0].physical_offset
+                return bounds.minimum if distance <= self._settings.auto_start_max_bytes else bounds.maximum

@@ -1,0 +1,106 @@
+"""A whole broker in this process, on a temporary store and free ports, with a clock that tests can push on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from server import main
+from server.health import HealthState
+from server.main import Broker
+from server.settings import BrokerSettings
+from store.clock import SystemClock
+from store.disk import PosixDisk
+from store.metadata import Group, Topic, TopicType
+from store.opening import OpenStore, open_store
+
+PATIENCE_S: Final = 10.0
+"""How long a test waits for something that must happen. Only a failing test waits this long."""
+
+QUICK: Final[Mapping[str, Mapping[str, object]]] = {
+    "store": {"segment_size": 16 * 1024 * 1024},  # no gigabyte is preallocated for a few messages
+    "network": {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "stop_grace_ms": 200},
+    "delivery": {"polling_min_ms": 0, "invisible_time_min_ms": 100, "lease_ms": 1_000},
+}
+"""Times and sizes that make tests quick; everything else is what users get."""
+
+T = TypeVar("T")
+
+
+class PushedClock(SystemClock):
+    """The machine's clocks, ahead by what the test has pushed them on. `jump` moves the wall clock alone."""
+
+    def __init__(self) -> None:
+        self._ahead_s = 0.0
+        self._jumped_s = 0.0
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + int((self._ahead_s + self._jumped_s) * 1000)
+
+    def monotonic_s(self) -> float:
+        return super().monotonic_s() + self._ahead_s
+
+    def push(self, seconds: float) -> None:
+        self._ahead_s += seconds
+
+    def jump(self, seconds: float) -> None:
+        self._jumped_s += seconds
+
+
+class RunningBroker:
+    """A broker and what a test may do to it without a client."""
+
+    def __init__(self, broker: Broker, store: OpenStore, addresses: Mapping[str, str], clock: PushedClock) -> None:
+        self.broker = broker
+        self.store = store
+        self.endpoint = addresses["listen"]
+        self.admin = addresses["admin"]
+        self.clock = clock
+
+    def topic(self, name: str, kind: TopicType = TopicType.NORMAL, queues: int = 4) -> str:
+        self.store.topics.create(Topic(name, kind, queues, queues))
+        return name
+
+    def group(self, name: str) -> str:
+        self.store.groups.create(Group(name))
+        return name
+
+
+@asynccontextmanager
+async def running_broker(
+    directory: Path, patch: pytest.MonkeyPatch, **changes: Mapping[str, object]
+) -> AsyncIterator[RunningBroker]:
+    """`changes` are settings by section, over `QUICK`."""
+    clock = PushedClock()
+    patch.setattr(main, "SystemClock", lambda: clock)
+    patch.setattr(main, "HOUSEKEEPING_INTERVAL_S", 0.05)
+    sections = {name: {**QUICK.get(name, {}), **changes.get(name, {})} for name in {*QUICK, *changes}}
+    sections["store"] = {**sections["store"], "directory": directory / "store"}
+    settings = BrokerSettings.model_validate(sections)
+    with ThreadPoolExecutor(main.FLUSH_THREADS) as executor:
+        store = open_store(settings.for_store(), disk=PosixDisk(), clock=clock, report=lambda _: None)
+        try:
+            broker = Broker(settings, store, CollectorRegistry(), HealthState(), executor)
+            async with broker.serving() as addresses:
+                yield RunningBroker(broker, store, addresses, clock)
+        finally:
+            store.close()
+
+
+def run(test: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(asyncio.wait_for(test, PATIENCE_S * 3))
+
+
+async def until(condition: Any, what: str) -> None:
+    """Let everything go on until the condition holds."""
+    deadline = asyncio.get_running_loop().time() + PATIENCE_S
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, f"in vain: {what}"
+        await asyncio.sleep(0.005)

@@ -1,0 +1,337 @@
+"""Points 34 to 41: what a receive says, when it ends, and what it brings."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+
+import pytest
+
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from store.metadata import Topic, TopicType
+from tests.conformance.broker import RunningBroker, until
+from tests.conformance.client import Client, consumer_settings, message, read_all
+from tests.conformance.conftest import WithBroker
+
+LATEST = {"new_group_start": "latest"}
+
+
+@pytest.mark.parametrize("start", ["auto", "latest"])
+def test_point_34_a_new_group_gets_what_is_sent_after_its_settings(with_broker: WithBroker, start: str) -> None:
+    """Even where a new group starts behind the last message: its start is fixed by its settings."""
+
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders")
+        async with Client(broker.endpoint) as client:
+            if start == "latest":
+                await client.sent(message("orders"))
+            await client.declare(consumer_settings("billing", "orders"))
+            sent = [(await client.sent(message("orders")))[0] for _ in range(5)]
+            received = await client.receive("billing", "orders")
+            assert sorted(received.ids) == sorted(sent)
+
+    with_broker(test, delivery={"new_group_start": start})
+
+
+def test_point_35_the_stream_has_status_messages_and_delivery_time_in_this_order(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders", queues=1)
+        async with Client(broker.endpoint) as client:
+            for number in range(3):
+                await client.sent(message("orders", b"%d" % number))
+            received = await client.receive("billing", "orders")
+            assert received.kinds == ["status", "message", "message", "message", "delivery_timestamp"]
+            assert received.code == definition.OK
+            empty = await client.receive("billing", "orders")
+            assert empty.kinds == ["status", "delivery_timestamp"]
+            assert empty.code == definition.MESSAGE_NOT_FOUND
+
+    with_broker(test)
+
+
+def test_point_35_a_message_comes_back_as_it_was_sent_with_all_that_belongs_to_its_delivery(
+    with_broker: WithBroker,
+) -> None:
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders", queues=1)
+        original = message("orders", b"\x00\xffbody", tag="A", keys=["k1", "k2"], message_id="the-id")
+        original.user_properties.update({"region": "x", "naïve": "é😀", "with space": " v "})
+        async with Client(broker.endpoint) as client:
+            await client.sent(message("orders", b"first"))
+            await client.sent(original)
+            received = await client.receive("billing", "orders")
+        delivered = received.messages[1]
+        system = delivered.system_properties
+        assert delivered.topic.name == "orders"
+        assert delivered.body == original.body
+        assert dict(delivered.user_properties) == dict(original.user_properties)
+        assert (system.tag, list(system.keys), system.message_id) == ("A", ["k1", "k2"], "the-id")
+        assert system.body_digest.type == definition.MD5
+        assert system.body_digest.checksum == hashlib.md5(original.body).hexdigest().upper()
+        assert system.body_encoding == definition.IDENTITY
+        assert system.message_type == definition.NORMAL
+        born_ms = original.system_properties.born_timestamp.ToMilliseconds()
+        assert system.born_timestamp.ToMilliseconds() == born_ms
+        assert abs(system.store_timestamp.ToMilliseconds() - born_ms) < 60_000
+        assert system.born_host.startswith("127.0.0.1:")
+        assert ":" in system.store_host
+        assert system.HasField("queue_offset")
+        assert system.queue_offset == 1
+        assert (system.queue_id, system.delivery_attempt) == (0, 1)
+        assert system.receipt_handle
+
+    with_broker(test)
+
+
+def test_point_35_a_compressed_body_is_returned_byte_for_byte_and_said_to_be_compressed(
+    with_broker: WithBroker,
+) -> None:
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders")
+        for body in (gzip.compress(b"text" * 100, mtime=0), b"no gzip at all"):
+            async with Client(broker.endpoint) as client:
+                await client.sent(message("orders", body, body_encoding=definition.GZIP))
+                [delivered] = (await client.receive("billing", "orders")).messages
+                assert delivered.body == body
+                assert delivered.system_properties.body_encoding == definition.GZIP
+                digest = delivered.system_properties.body_digest.checksum
+                assert digest == hashlib.md5(body).hexdigest().upper()
+
+    with_broker(test)
+
+
+def test_point_36_a_receive_in_vain_ends_in_good_order_when_its_polling_time_is_up(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders")
+        async with Client(broker.endpoint) as client:
+            received = await client.receive("billing", "orders", polling_s=0.6, deadline_s=3)
+            assert received.code == definition.MESSAGE_NOT_FOUND
+            assert received.kinds == ["status", "delivery_timestamp"]
+            assert 0.55 < received.seconds < 2
+
+    with_broker(test)
+
+
+@pytest.mark.parametrize("durability", ["sync", "async"])
+def test_point_37_a_waiting_receive_gets_a_message_at_once(with_broker: WithBroker, durability: str) -> None:
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders")
+        waits_s = []
+        async with Client(broker.endpoint) as consumer, Client(broker.endpoint) as producer:
+            for _ in range(5):
+                waiting = asyncio.ensure_future(consumer.receive("billing", "orders", polling_s=5))
+                await until(lambda: broker.broker._delivery.waiting_polls == 1, "the receive waits")
+                started = asyncio.get_running_loop().time()
+                [sent] = await producer.sent(message("orders"))
+                assert (await waiting).ids == [sent]
+                waits_s.append(asyncio.get_running_loop().time() - started)
+        assert sorted(waits_s)[2] < 0.2, waits_s
+
+    with_broker(test, store={"durability": durability})
+
+
+def test_point_37_of_the_waiting_receives_of_a_group_one_gets_the_message(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders")
+        async with Client(broker.endpoint) as consumer, Client(broker.endpoint) as producer:
+            waiting = [asyncio.ensure_future(consumer.receive("billing", "orders", polling_s=0.8)) for _ in range(4)]
+            await until(lambda: broker.broker._delivery.waiting_polls == 4, "the receives wait")
+            [sent] = await producer.sent(message("orders"))
+            received = [await each for each in waiting]
+        assert sorted(each.ids for each in received) == [[], [], [], [sent]]
+
+    with_broker(test)
+
+
+def test_point_37_a_message_wakes_the_receives_of_every_group(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders")
+        async with Client(broker.endpoint) as consumer, Client(broker.endpoint) as producer:
+            waiting = [asyncio.ensure_future(consumer.receive(f"group-{n}", "orders", polling_s=5)) for n in range(3)]
+            await until(lambda: broker.broker._delivery.waiting_polls == 3, "the receives wait")
+            [sent] = await producer.sent(message("orders"))
+            assert [(await each).ids for each in waiting] == [[sent]] * 3
+
+    with_broker(test)
+
+
+@pytest.mark.parametrize("version", ["5.1.2", "5.0.2"])
+def test_point_38_a_deadline_before_the_polling_time_gets_its_answer_before_the_deadline(
+    with_broker: WithBroker, version: str
+) -> None:
+    """The lenient rule, also with the users' shortest polling time: Go's simple consumer asks like this."""
+
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders")
+        async with Client(broker.endpoint, version=version) as client:
+            received = await client.receive("billing", "orders", polling_s=20, deadline_s=1)
+            assert received.code == definition.MESSAGE_NOT_FOUND
+            assert received.seconds < 1
+
+    with_broker(test, delivery={"polling_min_ms": 5_000})
+
+
+def test_point_38_without_a_polling_time_the_deadline_decides(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders")
+        async with Client(broker.endpoint) as client:
+            settings = consumer_settings("billing", "orders")
+            settings.request_timeout.FromMilliseconds(1_000)
+            await client.declare(settings)
+            received = await client.receive("billing", "orders", polling_s=None, deadline_s=1.2)
+            assert received.code == definition.MESSAGE_NOT_FOUND
+            assert 0.5 < received.seconds < 1.2
+
+    with_broker(test)
+
+
+@pytest.mark.parametrize("invisible_s", [0, -1, 0.099, 12 * 3600 + 0.001])
+def test_point_39_an_invisible_time_out_of_bounds_is_refused(with_broker: WithBroker, invisible_s: float) -> None:
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders")
+        async with Client(broker.endpoint) as client:
+            received = await client.receive("billing", "orders", invisible_s=invisible_s, polling_s=3)
+            assert received.kinds == ["status", "delivery_timestamp"]
+            assert received.code == definition.ILLEGAL_INVISIBLE_TIME
+
+    with_broker(test)
+
+
+def test_point_39_a_renewed_receive_needs_no_invisible_time(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders")
+        async with Client(broker.endpoint) as client:
+            [sent] = await client.sent(message("orders"))
+            assert (await client.receive("billing", "orders", invisible_s=None)).ids == [sent]
+
+    with_broker(test)
+
+
+@pytest.mark.parametrize(
+    ("tags", "expected"),
+    [
+        (None, b"ABn"),
+        ("", b"ABn"),
+        ("*", b"ABn"),
+        (" * ", b"ABn"),
+        ("A", b"A"),
+        ("A || B", b"AB"),
+        ("A||B", b"AB"),
+        ("a", b""),
+        ("C", b""),
+    ],
+)
+def test_point_40_a_tag_filter_brings_exactly_its_tags(
+    with_broker: WithBroker, tags: str | None, expected: bytes
+) -> None:
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders", queues=1)
+        async with Client(broker.endpoint) as client:
+            await client.sent(message("orders", b"A", tag="A"))
+            await client.sent(message("orders", b"B", tag="B"))
+            await client.sent(message("orders", b"n"))
+            received = await client.receive("billing", "orders", tags=tags)
+            assert b"".join(each.body for each in received.messages) == expected
+            again = await client.receive("billing", "orders", tags="*")
+            assert again.code == definition.MESSAGE_NOT_FOUND, "what a filter passed over is done for the group"
+
+    with_broker(test)
+
+
+@pytest.mark.parametrize("expression", ["", "a > 5 AND region IN ('x')"])
+def test_point_40_an_sql_filter_is_refused(with_broker: WithBroker, expression: str) -> None:
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders")
+        async with Client(broker.endpoint) as client:
+            received = await client.receive(
+                "billing", "orders", tags=expression, filter_type=definition.SQL, polling_s=3
+            )
+            assert received.code == definition.ILLEGAL_FILTER_EXPRESSION
+
+    with_broker(test)
+
+
+@pytest.mark.parametrize(("asked", "expected"), [(100, 32), (5, 5), (0, 1), (-3, 1)])
+def test_point_41_a_batch_is_bounded_on_both_sides(with_broker: WithBroker, asked: int, expected: int) -> None:
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders")
+        async with Client(broker.endpoint) as client:
+            for _ in range(4):
+                await client.sent(*(message("orders") for _ in range(10)))
+            received = await client.receive("billing", "orders", count=asked)
+            assert len(received.messages) == expected
+
+    with_broker(test)
+
+
+def test_what_one_group_receives_is_there_for_every_other(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders")
+        async with Client(broker.endpoint) as client:
+            sent = [(await client.sent(message("orders")))[0] for _ in range(6)]
+            for group in ("billing", "shipping"):
+                received = await client.receive(group, "orders")
+                assert sorted(received.ids) == sorted(sent)
+                await client.ack(group, "orders", *received.handles)
+
+    with_broker(test)
+
+
+def test_messages_of_a_topic_with_fewer_queues_than_before_are_all_delivered(with_broker: WithBroker) -> None:
+    """An acknowledged message is not lost because the queue it lies in is no longer written to."""
+
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders", queues=8)
+        async with Client(broker.endpoint) as client:
+            sent = [(await client.sent(message("orders")))[0] for _ in range(16)]
+            broker.store.topics.update(Topic("orders", TopicType.NORMAL, 2, 2))
+            received = await client.receive("billing", "orders")
+            assert sorted(received.ids) == sorted(sent)
+
+    with_broker(test)
+
+
+def test_a_queue_that_a_topic_grows_has_its_first_messages_delivered_to_groups_that_read_the_topic(
+    with_broker: WithBroker,
+) -> None:
+    """Where new groups start at the end, an old group must not start at the end of a new queue."""
+
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders", queues=1)
+        async with Client(broker.endpoint) as client:
+            await client.declare(consumer_settings("billing", "orders"))
+            await client.receive("billing", "orders")
+            broker.store.topics.update(Topic("orders", TopicType.NORMAL, 4, 4))
+            sent = [(await client.sent(message("orders")))[0] for _ in range(8)]
+            received = await client.receive("billing", "orders")
+            assert sorted(received.ids) == sorted(sent)
+
+    with_broker(test, delivery=LATEST)
+
+
+def test_a_receive_of_an_unknown_topic_ends_at_once_and_makes_no_topic(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        async with Client(broker.endpoint) as client:
+            received = await client.receive("billing", "nowhere", polling_s=5)
+            assert received.code == definition.TOPIC_NOT_FOUND
+            assert received.seconds < 2
+            assert broker.store.topics.get("nowhere") is None
+
+    with_broker(test)
+
+
+def test_a_stop_answers_the_receives_that_wait(with_broker: WithBroker) -> None:
+    waiting = []
+
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders")
+        client = Client(broker.endpoint)
+        waiting.append(asyncio.ensure_future(read_all(client.start_receive("billing", "orders", polling_s=5))))
+        await until(lambda: broker.broker._delivery.waiting_polls == 1, "the receive waits")
+        stopping = asyncio.ensure_future(broker.broker._stop_front(1))
+        assert (await waiting[0]).code == definition.MESSAGE_NOT_FOUND
+        await stopping
+        await client.vanish()
+
+    with_broker(test)

@@ -1,0 +1,206 @@
+"""What goes wrong below and around delivery: unreadable records, failed writes, clocks, broken-off calls."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import pytest
+
+from kv import KvError
+from server.delivery import DeliverySettings, NewGroupStart
+from store.errors import StorePoisoned
+from store.offsets import QueueId, QueueOffset
+from tests.delivery.broker import GROUP, TOPIC, DeliveryBench
+
+LATEST = DeliverySettings(new_group_start=NewGroupStart.LATEST)
+
+
+def test_a_record_that_cannot_be_read_is_reported_and_not_passed_over() -> None:
+    bench = DeliveryBench(queues=1)
+    for body in (b"a", b"b", b"c"):
+        bench.send(body)
+    bench.source.unreadable = {100}
+    assert bench.receive().bodies == [b"a"], "what was read before is handed out"
+    with pytest.raises(OSError, match="at 100"):
+        bench.receive()
+    bench.source.unreadable.clear()
+    again = bench.receive()
+    assert again.bodies == [b"b", b"c"]
+    assert {each.attempt for each in again.messages} == {1}
+
+
+def test_what_was_handed_out_before_an_unreadable_record_is_handed_out_once_over_a_restart() -> None:
+    bench = DeliveryBench(queues=1)
+    for body in (b"a", b"b"):
+        bench.send(body)
+    bench.source.unreadable = {100}
+    assert bench.receive().bodies == [b"a"]
+    bench.restart()
+    bench.source.unreadable.clear()
+    assert bench.receive().bodies == [b"b"]
+
+
+def test_a_redelivery_that_cannot_be_read_is_tried_again() -> None:
+    bench = DeliveryBench(queues=1)
+    bench.send(b"m")
+    bench.receive(invisible_s=5)
+    bench.advance(5)
+    bench.source.unreadable = {0}
+    for _ in range(2):
+        with pytest.raises(OSError, match="at 0"):
+            bench.receive()
+    bench.source.unreadable.clear()
+    assert bench.receive().bodies == [b"m"]
+
+
+def test_a_queue_that_cannot_be_read_does_not_stop_the_others() -> None:
+    bench = DeliveryBench(queues=3)
+    for queue in range(3):
+        bench.send(b"%d" % queue, queue=queue)
+    bench.source.unreadable = {0}
+    assert sorted(bench.receive().bodies) == [b"1", b"2"]
+    for number in range(3, 6):
+        bench.send(b"%d" % number, queue=number % 3)
+    assert sorted(bench.receive().bodies) == [b"4", b"5"]
+
+
+def test_a_waiting_receive_hears_of_a_record_that_cannot_be_read() -> None:
+    bench = DeliveryBench(queues=1)
+    waiting = bench.receive(polling_s=20)
+    bench.source.unreadable = {0}
+    bench.send(b"m")
+    assert waiting.ended
+    assert isinstance(waiting.error, OSError)
+
+
+def test_messages_in_queues_the_topic_no_longer_has_are_handed_out() -> None:
+    bench = DeliveryBench(queues=8)
+    for queue in range(8):
+        bench.send(b"%d" % queue, queue=queue)
+    bench.queues = 2
+    assert len(bench.receive().bodies) == 8
+
+
+def test_a_queue_that_is_new_to_a_group_is_read_from_its_first_message() -> None:
+    """Where a new group starts at the end: that is about the group, not about queues that the topic grows."""
+    bench = DeliveryBench(queues=1, settings=LATEST)
+    bench.send(b"before")
+    assert bench.receive().bodies == []
+    waiting = bench.receive(polling_s=20)
+    bench.send(b"while it waits", queue=1)
+    assert waiting.bodies == [b"while it waits"]
+    bench.restart()
+    bench.source.add(QueueId(TOPIC, 2), b"while it was away", None)
+    bench.queues = 3
+    bench.delivery.start_group(GROUP, TOPIC, range(3))
+    bench.end_pass()
+    assert bench.receive().bodies == [b"while it was away"]
+    assert bench.delivery.position(GROUP, QueueId(TOPIC, 0)) == (QueueOffset(1), 0)
+
+
+@pytest.mark.parametrize("invisible_s", [60, None], ids=["hidden", "leased"])
+def test_messages_of_a_call_that_broke_off_come_back_after_a_second(invisible_s: float | None) -> None:
+    bench = DeliveryBench(queues=1)
+    bench.alive.add("client")
+    for body in (b"a", b"b"):
+        bench.send(body)
+    lost = bench.receive(invisible_s=invisible_s)
+    bench.delivery.undeliverable(GROUP, TOPIC, [each.receipt_handle for each in lost.messages])
+    bench.acknowledge(lost.messages[0])  # this one had arrived
+    bench.advance(0.9)
+    assert bench.receive().bodies == []
+    bench.advance(0.2)
+    again = bench.receive()
+    assert again.bodies == [b"b"]
+    assert again.messages[0].attempt == 2
+    bench.delivery.undeliverable(GROUP, TOPIC, [each.receipt_handle for each in lost.messages])
+    bench.advance(5)
+    assert bench.receive().bodies == [], "a later delivery is not touched"
+
+
+def fail_writes(bench: DeliveryBench) -> None:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise KvError("no space left")
+
+    bench.engine.write = refuse  # type: ignore[method-assign]
+
+
+def heal_writes(bench: DeliveryBench) -> None:
+    del bench.engine.write
+
+
+def test_after_a_write_that_failed_nothing_is_written_that_a_restart_would_misread() -> None:
+    """A later batch holds a next offset above messages whose rows were lost: they would count as acknowledged."""
+    bench = DeliveryBench(queues=1)
+    for body in (b"a", b"b", b"c"):
+        bench.send(body)
+    bench.acknowledge(bench.receive(batch=1).messages[0])
+    fail_writes(bench)
+    failed = bench.receive(batch=1)
+    assert isinstance(failed.error, StorePoisoned)
+    heal_writes(bench)
+    assert isinstance(bench.receive(batch=1).error, StorePoisoned)
+    assert len(bench.failures) == 1
+    bench.restart()
+    assert bench.receive().bodies == [b"b", b"c"]
+
+
+def test_an_acknowledgement_that_is_not_written_is_never_called_done() -> None:
+    bench = DeliveryBench(queues=1)
+    bench.send(b"m")
+    delivered = bench.receive(invisible_s=10).messages[0]
+    fail_writes(bench)
+    outcomes: list[Exception | None] = []
+    for _ in range(2):
+        bench.delivery.acknowledge(GROUP, TOPIC, delivered.receipt_handle)
+        bench.writer.when_written(outcomes.append)
+        bench.end_pass()
+    assert [type(outcome) for outcome in outcomes] == [StorePoisoned] * 2
+
+
+@pytest.mark.parametrize("what", ["group", "topic"])
+def test_deleting_what_cannot_be_written_is_an_error(what: str) -> None:
+    bench = DeliveryBench(queues=1)
+    bench.send(b"m")
+    bench.receive()
+    fail_writes(bench)
+    with pytest.raises(StorePoisoned):
+        bench.delivery.delete_group(GROUP) if what == "group" else bench.delivery.delete_topic(TOPIC)
+
+
+@pytest.mark.parametrize("what", ["group", "topic"])
+def test_a_deletion_is_stored_when_its_call_returns(what: str) -> None:
+    bench = DeliveryBench(queues=1)
+    bench.send(b"m")
+    bench.receive()
+    bench.delivery.delete_group(GROUP) if what == "group" else bench.delivery.delete_topic(TOPIC)
+    bench.restart()  # before the pass ends
+    assert bench.delivery.inflight_count == 0
+    assert bench.delivery.position(GROUP, QueueId(TOPIC, 0)) == (None, 0)
+
+
+def test_what_waits_for_its_time_is_bounded_by_what_is_in_flight() -> None:
+    """Acknowledged messages must not be remembered for the rest of their invisible time, up to 12 hours."""
+    bench = DeliveryBench(queues=1)
+    for number in range(6_000):
+        bench.source.add(QueueId(TOPIC, 0), b"%d" % number, None)
+    kept = bench.receive(batch=100, invisible_s=1_000).messages
+    while messages := bench.receive(invisible_s=43_200).messages:
+        for delivered in messages:
+            bench.delivery.acknowledge(GROUP, TOPIC, delivered.receipt_handle)
+        bench.end_pass()
+    assert bench.delivery.inflight_count == 100
+    assert len(bench.delivery._deliveries._expiry) <= 4_096
+    bench.advance(1_000)
+    again = [delivered for _ in range(4) for delivered in bench.receive().messages]
+    assert [bytes(each.record.body) for each in again] == [bytes(each.record.body) for each in kept]
+
+
+def test_after_a_stop_time_moves_nothing() -> None:
+    bench = DeliveryBench(queues=1)
+    bench.send(b"m")
+    bench.receive(invisible_s=5)
+    bench.delivery.stop()
+    fail_writes(bench)
+    bench.advance(10)
+    assert bench.failures == []
