@@ -6,7 +6,7 @@ tests) are imported as modules.
 
 from kv.compaction import Filter, compact
 from kv.engine import Family, KeyRange, KeyValueEngine, Snapshot, WriteBatch
-from kv.errors import EngineClosed, EngineCorrupt, EngineLocked, EngineMissing, KvError
+from kv.errors import EngineClosed, EngineCorrupt, EngineFull, EngineLocked, EngineMissing, KvError
 from kv.options import CompactionStyle, Compression, FamilyOptions
 from kv.rocks import RocksEngine, list_families, write_table
 
@@ -15,6 +15,7 @@ __all__ = [
     "Compression",
     "EngineClosed",
     "EngineCorrupt",
+    "EngineFull",
     "EngineLocked",
     "EngineMissing",
     "Family",

@@ -4,6 +4,7 @@ KvError
 ├── EngineClosed    used after close(): a bug of the caller
 ├── EngineLocked    another process (or an unclosed engine of this one) holds the database
 ├── EngineMissing   no database where one must exist
+├── EngineFull      the disk has no room for a write; a later one may succeed
 └── EngineCorrupt   the engine found damage; its message names the file where known
 """
 
@@ -22,6 +23,10 @@ class EngineLocked(KvError):
 
 class EngineMissing(KvError):
     """The directory holds no database, and creating one was not asked for."""
+
+
+class EngineFull(KvError):
+    """The disk has no room. Nothing of the write counts; RocksDB takes writes again some seconds after there is."""
 
 
 class EngineCorrupt(KvError):

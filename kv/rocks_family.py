@@ -15,9 +15,10 @@ from typing import Any, Final, NoReturn
 from weakref import WeakSet
 
 from kv.engine import Family, KeyRange, Snapshot
-from kv.errors import EngineClosed, EngineCorrupt, EngineLocked, KvError
+from kv.errors import EngineClosed, EngineCorrupt, EngineFull, EngineLocked, KvError
 
 DEFAULT_FAMILY: Final = "default"
+NO_ROOM: Final = ("No space left on device", "Disk quota exceeded")
 """RocksDB has this family in every database, used or not."""
 
 CHUNK_FIRST: Final = 16
@@ -32,6 +33,8 @@ def fail(error: Exception) -> NoReturn:
     text = str(error)
     if text.startswith("Corruption:") or "No such file or directory" in text:
         raise EngineCorrupt(text) from error
+    if text.startswith("IO error:") and any(reason in text for reason in NO_ROOM):
+        raise EngineFull(text) from error
     if text.startswith("IO error:") and "lock" in text:
         raise EngineLocked(text) from error
     raise KvError(text) from error

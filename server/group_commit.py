@@ -14,17 +14,21 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import structlog
 
+from kv import KvError
 from store.clock import Clock
-from store.errors import BrokerError, Invalid, StorePoisoned, Unavailable
+from store.errors import Invalid, StorePoisoned, Unavailable
 from store.message import Appended, DispatchRequest, Message
 from store.offsets import PhysicalOffset
 from store.settings import Durability
 
 log = structlog.get_logger(__name__)
+
+REFUSALS: Final = (Invalid, Unavailable, KvError)
+"""Errors of an append after which the log is as before. KvError: where a queue ends cannot be read; others can."""
 
 Stored = Callable[[Sequence[Appended], Exception | None], None]
 """How a send ends: where its messages went, or why they are not stored."""
@@ -132,7 +136,7 @@ class GroupCommit:
             return
         try:
             appended = self._store.append([message for send in sends for message in send.messages])
-        except (Invalid, Unavailable) as error:
+        except REFUSALS as error:
             self._append_one_by_one(sends, error)
         except Exception as error:  # noqa: BLE001 - every send of the round ends with it
             self._fail(error, sends)
@@ -145,7 +149,7 @@ class GroupCommit:
         self._metrics.observe_round(sum(len(send.messages) for send in sends))
         self._go_on()
 
-    def _append_one_by_one(self, sends: Sequence[_Send], error: BrokerError) -> None:
+    def _append_one_by_one(self, sends: Sequence[_Send], error: Exception) -> None:
         """One send of the round is at fault, or does not fit any more: find out which and store the others."""
         if len(sends) == 1:
             sends[0].stored((), error)
@@ -153,7 +157,7 @@ class GroupCommit:
         for send in sends:
             try:
                 appended = self._store.append(send.messages)
-            except (Invalid, Unavailable) as own_error:
+            except REFUSALS as own_error:
                 send.stored((), own_error)
             except Exception as fatal:  # noqa: BLE001 - this send and every later one end with it
                 self._fail(fatal, [send])

@@ -17,6 +17,7 @@ from server.clients import ClientRegistry
 from server.front import Call
 from server.front.contract import MessageHandler
 from server.wire.status import Refused, fill_status, is_expected
+from store.errors import StorePoisoned
 
 CLIENT_ID: Final = "x-mq-client-id"
 CLIENT_VERSION: Final = "x-mq-client-version"
@@ -128,6 +129,9 @@ def refuse_stream(
 
 
 def report(call: Call, error: Exception) -> None:
-    """Log an error that is a fault of the broker; those of clients are theirs to see."""
-    if not is_expected(error):
+    """Log an error that is a fault of the broker; those of clients are theirs to see.
+
+    A poisoned store refuses thousands of sends a second, and was logged when it came to be so.
+    """
+    if not is_expected(error) and not isinstance(error, StorePoisoned):
         _log.error("call failed", path=call.path, peer=call.peer, exc_info=error)

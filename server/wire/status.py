@@ -6,6 +6,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from kv import EngineFull
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server.errors import InvalidReceiptHandle
 from store import errors
@@ -34,6 +35,7 @@ CODES: Final[dict[type[Exception], definition.Code]] = {
     errors.Invalid: definition.BAD_REQUEST,
     # clients wait before they try again on this code alone; on others they repeat at once
     errors.Unavailable: definition.TOO_MANY_REQUESTS,
+    EngineFull: definition.TOO_MANY_REQUESTS,
     errors.BrokerError: definition.INTERNAL_SERVER_ERROR,
     # not the client's network: it would take a gRPC error for that and send the same bytes again
     DecodeError: definition.BAD_REQUEST,
@@ -55,7 +57,7 @@ def is_expected(error: Exception) -> bool:
 
 def status_of(error: Exception) -> definition.Status:
     """The status to answer with. The text of an unexpected error stays in the broker's log."""
-    if isinstance(error, errors.BrokerError):
+    if isinstance(error, errors.BrokerError | EngineFull):
         return definition.Status(code=code_of(error), message=str(error))
     if isinstance(error, DecodeError):
         return definition.Status(code=code_of(error), message="the request is no valid protobuf message")

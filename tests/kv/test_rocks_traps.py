@@ -13,6 +13,7 @@ import pytest
 from kv import (
     EngineClosed,
     EngineCorrupt,
+    EngineFull,
     EngineLocked,
     EngineMissing,
     FamilyOptions,
@@ -21,6 +22,7 @@ from kv import (
     RocksEngine,
     list_families,
 )
+from kv.rocks_family import fail
 
 ALL = KeyRange(b"", None)
 SMALL = FamilyOptions(memtable_bytes=1 << 20, block_cache_bytes=1 << 20)
@@ -225,6 +227,16 @@ def test_a_failed_open_leaves_no_lock(tmp_path: Path) -> None:
     with pytest.raises(KvError, match="offset"):
         RocksEngine.open(tmp_path / "db", {"default": SMALL}, create=False, write_ahead_log=False)
     open_engine(tmp_path / "db").close()
+
+
+def test_a_disk_without_room_has_an_error_of_its_own(filled: Path) -> None:
+    """The engine's own words for it; `tests/hostile` fills a real file system."""
+    for text in (
+        "IO error: No space left on device: While appending to file: /store/quarry/000004.log: No space left on device",
+        "IO error: Disk quota exceeded: While appending to file: /store/block/000004.log: Disk quota exceeded",
+    ):
+        with pytest.raises(EngineFull, match=r"000004\.log"):
+            fail(Exception(text))
 
 
 # -- trap 4: without CURRENT, RocksDB may make an empty database over an existing one

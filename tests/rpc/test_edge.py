@@ -137,6 +137,16 @@ def test_an_unexpected_error_reaches_the_log_and_not_the_client(error: Exception
     assert entry["peer"] == call.peer
 
 
+def test_the_refusals_of_a_poisoned_store_do_not_fill_the_log() -> None:
+    """It was logged when it came to be so; a traceback per refused send would fill the disk that may be at fault."""
+    call = FakeCall()
+    with structlog.testing.capture_logs() as logs:
+        Failing(errors.StorePoisoned("flushing the commit log failed")).unary(call, b"")
+    status = call.answer(service.HeartbeatResponse).status
+    assert (status.code, status.message) == (definition.INTERNAL_SERVER_ERROR, "flushing the commit log failed")
+    assert logs == []
+
+
 def test_a_streams_error_comes_first_and_the_last_item_after_it() -> None:
     call = FakeCall()
     Failing(errors.Busy("too many waiting receives")).stream(call, b"")

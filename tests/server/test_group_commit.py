@@ -9,6 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
+from kv import EngineCorrupt, Family
+from kv.memory import MemoryEngine
 from server.group_commit import GroupCommit
 from store.clock import ManualClock
 from store.errors import DiskRefused, Invalid, StorePoisoned
@@ -158,6 +160,45 @@ def test_one_bad_send_of_a_round_does_not_harm_the_others() -> None:
         with pytest.raises(Invalid, match="properties"):
             await bad
         assert [place.queue_offset for place in await also_good] == [1]
+        assert bench.poisoned == []
+
+    run(test)
+
+
+class DamagedTable:
+    """A family of which one queue's rows cannot be read."""
+
+    def __init__(self, family: Family, damaged: bytes) -> None:
+        self._family = family
+        self._damaged = damaged
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._family, name)
+
+    def get(self, key: bytes) -> bytes | None:
+        if self._damaged in key:
+            raise EngineCorrupt("block checksum mismatch in 000009.sst")
+        return self._family.get(key)
+
+
+def test_a_send_to_a_queue_whose_end_cannot_be_read_is_refused_and_harms_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A flipped bit in a table is no reason to stop everything: nothing was appended."""
+    family = MemoryEngine.family
+    monkeypatch.setattr(
+        MemoryEngine, "family", lambda engine, name: DamagedTable(family(engine, name), b"broken-topic")
+    )
+
+    async def test(executor: ThreadPoolExecutor) -> None:
+        bench = Bench(executor, Durability.SYNC)
+        good, bad = bench.send(message()), bench.send(message(topic="broken-topic"))
+        assert [place.queue_offset for place in await good] == [0]
+        with pytest.raises(EngineCorrupt):
+            await bad
+        with pytest.raises(EngineCorrupt):
+            await bench.send(message(topic="broken-topic"))
+        assert [place.queue_offset for place in await bench.send(message())] == [1]
         assert bench.poisoned == []
 
     run(test)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from google.protobuf.message import DecodeError
 
+from kv import EngineCorrupt, EngineFull
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server.errors import InvalidReceiptHandle
 from server.wire.status import INTERNAL_TEXT, Refused, code_of, fill_overall, fill_status, is_expected, status_of
@@ -28,6 +29,8 @@ TABLE = [
     (InvalidReceiptHandle("x"), definition.INVALID_RECEIPT_HANDLE),
     (Refused(definition.ILLEGAL_OFFSET, "x"), definition.ILLEGAL_OFFSET),
     (DecodeError("x"), definition.BAD_REQUEST),
+    (EngineFull("x"), definition.TOO_MANY_REQUESTS),
+    (EngineCorrupt("x"), definition.INTERNAL_SERVER_ERROR),
     (ValueError("x"), definition.INTERNAL_SERVER_ERROR),
 ]
 
@@ -48,6 +51,7 @@ def test_a_subclass_has_its_bases_code() -> None:
 def test_the_text_of_an_unexpected_error_stays_inside() -> None:
     assert status_of(ValueError("secret")).message == INTERNAL_TEXT
     assert status_of(errors.StorePoisoned("flush failed")).message == "flush failed"
+    assert status_of(EngineFull("no room")).message == "no room"
     assert "protobuf" in status_of(DecodeError("secret")).message
 
 
