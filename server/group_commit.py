@@ -176,22 +176,34 @@ class GroupCommit:
 
     async def _flush(self) -> None:
         """Flush until nothing appended is left; sends that come in meanwhile share the next fdatasync."""
-        loop = asyncio.get_running_loop()
         try:
-            while self._store.flushed_up_to < self._store.appended_up_to:
-                if self._durability is Durability.ASYNC:
-                    await asyncio.sleep(self._flush_interval_s)
-                started_s = self._clock.monotonic_s()
-                flushed = await loop.run_in_executor(self._executor, self._store.flush)
-                self._metrics.observe_flush(self._clock.monotonic_s() - started_s)
+            while True:
+                if self._store.flushed_up_to < self._store.appended_up_to:
+                    await self._flush_once()
                 if self._durability is Durability.SYNC:
-                    self._make_visible(flushed)
+                    self._make_visible(self._store.flushed_up_to)
                     self._run_round()
+                if not self._needs_flush_task:
+                    return
         except Exception as error:  # noqa: BLE001 - final: told to all who wait, readiness goes red
             self._fail(error, [])
             self._run_round()
         finally:
             self._flush_task = None
+
+    async def _flush_once(self) -> None:
+        if self._durability is Durability.ASYNC:
+            await asyncio.sleep(self._flush_interval_s)
+        started_s = self._clock.monotonic_s()
+        await asyncio.get_running_loop().run_in_executor(self._executor, self._store.flush)
+        self._metrics.observe_flush(self._clock.monotonic_s() - started_s)
+
+    @property
+    def _needs_flush_task(self) -> bool:
+        """Whether something is to be flushed, or was by `flush_queues` at a moment when nobody told the senders."""
+        if self._store.flushed_up_to < self._store.appended_up_to:
+            return True
+        return self._durability is Durability.SYNC and bool(self._waiting) and not self._dispatch_held
 
     def _make_visible(self, up_to: PhysicalOffset) -> None:
         if self._dispatch_held:

@@ -277,3 +277,48 @@ def test_draining_answers_everything_that_was_accepted() -> None:
         assert all(answer.done() and answer.exception() is None for answer in answers)
 
     run(test)
+
+
+def test_a_flush_that_somebody_else_has_done_leaves_nobody_waiting() -> None:
+    """Flushing the queues flushes the log too, and may be done just before the sends' own flush begins."""
+
+    async def test(executor: ThreadPoolExecutor) -> None:
+        bench = Bench(executor, Durability.SYNC)
+        answers = [bench.send(message())]
+        await asyncio.sleep(0)
+        assert bench.store.appended_up_to > 0
+        bench.store.flush()
+        answers.append(bench.send(message()))
+        answers.append(bench.send(message()))
+        await asyncio.wait_for(asyncio.gather(*answers), 5)
+        await bench.commit.drain()
+        await asyncio.wait_for(bench.send(message()), 5)
+
+    run(test)
+
+
+def test_sends_beside_flushes_of_the_queues_are_all_answered() -> None:
+    async def test(executor: ThreadPoolExecutor) -> None:
+        bench = Bench(executor, Durability.SYNC, queue_flush_bytes=1)
+        for _ in range(100):
+            answers = [bench.send(message()), bench.send(message())]
+            await asyncio.sleep(0)
+            answers.append(bench.send(message()))
+            await asyncio.wait_for(asyncio.gather(*answers), 5)
+        await bench.commit.drain()
+        assert len(bench.arrived) == 300
+
+    run(test)
+
+
+def test_draining_waits_for_what_comes_in_meanwhile() -> None:
+    async def test(executor: ThreadPoolExecutor) -> None:
+        bench = Bench(executor, Durability.SYNC, queue_flush_bytes=1)
+        answers = [bench.send(message())]
+        draining = asyncio.ensure_future(bench.commit.drain())
+        await asyncio.sleep(0)
+        answers.append(bench.send(message()))
+        await asyncio.wait_for(draining, 5)
+        assert all(answer.done() for answer in answers)
+
+    run(test)
