@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from store.commitlog.segments import SegmentList
 from store.errors import OffsetOutOfRange
@@ -42,6 +43,10 @@ class CommitLogReader:
                 f"no segment holds {size} bytes at offset {physical_offset}; the log ends at {self.end}"
             )
         return view[position : position + size]
+
+    def path_of(self, physical_offset: PhysicalOffset) -> Path:
+        """The file that holds the byte, to name it. Raises OffsetOutOfRange."""
+        return self._segments.path_of(physical_offset)
 
     def decode(self, physical_offset: PhysicalOffset, *, check_crc: bool = False) -> Decoded:
         """The record at the offset, or what else lies there. Raises OffsetOutOfRange as `read` does."""

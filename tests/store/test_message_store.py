@@ -4,7 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from store.errors import Invalid, MessageTooLarge, StorePoisoned
+from store.consumequeue import ConsumeQueueEntry
+from store.errors import Invalid, MessageTooLarge, StoreDamaged, StorePoisoned
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from tests.faults.disk import FaultyDisk
 from tests.store.assembly import Assembly, assemble, message, queue_engine
@@ -114,6 +115,28 @@ def test_numbering_is_right_with_far_more_queues_than_the_cache_holds() -> None:
             assert place.queue_offset == turn
             if number % 7 == 0:
                 dispatch_all(opened)
+
+
+@pytest.mark.parametrize("part", [b"the body", b"some value"], ids=["body", "properties"])
+def test_a_record_with_a_flipped_bit_is_reported_and_never_handed_out(opened: Assembly, part: bytes) -> None:
+    """Promise 3. A consumer could not tell: the digest it gets is made of the bytes that were read."""
+    store = opened.store
+    store.append([message(body=b"the body", name="some value"), message(body=b"whole")])
+    store.dispatch(store.flush())
+    damaged, whole = store.entries(QueueId("orders", 0), QueueOffset(0), 2)
+    segment = opened.segments.open_for_writing(PhysicalOffset(0))
+    at = bytes(segment.view()).index(part)
+    segment.write(at, bytes([part[0] ^ 1]))
+    with pytest.raises(StoreDamaged, match=f"offset {damaged.physical_offset}.*CRC"):
+        store.read(damaged)
+    assert bytes(store.read(whole).body) == b"whole"
+
+
+def test_an_entry_that_points_out_of_the_log_is_damage_and_no_fault_of_the_client(opened: Assembly) -> None:
+    opened.store.append([message()])
+    beyond = ConsumeQueueEntry(QueueOffset(7), PhysicalOffset(1 << 40), 100, 0, 0)
+    with pytest.raises(StoreDamaged, match=f"entry 7 points at offset {1 << 40}"):
+        opened.store.read(beyond)
 
 
 def test_a_deleted_topic_is_gone_and_may_begin_again(opened: Assembly) -> None:
