@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from kv import WriteBatch
 from server.delivery.expiry import Due, ExpiryQueue
 from server.delivery.inflight import InFlight, InFlightTable
 from server.delivery.model import Delivered, DeliverySettings, ReceiveRequest, Timer, Timers
@@ -111,6 +112,13 @@ class Deliveries:
                 self._leases.discard(row.client_id, subscription, progress.queue.number, offset)
             self._count -= len(progress.inflight)
             progress.inflight.clear()
+
+    def stage(self, batch: WriteBatch, subscription: Subscription) -> None:
+        """Put all rows of the subscription as they are in memory in place of the stored ones."""
+        self._table.delete_all(batch, subscription.prefix)
+        for number, progress in subscription.queues.items():
+            for offset, row in progress.inflight.items():
+                self._table.put(batch, subscription.prefix, number, offset, row)
 
     def delete_rows(self, prefix: bytes) -> None:
         """Delete the stored rows of a group, or of a group and topic."""

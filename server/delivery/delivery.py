@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from kv import WriteBatch
 from server.delivery.deliveries import Deliveries
 from server.delivery.inflight import InFlightTable, group_prefix
 from server.delivery.model import (
@@ -81,6 +82,7 @@ class Delivery:
         for group, queue, offset, row in inflight.all_rows():
             subscription = self._subscriptions.of(group, queue.topic)
             self._deliveries.resume(subscription, self._positions.open(subscription, queue.number), offset, row)
+        writer.stage_all = self._stage_all
 
     # -- figures
 
@@ -344,7 +346,10 @@ class Delivery:
         self._serve(subscription)
 
     def delete_group(self, group: str) -> None:
-        """Forget the group's progress in all topics, durably: the group itself goes next. Raises StorePoisoned."""
+        """Forget the group's progress in all topics, durably: the group itself goes next.
+
+        Raises StorePoisoned, kv.EngineFull.
+        """
         for subscription in [each for each in self._subscriptions if each.group == group]:
             self._drop(subscription)
         self._deliveries.delete_rows(group_prefix(group))
@@ -352,15 +357,25 @@ class Delivery:
         self._writer.write_durably()
 
     def delete_topic(self, topic: str) -> None:
-        """Forget the progress of all groups in the topic, durably: the topic itself goes next. Raises StorePoisoned."""
+        """Forget the progress of all groups in the topic, durably: the topic itself goes next.
+
+        Raises StorePoisoned, kv.EngineFull.
+        """
         for subscription in tuple(self._subscriptions.of_topic(topic)):
             self._deliveries.delete_rows(subscription.prefix)
             self._drop(subscription)
         self._offsets.delete_topic(self._writer.batch(), topic)
         self._writer.write_durably()
 
+    def _stage_all(self, batch: WriteBatch) -> None:
+        for subscription in self._subscriptions:
+            self._deliveries.stage(batch, subscription)
+            self._positions.stage(batch, subscription)
+
     def drop_idle_subscriptions(self) -> None:
         """Free what nobody used lately; its rows stay."""
+        if self._writer.is_behind:
+            return
         before_s = self._clock.monotonic_s() - IDLE_SUBSCRIPTION_S
         for subscription in self._subscriptions:
             if subscription.last_used_s < before_s and subscription.is_idle:

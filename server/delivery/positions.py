@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from kv import WriteBatch
 from server.delivery.model import DeliverySettings, MessageSource, NewGroupStart
 from server.delivery.state_writer import StateWriter
 from server.delivery.subscription import QueueProgress, Subscription
@@ -56,6 +57,11 @@ class Positions:
             progress = subscription.queues[number] = QueueProgress(queue, next_offset)
             subscription.mark(number)
         return progress
+
+    def stage(self, batch: WriteBatch, subscription: Subscription) -> None:
+        """Stage where the group stands in all queues it has open."""
+        for progress in subscription.queues.values():
+            self._offsets.stage(batch, subscription.group, progress.queue, progress.next_offset)
 
     def store(self, subscription: Subscription, progress: QueueProgress) -> None:
         self._offsets.stage(self._writer.batch(), subscription.group, progress.queue, progress.next_offset)

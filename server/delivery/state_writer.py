@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import structlog
 
-from kv import KeyValueEngine, WriteBatch
+from kv import EngineFull, KeyValueEngine, WriteBatch
 from store.errors import StorePoisoned
+from store.state import INFLIGHT
 
 log = structlog.get_logger(__name__)
 
@@ -21,9 +22,11 @@ class StateWriter:
     Answers that depend on the rows are given in the `written` callbacks, after the write: a client never holds
     an answer that the death of the process can take back.
 
-    A failed write is final: a later one would store next offsets above messages whose rows are missing, and a
-    restart would take those for acknowledged. So nothing is written any more, everybody who waits is told, and
-    a restart goes on from the last good write. `failed` hears of it once.
+    After a failed write the next one must not simply follow: it would store next offsets above messages whose
+    rows are missing, and a restart would take those for acknowledged. So when the disk is full, `stage_all`
+    stages everything there is in memory once there is room again. Any other failure is final: nothing is
+    written any more, everybody who waits is told, `failed` hears of it once, and a restart goes on from the
+    last good write.
     """
 
     def __init__(
@@ -34,7 +37,14 @@ class StateWriter:
         self._failed = failed
         self._batch: WriteBatch | None = None
         self._written: list[Written] = []
+        self._behind: EngineFull | None = None
         self._failure: StorePoisoned | None = None
+        self.stage_all: Callable[[WriteBatch], None] = lambda _: None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether memory holds changes that could not be written yet: nothing of it may be dropped."""
+        return self._behind is not None
 
     def batch(self) -> WriteBatch:
         """The batch of this pass; it is written when the pass ends."""
@@ -53,10 +63,11 @@ class StateWriter:
         self._write(sync=False)
 
     def write_durably(self) -> None:
-        """End the batch of this pass early; it survives power loss. Raises StorePoisoned."""
+        """End the batch of this pass early; it survives power loss. Raises StorePoisoned or kv.EngineFull."""
         self._write(sync=True)
-        if self._failure is not None:
-            raise self._failure
+        error = self._failure or self._behind
+        if error is not None:
+            raise error
 
     def _write(self, *, sync: bool) -> None:
         batch, self._batch = self._batch, None
@@ -65,11 +76,25 @@ class StateWriter:
             return
         if len(batch) and self._failure is None:
             try:
+                if self._behind is not None:
+                    self._catch_up()
                 self._engine.write(batch, sync=sync)
+                self._behind = None
+            except EngineFull as error:
+                self._behind = error
             except Exception as error:  # noqa: BLE001 - handed to every caller that waits for this write
                 self._fail(error)
         for written in callbacks:
-            written(self._failure)
+            written(self._failure or self._behind)
+
+    def _catch_up(self) -> None:
+        """Write everything anew. A disk still full is found out by a small write, not by a large one."""
+        probe = self._engine.batch()
+        probe.delete(self._engine.family(INFLIGHT), b"")
+        self._engine.write(probe)
+        whole = self._engine.batch()
+        self.stage_all(whole)
+        self._engine.write(whole)
 
     def _fail(self, error: Exception) -> None:
         self._failure = StorePoisoned(f"delivery state cannot be written: {error}")

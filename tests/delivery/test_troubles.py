@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import pytest
 
-from kv import KvError
+from kv import EngineFull, KvError
 from server.delivery import DeliverySettings, NewGroupStart
 from store.errors import StorePoisoned
 from store.offsets import QueueId, QueueOffset
@@ -118,9 +118,9 @@ def test_messages_of_a_call_that_broke_off_come_back_after_a_second(invisible_s:
     assert bench.receive().bodies == [], "a later delivery is not touched"
 
 
-def fail_writes(bench: DeliveryBench) -> None:
+def fail_writes(bench: DeliveryBench, error: Exception = KvError("input/output error")) -> None:  # noqa: B008
     def refuse(*_: object, **__: object) -> NoReturn:
-        raise KvError("no space left")
+        raise error
 
     bench.engine.write = refuse  # type: ignore[method-assign]
 
@@ -143,6 +143,41 @@ def test_after_a_write_that_failed_nothing_is_written_that_a_restart_would_misre
     assert len(bench.failures) == 1
     bench.restart()
     assert bench.receive().bodies == [b"b", b"c"]
+
+
+def test_a_full_disk_refuses_until_there_is_room_again_and_nothing_is_misread_after_it() -> None:
+    bench = DeliveryBench(queues=1)
+    for number in range(6):
+        bench.send(b"%d" % number)
+    acknowledged, _ = bench.receive(batch=2, invisible_s=10).messages
+    fail_writes(bench, EngineFull("No space left on device"))
+    for _ in range(2):
+        assert isinstance(bench.receive(batch=1, invisible_s=10).error, EngineFull)
+    bench.delivery.acknowledge(GROUP, TOPIC, acknowledged.receipt_handle)
+    bench.end_pass()
+    bench.advance(301)
+    bench.delivery.drop_idle_subscriptions()
+    heal_writes(bench)
+    assert bench.receive(batch=1).bodies == [b"1"]
+    assert bench.failures == []
+    bench.restart()
+    assert bench.delivery.inflight_count == 3
+    assert bench.receive().bodies == [b"2", b"3", b"4", b"5"]
+    bench.advance(31)
+    assert [each.attempt for each in bench.receive().messages] == [3, 3, 3, 2, 2]
+
+
+def test_a_group_deleted_on_a_full_disk_is_gone_once_it_is_deleted_again() -> None:
+    bench = DeliveryBench(queues=1)
+    bench.send(b"m")
+    bench.receive()
+    fail_writes(bench, EngineFull("No space left on device"))
+    with pytest.raises(EngineFull):
+        bench.delivery.delete_group(GROUP)
+    heal_writes(bench)
+    bench.delivery.delete_group(GROUP)
+    bench.restart()
+    assert bench.delivery.position(GROUP, QueueId(TOPIC, 0)) == (None, 0)
 
 
 def test_an_acknowledgement_that_is_not_written_is_never_called_done() -> None:
