@@ -57,6 +57,10 @@ def serve(
     }
     try:
         status = run(load_settings(config, given), progress_bar if is_watched() else None)
-    except (BrokerError, KvError, OSError) as error:
+    except OSError as error:
+        # not "[Errno 30] Read-only file system: '/data/lock'": the name first, as in all other refusals
+        named = error.filename is not None and error.strerror is not None
+        end(Exit.COULD_NOT_RUN, f"{error.filename}: {error.strerror}" if named else str(error))
+    except (BrokerError, KvError) as error:
         end(Exit.COULD_NOT_RUN, str(error))
     raise typer.Exit(status)

@@ -6,6 +6,7 @@ and do not change afterwards. The descriptions here are the documentation: `docs
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -38,6 +39,13 @@ ENVIRONMENT_PREFIX: Final = "QUARRY_"
 
 SERVICE_LINK: Final = re.compile(r"service_(host|port(_.*)?)|port(_.*)?")
 """What Kubernetes puts into the environment of every pod for a Service named `quarry-<section>`."""
+
+
+ANY_SERVICE_LINK: Final = re.compile(rf"(.*_)?({SERVICE_LINK.pattern})")
+"""The same for a Service of any name that begins with `quarry`."""
+
+CONFIG_VARIABLE: Final = "QUARRY_CONFIG"
+"""Names the file itself (`quarry serve`)."""
 
 
 class SettingsInvalid(Invalid):
@@ -307,7 +315,7 @@ def load_settings(file: Path | None = None, flags: Mapping[str, Mapping[str, obj
     try:
         for layer in (_from_file(file), _from_environment(), flags or {}):
             for section, values in layer.items():
-                merged[section] = {**merged.get(section, {}), **values} if isinstance(values, Mapping) else values
+                merged[section] = _over(merged.get(section, {}), values)
         settings = BrokerSettings.model_validate(merged)
         settings.for_store()
     except ValidationError as cause:
@@ -321,15 +329,33 @@ def load_settings(file: Path | None = None, flags: Mapping[str, Mapping[str, obj
     return settings
 
 
+def _over(below: object, above: object) -> object:
+    """One section of two layers. What is no section stays as it is, for the validation to name."""
+    if isinstance(below, Mapping):
+        return {**below, **above} if isinstance(above, Mapping) else above
+    return below
+
+
 def _from_file(file: Path | None) -> Mapping[str, Any]:
     return {} if file is None else TomlConfigSettingsSource(_Sources, file)()
 
 
 def _from_environment() -> Mapping[str, Any]:
+    _refuse_unknown_variables()
     source = EnvSettingsSource(
         _Sources, env_prefix=ENVIRONMENT_PREFIX, env_nested_delimiter="_", env_nested_max_split=1
     )
     return {section: _without_service_links(values) for section, values in source().items()}
+
+
+def _refuse_unknown_variables() -> None:
+    """Variables of our prefix whose section does not exist: pydantic passes over them."""
+    for name in os.environ:
+        rest = name.removeprefix(ENVIRONMENT_PREFIX).lower()
+        if not name.startswith(ENVIRONMENT_PREFIX) or name == CONFIG_VARIABLE or ANY_SERVICE_LINK.fullmatch(rest):
+            continue
+        if rest.partition("_")[0] not in BrokerSettings.model_fields:
+            raise SettingsInvalid(f"{name}: no setting of that name")
 
 
 def _without_service_links(values: object) -> object:

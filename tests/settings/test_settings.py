@@ -80,6 +80,8 @@ def test_a_broker_in_kubernetes_ignores_the_variables_of_services(monkeypatch: p
         monkeypatch.setenv(name, "10.0.0.1")
     for name in ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_GRPC", "PORT", "PORT_8081_TCP"):
         monkeypatch.setenv(f"QUARRY_BROKER_{name}", "tcp://10.0.0.1:8081")
+        monkeypatch.setenv(f"QUARRY_MY_OWN_{name}", "tcp://10.0.0.1:8081")
+    monkeypatch.setenv("QUARRY_CONFIG", "/etc/quarry.toml")
     assert load_settings() == BrokerSettings()
 
 
@@ -114,6 +116,12 @@ def test_an_unknown_section_is_named(tmp_path: Path) -> None:
 def test_a_mistyped_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUARRY_STORE_DIRECTROY", "/data")
     assert "store.directroy" in problem()
+
+
+def test_a_variable_of_a_mistyped_section_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would start a broker on another store than its operator thinks."""
+    monkeypatch.setenv("QUARRY_SOTRE_DIRECTORY", "/data")
+    assert problem() == "QUARRY_SOTRE_DIRECTORY: no setting of that name"
 
 
 def test_several_problems_are_told_at_once() -> None:
@@ -152,7 +160,8 @@ def test_a_broken_file_is_named(tmp_path: Path, content: bytes) -> None:
 def test_a_section_that_is_no_table_is_named(tmp_path: Path) -> None:
     path = tmp_path / "quarry.toml"
     path.write_text("store = 5\n")
-    assert "store" in problem(path)
+    assert problem(path).startswith("store: ")
+    assert problem(path, {"store": {"directory": "/data"}}).startswith("store: ")
 
 
 def test_settings_are_frozen() -> None:
