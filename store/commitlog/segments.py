@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -219,7 +219,10 @@ def _read_directory(disk: Disk, directory: Path, segment_size: int | None, *, wr
         if writable:
             disk.remove(path)
     if segment_size is None and files:
-        segment_size = files[0][2]
+        # as most files and the first names have it, so that the file that was cut short is the one that is named
+        sizes = Counter(size for _, _, size in files)
+        distance = files[1][0] - files[0][0] if len(files) > 1 else 0
+        segment_size = max(sizes, key=lambda size: (sizes[size], size == distance))
     for _, path, size in files:
         if size != segment_size:
             raise StoreDamaged(path, f"the file has {size} bytes, a segment of this log {segment_size}")

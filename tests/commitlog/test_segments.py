@@ -65,6 +65,17 @@ def test_a_file_of_another_length_is_damage_that_names_it(size: int | None, wron
     assert caught.value.path.name == segment_name(PhysicalOffset(SEGMENT))
 
 
+@pytest.mark.parametrize("cut", range(3))
+def test_the_file_that_was_cut_short_is_the_one_that_is_named(cut: int) -> None:
+    for count in (2, 3):
+        if cut < count:
+            disk = disk_with(*(base * SEGMENT for base in range(count) if base != cut))
+            put(disk, segment_name(PhysicalOffset(cut * SEGMENT)), bytes(SEGMENT // 2))
+            with pytest.raises(StoreDamaged) as caught:
+                open_log(disk, None)
+            assert caught.value.path.name == segment_name(PhysicalOffset(cut * SEGMENT))
+
+
 def test_an_empty_file_that_is_not_the_last_is_damage() -> None:
     disk = disk_with(SEGMENT)
     put(disk, segment_name(PhysicalOffset(0)), b"")
