@@ -15,6 +15,7 @@ import structlog
 import uvloop
 from prometheus_client import CollectorRegistry
 
+from kv import WriteBatch
 from server.administration import Administration, BrokerFacts
 from server.banner import banner
 from server.clients import ClientRegistry
@@ -42,6 +43,7 @@ from store.disk import PosixDisk
 from store.offsets import PhysicalOffset
 from store.opening import OpenStore, open_store
 from store.recovery import Progress, ReportProgress
+from store.settings import Durability
 
 log = structlog.get_logger(__name__)
 
@@ -155,7 +157,11 @@ class Broker:
         self._metrics = ServerMetrics(registry)
         self._clients = ClientRegistry(self._clock)
         self._state_writer = StateWriter(
-            store.state_engine, self._after_pass, failed=lambda error: health.poisoned(str(error))
+            store.state_engine,
+            self._after_pass,
+            failed=lambda error: health.poisoned(str(error)),
+            # under sync nobody sees what a power cut can take back
+            sign=self._sign_seen if settings.store.durability is Durability.ASYNC else None,
         )
         self._delivery = Delivery(
             settings.for_delivery(),
@@ -276,6 +282,9 @@ class Broker:
 
     def _after_pass(self, callback: Callable[[], None]) -> None:
         self._front.after_pass(callback)
+
+    def _sign_seen(self, batch: WriteBatch) -> None:
+        self._store.identity.stage_seen_up_to(batch, self._store.messages.dispatched_up_to)
 
     def _remember_flushed(self, up_to: PhysicalOffset) -> None:
         self._store.identity.flushed_up_to = up_to

@@ -6,6 +6,7 @@
 | `origin`          | ASCII name              | what the directory was when Quarry opened it first (`store.kind`) |
 | `metadata`        | ASCII `imported`        | RocketMQ's topics, groups and offsets have been taken over |
 | `flushed_up_to`   | i64                     | a lower bound of what is durable in the commit log |
+| `seen_up_to`      | i64                     | with `async`: consumers may have seen what lies below it |
 | `backfilled_to`   | i64                     | double-write origin: RocksDB queues are complete below this offset |
 | `backfill_end`    | i64                     | where the backfill has to get to |
 """
@@ -16,7 +17,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Final
 
-from kv import KeyValueEngine
+from kv import KeyValueEngine, WriteBatch
 from store.errors import NotAStore
 from store.offsets import PhysicalOffset
 from store.state import META
@@ -60,6 +61,18 @@ class StoreIdentity:
     @flushed_up_to.setter
     def flushed_up_to(self, offset: PhysicalOffset) -> None:
         self._put(b"flushed_up_to", _OFFSET.pack(offset))
+
+    @property
+    def seen_up_to(self) -> PhysicalOffset | None:
+        return self._offset(b"seen_up_to")
+
+    @seen_up_to.setter
+    def seen_up_to(self, offset: PhysicalOffset) -> None:
+        self._put(b"seen_up_to", _OFFSET.pack(offset))
+
+    def stage_seen_up_to(self, batch: WriteBatch, offset: PhysicalOffset) -> None:
+        """Add the row to the batch of the changes that rest on what was seen."""
+        batch.put(self._family, b"seen_up_to", _OFFSET.pack(offset))
 
     @property
     def backfilled_to(self) -> PhysicalOffset | None:

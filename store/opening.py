@@ -15,18 +15,20 @@ Every step is repeatable and picks up where it was killed.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
 
 import structlog
 
-from kv import KeyValueEngine, KvError
+from kv import EngineCorrupt, KeyValueEngine, KvError
 from store.clock import Clock
 from store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogWriter, SegmentList
 from store.consumequeue import RocksConsumeQueues, open_consume_queue_engine
 from store.disk import Disk, DiskLock
 from store.dispatch import DenseNumbering, LightQueueNumbering, StoredNumbering
-from store.errors import NotAStore, StoreLocked, StoreUnusable
+from store.errors import NotAStore, StoreDamaged, StoreLocked, StoreUnusable
 from store.identity import StoreIdentity
 from store.kind import FoundStore, StoreKind, inspect_store
 from store.message_store import MessageStore
@@ -39,6 +41,13 @@ from store.settings import Durability, StoreSettings
 from store.state import open_state_engine
 
 log = structlog.get_logger(__name__)
+
+
+QUEUES_ADVICE: Final = "all of it can be made again from the log: move the directory away and start again"
+STATE_ADVICE: Final = (
+    "it holds topics, groups and their positions, but no message: restore it, or move the directory away and start "
+    "without them"
+)
 
 
 class StoreTables:
@@ -139,14 +148,16 @@ class _Opening:
         with ExitStack() as parts:
             segments = self._open_segments()
             parts.callback(segments.close)
-            state_engine = open_state_engine(paths.quarry, create=found.kind is not StoreKind.QUARRY)
+            with _advising(paths.quarry, STATE_ADVICE):
+                state_engine = open_state_engine(paths.quarry, create=found.kind is not StoreKind.QUARRY)
             parts.callback(state_engine.close)
             identity = StoreIdentity(state_engine, paths.quarry)
             if identity.origin is None:
                 # before the queues' database is made: it would make a file store look like double write
                 identity.origin = found.layout.value
             origin = StoreKind(identity.origin)
-            queue_engine = open_consume_queue_engine(found.rocksdb_directory, create=not found.has_rocksdb)
+            with _advising(found.rocksdb_directory, QUEUES_ADVICE):
+                queue_engine = open_consume_queue_engine(found.rocksdb_directory, create=not found.has_rocksdb)
             parts.callback(queue_engine.close)
             queues = RocksConsumeQueues(
                 queue_engine,
@@ -161,6 +172,11 @@ class _Opening:
                     self._import_metadata(state_engine, tables)
                     _adopt_topics(queues, tables.topics)
                 identity.set_metadata_imported()
+            if (identity.seen_up_to or 0) > recovery.end:
+                # groups stand behind messages the power cut took: they must not miss those that take their places
+                lowered = tables.offsets.lower(state_engine, queues.next_offset)
+                identity.seen_up_to = recovery.end
+                log.warning("groups were ahead of the log", offsets_lowered=lowered)
 
             writer = CommitLogWriter(segments, recovery.end, prefault=settings.durability is Durability.ASYNC)
             parts.callback(writer.close)
@@ -251,6 +267,15 @@ class _Opening:
             log.warning("metadata import", problem=warning)
         import_metadata(metadata, tables.topics, tables.groups, tables.offsets, engine)
         log.info("metadata imported", topics=len(metadata.topics), groups=len(metadata.groups))
+
+
+@contextmanager
+def _advising(directory: Path, advice: str) -> Iterator[None]:
+    """A damaged database is named together with what can be done about it."""
+    try:
+        yield
+    except EngineCorrupt as error:
+        raise StoreDamaged(directory, f"the database is damaged ({error}); {advice}") from error
 
 
 def _numbering(origin: StoreKind, queues: RocksConsumeQueues) -> LightQueueNumbering:

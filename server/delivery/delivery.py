@@ -79,10 +79,21 @@ class Delivery:
         self._subscriptions = Subscriptions()
         self._waiting = WaitingPolls()
         self.redeliveries = 0
+        self._resume(inflight)
+        writer.stage_all = self._stage_all
+
+    def _resume(self, inflight: InFlightTable) -> None:
+        stale = []
         for group, queue, offset, row in inflight.all_rows():
             subscription = self._subscriptions.of(group, queue.topic)
-            self._deliveries.resume(subscription, self._positions.open(subscription, queue.number), offset, row)
-        writer.stage_all = self._stage_all
+            progress = self._positions.open(subscription, queue.number)
+            if offset < progress.next_offset:
+                self._deliveries.resume(subscription, progress, offset, row)
+            else:
+                # its message went with the end of the log in a power cut; another one may have taken the place
+                stale.append((subscription.prefix, queue.number, offset))
+        if stale:
+            inflight.forget(stale)
 
     # -- figures
 

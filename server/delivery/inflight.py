@@ -9,7 +9,7 @@ message waits for its next delivery.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import Final
 
@@ -65,6 +65,7 @@ class InFlightTable:
     """The rows, by group, topic, queue and offset."""
 
     def __init__(self, engine: KeyValueEngine) -> None:
+        self._engine = engine
         self._family = engine.family(INFLIGHT)
 
     def put(self, batch: WriteBatch, prefix: bytes, number: int, offset: int, row: InFlight) -> None:
@@ -76,6 +77,13 @@ class InFlightTable:
     def delete_all(self, batch: WriteBatch, prefix: bytes) -> None:
         """All rows whose key begins with the prefix of a group, or of a group and topic."""
         batch.delete_range(self._family, KeyRange(prefix, _after(prefix)))
+
+    def forget(self, rows: Iterable[tuple[bytes, int, QueueOffset]]) -> None:
+        """Delete rows by prefix, queue number and offset, at once: for the start of the broker."""
+        batch = self._engine.batch()
+        for prefix, number, offset in rows:
+            self.delete(batch, prefix, number, offset)
+        self._engine.write(batch)
 
     def all_rows(self) -> Iterator[tuple[str, QueueId, QueueOffset, InFlight]]:
         """Every row, for the start of the broker."""

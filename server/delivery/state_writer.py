@@ -30,11 +30,18 @@ class StateWriter:
     """
 
     def __init__(
-        self, engine: KeyValueEngine, after_pass: AfterPass, failed: Callable[[Exception], None] | None = None
+        self,
+        engine: KeyValueEngine,
+        after_pass: AfterPass,
+        failed: Callable[[Exception], None] | None = None,
+        *,
+        sign: Callable[[WriteBatch], None] | None = None,
     ) -> None:
+        """`sign` may add to each batch on what the changes in it rest."""
         self._engine = engine
         self._after_pass = after_pass
         self._failed = failed
+        self._sign = sign
         self._batch: WriteBatch | None = None
         self._written: list[Written] = []
         self._behind: EngineFull | None = None
@@ -78,6 +85,8 @@ class StateWriter:
             try:
                 if self._behind is not None:
                     self._catch_up()
+                if self._sign is not None:
+                    self._sign(batch)
                 self._engine.write(batch, sync=sync)
                 self._behind = None
             except EngineFull as error:
@@ -94,6 +103,8 @@ class StateWriter:
         self._engine.write(probe)
         whole = self._engine.batch()
         self.stage_all(whole)
+        if self._sign is not None:
+            self._sign(whole)
         self._engine.write(whole)
 
     def _fail(self, error: Exception) -> None:

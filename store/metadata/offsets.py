@@ -11,7 +11,7 @@ row may outlive its offsets; it then leads to nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Final
 
@@ -89,6 +89,20 @@ class ConsumerOffsetTable:
             self._delete_prefix(batch, _group_prefix(group) + counted(topic.encode()))
             self._indexed.pop((group, topic), None)
         self._delete_prefix(batch, prefix)
+
+    def lower(self, engine: KeyValueEngine, maximum_of: Callable[[QueueId], QueueOffset]) -> int:
+        """Set offsets beyond the end of their queue back to it; returns how many. Costs one step per offset."""
+        lowered = 0
+        batch = engine.batch()
+        for key, value in self._rows(OFFSET_KEY):
+            _, at = read_counted(key, len(OFFSET_KEY))
+            topic, at = read_counted(key, at)
+            maximum = maximum_of(QueueId(topic.decode(), read_u32(key, at)[0]))
+            if VALUE.unpack(value)[0] > maximum:
+                batch.put(self._family, key, VALUE.pack(maximum))
+                lowered += 1
+        engine.write(batch, sync=True)
+        return lowered
 
     def _rows(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         keys = prefix_range(prefix)

@@ -239,3 +239,18 @@ def test_after_a_stop_time_moves_nothing() -> None:
     fail_writes(bench)
     bench.advance(10)
     assert bench.failures == []
+
+
+def test_a_message_in_the_place_of_one_that_a_power_cut_took_is_new() -> None:
+    """With `async` durability the log may lose its end; what groups had of it in flight is no longer theirs."""
+    bench = DeliveryBench(queues=1)
+    for body in (b"kept", b"lost", b"lost too"):
+        bench.send(body)
+    bench.receive(invisible_s=10)
+    del bench.source.queues[QueueId(TOPIC, 0)][1:]
+    bench.restart()
+    bench.send(b"new")
+    received = bench.receive()
+    assert [(bytes(each.record.body), each.attempt) for each in received.messages] == [(b"new", 1)]
+    bench.restart()
+    assert bench.delivery.inflight_count == 2

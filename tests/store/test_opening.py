@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from store.errors import NotAStore, StoreDamaged, StoreLocked, StoreUnusable
-from store.offsets import QueueId, QueueOffset
+from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from store.paths import StorePaths
 from store.recovery import Progress
 from tests.store.assembly import message
@@ -156,3 +156,21 @@ def test_long_recovery_reports_how_far_it_is(golden_copy: Callable[[str], Path])
     percents = [report.percent for report in reports]
     assert percents == sorted(percents)
     assert 0 < percents[0] < 100
+
+
+def test_groups_that_stood_beyond_what_a_power_cut_left_are_set_back_to_the_end(tmp_path: Path) -> None:
+    """Else they would pass over the next messages, which get the offsets of the lost ones."""
+    fill(tmp_path, count=3)
+    store = opened(tmp_path)
+    batch = store.state_engine.batch()
+    store.offsets.stage(batch, "ahead", QUEUE, QueueOffset(7))
+    store.offsets.stage(batch, "behind", QUEUE, QueueOffset(2))
+    store.identity.stage_seen_up_to(batch, PhysicalOffset(1 << 30))
+    store.state_engine.write(batch)
+    store.close()
+    for _ in range(2):
+        store = opened(tmp_path)
+        assert store.offsets.get("ahead", QUEUE) == 3
+        assert store.offsets.get("behind", QUEUE) == 2
+        assert (store.identity.seen_up_to or 0) <= store.messages.appended_up_to
+        store.close()
