@@ -24,6 +24,25 @@ class SystemClock:
         return time.monotonic()
 
 
+class SteadyClock:
+    """Another clock whose wall time goes on from now as its monotonic time does: it never jumps.
+
+    For spans that begin and end on wall time because they outlive the process. A machine's clock that is set
+    an hour back must not hide a message for an hour.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._began_ms = clock.wall_ms()
+        self._began_s = clock.monotonic_s()
+
+    def wall_ms(self) -> int:
+        return self._began_ms + int((self._clock.monotonic_s() - self._began_s) * 1000)
+
+    def monotonic_s(self) -> float:
+        return self._clock.monotonic_s()
+
+
 class ManualClock:
     """A clock that moves only when told to, for tests."""
 
@@ -40,3 +59,7 @@ class ManualClock:
     def advance(self, seconds: float) -> None:
         self._wall_ms += int(seconds * 1000)
         self._monotonic_s += seconds
+
+    def jump(self, seconds: float) -> None:
+        """Somebody sets the wall clock."""
+        self._wall_ms += int(seconds * 1000)

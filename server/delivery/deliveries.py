@@ -83,7 +83,7 @@ class Deliveries:
         """Hand the message out, for the first time or again."""
         now_ms = self._clock.wall_ms()
         leased = request.invisible_ms is None
-        visible_at_ms = now_ms + (self._settings.lease_ms if request.invisible_ms is None else request.invisible_ms)
+        invisible_ms = self._settings.lease_ms if request.invisible_ms is None else request.invisible_ms
         lease_until_ms = now_ms + self._settings.lease_total_ms if leased else 0
         previous = progress.inflight.get(offset)
         if previous is not None:
@@ -91,10 +91,10 @@ class Deliveries:
         else:
             self._count += 1
         attempt = 1 if previous is None else previous.attempt + 1
-        row = InFlight(visible_at_ms, self._new_id(), lease_until_ms, attempt, request.client_id)
+        row = InFlight(now_ms + invisible_ms, self._new_id(), lease_until_ms, attempt, request.client_id)
         progress.inflight[offset] = row
         self._store(subscription, progress, offset, row)
-        return Delivered(record, _handle(subscription, progress, offset, row), attempt, visible_at_ms)
+        return Delivered(record, _handle(subscription, progress, offset, row), attempt, invisible_ms)
 
     def end(self, subscription: Subscription, progress: QueueProgress, offset: QueueOffset) -> None:
         """The message is done: acknowledged, or gone from the store."""

@@ -33,7 +33,7 @@ from server.delivery.registry import Subscriptions, WaitingPolls
 from server.delivery.state_writer import AfterPass, StateWriter
 from server.delivery.subscription import QueueProgress, Subscription, WaitingPoll
 from server.errors import InvalidReceiptHandle
-from store.clock import Clock
+from store.clock import Clock, SteadyClock
 from store.errors import Busy
 from store.message import DispatchRequest
 from store.metadata.offsets import ConsumerOffsetTable
@@ -63,7 +63,7 @@ class Delivery:
         self._source = source
         self._offsets = offsets
         self._writer = writer
-        self._clock = clock
+        self._clock = clock = SteadyClock(clock)
         self._timers = timers
         self._after_pass = after_pass
         self._positions = Positions(settings, source=source, offsets=offsets, writer=writer)

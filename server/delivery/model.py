@@ -46,12 +46,12 @@ class ReceiveRequest(NamedTuple):
 
 
 class Delivered(NamedTuple):
-    """One message as it is handed out. `visible_at_ms` is when it comes back without an acknowledgement."""
+    """One message as it is handed out, hidden for `invisible_ms` from now."""
 
     record: StoredMessage
     receipt_handle: str
     attempt: int
-    visible_at_ms: int
+    invisible_ms: int
 
 
 Received = Callable[[Sequence[Delivered], Exception | None], None]

@@ -169,7 +169,6 @@ class MessageService:
         first = service.ReceiveMessageResponse()
         fill_ok(first.status)
         call.send(first.SerializeToString())
-        now_ms = self._clock.wall_ms()
         for delivered in messages:
             response = service.ReceiveMessageResponse()
             fill_message(
@@ -178,7 +177,7 @@ class MessageService:
                 topic=topic,
                 receipt_handle=delivered.receipt_handle,
                 delivery_attempt=delivered.attempt,
-                invisible_ms=max(0, delivered.visible_at_ms - now_ms),
+                invisible_ms=delivered.invisible_ms,
             )
             call.send(response.SerializeToString())
         call.send(self._last_item())

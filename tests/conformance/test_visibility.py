@@ -186,6 +186,24 @@ def test_point_45_nothing_comes_back_before_its_time(with_broker: WithBroker) ->
     with_broker(test)
 
 
+@pytest.mark.parametrize("jump_s", [-3_600, 3_600], ids=["back", "forward"])
+def test_point_45_holds_when_somebody_sets_the_clock(with_broker: WithBroker, jump_s: float) -> None:
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders")
+        async with Client(broker.endpoint) as client:
+            [sent] = await client.sent(message("orders"))
+            received = await client.receive("billing", "orders", invisible_s=1.2)
+            broker.clock.jump(jump_s)
+            assert received.messages[0].system_properties.invisible_duration.ToMilliseconds() == 1_200
+            assert (await client.receive("billing", "orders", polling_s=0.6)).code == definition.MESSAGE_NOT_FOUND
+            again = await client.receive("billing", "orders", polling_s=5)
+            assert again.ids == [sent]
+            assert again.seconds < 3
+            assert (await client.ack("billing", "orders", *again.handles)).status.code == definition.OK
+
+    with_broker(test)
+
+
 def test_point_48_a_leased_message_stays_with_a_client_that_lives(with_broker: WithBroker) -> None:
     """Three leases long."""
 

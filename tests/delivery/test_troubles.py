@@ -254,3 +254,19 @@ def test_a_message_in_the_place_of_one_that_a_power_cut_took_is_new() -> None:
     assert [(bytes(each.record.body), each.attempt) for each in received.messages] == [(b"new", 1)]
     bench.restart()
     assert bench.delivery.inflight_count == 2
+
+
+@pytest.mark.parametrize("jump_s", [-3_600, 3_600])
+def test_setting_the_clock_neither_hides_messages_nor_shows_them_early(jump_s: float) -> None:
+    bench = DeliveryBench(queues=1)
+    for body in (b"a", b"b"):
+        bench.send(body)
+    early, late = bench.receive(invisible_s=10).messages
+    bench.clock.jump(jump_s)
+    bench.advance(9)
+    assert bench.receive().bodies == []
+    bench.acknowledge(early)
+    bench.advance(1)
+    assert bench.receive(invisible_s=10).bodies == [bytes(late.record.body)]
+    bench.advance(10)
+    assert [each.attempt for each in bench.receive().messages] == [3]
