@@ -2,7 +2,8 @@
 loop recovers a store or hangs.
 
 It is made to be probed by anybody for years: each connection is served once, may last `CONNECTION_S` in all, and only
-`CONNECTIONS_MAX` are open at a time (rmq#8875: a TCP probe leaked a connection each time until memory ran out).
+`CONNECTIONS_MAX` are open at a time (rmq#8875: a TCP probe leaked a connection each time until memory ran out). When
+all are taken the oldest gives way: clients that never end their request must not keep a probe from being answered.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ log = structlog.get_logger(__name__)
 CONNECTIONS_MAX: Final = 32  # a few probes and scrapers; more is somebody's mistake
 CONNECTION_S: Final = 10.0  # the time Prometheus gives a scrape unless told otherwise
 SWEEP_S: Final = 0.1
+MAKE_ROOM_S: Final = 0.1  # how long a connection that was ended may take to be gone
 
 
 class HttpEndpoint:
@@ -131,8 +133,10 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._free.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
+            self._end_oldest()
+            if not self._free.acquire(timeout=MAKE_ROOM_S):
+                self.shutdown_request(request)
+                return
         with self._lock:
             self._deadlines_s[request] = self._clock.monotonic_s() + CONNECTION_S
         try:
@@ -152,6 +156,12 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         with self._lock:
             del self._deadlines_s[request]
         self._free.release()
+
+    def _end_oldest(self) -> None:
+        with self._lock:
+            for request in self._deadlines_s:
+                _shut(request)
+                return
 
     def service_actions(self) -> None:
         """End connections that had their time. Waking their threads with a shut socket is enough."""

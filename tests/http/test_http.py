@@ -113,16 +113,21 @@ def test_a_connection_is_closed_when_its_time_is_up(bench: Bench) -> None:
         assert probe.recv(1) == b""
 
 
-def test_connections_above_the_limit_are_closed_at_once(bench: Bench) -> None:
-    probes = [bench.connect() for _ in range(CONNECTIONS_MAX)]
+def test_the_oldest_connection_gives_way_when_all_are_taken(bench: Bench) -> None:
+    """Slow clients that never end their requests once kept every probe out for ten seconds, and then again."""
+    slow = [bench.connect() for _ in range(CONNECTIONS_MAX)]
     try:
-        with bench.connect() as refused:
-            assert refused.recv(1) == b""
+        for number in range(3):
+            assert bench.ask("/healthz")[0] == 200
+            if number == 0:
+                assert slow[0].recv(1) == b""
+                slow.append(bench.connect())
+        slow[-1].setblocking(False)
+        with pytest.raises(BlockingIOError):
+            slow[-1].recv(1)
     finally:
-        bench.clock.advance(CONNECTION_S)
-        for probe in probes:
-            assert probe.recv(1) == b""
-            probe.close()
+        for each in slow:
+            each.close()
     wait_until_all_are_served()
     assert bench.ask("/healthz")[0] == 200
 
