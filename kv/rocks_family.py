@@ -18,8 +18,9 @@ from kv.engine import Family, KeyRange, Snapshot
 from kv.errors import EngineClosed, EngineCorrupt, EngineFull, EngineLocked, KvError
 
 DEFAULT_FAMILY: Final = "default"
-NO_ROOM: Final = ("No space left on device", "Disk quota exceeded")
 """RocksDB has this family in every database, used or not."""
+
+NO_ROOM: Final = ("No space left on device", "Disk quota exceeded")
 
 CHUNK_FIRST: Final = 16
 CHUNK_MAX: Final = 1_024
