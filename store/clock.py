@@ -32,15 +32,14 @@ class SteadyClock:
     """
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._began_ms = clock.wall_ms()
-        self._began_s = clock.monotonic_s()
+        self._monotonic_s = clock.monotonic_s
+        self._epoch_s = clock.wall_ms() / 1000 - clock.monotonic_s()
 
     def wall_ms(self) -> int:
-        return self._began_ms + int((self._clock.monotonic_s() - self._began_s) * 1000)
+        return int((self._monotonic_s() + self._epoch_s) * 1000)
 
     def monotonic_s(self) -> float:
-        return self._clock.monotonic_s()
+        return self._monotonic_s()
 
 
 class ManualClock:
