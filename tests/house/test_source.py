@@ -15,8 +15,7 @@ from tests.house.source import ROOT, name, production_files, python_files, text_
 MODULE_LINES_MAX: Final = 500
 FUNCTION_LINES_MAX: Final = 60
 
-LONG_FUNCTIONS: Final[dict[str, str]] = {
-}
+LONG_FUNCTIONS: Final[dict[str, str]] = {}
 """Functions above the limit, each with its reason."""
 
 BANNED_WORDS: Final = {
