@@ -42,6 +42,10 @@ MIN_PING_INTERVAL_MS: Final = 1_000
 """The C++ client pings every 60 s without any call open, Go and C# may ping more often; the C core's own
 default (one ping in 300 s, two strikes) would answer them with GOAWAY `too_many_pings`."""
 
+PENDING_CALLS_MAX: Final = 100_000
+"""Calls that may wait to be taken over. By default the C core ends calls at random once 1,000 wait, which some
+milliseconds of a busy loop bring about; their clients see CANCELLED and take the network for broken."""
+
 _STATUS_CODES: Final[Mapping[int, grpc.StatusCode]] = {code.value[0]: code for code in grpc.StatusCode}
 _BINARY_SUFFIX: Final = "-bin"
 
@@ -371,6 +375,8 @@ def channel_options(limits: FrontLimits) -> list[tuple[str, Any]]:
     return [
         # Without this two brokers could listen on one port and share its clients by chance.
         ("grpc.so_reuseport", 0),
+        ("grpc.server.max_pending_requests", PENDING_CALLS_MAX),
+        ("grpc.server.max_pending_requests_hard_limit", PENDING_CALLS_MAX),
         ("grpc.max_receive_message_length", limits.max_message_size),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_metadata_size", limits.max_metadata_size),
