@@ -111,12 +111,12 @@ class Client(Caller):
         (answer,) = self.call("SendMessage", request.SerializeToString())
         _require_ok(answer.status)
 
-    def receive(self, group: str, topic: str, *, polling_s: float = 2.0) -> list[str]:
+    def receive(self, group: str, topic: str, *, polling_s: float = 2.0, invisible_s: int = 300) -> list[str]:
         """The ids of some messages, checked and acknowledged; none when there are none. Raises Refused, Damaged."""
         request = service.ReceiveMessageRequest(batch_size=32)
         request.group.name = group
         request.message_queue.topic.name = topic
-        request.invisible_duration.seconds = 300
+        request.invisible_duration.seconds = invisible_s
         request.long_polling_timeout.FromMilliseconds(int(polling_s * 1000))
         first, *others = self.call("ReceiveMessage", request.SerializeToString())
         if first.status.code == definition.MESSAGE_NOT_FOUND:
