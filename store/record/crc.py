@@ -13,7 +13,7 @@ from isal import isal_zlib
 from store.record.layout import CRC_DIGITS, CRC_PROPERTY_START
 
 _crc32: Final = isal_zlib.crc32
-_DIGITS: Final = b"%%0%dd" % CRC_DIGITS
+_PROPERTY_BACKWARDS: Final = b"\x02%%0%dd" % CRC_DIGITS + CRC_PROPERTY_START[::-1]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -27,6 +27,7 @@ def checksum(data: Buffer) -> int:
 def crc_property_of(covered: Buffer) -> bytes:
     """The 20-byte property that closes a record and covers all bytes before it.
 
-    The decimal digits come lowest first, padded with zeros: that is how RocketMQ writes them.
+    The decimal digits come lowest first, padded with zeros: that is how RocketMQ writes them. So the whole
+    property is made back to front and then turned round.
     """
-    return CRC_PROPERTY_START + (_DIGITS % (_crc32(covered) & 0x7FFFFFFF))[::-1] + b"\x02"
+    return (_PROPERTY_BACKWARDS % (_crc32(covered) & 0x7FFFFFFF))[::-1]
