@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Final
 
 from store.clock import Clock
 from store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogWriter
@@ -36,6 +37,11 @@ from store.numbering import NextOffsets
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from store.record import Corrupt, StoredMessage, Torn, encode_properties, encode_record, tags_code
 from store.settings import StoreSettings
+
+_make: Final = tuple.__new__
+"""`_make(Appended, (…))` is `Appended(…)` at half the price (a NamedTuple's constructor is Python code that does just
+this), but nothing checks the fields: only for what is made per message.
+"""
 
 
 class MessageStore:
@@ -86,32 +92,43 @@ class MessageStore:
         # store times never go back, so that a queue can be searched by time
         now_ms = max(self._clock.wall_ms(), self._last_store_timestamp_ms)
         next_offset = self._next_offsets.get
-        assigned: dict[QueueId, QueueOffset] = {}
+        with_crc, size_max = self._settings.record_crc, self._settings.record_size_max
+        assigned: dict[tuple[str, int], QueueOffset] = {}
         results: list[Appended] = []
         requests: list[DispatchRequest] = []
         try:
             for message in messages:
-                topic, number, properties, system_flag = message[0], message[1], message[3], message[8]
+                topic, number = message.topic, message.queue_number
+                properties, system_flag = message.properties, message.system_flag
                 light_queues: tuple[tuple[str, QueueOffset], ...] = ()
                 if LIGHT_QUEUE_NAMES in properties:
                     properties, light_queues = self._number_light_queues(message, assigned)
-                queue = QueueId(topic, number)
+                queue = topic, number
                 offset = assigned.get(queue)
                 if offset is None:
                     offset = next_offset(queue)
+                queued = not system_flag & TRANSACTION_MASK or is_queued(system_flag)
+                stored_offset = offset if queued else QueueOffset(0)
                 raw_properties = encode_properties(properties)
-                if not system_flag & TRANSACTION_MASK or is_queued(system_flag):
-                    at, size = self._add(message, offset, now_ms, raw_properties)
+                at = writer.next
+                record = encode_record(message, stored_offset, at, now_ms, raw_properties, crc_property=with_crc)
+                size = len(record)
+                if size > size_max:
+                    raise MessageTooLarge(f"record of {size} bytes for topic {topic}; at most {size_max}")
+                if size > writer.room:
+                    at = writer.place(size)  # a record holds its own place, so it is encoded again
+                    record = encode_record(message, stored_offset, at, now_ms, raw_properties, crc_property=with_crc)
+                writer.add(record)
+                if queued:
                     assigned[queue] = QueueOffset(offset + 1)
                     code = tags_code(topic, properties, now_ms)
                     requests.append(
-                        DispatchRequest(
-                            topic, number, offset, at, size, code, now_ms, system_flag, properties, light_queues
+                        _make(
+                            DispatchRequest,
+                            (topic, number, offset, at, size, code, now_ms, system_flag, properties, light_queues),
                         )
                     )
-                else:
-                    at, size = self._add(message, QueueOffset(0), now_ms, raw_properties)
-                results.append(Appended(offset, at, size, now_ms))
+                results.append(_make(Appended, (offset, at, size, now_ms)))
             writer.commit()
         except OSError as cause:
             writer.discard()
@@ -124,38 +141,8 @@ class MessageStore:
         self._undispatched.extend(requests)
         return results
 
-    def _add(
-        self, message: Message, offset: QueueOffset, now_ms: int, raw_properties: bytes
-    ) -> tuple[PhysicalOffset, int]:
-        """Encode the record for the place where it fits, and buffer it there. Returns its place and size."""
-        writer = self._writer
-        at = writer.next
-        record = self._encode(message, offset, at, now_ms, raw_properties)
-        size = len(record)
-        if size > self._settings.record_size_max:
-            raise MessageTooLarge(
-                f"record of {size} bytes for topic {message.topic}; at most {self._settings.record_size_max}"
-            )
-        if size > writer.room:
-            at = writer.place(size)
-            record = self._encode(message, offset, at, now_ms, raw_properties)
-        writer.add(record)
-        return at, size
-
-    def _encode(
-        self, message: Message, offset: QueueOffset, at: PhysicalOffset, now_ms: int, raw_properties: bytes
-    ) -> bytes:
-        return encode_record(
-            message,
-            queue_offset=offset,
-            physical_offset=at,
-            store_timestamp_ms=now_ms,
-            raw_properties=raw_properties,
-            crc_property=self._settings.record_crc,
-        )
-
     def _number_light_queues(
-        self, message: Message, assigned: dict[QueueId, QueueOffset]
+        self, message: Message, assigned: dict[tuple[str, int], QueueOffset]
     ) -> tuple[dict[str, str], tuple[tuple[str, QueueOffset], ...]]:
         """Give the record its offset in each light queue it names; a doubled name gets one entry."""
         properties = dict(message.properties)

@@ -17,17 +17,17 @@ class NextOffsets:
 
     def __init__(self, load: Callable[[QueueId], QueueOffset], *, cached_max: int) -> None:
         self._load = load
-        self._cache: GenerationCache[QueueId, QueueOffset] = GenerationCache(cached_max)
+        self._cache: GenerationCache[tuple[str, int], QueueOffset] = GenerationCache(cached_max)
 
-    def get(self, queue: QueueId) -> QueueOffset:
-        """The offset that the next record of the queue gets."""
+    def get(self, queue: tuple[str, int]) -> QueueOffset:
+        """The offset that the next record of the queue gets: a QueueId, or a plain tuple that is equal to it."""
         known = self._cache.get(queue)
         if known is None:
-            known = self._load(queue)
+            known = self._load(QueueId(*queue))
             self._cache.put(queue, known)
         return known
 
-    def advance(self, assigned: dict[QueueId, QueueOffset]) -> None:
+    def advance(self, assigned: dict[tuple[str, int], QueueOffset]) -> None:
         """Take over the next offsets after an append that succeeded."""
         self._cache.put_all(assigned)
 
@@ -42,5 +42,5 @@ class NextOffsets:
     def forget(self, topic: str) -> None:
         """Drop all queues of a deleted topic."""
         for queue in self._cache:
-            if queue.topic == topic:
+            if queue[0] == topic:
                 self._cache.discard(queue)

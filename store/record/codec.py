@@ -66,11 +66,11 @@ def record_size(message: Message, raw_properties: bytes, crc_property: bool = Fa
 
 def encode_record(
     message: Message,
-    *,
     queue_offset: QueueOffset,
     physical_offset: PhysicalOffset,
     store_timestamp_ms: int,
     raw_properties: bytes,
+    *,
     crc_property: bool = False,
 ) -> bytes:
     """The whole record in its final form.
@@ -98,7 +98,7 @@ def encode_record(
     if properties_length > PROPERTIES_LENGTH_MAXIMUM:
         raise too_long(properties_length)
     head = HEAD_V4
-    if system_flag & HOSTS_V6 or len(born_address) != IPV4_LENGTH or len(store_address) != IPV4_LENGTH:
+    if system_flag & HOSTS_V6 or not len(born_address) == len(store_address) == IPV4_LENGTH:
         host_bits = _host_bit(born_host, BORN_HOST_V6) | _host_bit(store_host, STORE_HOST_V6)
         head = HEADS[host_bits >> HOST_BITS_SHIFT]
         system_flag = system_flag & ~HOSTS_V6 | host_bits
