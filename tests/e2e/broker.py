@@ -10,13 +10,15 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 PROJECT: Final = Path(__file__).parents[2]
 READY_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 30.0
+SETTLE_TIMEOUT_S: Final = 30.0
+"""How long a test waits for what a broker does in its own time. Only a failing test waits this long."""
 
 
 def free_ports(count: int) -> list[int]:
@@ -29,6 +31,14 @@ def free_ports(count: int) -> list[int]:
     finally:
         for each in sockets:
             each.close()
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait for something that follows from what was done, but not at once: a server sees a closed connection later."""
+    deadline = time.monotonic() + SETTLE_TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {SETTLE_TIMEOUT_S} s: {what}"
+        time.sleep(0.02)
 
 
 def quarry(
@@ -168,6 +178,16 @@ class Broker:
             if line.startswith("VmRSS:"):
                 return int(line.split()[1])
         raise AssertionError(f"no VmRSS of process {self.pid}")
+
+    def open_descriptors(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def figure(self, name: str) -> float:
+        """The value of a metric without labels."""
+        for line in self.get("/metrics")[1].splitlines():
+            if line.startswith(f"{name} "):
+                return float(line.split()[1])
+        raise AssertionError(f"no metric {name}")
 
 
 def environment_of(settings: Mapping[str, object]) -> dict[str, str]:

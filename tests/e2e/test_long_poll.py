@@ -6,7 +6,7 @@ import statistics
 import threading
 import time
 
-from tests.e2e.broker import Broker
+from tests.e2e.broker import Broker, until
 from tests.e2e.clients import Delivery, Outgoing
 from tests.e2e.conftest import USERS_POLLING, StartBroker, StartClients
 
@@ -31,24 +31,13 @@ def test_a_waiting_consumer_gets_a_message_at_once(start_broker: StartBroker, st
         received: list[Delivery] = []
         waiting = threading.Thread(target=lambda: received.extend(consumer.receive()))  # noqa: B023 - joined below
         waiting.start()
-        await_waiting_poll(broker)
+        until(lambda: broker.figure("quarry_waiting_polls") >= 1, "a receive waits")
         [receipt] = producer.send([Outgoing(TOPIC, f"round {number}".encode())])
         waiting.join(30)
         assert [each.body for each in received] == [f"round {number}".encode()]
         consumer.ack(received)
         waits_ms.append(received[0].at_ms - receipt.at_ms)
     assert statistics.median(waits_ms) < WAKE_MS, waits_ms
-
-
-def await_waiting_poll(broker: Broker) -> None:
-    """Until the broker counts a waiting receive."""
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        page = broker.get("/metrics")[1]
-        if any(line.startswith("quarry_waiting_polls") and float(line.split()[-1]) >= 1 for line in page.splitlines()):
-            return
-        time.sleep(0.005)
-    raise AssertionError("no receive waits")
 
 
 def test_a_consumer_that_waits_in_vain_gets_an_empty_answer_in_time(
