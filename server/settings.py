@@ -193,7 +193,12 @@ class DeliverySection(Section):
         ge=1,
         description="Receives that may wait at once; above it they are refused as too many requests.",
     )
-    batch_max: int = Field(default=32, ge=1, le=1_024, description="Messages of one receive at most.")
+    batch_max: int = Field(
+        default=32,
+        ge=1,
+        le=1_024,
+        description="Messages of one receive at most. A receive of several messages also ends at 8 MiB.",
+    )
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

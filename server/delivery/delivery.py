@@ -32,6 +32,7 @@ from server.delivery.receipt_handle import ReceiptHandle
 from server.delivery.registry import Subscriptions, WaitingPolls
 from server.delivery.state_writer import AfterPass, StateWriter
 from server.delivery.subscription import QueueProgress, Subscription, WaitingPoll
+from server.delivery.taken import Taken
 from server.errors import InvalidReceiptHandle
 from store.clock import Clock, SteadyClock
 from store.errors import Busy
@@ -192,78 +193,73 @@ class Delivery:
         A queue that cannot be read stands back behind the others and is tried again: nothing of it is passed
         over. Raises its error when no other queue had anything.
         """
-        taken: list[Delivered] = []
-        budget = self._settings.entries_scanned_per_pass
+        taken = Taken(request, self._settings)
         failure: Exception | None = None
         for number in subscription.candidate_numbers():
             progress = self._positions.open(subscription, number)
             drained = False
             try:
                 self._take_ready(subscription, progress, request, taken)
-                budget, drained = self._take_new(subscription, progress, request, taken, budget)
+                drained = self._take_new(subscription, progress, request, taken)
             except Exception as error:  # noqa: BLE001 - one queue's damage does not stop the others
                 failure = error
             subscription.served(number, drained=drained and not progress.has_ready)
-            if len(taken) >= request.batch_size or budget <= 0:
+            if taken.is_full or taken.entries_left <= 0:
                 break
-        if failure is not None and not taken:
+        if failure is not None and not taken.messages:
             raise failure
-        return taken
+        return taken.messages
 
     def _take_ready(
-        self,
-        subscription: Subscription,
-        progress: QueueProgress,
-        request: ReceiveRequest,
-        taken: list[Delivered],
+        self, subscription: Subscription, progress: QueueProgress, request: ReceiveRequest, taken: Taken
     ) -> None:
-        while progress.has_ready and len(taken) < request.batch_size:
+        while progress.has_ready and not taken.is_full:
             offset = progress.take_ready()
             try:
                 entries = self._source.entries(progress.queue, offset, 1)
-                record = self._source.read(entries[0]) if entries and entries[0].queue_offset == offset else None
+                if not entries or entries[0].queue_offset != offset:
+                    self._deliveries.end(subscription, progress, offset)
+                    continue
+                if not taken.has_room_for(entries[0]):
+                    progress.make_ready(offset)
+                    return
+                record = self._source.read(entries[0])
             except Exception:
                 progress.make_ready(offset)
                 raise
-            if record is None:
-                self._deliveries.end(subscription, progress, offset)
-                continue
             self.redeliveries += 1
-            taken.append(self._deliveries.begin(subscription, progress, offset, record, request))
+            taken.add(entries[0], self._deliveries.begin(subscription, progress, offset, record, request))
 
     def _take_new(
-        self,
-        subscription: Subscription,
-        progress: QueueProgress,
-        request: ReceiveRequest,
-        taken: list[Delivered],
-        budget: int,
-    ) -> tuple[int, bool]:
-        """Take from the next offset on; returns the scan budget left and whether the queue's end was reached."""
+        self, subscription: Subscription, progress: QueueProgress, request: ReceiveRequest, taken: Taken
+    ) -> bool:
+        """Take from the next offset on; returns whether the queue's end was reached."""
         before = progress.next_offset
         wanted, drained = request.filter, False
         try:
-            while len(taken) < request.batch_size and budget > 0 and not drained:
-                limit = min(ENTRIES_PER_SCAN, budget)
+            while not taken.is_full and taken.entries_left > 0 and not drained:
+                limit = min(ENTRIES_PER_SCAN, taken.entries_left)
                 entries = self._source.entries(progress.queue, progress.next_offset, limit)
                 drained = len(entries) < limit
                 for entry in entries:
-                    if len(taken) >= request.batch_size:
+                    may_match = wanted.may_match(entry.tags_code)
+                    if taken.is_full or (may_match and not taken.has_room_for(entry)):
                         drained = False
                         break
-                    budget -= 1
-                    if wanted.may_match(entry.tags_code):
+                    taken.entries_left -= 1
+                    if may_match:
                         record = self._source.read(entry)
                         if not wanted.tags or wanted.matches(record.properties.get("TAGS")):
-                            taken.append(
-                                self._deliveries.begin(subscription, progress, entry.queue_offset, record, request)
+                            delivered = self._deliveries.begin(
+                                subscription, progress, entry.queue_offset, record, request
                             )
+                            taken.add(entry, delivered)
                     progress.next_offset = QueueOffset(entry.queue_offset + 1)
         finally:
             # with the rows of what was handed out: a message below the next offset without a row is done
             if progress.next_offset != before:
                 self._positions.store(subscription, progress)
-        return budget, drained
+        return drained
 
     # -- acknowledge and change
 

@@ -252,6 +252,19 @@ def test_point_40_an_sql_filter_is_refused(with_broker: WithBroker, expression: 
     with_broker(test)
 
 
+def test_point_41_large_messages_come_in_several_answers(with_broker: WithBroker) -> None:
+    """An answer lies in the broker's memory as a whole; 32 messages of 4 MiB once did."""
+
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders", queues=1)
+        async with Client(broker.endpoint) as client:
+            sent = [(await client.sent(message("orders", bytes(3 << 20))))[0] for _ in range(3)]
+            received = [await client.receive("billing", "orders") for _ in range(2)]
+            assert [each.ids for each in received] == [sent[:2], sent[2:]]
+
+    with_broker(test)
+
+
 @pytest.mark.parametrize(("asked", "expected"), [(100, 32), (5, 5), (0, 1), (-3, 1)])
 def test_point_41_a_batch_is_bounded_on_both_sides(with_broker: WithBroker, asked: int, expected: int) -> None:
     async def test(broker: RunningBroker) -> None:

@@ -31,6 +31,27 @@ def test_a_batch_holds_at_most_what_was_asked_for() -> None:
     assert bench.receive(batch=3).bodies == [b"3", b"4", b"5"]
 
 
+def test_an_answer_is_bounded_in_bytes_and_the_rest_is_there_at_once() -> None:
+    """Records are 100 bytes each here. New ones and redelivered ones are bounded alike, over all queues together."""
+    bench = DeliveryBench(queues=2, settings=DeliverySettings(answer_bytes_max=250))
+    for number in range(6):
+        bench.send(b"%d" % number, queue=number % 2)
+    for _ in range(2):
+        received = [bench.receive(invisible_s=10) for _ in range(4)]
+        assert [len(each.messages) for each in received] == [2, 2, 2, 0]
+        assert sorted(body for each in received for body in each.bodies) == [b"%d" % number for number in range(6)]
+        bench.advance(10)
+    waiting = [bench.receive(polling_s=5) for _ in range(3)]
+    assert [len(each.messages) for each in waiting] == [2, 2, 2]
+
+
+def test_a_message_larger_than_an_answer_may_be_comes_alone() -> None:
+    bench = DeliveryBench(queues=1, settings=DeliverySettings(answer_bytes_max=50))
+    for number in range(2):
+        bench.send(b"%d" % number)
+    assert [bench.receive().bodies for _ in range(3)] == [[b"0"], [b"1"], []]
+
+
 def test_an_acknowledged_message_never_comes_back() -> None:
     bench = DeliveryBench()
     bench.send(b"once")

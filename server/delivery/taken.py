@@ -1,0 +1,40 @@
+"""What one receive is being given."""
+
+from __future__ import annotations
+
+from server.delivery.model import Delivered, DeliverySettings, ReceiveRequest
+from store.consumequeue.protocol import ConsumeQueueEntry
+
+
+class Taken:
+    """The messages taken for a receive so far, and how much more it may take.
+
+    Bounded in messages by the request, in bytes by what an answer may hold of the broker's memory, and in entries
+    looked at (`entries_left`), so that a filter which matches nothing does not hold up the loop.
+    """
+
+    __slots__ = ("_bytes_left", "_messages_max", "_no_room", "entries_left", "messages")
+
+    def __init__(self, request: ReceiveRequest, settings: DeliverySettings) -> None:
+        self.messages: list[Delivered] = []
+        self.entries_left = settings.entries_scanned_per_pass
+        self._messages_max = request.batch_size
+        self._bytes_left = settings.answer_bytes_max
+        self._no_room = False
+
+    @property
+    def is_full(self) -> bool:
+        return self._no_room or len(self.messages) >= self._messages_max
+
+    def has_room_for(self, entry: ConsumeQueueEntry) -> bool:
+        """Whether the entry's record still fits. The first always does; after one that does not it is full.
+
+        What does not fit is left for the next receive; smaller ones behind it are, too, to keep the order.
+        """
+        if self.messages and entry.size > self._bytes_left:
+            self._no_room = True
+        return not self._no_room
+
+    def add(self, entry: ConsumeQueueEntry, delivered: Delivered) -> None:
+        self.messages.append(delivered)
+        self._bytes_left -= entry.size
