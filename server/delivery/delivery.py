@@ -243,7 +243,7 @@ class Delivery:
                 drained = len(entries) < limit
                 for entry in entries:
                     may_match = wanted.may_match(entry.tags_code)
-                    if taken.is_full or (may_match and not taken.has_room_for(entry)):
+                    if may_match and not taken.has_room_for(entry):
                         drained = False
                         break
                     taken.entries_left -= 1

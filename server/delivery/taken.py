@@ -27,13 +27,13 @@ class Taken:
         return self._no_room or len(self.messages) >= self._messages_max
 
     def has_room_for(self, entry: ConsumeQueueEntry) -> bool:
-        """Whether the entry's record still fits. The first always does; after one that does not it is full.
+        """Whether the entry's record may be taken, too. The first may be of any size.
 
-        What does not fit is left for the next receive; smaller ones behind it are, too, to keep the order.
+        After one that does not fit nothing does: smaller ones behind it would come out of order.
         """
         if self.messages and entry.size > self._bytes_left:
             self._no_room = True
-        return not self._no_room
+        return not self.is_full
 
     def add(self, entry: ConsumeQueueEntry, delivered: Delivered) -> None:
         self.messages.append(delivered)
