@@ -26,7 +26,10 @@ class EngineMissing(KvError):
 
 
 class EngineFull(KvError):
-    """The disk has no room. Nothing of the write counts; RocksDB takes writes again some seconds after there is."""
+    """The disk has no room. Nothing of the write counts.
+
+    RocksDB looks for room every five seconds and takes writes again when the largest memtable would fit.
+    """
 
 
 class EngineCorrupt(KvError):

@@ -20,7 +20,11 @@ from kv.errors import EngineClosed, EngineCorrupt, EngineFull, EngineLocked, KvE
 DEFAULT_FAMILY: Final = "default"
 """RocksDB has this family in every database, used or not."""
 
-NO_ROOM: Final = ("No space left on device", "Disk quota exceeded")
+NO_ROOM: Final = "No space left on device"
+"""The one error RocksDB gets over by itself. After another, an exceeded quota too, it refuses writes until reopened."""
+
+LOCKED: Final = ("IO error: lock ", "IO error: While lock file")
+"""How it says that this process or another one holds the lock."""
 
 CHUNK_FIRST: Final = 16
 CHUNK_MAX: Final = 1_024
@@ -34,9 +38,9 @@ def fail(error: Exception) -> NoReturn:
     text = str(error)
     if text.startswith("Corruption:") or "No such file or directory" in text:
         raise EngineCorrupt(text) from error
-    if text.startswith("IO error:") and any(reason in text for reason in NO_ROOM):
+    if text.startswith(("IO error:", "Result incomplete:")) and NO_ROOM in text:
         raise EngineFull(text) from error
-    if text.startswith("IO error:") and "lock" in text:
+    if text.startswith(LOCKED):
         raise EngineLocked(text) from error
     raise KvError(text) from error
 

@@ -5,7 +5,9 @@
     async        they go on at once; a flush follows within the flush interval
     dispatch     their consume queue entries are written in one batch, who waits for them is woken, they are answered
 
-A failed flush poisons the store: everyone who waits is told, nothing is accepted any more.
+A failed flush of the log poisons the store: everyone who waits is told, nothing is accepted any more. Consume queues
+that find no room on the disk are another matter: they are made from the log, so what is in it is stored and is
+answered so. It becomes visible when there is room; until then no more is taken.
 """
 
 from __future__ import annotations
@@ -18,9 +20,9 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
-from kv import KvError
+from kv import EngineFull, KvError
 from store.clock import Clock
-from store.errors import Invalid, StorePoisoned, Unavailable
+from store.errors import DiskRefused, Invalid, StorePoisoned, Unavailable
 from store.message import Appended, DispatchRequest, Message
 from store.offsets import PhysicalOffset
 from store.settings import Durability
@@ -29,6 +31,11 @@ log = structlog.get_logger(__name__)
 
 REFUSALS: Final = (Invalid, Unavailable, KvError)
 """Errors of an append after which the log is as before. KvError: where a queue ends cannot be read; others can."""
+
+ROOM_CHECK_INTERVAL_S: Final = 1.0
+"""How soon queues that found no room are tried again. RocksDB looks for itself every five seconds, and takes writes
+again once a whole memtable would fit (32 MiB).
+"""
 
 Stored = Callable[[Sequence[Appended], Exception | None], None]
 """How a send ends: where its messages went, or why they are not stored."""
@@ -91,9 +98,11 @@ class GroupCommit:
         after_pass: Callable[[Callable[[], None]], None],
         messages_arrived: Callable[[Sequence[DispatchRequest]], None],
         poisoned: Callable[[Exception], None],
+        sends_refused: Callable[[str], None],
         queues_flushed: Callable[[PhysicalOffset], None],
         metrics: GroupCommitMetrics,
     ) -> None:
+        """`sends_refused` hears why the disk allows no sends, and the empty text when it does again."""
         self._store = store
         self._durability = durability
         self._flush_interval_s = flush_interval_s
@@ -103,6 +112,7 @@ class GroupCommit:
         self._after_pass = after_pass
         self._messages_arrived = messages_arrived
         self._poisoned = poisoned
+        self._sends_refused = sends_refused
         self._queues_flushed = queues_flushed
         self._metrics = metrics
         self._incoming: list[_Send] = []
@@ -112,6 +122,9 @@ class GroupCommit:
         self._queues_flushed_up_to = store.dispatched_up_to
         self._dispatch_held = False
         self._failure: Exception | None = None
+        self._no_room: DiskRefused | None = None
+        self._room_check: asyncio.TimerHandle | None = None
+        self._refusing = False
 
     def send(self, messages: Sequence[Message], stored: Stored) -> None:
         """Store the messages; `stored` is called once, when they are durable as configured and visible."""
@@ -130,9 +143,10 @@ class GroupCommit:
         sends, self._incoming = self._incoming, []
         if not sends:
             return  # a flush that ended in this pass has taken them along
-        if self._failure is not None:
+        refusal = self._failure or self._no_room
+        if refusal is not None:
             for send in sends:
-                send.stored((), self._failure)
+                send.stored((), refusal)
             return
         try:
             appended = self._store.append([message for send in sends for message in send.messages])
@@ -142,6 +156,8 @@ class GroupCommit:
             self._fail(error, sends)
             return
         else:
+            if self._refusing:
+                self._tell_refusing("")
             at = 0
             for send in sends:
                 self._await_durable(send, appended[at : at + len(send.messages)])
@@ -151,6 +167,8 @@ class GroupCommit:
 
     def _append_one_by_one(self, sends: Sequence[_Send], error: Exception) -> None:
         """One send of the round is at fault, or does not fit any more: find out which and store the others."""
+        if isinstance(error, DiskRefused):
+            self._tell_refusing(str(error))
         if len(sends) == 1:
             sends[0].stored((), error)
             return
@@ -210,21 +228,23 @@ class GroupCommit:
             return
         waiting = self._waiting
         try:
-            arrived = self._store.dispatch(up_to)
+            self._messages_arrived(self._store.dispatch(up_to))
+        except EngineFull as error:
+            self._await_room(error)
         except Exception as error:  # noqa: BLE001 - entries that cannot be written stop everything
             self._fail(error, [])
             return
-        self._messages_arrived(arrived)
         while waiting and waiting[0].end <= up_to:
             each = waiting.popleft()
             each.stored(each.appended, None)
-        dispatched = self._store.dispatched_up_to
-        if self._queue_flush_task is None and dispatched - self._queues_flushed_up_to >= self._queue_flush_bytes:
-            self._queue_flush_task = asyncio.get_running_loop().create_task(self.flush_queues())
+        unflushed_bytes = self._store.dispatched_up_to - self._queues_flushed_up_to
+        if unflushed_bytes >= self._queue_flush_bytes and self._no_room is None:
+            self._start_queue_flush()
 
     def _fail(self, error: Exception, sends: Sequence[_Send]) -> None:
         if self._failure is None:
-            self._failure = error if isinstance(error, StorePoisoned) else StorePoisoned(str(error))
+            final = f"{error}; restart to go on from what is on disk"
+            self._failure = error if isinstance(error, StorePoisoned) else StorePoisoned(final)
             self._failure.__cause__ = error
             log.error("store poisoned", error=str(error))
             self._poisoned(self._failure)
@@ -234,31 +254,74 @@ class GroupCommit:
 
     # -- derived data
 
+    def _start_queue_flush(self) -> None:
+        if self._queue_flush_task is None:
+            self._queue_flush_task = asyncio.get_running_loop().create_task(self.flush_queues())
+
     async def flush_queues(self) -> None:
         """Make the entries durable up to now, so that a restart dispatches little again.
 
         The log goes first, so that entries on disk never point beyond it; the bulk of the entries is written
         beside running dispatch; only the rest and the watermark need it to pause.
         """
-        loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(self._executor, self._store.flush)
-            await loop.run_in_executor(self._executor, self._store.flush_entries)
-            self._dispatch_held = True
             try:
-                dispatched = self._store.dispatched_up_to
-                await loop.run_in_executor(self._executor, self._store.flush)
-                await loop.run_in_executor(self._executor, self._store.flush_queues)
-            finally:
-                self._dispatch_held = False
-            self._queues_flushed_up_to = dispatched
-            self._queues_flushed(dispatched)
-            up_to = self._store.flushed_up_to
-            self._make_visible(up_to if self._durability is Durability.SYNC else self._store.appended_up_to)
+                await self._flush_queues_once()
+            except EngineFull as error:
+                self._await_room(error)
+            # also where there was no room: senders wait for the end of the pause
+            self._make_visible(self._may_be_visible)
+            if self._no_room is not None and self._room_check is None:
+                self._go_on_with_room()
         except Exception as error:  # noqa: BLE001 - as for any flush: final
             self._fail(error, [])
         finally:
             self._queue_flush_task = None
+
+    async def _flush_queues_once(self) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._executor, self._store.flush)
+        await loop.run_in_executor(self._executor, self._store.flush_entries)
+        self._dispatch_held = True
+        try:
+            dispatched = self._store.dispatched_up_to
+            await loop.run_in_executor(self._executor, self._store.flush)
+            await loop.run_in_executor(self._executor, self._store.flush_queues)
+        finally:
+            self._dispatch_held = False
+        self._queues_flushed_up_to = dispatched
+        self._queues_flushed(dispatched)
+
+    @property
+    def _may_be_visible(self) -> PhysicalOffset:
+        sync = self._durability is Durability.SYNC
+        return self._store.flushed_up_to if sync else self._store.appended_up_to
+
+    # -- a full disk
+
+    def _await_room(self, error: EngineFull) -> None:
+        """Take no more sends until a flush of the queues gets through, which is tried again and again."""
+        if self._no_room is None:
+            self._no_room = DiskRefused(f"the disk is full: {error}")
+            self._no_room.__cause__ = error
+            log.error("no room on the disk, sends are refused until there is", error=str(error))
+            self._tell_refusing(str(self._no_room))
+        if self._room_check is None:
+            self._room_check = asyncio.get_running_loop().call_later(ROOM_CHECK_INTERVAL_S, self._look_for_room)
+
+    def _look_for_room(self) -> None:
+        self._room_check = None
+        if self._failure is None:
+            self._start_queue_flush()
+
+    def _go_on_with_room(self) -> None:
+        self._no_room = None
+        log.warning("there is room again, sends are taken")
+        self._tell_refusing("")
+
+    def _tell_refusing(self, reason: str) -> None:
+        self._refusing = bool(reason)
+        self._sends_refused(reason)
 
     async def drain(self) -> None:
         """Store and answer everything that was accepted; called when no new sends can come in."""
@@ -266,3 +329,5 @@ class GroupCommit:
             self._run_round()
         while self._failure is None and (self._flush_task is not None or self._queue_flush_task is not None):
             await asyncio.gather(*(task for task in (self._flush_task, self._queue_flush_task) if task is not None))
+        if self._room_check is not None:
+            self._room_check.cancel()

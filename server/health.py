@@ -35,12 +35,16 @@ TRANSITIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """One look at a broker. `percent` is how far recovery is, `loop_silence_s` how long its loop has not turned."""
+    """One look at a broker. `percent` is how far recovery is, `loop_silence_s` how long its loop has not turned.
+
+    `sends_refused` is why no sends are taken at the moment. It makes no broker unready: consumers need it to go on.
+    """
 
     phase: Phase
     percent: int = 0
     reason: str = ""
     loop_silence_s: float = 0.0
+    sends_refused: str = ""
 
     @property
     def is_ready(self) -> bool:
@@ -58,6 +62,8 @@ class Health:
                 return f"recovering, {self.percent} %"
             case Phase.POISONED:
                 return f"poisoned: {self.reason}"
+            case Phase.READY if self.sends_refused:
+                return f"ready, but sends are refused: {self.sends_refused}"
             case Phase.STARTING | Phase.READY | Phase.STOPPING:
                 return str(self.phase.value)
 
@@ -74,6 +80,7 @@ class HealthState:
         self._lock = Lock()
         self._health = Health(Phase.STARTING)  # guarded by _lock
         self._last_tick_s: float | None = None  # guarded by _lock
+        self._sends_refused = ""  # guarded by _lock
 
     def recovering(self, percent: int) -> None:
         self._enter(Health(Phase.RECOVERING, percent=percent))
@@ -83,6 +90,11 @@ class HealthState:
 
     def poisoned(self, reason: str) -> None:
         self._enter(Health(Phase.POISONED, reason=reason))
+
+    def sends_refused(self, reason: str) -> None:
+        """Why no sends are taken from now on; the empty text when they are taken again."""
+        with self._lock:
+            self._sends_refused = reason
 
     def stopping(self) -> None:
         self._enter(Health(Phase.STOPPING))
@@ -95,9 +107,9 @@ class HealthState:
     def look(self) -> Health:
         """How it is now. A loop that never ticked has not begun, and is not silent."""
         with self._lock:
-            health, last_tick_s = self._health, self._last_tick_s
+            health, last_tick_s, refused = self._health, self._last_tick_s, self._sends_refused
         silence_s = 0.0 if last_tick_s is None else self._clock.monotonic_s() - last_tick_s
-        return Health(health.phase, health.percent, health.reason, silence_s)
+        return Health(health.phase, health.percent, health.reason, silence_s, refused)
 
     def _enter(self, health: Health) -> None:
         with self._lock:

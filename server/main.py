@@ -20,6 +20,7 @@ from server.administration import Administration, BrokerFacts
 from server.banner import banner
 from server.clients import ClientRegistry
 from server.delivery import Delivery, InFlightTable, StateWriter
+from server.faults import FaultLog
 from server.front import Methods, make_front
 from server.group_commit import GroupCommit
 from server.health import HealthState
@@ -155,6 +156,7 @@ class Broker:
         self._store = store
         self._clock = SystemClock()
         self._metrics = ServerMetrics(registry)
+        self._faults = FaultLog(self._clock, damage_met=self._metrics.damage_met)
         self._clients = ClientRegistry(self._clock)
         self._state_writer = StateWriter(
             store.state_engine,
@@ -173,6 +175,7 @@ class Broker:
             timers=asyncio.get_running_loop(),
             after_pass=self._after_pass,
             is_client_alive=self._clients.is_alive,
+            faults=self._faults,
         )
         self._clients.on_lost(self._delivery.client_lost)
         self._clients.on_lost(self._delivery.end_waiting)
@@ -186,6 +189,7 @@ class Broker:
             after_pass=self._after_pass,
             messages_arrived=self._delivery.messages_arrived,
             poisoned=lambda error: health.poisoned(str(error)),
+            sends_refused=health.sends_refused,
             queues_flushed=self._remember_flushed,
             metrics=self._metrics,
         )
@@ -198,7 +202,7 @@ class Broker:
         """The messaging service: its five parts over this broker's components."""
         settings, limits = self._settings, self._settings.for_wire()
         network = settings.network
-        edge = Edge(self._clients)
+        edge = Edge(self._clients, self._faults)
         directory = Directory(
             self._store.topics,
             self._store.groups,

@@ -22,7 +22,7 @@ from typing import Final
 
 import structlog
 
-from kv import EngineCorrupt, KeyValueEngine, KvError
+from kv import EngineCorrupt, EngineFull, KeyValueEngine, KvError
 from store.clock import Clock
 from store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogWriter, SegmentList
 from store.consumequeue import RocksConsumeQueues, open_consume_queue_engine
@@ -91,16 +91,20 @@ class OpenStore:
         """Flush the log, dispatch and flush the rest, release everything, mark the stop as clean.
 
         After a failed flush nothing more is written and the stop is not marked clean: the next start recovers.
+        A full disk is no failure of the stop, but not a clean one either: what found no room is in the log.
         """
-        with ExitStack() as ending:
-            ending.callback(self._lock.release)
-            ending.push(self._parts)
-            flushed = self.messages.flush()
-            self.messages.dispatch(flushed)
-            self.messages.flush_queues()
-            self.identity.flushed_up_to = flushed
-            self._parts.close()
-            self._mark_clean()
+        try:
+            with ExitStack() as ending:
+                ending.callback(self._lock.release)
+                ending.push(self._parts)
+                flushed = self.messages.flush()
+                self.messages.dispatch(flushed)
+                self.messages.flush_queues()
+                self.identity.flushed_up_to = flushed
+                self._parts.close()
+                self._mark_clean()
+        except EngineFull as error:
+            log.warning("stopped on a full disk, the next start makes again what found no room", error=str(error))
 
 
 def open_store(settings: StoreSettings, *, disk: Disk, clock: Clock, report: ReportProgress) -> OpenStore:

@@ -26,7 +26,12 @@ from tests.hostile.conftest import SETTINGS
 pytestmark = pytest.mark.slow
 
 TOPIC: Final = "orders"
-SMALL_SEGMENTS: Final = {**SETTINGS, "store.segment_size": "2MiB", "limits.body_size": "256KiB"}
+SMALL_SEGMENTS: Final = {
+    **SETTINGS,
+    "store.segment_size": "2MiB",
+    "limits.body_size": "256KiB",
+    "store.queue_flush_size": "1MiB",
+}
 INVISIBLE_S: Final = 3
 RECOVERY_S: Final = 30.0
 """RocksDB looks for room every five seconds."""
@@ -127,10 +132,13 @@ def test_a_log_that_finds_no_room_refuses_sends_until_there_is_some(
         taken = sender.send(1_600)
         assert 1_000 < taken < 1_600
         assert set(sender.refusals) == {"TOO_MANY_REQUESTS"}
-        assert broker.get("/readyz") == (200, "ready\n")
+        status, words = broker.get("/readyz")
+        assert status == 200, "consumers are served"
+        assert words.startswith("ready, but sends are refused: the commit log cannot grow")
         assert harvest(client, "while-full") == sender.acknowledged
         remount(disk, "size=60m")
         assert sender.send(100) == 100
+        assert broker.get("/readyz") == (200, "ready\n")
         assert harvest(client, "afterwards") == sender.acknowledged
     broker.stop()
     assert (broker.start(), broker.get("/readyz"))[1] == (200, "ready\n")
@@ -177,6 +185,41 @@ def test_delivery_without_a_free_block_is_refused_and_loses_nothing(
             assert time.monotonic() < restarted_s + 10 * INVISIBLE_S, f"{len(sender.acknowledged - got)} are missing"
             got |= harvest(client, "workers")
         assert harvest(client, "new-group") == sender.acknowledged
+    broker.stop()
+
+
+def test_queues_that_find_no_room_go_on_by_themselves_when_there_is_some(
+    mount: Mount, start: Callable[[Path], Broker]
+) -> None:
+    """What was acknowledged before a flush of the queues failed is in the log, and is seen once they can be written."""
+    disk = mount(100)
+    broker = start(disk / "store")
+    with Client(broker.endpoint) as client:
+        sender = Sender(client)
+        assert sender.send(10) == 10
+        fill_up(disk)
+        assert sender.send(400) < 400
+        assert set(sender.refusals) == {"TOO_MANY_REQUESTS"}
+        status, words = broker.get("/readyz")
+        assert status == 200, "consumers are served"
+        assert words.startswith("ready, but sends are refused: the disk is full: IO error: No space left on device")
+        (disk / "something-else").unlink()
+        freed_s = time.monotonic()
+        while not sender.send(1):
+            assert time.monotonic() < freed_s + RECOVERY_S, "no sends are taken though there is room"
+            time.sleep(0.5)
+        print(f"sends were taken again {time.monotonic() - freed_s:.1f} s after there was room")
+        assert broker.get("/readyz") == (200, "ready\n")
+        assert sender.send(50) == 50
+        assert harvest(client, "afterwards") == sender.acknowledged
+        fill_up(disk)
+        sender.send(400)
+        assert broker.get("/readyz")[1] != "ready\n"
+    broker.stop()
+    (disk / "something-else").unlink()
+    assert (broker.start(), broker.get("/readyz"))[1] == (200, "ready\n")
+    with Client(broker.endpoint) as client:
+        assert harvest(client, "after-a-stop-while-full") == sender.acknowledged
     broker.stop()
 
 

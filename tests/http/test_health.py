@@ -49,6 +49,17 @@ def test_a_ready_broker_never_recovers_again(health: HealthState, end: object) -
     assert not health.look().is_ready
 
 
+def test_a_broker_that_takes_no_sends_is_ready_for_consumers_and_says_so(health: HealthState) -> None:
+    """A full disk is emptied by consumers and operators: taking the broker out of service would not help."""
+    health.sends_refused("the disk is full")
+    assert health.look().readiness == "starting"
+    health.ready()
+    assert health.look().is_ready
+    assert health.look().readiness == "ready, but sends are refused: the disk is full"
+    health.sends_refused("")
+    assert health.look().readiness == "ready"
+
+
 def test_a_loop_that_has_not_begun_is_live(health: HealthState, clock: ManualClock) -> None:
     clock.advance(LOOP_STALL_S * 10)
     assert health.look().is_live

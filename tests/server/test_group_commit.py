@@ -6,19 +6,22 @@ import asyncio
 import errno
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Event
 
 import pytest
 
-from kv import EngineCorrupt, Family
+from kv import EngineCorrupt, EngineFull, Family, WriteBatch
 from kv.memory import MemoryEngine
+from server import group_commit
 from server.group_commit import GroupCommit
 from store.clock import ManualClock
+from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
 from store.errors import DiskRefused, Invalid, StorePoisoned
 from store.message import Appended, DispatchRequest, Message
 from store.offsets import PhysicalOffset, QueueId
 from store.settings import Durability
 from tests.faults.disk import FaultyDisk
-from tests.store.assembly import assemble, message, queue_engine
+from tests.store.assembly import assemble, message
 
 
 class Figures:
@@ -33,6 +36,24 @@ class Figures:
         self.rounds.append(messages)
 
 
+class FillingEngine(MemoryEngine):
+    """Finds no room while `is_full`, for writes as for flushes: what RocksDB says until it has looked again."""
+
+    is_full = False
+
+    def write(self, batch: WriteBatch, *, sync: bool = False) -> None:
+        self._need_room()
+        super().write(batch, sync=sync)
+
+    def flush(self, names: Sequence[str]) -> None:
+        self._need_room()
+        super().flush(names)
+
+    def _need_room(self) -> None:
+        if self.is_full:
+            raise EngineFull("IO error: No space left on device: While appending to file: 000008.sst")
+
+
 class Bench:
     """A group commit and everything around it, recorded."""
 
@@ -40,11 +61,13 @@ class Bench:
         self, executor: ThreadPoolExecutor, durability: Durability, *, queue_flush_bytes: int = 1 << 40
     ) -> None:
         self.disk = FaultyDisk()
-        self.opened = assemble(self.disk, queue_engine())
+        self.engine = FillingEngine((UNITS_FAMILY, OFFSET_FAMILY))
+        self.opened = assemble(self.disk, self.engine)
         self.store = self.opened.store
         self.figures = Figures()
         self.arrived: list[DispatchRequest] = []
         self.poisoned: list[Exception] = []
+        self.sends_refused: list[str] = []
         self.queues_flushed: list[PhysicalOffset] = []
         self.commit = GroupCommit(
             self.store,
@@ -56,6 +79,7 @@ class Bench:
             after_pass=self._after_pass,
             messages_arrived=self.arrived.extend,
             poisoned=self.poisoned.append,
+            sends_refused=self.sends_refused.append,
             queues_flushed=self.queues_flushed.append,
             metrics=self.figures,
         )
@@ -216,6 +240,90 @@ def test_a_full_disk_refuses_sends_until_there_is_room_again() -> None:
             await bench.send(message(body=bytes(60_000)))
         assert [place.queue_offset for place in await bench.send(message(body=bytes(60_000)))] == [1]
         assert bench.poisoned == []
+        assert ["No space left" in reason for reason in bench.sends_refused] == [True, False]
+
+    run(test)
+
+
+@pytest.mark.parametrize("durability", Durability)
+def test_entries_that_find_no_room_become_visible_when_there_is_some(
+    durability: Durability, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is in the log is stored: it is acknowledged, seen later, and nothing needs a restart."""
+    monkeypatch.setattr(group_commit, "ROOM_CHECK_INTERVAL_S", 0.01)
+
+    async def test(executor: ThreadPoolExecutor) -> None:
+        bench = Bench(executor, durability)
+        bench.engine.is_full = True
+        assert [place.queue_offset for place in await bench.send(message(body=b"0"))] == [0]
+        assert bench.store.bounds(QueueId("orders", 0)) == (0, 0)
+        for _ in range(3):
+            with pytest.raises(DiskRefused, match=r"the disk is full.*No space left"):
+                await bench.send(message(body=b"refused"))
+        bench.engine.is_full = False
+        while not bench.arrived:
+            await asyncio.sleep(0)
+        assert [place.queue_offset for place in await bench.send(message(body=b"1"))] == [1]
+        assert bench.store.bounds(QueueId("orders", 0)) == (0, 2)
+        assert bench.poisoned == []
+        assert ["disk is full" in reason for reason in bench.sends_refused] == [True, False]
+        await bench.commit.drain()
+
+    run(test)
+
+
+@pytest.mark.parametrize("durability", Durability)
+def test_a_flush_of_the_queues_that_finds_no_room_is_repeated(
+    durability: Durability, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_commit, "ROOM_CHECK_INTERVAL_S", 0.01)
+
+    async def test(executor: ThreadPoolExecutor) -> None:
+        bench = Bench(executor, durability)
+        await bench.send(message(body=b"0"))
+        bench.engine.is_full = True
+        await bench.commit.flush_queues()
+        assert bench.queues_flushed == []
+        with pytest.raises(DiskRefused, match="the disk is full"):
+            await bench.send(message(body=b"refused"))
+        bench.engine.is_full = False
+        while not bench.queues_flushed:
+            await asyncio.sleep(0)
+        assert bench.queues_flushed == [bench.store.dispatched_up_to]
+        assert [place.queue_offset for place in await bench.send(message(body=b"1"))] == [1]
+        assert bench.poisoned == []
+        await bench.commit.drain()
+
+    run(test)
+
+
+def test_sends_that_wait_for_the_end_of_a_flush_of_the_queues_are_answered_when_it_finds_no_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(executor: ThreadPoolExecutor) -> None:
+        bench = Bench(executor, Durability.SYNC)
+        flushing, waiting = Event(), Event()
+
+        def flush() -> None:
+            flushing.set()
+            waiting.wait()
+            raise EngineFull("IO error: No space left on device")
+
+        await bench.send(message(body=b"0"))
+        monkeypatch.setattr(bench.opened.queues, "flush", flush)
+        queue_flush = asyncio.ensure_future(bench.commit.flush_queues())
+        while not flushing.is_set():
+            await asyncio.sleep(0)
+        before = bench.store.flushed_up_to
+        answer = bench.send(message(body=b"1"))
+        while bench.store.flushed_up_to == before:
+            await asyncio.sleep(0)
+        assert not answer.done()
+        waiting.set()
+        await queue_flush
+        assert [place.queue_offset for place in await answer] == [1]
+        assert bench.store.bounds(QueueId("orders", 0)) == (0, 2)
+        await bench.commit.drain()
 
     run(test)
 

@@ -4,11 +4,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from kv import EngineFull
+from kv.rocks import RocksEngine
 from store.errors import NotAStore, StoreDamaged, StoreLocked, StoreUnusable
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from store.paths import StorePaths
@@ -44,6 +46,22 @@ def test_the_marker_of_an_unclean_stop_is_there_while_the_store_is_open(tmp_path
     store = opened(tmp_path)
     assert StorePaths(tmp_path).abort.read_text() == str(os.getpid())
     store.close()
+
+
+def test_a_stop_on_a_full_disk_leaves_the_rest_to_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(tmp_path)
+    store.messages.append([message(body=b"%d" % number) for number in range(3)])
+    with monkeypatch.context() as full:
+
+        def flush(_: RocksEngine, __: Sequence[str]) -> None:
+            raise EngineFull("IO error: No space left on device")
+
+        full.setattr(RocksEngine, "flush", flush)
+        store.close()
+    assert StorePaths(tmp_path).abort.exists(), "the stop was not clean"
+    assert bodies(tmp_path) == [b"0", b"1", b"2"]
 
 
 def test_a_store_that_another_broker_holds_is_refused_before_anything_is_touched(tmp_path: Path) -> None:
