@@ -30,6 +30,7 @@ from server.delivery import (
     StateWriter,
     TagFilter,
 )
+from server.faults import FaultLog
 from store.clock import SystemClock
 from store.consumequeue.rocks_layout import UNIT, UNITS_FAMILY, unit_key
 from store.disk import PosixDisk
@@ -121,6 +122,7 @@ class _Consumer:
             timers=self._loop,
             after_pass=self._pass.append,
             is_client_alive=lambda _: True,
+            faults=FaultLog(SystemClock(), damage_met=lambda: None),
         )
 
     def drain(self) -> int:

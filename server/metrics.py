@@ -90,6 +90,9 @@ class ServerMetrics:
             buckets=FLUSH_BUCKETS_S,
             registry=registry,
         )
+        self._damage_met = Counter(
+            "quarry_damage_met", "Reads that met a damaged record or table and were refused", registry=registry
+        )
         self._round_messages = Histogram(
             "quarry_round_messages",
             "Messages appended together in one pass of the event loop",
@@ -116,6 +119,9 @@ class ServerMetrics:
 
     def observe_round(self, messages: int) -> None:
         self._round_messages.observe(messages)
+
+    def damage_met(self) -> None:
+        self._damage_met.inc()
 
     def watch_delivery(self, delivery: DeliveryFigures) -> None:
         self._watch(lambda: _delivery_figures(delivery))

@@ -22,6 +22,7 @@ from server.delivery.inflight import InFlightTable, group_prefix
 from server.delivery.model import (
     Delivered,
     DeliverySettings,
+    Faults,
     MessageSource,
     Received,
     ReceiveRequest,
@@ -59,8 +60,10 @@ class Delivery:
         timers: Timers,
         after_pass: AfterPass,
         is_client_alive: Callable[[str], bool],
+        faults: Faults,
     ) -> None:
         self._settings = settings
+        self._faults = faults
         self._source = source
         self._offsets = offsets
         self._writer = writer
@@ -191,7 +194,7 @@ class Delivery:
         """What the candidates hold, oldest candidate first.
 
         A queue that cannot be read stands back behind the others and is tried again: nothing of it is passed
-        over. Raises its error when no other queue had anything.
+        over. Raises its error when no other queue had anything, and reports it otherwise.
         """
         taken = Taken(request, self._settings)
         failure: Exception | None = None
@@ -202,13 +205,20 @@ class Delivery:
                 self._take_ready(subscription, progress, request, taken)
                 drained = self._take_new(subscription, progress, request, taken)
             except Exception as error:  # noqa: BLE001 - one queue's damage does not stop the others
+                if failure is not None:
+                    self._report(failure, subscription)
                 failure = error
             subscription.served(number, drained=drained and not progress.has_ready)
             if taken.is_full or taken.entries_left <= 0:
                 break
-        if failure is not None and not taken.messages:
-            raise failure
+        if failure is not None:
+            if not taken.messages:
+                raise failure
+            self._report(failure, subscription)
         return taken.messages
+
+    def _report(self, failure: Exception, subscription: Subscription) -> None:
+        self._faults.report(failure, group=subscription.group, topic=subscription.topic)
 
     def _take_ready(
         self, subscription: Subscription, progress: QueueProgress, request: ReceiveRequest, taken: Taken

@@ -76,6 +76,12 @@ class MessageSource(Protocol):
     def appended_up_to(self) -> PhysicalOffset: ...
 
 
+class Faults(Protocol):
+    """Hears of errors that no receive ends with."""
+
+    def report(self, error: Exception, **where: object) -> None: ...
+
+
 class Timer(Protocol):
     def cancel(self) -> None: ...
 

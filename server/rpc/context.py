@@ -9,22 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
-import structlog
 from google.protobuf.message import Message
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server.clients import ClientRegistry
+from server.faults import FaultLog
 from server.front import Call
 from server.front.contract import MessageHandler
-from server.wire.status import Refused, fill_status, is_expected
-from store.errors import StorePoisoned
+from server.wire.status import Refused, fill_status
 
 CLIENT_ID: Final = "x-mq-client-id"
 CLIENT_VERSION: Final = "x-mq-client-version"
 CLIENT_ID_SIZE_MAX: Final = 1024
 """Bytes. Libraries use up to a few hundred; the registry keeps ids, so they must end somewhere."""
-
-_log = structlog.get_logger(__name__)
 
 
 class Answer(Protocol):
@@ -57,8 +54,9 @@ class Edge:
     the call later; then it uses `refuse_unary` or `refuse_stream` for errors of its own.
     """
 
-    def __init__(self, clients: ClientRegistry) -> None:
+    def __init__(self, clients: ClientRegistry, faults: FaultLog) -> None:
         self._clients = clients
+        self._faults = faults
 
     def caller(self, call: Call) -> str:
         """The caller's id, and a sign of life of that client. Raises Refused."""
@@ -82,7 +80,7 @@ class Edge:
                 if answer is not None:
                     call.reply(answer.SerializeToString())
             except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the client gets an answer
-                refuse_unary(call, answer_type, error)
+                self.refuse_unary(call, answer_type, error)
 
         return handler
 
@@ -102,36 +100,29 @@ class Edge:
             try:
                 serve(call, self.caller(call), request_type.FromString(body))
             except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the client gets an answer
-                refuse_stream(call, answer_type, error, last_item)
+                self.refuse_stream(call, answer_type, error, last_item)
 
         return handler
 
+    def refuse_unary(self, call: Call, answer_type: type[AnswerT], error: Exception) -> None:
+        """Answer with the error as status. Faults of the broker are reported."""
+        self.report(call, error)
+        answer = answer_type()
+        fill_status(answer.status, error)
+        call.reply(answer.SerializeToString())
 
-def refuse_unary(call: Call, answer_type: type[AnswerT], error: Exception) -> None:
-    """Answer with the error as status. Unexpected errors are logged with their traceback."""
-    report(call, error)
-    answer = answer_type()
-    fill_status(answer.status, error)
-    call.reply(answer.SerializeToString())
+    def refuse_stream(
+        self, call: Call, answer_type: type[AnswerT], error: Exception, last_item: Callable[[], bytes] | None = None
+    ) -> None:
+        """End a stream with the error as status item. Faults of the broker are reported."""
+        self.report(call, error)
+        answer = answer_type()
+        fill_status(answer.status, error)
+        call.send(answer.SerializeToString())
+        if last_item is not None:
+            call.send(last_item())
+        call.finish()
 
-
-def refuse_stream(
-    call: Call, answer_type: type[AnswerT], error: Exception, last_item: Callable[[], bytes] | None = None
-) -> None:
-    """End a stream with the error as status item. Unexpected errors are logged with their traceback."""
-    report(call, error)
-    answer = answer_type()
-    fill_status(answer.status, error)
-    call.send(answer.SerializeToString())
-    if last_item is not None:
-        call.send(last_item())
-    call.finish()
-
-
-def report(call: Call, error: Exception) -> None:
-    """Log an error that is a fault of the broker; those of clients are theirs to see.
-
-    A poisoned store refuses thousands of sends a second, and was logged when it came to be so.
-    """
-    if not is_expected(error) and not isinstance(error, StorePoisoned):
-        _log.error("call failed", path=call.path, peer=call.peer, exc_info=error)
+    def report(self, call: Call, error: Exception) -> None:
+        """Log an error that is a fault of the broker."""
+        self._faults.report(error, path=call.path, peer=call.peer)

@@ -15,7 +15,7 @@ from server.group_commit import GroupCommit
 from server.metadata import Directory
 from server.metrics import ServerMetrics
 from server.queue_choice import QueueChooser
-from server.rpc.context import Edge, refuse_stream, refuse_unary
+from server.rpc.context import Edge
 from server.wire.limits import WireLimits
 from server.wire.message_types import check_types
 from server.wire.messages import fill_message, to_message
@@ -104,7 +104,7 @@ class MessageService:
 
         def stored(appended: Sequence[Appended], error: Exception | None) -> None:
             if error is not None:
-                refuse_unary(call, service.SendMessageResponse, error)
+                self._edge.refuse_unary(call, service.SendMessageResponse, error)
                 return
             response = service.SendMessageResponse()
             fill_ok(response.status)
@@ -157,12 +157,12 @@ class MessageService:
         self, call: Call, group: str, topic: str, messages: Sequence[Delivered], error: Exception | None
     ) -> None:
         if error is not None:
-            refuse_stream(call, service.ReceiveMessageResponse, error, self._last_item)
+            self._edge.refuse_stream(call, service.ReceiveMessageResponse, error, self._last_item)
             return
         self._metrics.received(len(messages))
         if not messages:
             nothing = Refused(definition.MESSAGE_NOT_FOUND, "no new message")
-            refuse_stream(call, service.ReceiveMessageResponse, nothing, self._last_item)
+            self._edge.refuse_stream(call, service.ReceiveMessageResponse, nothing, self._last_item)
             return
         handles = [delivered.receipt_handle for delivered in messages]
         call.on_close(lambda: self._delivery.undeliverable(group, topic, handles))
@@ -204,7 +204,7 @@ class MessageService:
 
         def written(failure: Exception | None) -> None:
             if failure is not None:
-                refuse_unary(call, service.AckMessageResponse, failure)
+                self._edge.refuse_unary(call, service.AckMessageResponse, failure)
                 return
             response = service.AckMessageResponse()
             for entry, outcome in zip(request.entries, results, strict=True):

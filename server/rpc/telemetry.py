@@ -16,7 +16,7 @@ from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.clients import ClientRegistry
 from server.front import Call, GrpcStatus, Method
 from server.metadata import Directory
-from server.rpc.context import Edge, report
+from server.rpc.context import Edge
 from server.wire.limits import WireLimits
 from server.wire.settings import answer_settings, client_settings
 from server.wire.status import Refused, code_of, fill_ok, status_of
@@ -138,7 +138,7 @@ class TelemetryService:
             self._end(call, GrpcStatus.OK)
 
     def _refuse(self, call: Call, error: Exception) -> None:
-        report(call, error)
+        self._edge.report(call, error)
         status = status_of(error)
         if status.code == definition.CLIENT_ID_REQUIRED:
             call.send(service.TelemetryCommand(status=status).SerializeToString())

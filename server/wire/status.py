@@ -6,7 +6,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from kv import EngineFull
+from kv import EngineCorrupt, EngineFull
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server.errors import InvalidReceiptHandle
 from store import errors
@@ -57,7 +57,7 @@ def is_expected(error: Exception) -> bool:
 
 def status_of(error: Exception) -> definition.Status:
     """The status to answer with. The text of an unexpected error stays in the broker's log."""
-    if isinstance(error, errors.BrokerError | EngineFull):
+    if isinstance(error, errors.BrokerError | EngineFull | EngineCorrupt):
         return definition.Status(code=code_of(error), message=str(error))
     if isinstance(error, DecodeError):
         return definition.Status(code=code_of(error), message="the request is no valid protobuf message")

@@ -132,6 +132,7 @@ class DeliveryBench:
         self.queues = queues
         self.settings = settings or DeliverySettings()
         self.failures: list[Exception] = []
+        self.reported: list[tuple[Exception, dict[str, object]]] = []
         self._pass: list[Callable[[], None]] = []
         self.delivery = self._make()
 
@@ -147,7 +148,11 @@ class DeliveryBench:
             timers=self.timers,
             after_pass=self._pass.append,
             is_client_alive=self.alive.__contains__,
+            faults=self,
         )
+
+    def report(self, error: Exception, **where: object) -> None:
+        self.reported.append((error, where))
 
     def restart(self) -> None:
         """A new process over the same rows."""

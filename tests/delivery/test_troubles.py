@@ -64,6 +64,20 @@ def test_a_queue_that_cannot_be_read_does_not_stop_the_others() -> None:
     assert sorted(bench.receive().bodies) == [b"4", b"5"]
 
 
+def test_an_error_that_no_receive_ends_with_is_reported() -> None:
+    """Two bad queues, of which a receive can name one; and a bad queue beside one that always has something."""
+    bench = DeliveryBench(queues=3)
+    for queue in range(3):
+        bench.send(b"%d" % queue, queue=queue)
+    bench.source.unreadable = {0, 100}
+    assert bench.receive().bodies == [b"2"]
+    assert [str(error) for error, _ in bench.reported] == ["cannot read at 0", "cannot read at 100"]
+    assert [where for _, where in bench.reported] == [{"group": GROUP, "topic": TOPIC}] * 2
+    with pytest.raises(OSError, match="at 100"):
+        bench.receive()
+    assert [str(error) for error, _ in bench.reported[2:]] == ["cannot read at 0"]
+
+
 def test_a_waiting_receive_hears_of_a_record_that_cannot_be_read() -> None:
     bench = DeliveryBench(queues=1)
     waiting = bench.receive(polling_s=20)

@@ -26,6 +26,8 @@ MESSAGES: Final = 330
 BODY_SIZE: Final = 10_000
 TOPIC: Final = "orders"
 SENT: Final = frozenset(f"m{number:04d}" for number in range(MESSAGES))
+BODY_AT: Final = 88
+"""Where the body of a record with IPv4 hosts begins (docs/formats/commit-log.md)."""
 DAMAGE_SETTINGS: Final = {**SETTINGS, "store.segment_size": "1MiB", "limits.body_size": "256KiB"}
 
 
@@ -85,6 +87,11 @@ def serve_refusal(store: Path) -> str:
     assert done.returncode == 2, (done.returncode, done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
     return done.stderr.splitlines()[-1]
+
+
+def _record_start(segment: Path, body_start: bytes) -> int:
+    """Where the record with that body begins: header fields and the body's size come before the body."""
+    return segment.read_bytes().index(body_start) - BODY_AT
 
 
 @contextmanager
@@ -164,13 +171,20 @@ def test_a_flipped_bit_in_an_old_record_is_reported_and_the_others_are_delivered
     with running(store) as broker:
         harvest = Harvest(broker.endpoint)
         assert broker.get("/readyz") == (200, "ready\n")
-        words = broker.words(last=100_000)
+        lines = [line for line in broker.words(last=100_000).splitlines() if "damaged data" in line]
+        assert broker.figure("quarry_damage_met_total") >= len(harvest.refusals)
+        broker.stop()
+    record_at = int(segment(store, 0).name) + _record_start(segment(store, 0), b"m0030|")
+    named = f"{segment(store, 0)}: the record at offset {record_at}, consume queue entry "
+    reason = "is damaged: the body does not match its CRC"
     lost = SENT - frozenset(harvest.ids)
     assert "m0030" in lost
     assert len(lost) <= MESSAGES / 2, "the other queue goes on"
     assert len(harvest.refusals) == 3, "as often as it was asked"
-    assert all("INTERNAL_SERVER_ERROR" in each and segment(store, 0).name in each for each in harvest.refusals)
-    assert "the body does not match its CRC" in words
+    assert all(each.startswith(f"INTERNAL_SERVER_ERROR: {named}") and reason in each for each in harvest.refusals)
+    (line,) = lines
+    assert named in line
+    assert reason in line
     done = quarry("decode", str(store))
     assert done.returncode == 1
     assert "the body does not match its CRC" in done.stderr

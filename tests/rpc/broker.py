@@ -10,6 +10,7 @@ from kv.memory import MemoryEngine
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.clients import ClientRegistry
+from server.faults import FaultLog
 from server.front import Call, GrpcStatus, Method
 from server.metadata import AutoCreation, Directory
 from server.routing import Address, BrokerIdentity
@@ -43,7 +44,7 @@ class Broker:
         self.subscribed: list[tuple[str, tuple[str, ...]]] = []
         self.command_answers: list[tuple[str, service.TelemetryCommand]] = []
         self.directory = Directory(self.topics, self.groups, auto_creation)
-        edge = Edge(self.clients)
+        edge = Edge(self.clients, FaultLog(self.clock, damage_met=lambda: None))
         identity = BrokerIdentity(name="broker-a", listen=Address("127.0.0.1", 8081), advertise=advertise)
         self.telemetry = TelemetryService(
             edge,

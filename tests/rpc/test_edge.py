@@ -9,6 +9,7 @@ from google.protobuf.message import Message
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.clients import ClientRegistry
+from server.faults import FaultLog
 from server.front import Call, GrpcStatus, Method
 from server.rpc.context import Edge
 from server.rpc.methods import METHOD_NAMES, messaging_methods
@@ -104,7 +105,8 @@ class Failing:
 
     def __init__(self, error: Exception) -> None:
         self._error = error
-        edge = Edge(ClientRegistry(ManualClock()))
+        clock = ManualClock()
+        edge = Edge(ClientRegistry(clock), FaultLog(clock, damage_met=lambda: None))
         self.unary = edge.unary(service.HeartbeatRequest, service.HeartbeatResponse, self._raise)
         self.stream = edge.server_stream(
             service.ReceiveMessageRequest, service.ReceiveMessageResponse, self._raise, lambda: b"the last item"

@@ -1,0 +1,67 @@
+"""What the log hears of faults, and how often."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import structlog
+from structlog.typing import EventDict
+
+from kv import EngineCorrupt
+from server.faults import PLACES_MAX, REPEATED_AFTER_S, FaultLog
+from store.clock import ManualClock
+from store.errors import BrokerError, Busy, StoreDamaged, StorePoisoned, TopicNotFound
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.damage_met = 0
+        self.faults = FaultLog(self.clock, damage_met=self._count)
+
+    def _count(self) -> None:
+        self.damage_met += 1
+
+    def lines(self, *errors: Exception) -> list[EventDict]:
+        with structlog.testing.capture_logs() as lines:
+            for error in errors:
+                self.faults.report(error, peer="10.0.0.1:77")
+        return list(lines)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def damage(offset: int) -> StoreDamaged:
+    return StoreDamaged(Path("/data/commitlog/0"), f"the record at offset {offset} is damaged")
+
+
+@pytest.mark.parametrize(
+    "error", [damage(7), EngineCorrupt("block checksum mismatch in 000012.sst")], ids=["record", "table"]
+)
+def test_damage_gets_one_line_in_a_while_and_is_counted_each_time(bench: Bench, error: Exception) -> None:
+    (line,) = bench.lines(*[error] * 1_000)
+    assert line == {"event": "damaged data", "log_level": "error", "error": str(error), "peer": "10.0.0.1:77"}
+    bench.clock.advance(REPEATED_AFTER_S)
+    assert len(bench.lines(error, error)) == 1
+    assert bench.damage_met == 1_002
+
+
+def test_each_damaged_place_has_its_line_up_to_a_bound(bench: Bench) -> None:
+    everywhere = [damage(offset) for offset in range(PLACES_MAX + 100)]
+    assert len(bench.lines(*everywhere, *everywhere)) == PLACES_MAX
+    bench.clock.advance(REPEATED_AFTER_S)
+    assert [line["error"] for line in bench.lines(everywhere[-1])] == [str(everywhere[-1])]
+
+
+def test_what_nobody_expected_has_a_traceback_each_time(bench: Bench) -> None:
+    lines = bench.lines(RuntimeError("?"), BrokerError("?"), RuntimeError("?"))
+    assert [type(line["exc_info"]) for line in lines] == [RuntimeError, BrokerError, RuntimeError]
+    assert bench.damage_met == 0
+
+
+def test_errors_of_clients_and_of_a_poisoned_store_are_not_logged(bench: Bench) -> None:
+    assert bench.lines(TopicNotFound("no topic"), Busy("too many"), StorePoisoned("fdatasync failed")) == []
