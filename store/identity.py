@@ -6,6 +6,7 @@
 | `origin`          | ASCII name              | what the directory was when Quarry opened it first (`store.kind`) |
 | `metadata`        | ASCII `imported`        | RocketMQ's topics, groups and offsets have been taken over |
 | `flushed_up_to`   | i64                     | a lower bound of what is durable in the commit log |
+| `log_begin`       | i64                     | the first byte of the log's first segment when this last changed |
 | `seen_up_to`      | i64                     | with `async`: consumers may have seen what lies below it |
 | `backfilled_to`   | i64                     | double-write origin: RocksDB queues are complete below this offset |
 | `backfill_end`    | i64                     | where the backfill has to get to |
@@ -61,6 +62,14 @@ class StoreIdentity:
     @flushed_up_to.setter
     def flushed_up_to(self, offset: PhysicalOffset) -> None:
         self._put(b"flushed_up_to", _OFFSET.pack(offset))
+
+    @property
+    def log_begin(self) -> PhysicalOffset | None:
+        return self._offset(b"log_begin")
+
+    @log_begin.setter
+    def log_begin(self, offset: PhysicalOffset) -> None:
+        self._put(b"log_begin", _OFFSET.pack(offset))
 
     @property
     def seen_up_to(self) -> PhysicalOffset | None:

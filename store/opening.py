@@ -34,7 +34,7 @@ from store.kind import FoundStore, StoreKind, inspect_store
 from store.message_store import MessageStore
 from store.metadata import READ_WRITE, ConsumerOffsetTable, GroupTable, Topic, TopicTable, TopicType, is_light_queue
 from store.offsets import PhysicalOffset
-from store.paths import StorePaths
+from store.paths import StorePaths, segment_name
 from store.recovery import RecoveryReport, ReportProgress, backfill, recover
 from store.rocketmq import import_metadata, read_metadata
 from store.settings import Durability, StoreSettings
@@ -42,6 +42,9 @@ from store.state import open_state_engine
 
 log = structlog.get_logger(__name__)
 
+
+NAMED_SEGMENTS_MAX: Final = 16
+"""How many missing files a log line names; their number is told beside them."""
 
 QUEUES_ADVICE: Final = "all of it can be made again from the log: move the directory away and start again"
 STATE_ADVICE: Final = (
@@ -168,8 +171,11 @@ class _Opening:
                 minimum_physical_offset=segments.minimum,
                 cached_queues_max=settings.cached_queues_max,
             )
+            _warn_of_missing_begin(segments, identity.log_begin)
             durable_up_to = identity.flushed_up_to
             recovery = self._recover(segments, queues, identity, origin, found)
+            if identity.log_begin != segments.minimum:
+                identity.log_begin = segments.minimum
             tables = StoreTables(state_engine)
             if not identity.metadata_imported:
                 if origin is not StoreKind.NEW:
@@ -280,6 +286,25 @@ def _advising(directory: Path, advice: str) -> Iterator[None]:
         yield
     except EngineCorrupt as error:
         raise StoreDamaged(directory, f"the database is damaged ({error}); {advice}") from error
+
+
+def _warn_of_missing_begin(segments: SegmentList, began_at: PhysicalOffset | None) -> None:
+    """Tell of segments that are gone from the log's beginning since a broker of ours last ran.
+
+    No refusal: RocketMQ may have run on the store meanwhile and let them expire, and the files do not tell.
+    """
+    if began_at is None or segments.minimum <= began_at:
+        return
+    bases = range(segments.minimum - segments.segment_size, began_at - 1, -segments.segment_size)
+    names = [segment_name(PhysicalOffset(base)) for base in reversed(bases)]
+    log.warning(
+        "segments are missing at the log's beginning: unless RocketMQ ran on the store and let them expire, "
+        "their messages are lost",
+        directory=str(segments.directory),
+        missing=names[:NAMED_SEGMENTS_MAX],
+        missing_count=len(names),
+        log_begins_at=segments.minimum,
+    )
 
 
 def _numbering(origin: StoreKind, queues: RocksConsumeQueues) -> LightQueueNumbering:

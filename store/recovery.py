@@ -104,7 +104,8 @@ def recover(
     if flushed_up_to is not None and end < flushed_up_to:
         raise StoreDamaged(
             segments.path_of(end),
-            f"the log breaks at offset {end}, but everything below {flushed_up_to} was durable: {stopped_by}",
+            f"the log breaks at offset {end}, but everything below {flushed_up_to} was durable: "
+            f"{stopped_by or 'its files end there'}",
         )
 
     # pass 4: cut what follows the last good record, in the log and in the queues

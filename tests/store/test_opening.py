@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from kv import EngineFull
 from kv.rocks import RocksEngine
@@ -145,6 +146,36 @@ def test_a_truncated_segment_is_refused_by_name(tmp_path: Path, golden_copy: Cal
         file.truncate(500_000)
     with pytest.raises(StoreDamaged, match=segment.name):
         opened(root)
+
+
+def test_segments_missing_at_the_beginning_are_named_once(golden_copy: Callable[[str], Path]) -> None:
+    """Expired by RocketMQ, or lost: only the operator knows, so it is said and not refused."""
+    root = golden_copy("file-clean") / "store"
+    with capture_logs() as first:
+        opened(root).close()
+    for base in (0, 1_048_576):
+        (StorePaths(root).commit_log / f"{base:020d}").unlink()
+    with capture_logs() as after_the_loss:
+        opened(root).close()
+    with capture_logs() as later:
+        opened(root).close()
+    (line,) = [line for line in after_the_loss if "missing" in line]
+    assert line["log_level"] == "warning"
+    assert line["missing"] == [f"{0:020d}", f"{1_048_576:020d}"]
+    assert (line["missing_count"], line["log_begins_at"]) == (2, 2_097_152)
+    assert not [line for line in first + later if "missing" in line]
+
+
+def test_a_segment_missing_between_others_or_at_the_end_is_refused_by_name(golden_copy: Callable[[str], Path]) -> None:
+    root = golden_copy("file-clean") / "store"
+    opened(root).close()
+    log = StorePaths(root).commit_log
+    for name in (f"{1_048_576:020d}", f"{2_097_152:020d}"):
+        (log / name).rename(root / "kept")
+        with pytest.raises(StoreDamaged, match=name.lstrip("0")):
+            opened(root)
+        (root / "kept").rename(log / name)
+    opened(root).close()
 
 
 def test_a_foreign_file_in_the_log_is_left_alone(tmp_path: Path) -> None:
