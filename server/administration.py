@@ -60,6 +60,8 @@ class AdministeredDelivery(Protocol):
 
     def delete_topic(self, topic: str) -> None: ...
 
+    def store_durably(self) -> None: ...
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BrokerFacts:
@@ -261,7 +263,8 @@ class Administration:
     ) -> list[QueueReset]:
         """Move where a group reads next, in one queue or all of the topic. An offset is clamped to the queue's bounds.
 
-        Raises GroupNotFound, TopicNotFound, or Invalid for a queue that the topic does not have.
+        Raises GroupNotFound, TopicNotFound, or Invalid for a queue that the topic does not have; StorePoisoned or
+        kv.EngineFull when it cannot be stored.
         """
         self.group(group_name)
         queues = self._queues_of(self.topic(topic_name))
@@ -276,6 +279,7 @@ class Administration:
         if not dry_run:
             for reset in resets:
                 self._delivery.reset_offset(group_name, reset.queue, reset.new)
+            self._delivery.store_durably()
             log.info("offset reset", group=group_name, topic=topic_name, queues=len(resets))
         return resets
 

@@ -242,7 +242,7 @@ class Broker:
     async def serving(self) -> AsyncIterator[dict[str, str]]:
         """Listen; on leaving, take no more calls, answer what was accepted, and stop."""
         network = self._settings.network
-        admin = AdminServer(self._administration())
+        admin = AdminServer(self._administration(), self._faults)
         housekeeping = asyncio.get_running_loop().create_task(self._keep_house())
         try:
             listening = await self._front.start(network.listen)

@@ -371,7 +371,7 @@ class Delivery:
             self._drop(subscription)
         self._deliveries.delete_rows(group_prefix(group))
         self._offsets.delete_group(self._writer.batch(), group)
-        self._writer.write_durably()
+        self.store_durably()
 
     def delete_topic(self, topic: str) -> None:
         """Forget the progress of all groups in the topic, durably: the topic itself goes next.
@@ -382,6 +382,10 @@ class Delivery:
             self._deliveries.delete_rows(subscription.prefix)
             self._drop(subscription)
         self._offsets.delete_topic(self._writer.batch(), topic)
+        self.store_durably()
+
+    def store_durably(self) -> None:
+        """Let what was changed so far survive a power cut. Raises StorePoisoned, kv.EngineFull."""
         self._writer.write_durably()
 
     def _stage_all(self, batch: WriteBatch) -> None:

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from itertools import islice
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, NoReturn, ParamSpec, TypeVar
 
 import grpc
 import grpc.aio
-import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from kv import EngineCorrupt, EngineFull
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
 from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceServicer, add_AdminServiceServicer_to_server
 from server.administration import Administration, GroupChange, Place, QueueReset, TopicChange
+from server.faults import FaultLog
 from server.front.grpcio import bind
+from server.wire.status import INTERNAL_TEXT
 from store import errors
 from store.metadata import (
     READ_WRITE,
@@ -33,8 +35,6 @@ from store.metadata import (
 )
 from store.offsets import QueueBounds, QueueId, QueueOffset
 
-log = structlog.get_logger(__name__)
-
 SERVICE_NAME: Final = pb.DESCRIPTOR.services_by_name["AdminService"].full_name
 PAGE_ROWS: Final = 256
 
@@ -45,9 +45,12 @@ STATUS_CODES: Final[dict[type[BaseException], grpc.StatusCode]] = {
     errors.Forbidden: grpc.StatusCode.FAILED_PRECONDITION,
     errors.Invalid: grpc.StatusCode.INVALID_ARGUMENT,
     errors.Unavailable: grpc.StatusCode.UNAVAILABLE,
+    errors.DiskRefused: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    EngineFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    EngineCorrupt: grpc.StatusCode.DATA_LOSS,
     errors.StoreUnusable: grpc.StatusCode.DATA_LOSS,
     errors.StorePoisoned: grpc.StatusCode.DATA_LOSS,
-    errors.BrokerError: grpc.StatusCode.INTERNAL,
+    Exception: grpc.StatusCode.INTERNAL,
 }
 """The nearest class of an error's ancestry decides."""
 
@@ -85,8 +88,8 @@ def _answers(
     async def call(self: AdminService, request: _Request, context: _Context) -> _Answer:
         try:
             return method(self, request)
-        except errors.BrokerError as error:
-            await context.abort(status_code(error), str(error))
+        except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
+            await self.refuse(context, error)
 
     return call
 
@@ -97,11 +100,15 @@ def _streams(
     """A generator of pages as a streaming gRPC method. The loop is free between two pages."""
 
     async def call(self: AdminService, request: _Request, context: _Context) -> None:
-        try:
-            for page in method(self, request):
-                await context.write(page)
-        except errors.BrokerError as error:
-            await context.abort(status_code(error), str(error))
+        answers = method(self, request)
+        while True:
+            try:
+                page = next(answers, None)
+            except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
+                await self.refuse(context, error)
+            if page is None:
+                return
+            await context.write(page)
 
     return call
 
@@ -109,8 +116,14 @@ def _streams(
 class AdminService(AdminServiceServicer):
     """Each method checks, calls and translates."""
 
-    def __init__(self, administration: Administration) -> None:
+    def __init__(self, administration: Administration, faults: FaultLog) -> None:
         self._administration = administration
+        self._faults = faults
+
+    async def refuse(self, context: _Context, error: Exception) -> NoReturn:
+        """End the call with the error's code and text; the text of an unexpected one stays in the log."""
+        self._faults.report(error, port="admin")
+        await context.abort(status_code(error), status_text(error))
 
     @_answers
     def GetBroker(self, _request: pb.GetBrokerRequest) -> pb.Broker:
@@ -198,8 +211,8 @@ class AdminService(AdminServiceServicer):
 class AdminServer:
     """The admin port of one broker."""
 
-    def __init__(self, administration: Administration) -> None:
-        self._service = AdminService(administration)
+    def __init__(self, administration: Administration, faults: FaultLog) -> None:
+        self._service = AdminService(administration, faults)
         self._health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None
 
@@ -224,8 +237,18 @@ class AdminServer:
             await server.stop(grace_s)
 
 
-def status_code(error: errors.BrokerError) -> grpc.StatusCode:
+def status_code(error: Exception) -> grpc.StatusCode:
     return next(STATUS_CODES[ancestor] for ancestor in type(error).__mro__ if ancestor in STATUS_CODES)
+
+
+def status_text(error: Exception) -> str:
+    match error:
+        case EngineFull():
+            return f"the disk has no room: {error}"
+        case errors.BrokerError() | EngineCorrupt():
+            return str(error)
+        case _:
+            return INTERNAL_TEXT
 
 
 def pages(rows: Iterable[_Row]) -> Iterator[list[_Row]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kv.memory import MemoryEngine
 from server.administration import Administration, BrokerFacts
+from server.faults import FaultLog
 from store.metadata import GroupTable, TopicTable
 from store.offsets import PhysicalOffset, QueueBounds, QueueId
 from store.settings import Durability
@@ -55,9 +56,9 @@ class AdminBench:
 
     def __init__(self) -> None:
         self.delivery = DeliveryBench()
-        engine = MemoryEngine(FAMILIES, write_ahead_log=True)
-        self.topics = TopicTable(engine)
-        self.groups = GroupTable(engine)
+        self.engine = MemoryEngine(FAMILIES, write_ahead_log=True)
+        self.topics = TopicTable(self.engine)
+        self.groups = GroupTable(self.engine)
         self.store = BenchStore(self.delivery)
         self.administration = Administration(
             FACTS,
@@ -67,3 +68,4 @@ class AdminBench:
             delivery=self.delivery.delivery,
             default_queues=8,
         )
+        self.faults = FaultLog(self.delivery.clock, damage_met=lambda: None)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, NoReturn
 
 import grpc
 import grpc.aio
 import pytest
+import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from kv import EngineCorrupt, EngineFull
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
 from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from server.rpc.admin import PERMISSIONS, SERVICE_NAME, STATUS_CODES, TOPIC_TYPES, AdminServer, status_code
+from server.wire.status import INTERNAL_TEXT
 from store import errors
 from store.metadata import IllegalTopicName, Permission, Topic, TopicType
 from tests.admin.broker import FACTS, AdminBench
@@ -28,7 +31,7 @@ UNKNOWN: Any = 99
 
 @asynccontextmanager
 async def serving(bench: AdminBench) -> AsyncIterator[tuple[Any, grpc.aio.Channel]]:
-    server = AdminServer(bench.administration)
+    server = AdminServer(bench.administration, bench.faults)
     address = await server.start("127.0.0.1:0")
     try:
         async with grpc.aio.insecure_channel(address) as channel:
@@ -206,6 +209,7 @@ def test_errors_are_status_codes() -> None:
         (IllegalTopicName("x"), grpc.StatusCode.INVALID_ARGUMENT),
         (errors.NotReady("43 %"), grpc.StatusCode.UNAVAILABLE),
         (errors.Busy("full"), grpc.StatusCode.UNAVAILABLE),
+        (errors.DiskRefused("no segment"), grpc.StatusCode.RESOURCE_EXHAUSTED),
         (errors.StorePoisoned("flush"), grpc.StatusCode.DATA_LOSS),
         (errors.BrokerError("?"), grpc.StatusCode.INTERNAL),
     ],
@@ -214,12 +218,90 @@ def test_the_nearest_class_decides_the_code(error: errors.BrokerError, code: grp
     assert status_code(error) is code
 
 
+def test_a_full_disk_is_named_and_heals() -> None:
+    """As on the messaging port. Nothing may be called done that is not stored."""
+    full = EngineFull("IO error: No space left on device: While appending to file: /data/quarry/000012.log")
+
+    async def test() -> None:
+        bench = AdminBench()
+        async with serving(bench) as (stub, _):
+            await stub.CreateTopic(pb.CreateTopicRequest(name=TOPIC))
+            await stub.CreateGroup(pb.CreateGroupRequest(name=GROUP))
+            bench.delivery.send(b"m")
+            bench.delivery.receive()
+            reset = pb.ResetOffsetRequest(group=GROUP, topic=TOPIC, earliest=pb.Earliest())
+            with failing_writes(bench, full):
+                for call in (
+                    stub.CreateTopic(pb.CreateTopicRequest(name="new")),
+                    stub.CreateGroup(pb.CreateGroupRequest(name="new")),
+                    stub.UpdateTopic(pb.UpdateTopicRequest(name=TOPIC, read_queues=9)),
+                    stub.ResetOffset(reset),
+                    stub.DeleteGroup(pb.DeleteGroupRequest(name=GROUP)),
+                    stub.DeleteTopic(pb.DeleteTopicRequest(name=TOPIC)),
+                ):
+                    code, text = await refusal(call)
+                    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+                    assert text == f"the disk has no room: {full}"
+            assert (await stub.GetTopic(pb.GetTopicRequest(name=TOPIC))).read_queues == 8
+            await stub.CreateTopic(pb.CreateTopicRequest(name="new"))
+            await stub.ResetOffset(reset)
+            bench.delivery.restart()
+            assert bench.delivery.receive().bodies == [b"m"]
+
+    run(test())
+
+
+def test_an_unexpected_error_reaches_the_log_and_not_the_caller() -> None:
+    async def test() -> None:
+        bench = AdminBench()
+        async with serving(bench) as (stub, _):
+            with structlog.testing.capture_logs() as logs, failing_writes(bench, RuntimeError("secret")):
+                refused = await refusal(stub.CreateTopic(pb.CreateTopicRequest(name="new")))
+            assert refused == (grpc.StatusCode.INTERNAL, INTERNAL_TEXT)
+            assert [type(entry["exc_info"]) for entry in logs] == [RuntimeError]
+
+    run(test())
+
+
+@pytest.mark.parametrize("method", ["ListTopics", "ListGroups"])
+def test_a_listing_that_meets_damage_ends_with_its_status(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        bench = AdminBench()
+
+        def damaged(_prefix: str) -> Iterator[Topic]:
+            yield Topic("orders", TopicType.NORMAL, 1, 1)
+            raise EngineCorrupt("block checksum mismatch in 000012.sst")
+
+        monkeypatch.setattr(bench.administration, method.removeprefix("List").lower(), damaged)
+        async with serving(bench) as (stub, _):
+            request = getattr(pb, f"{method}Request")()
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await getattr(stub, method)(request).read()
+            assert caught.value.code() is grpc.StatusCode.DATA_LOSS
+            assert caught.value.details() == "block checksum mismatch in 000012.sst"
+
+    run(test())
+
+
+@contextmanager
+def failing_writes(bench: AdminBench, error: Exception) -> Iterator[None]:
+    """All engines refuse what is written meanwhile."""
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise error
+
+    with pytest.MonkeyPatch.context() as patch:
+        for engine in (bench.engine, bench.delivery.engine):
+            patch.setattr(engine, "write", refuse)
+        yield
+
+
 def test_every_kind_of_topic_and_permission_has_a_name_on_the_wire() -> None:
     assert set(TOPIC_TYPES.values()) == set(TopicType)
     assert set(TOPIC_TYPES) == set(pb.TopicType.values()) - {0}
     assert set(PERMISSIONS.values()) == {Permission(bits) for bits in (0, 2, 4, 6)}
     assert set(PERMISSIONS) == set(pb.Permission.values()) - {0}
-    assert errors.BrokerError in STATUS_CODES
+    assert Exception in STATUS_CODES
 
 
 def test_health_and_reflection_answer() -> None:
@@ -247,6 +329,6 @@ def test_a_taken_address_is_named() -> None:
             taken.listen()
             address = f"127.0.0.1:{taken.getsockname()[1]}"
             with pytest.raises(OSError, match=address):
-                await AdminServer(AdminBench().administration).start(address)
+                await AdminServer(AdminBench().administration, AdminBench().faults).start(address)
 
     run(test())
