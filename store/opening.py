@@ -176,20 +176,11 @@ class _Opening:
             recovery = self._recover(segments, queues, identity, origin, found)
             if identity.log_begin != segments.minimum:
                 identity.log_begin = segments.minimum
-            tables = StoreTables(state_engine)
-            if not identity.metadata_imported:
-                if origin is not StoreKind.NEW:
-                    self._import_metadata(state_engine, tables)
-                    _adopt_topics(queues, tables.topics)
-                identity.set_metadata_imported()
-            if (identity.seen_up_to or 0) > recovery.end:
-                # groups stand behind messages the power cut took: they must not miss those that take their places
-                lowered = tables.offsets.lower(state_engine, queues.next_offset)
-                identity.seen_up_to = recovery.end
-                log.warning("groups were ahead of the log", offsets_lowered=lowered)
+            tables = self._open_tables(state_engine, queues, identity, recovery.end)
 
             writer = CommitLogWriter(segments, recovery.end, prefault=settings.durability is Durability.ASYNC)
             parts.callback(writer.close)
+            _warn_of_little_room(segments, recovery.end)
             # the dead process may have left pages in the cache that nobody has flushed yet
             flusher = CommitLogFlusher(segments, writer, max(durable_up_to or segments.minimum, segments.minimum))
             flusher.flush()
@@ -222,7 +213,16 @@ class _Opening:
         try:
             return SegmentList(self._disk, directory, None, mapped_max=mapped_max)
         except NotAStore:
-            return SegmentList(self._disk, directory, self._settings.segment_size, mapped_max=mapped_max)
+            segment_size = self._settings.segment_size
+        free_bytes = self._disk.free_bytes(directory)
+        if free_bytes is not None and free_bytes < segment_size:
+            # there is nothing to receive either
+            raise StoreUnusable(
+                directory,
+                f"the first segment needs {segment_size} bytes, the file system has {free_bytes} left: make room, or "
+                "choose a smaller store.segment_size",
+            )
+        return SegmentList(self._disk, directory, segment_size, mapped_max=mapped_max)
 
     def _recover(
         self,
@@ -271,6 +271,23 @@ class _Opening:
         backfill(reader, queues, start=start, end=goal, save_position=save_position, report=self._report)
         log.info("queues of a double-write store completed", start=start, end=goal)
 
+    def _open_tables(
+        self, engine: KeyValueEngine, queues: RocksConsumeQueues, identity: StoreIdentity, end: PhysicalOffset
+    ) -> StoreTables:
+        """The metadata, imported if it was not yet, and in agreement with the log that recovery left."""
+        tables = StoreTables(engine)
+        if not identity.metadata_imported:
+            if identity.origin != StoreKind.NEW.value:
+                self._import_metadata(engine, tables)
+                _adopt_topics(queues, tables.topics)
+            identity.set_metadata_imported()
+        if (identity.seen_up_to or 0) > end:
+            # groups stand behind messages the power cut took: they must not miss those that take their places
+            lowered = tables.offsets.lower(engine, queues.next_offset)
+            identity.seen_up_to = end
+            log.warning("groups were ahead of the log", offsets_lowered=lowered)
+        return tables
+
     def _import_metadata(self, engine: KeyValueEngine, tables: StoreTables) -> None:
         metadata = read_metadata(self._disk, self._settings.root)
         for warning in metadata.warnings:
@@ -305,6 +322,19 @@ def _warn_of_missing_begin(segments: SegmentList, began_at: PhysicalOffset | Non
         missing_count=len(names),
         log_begins_at=segments.minimum,
     )
+
+
+def _warn_of_little_room(segments: SegmentList, end: PhysicalOffset) -> None:
+    """Sends will be refused as soon as the last segment is full. Receives are not, so the store opens."""
+    free_bytes = segments.disk.free_bytes(segments.directory)
+    if free_bytes is not None and free_bytes < segments.segment_size:
+        log.warning(
+            "there is no room for another segment: sends are refused when the last one is full",
+            directory=str(segments.directory),
+            needed_bytes=segments.segment_size,
+            free_bytes=free_bytes,
+            left_in_the_last_bytes=segments.end_of_files - end,
+        )
 
 
 def _numbering(origin: StoreKind, queues: RocksConsumeQueues) -> LightQueueNumbering:

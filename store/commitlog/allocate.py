@@ -6,7 +6,11 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+import structlog
+
 from store.disk.protocol import Disk, SegmentFile
+
+log = structlog.get_logger(__name__)
 
 
 class NextSegment:
@@ -24,7 +28,7 @@ class NextSegment:
     def prepare(self, path: Path, size: int) -> None:
         """Begin to make the segment, unless one is already made or being made. Never waits, never fails."""
         if self._pending is None:
-            self._pending = self._workers().submit(self._disk.create_segment, path, size)
+            self._pending = self._workers().submit(self._make, path, size)
 
     def take(self, path: Path, size: int) -> SegmentFile:
         """The prepared segment, waiting for it if need be; made now when none was prepared.
@@ -50,6 +54,14 @@ class NextSegment:
         if segment is not None:
             segment.close()
             self._disk.remove(segment.path)
+
+    def _make(self, path: Path, size: int) -> SegmentFile:
+        try:
+            return self._disk.create_segment(path, size)
+        except OSError as error:
+            # it is tried again when it is needed: an operator has until then to make room
+            log.warning("the next segment cannot be made yet", path=str(path), size_bytes=size, error=str(error))
+            raise
 
     def _workers(self) -> Executor:
         if self._executor is not None:

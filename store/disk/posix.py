@@ -234,6 +234,13 @@ class PosixDisk:
             os.posix_fallocate(number, 0, size)
             os.fsync(number)
 
+    def free_bytes(self, directory: Path) -> int | None:
+        with _naming(directory):
+            system = os.statvfs(directory)
+        # Some network and user space file systems do not know. A part is often kept for root alone.
+        blocks = system.f_bfree if os.geteuid() == 0 else system.f_bavail
+        return blocks * system.f_frsize if system.f_blocks else None
+
     def list_directory(self, path: Path) -> list[DirectoryEntry]:
         entries = []
         try:

@@ -86,6 +86,9 @@ class Disk(Protocol):
         mappings of it stay valid.
         """
 
+    def free_bytes(self, directory: Path) -> int | None:
+        """Room for new files on the file system of the directory; None when it does not tell its size."""
+
     def list_directory(self, path: Path) -> list[DirectoryEntry]:
         """Entries sorted by name; empty when the directory does not exist."""
 

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from store.commitlog import CommitLogReader, CommitLogWriter, SegmentList
 from store.disk.posix import PosixDisk
@@ -14,7 +15,7 @@ from store.disk.protocol import SegmentFile
 from store.errors import NotAStore, OffsetOutOfRange, StoreDamaged
 from store.offsets import PhysicalOffset
 from store.paths import segment_name
-from tests.commitlog.records import LOG, append, open_log, records_in
+from tests.commitlog.records import LOG, SameThread, append, open_log, records_in
 from tests.faults.disk import FaultyDisk, FaultyFile
 
 SEGMENT = 4096
@@ -145,6 +146,21 @@ def test_a_read_only_list_changes_nothing() -> None:
             act()
     segments.close()
     assert disk.operations == before
+
+
+def test_a_segment_that_cannot_be_made_ahead_is_told_before_it_is_needed() -> None:
+    disk = FaultyDisk()
+    disk.make_directories(LOG)
+    segments = SegmentList(disk, LOG, SEGMENT, executor=SameThread())
+    segments.append_segment()
+    disk.fail("create", error=errno.ENOSPC)
+    with capture_logs() as lines:
+        segments.prepare_next()
+    (line,) = lines
+    assert (line["log_level"], line["path"]) == ("warning", str(LOG / f"{SEGMENT:020d}"))
+    assert "No space left" in line["error"]
+    segments.append_segment()
+    assert len(segments) == 2
 
 
 class CountingDisk(FaultyDisk):

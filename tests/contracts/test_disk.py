@@ -180,6 +180,16 @@ def test_removing_twice_is_no_error(disk: Disk, folder: Path) -> None:
         disk.read(folder / "a")
 
 
+def test_room_is_told_for_directories_that_exist(disk: Disk, folder: Path) -> None:
+    if isinstance(disk, FaultyDisk):
+        disk.capacity = 100 * SIZE
+    before = disk.free_bytes(folder)
+    assert before is None or before > SIZE
+    with pytest.raises(FileNotFoundError) as caught:
+        disk.free_bytes(folder / "missing")
+    assert caught.value.filename is not None
+
+
 def test_directories_exist_after_making_them_twice(disk: Disk, folder: Path) -> None:
     disk.make_directories(folder)
     assert disk.exists(folder)

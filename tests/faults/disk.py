@@ -190,8 +190,8 @@ class FaultyDisk:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
         self._check_parent(path)
         cut = self.starts("create", path)
-        used = sum(len(file.live) for file in self.files.values())
-        if self.capacity is not None and used + size > self.capacity:
+        free_bytes = self._free_bytes()
+        if free_bytes is not None and size > free_bytes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         self.files[path] = FaultyFile(b"" if cut else bytes(size))
         if cut:
@@ -217,6 +217,17 @@ class FaultyDisk:
             raise PowerCut
         file.settle(file.dirty)
         file.dirty.clear()
+
+    def free_bytes(self, directory: Path) -> int | None:
+        self._check_power()
+        if directory not in self.directories:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(directory))
+        return self._free_bytes()
+
+    def _free_bytes(self) -> int | None:
+        if self.capacity is None:
+            return None
+        return max(0, self.capacity - sum(len(file.live) for file in self.files.values()))
 
     def list_directory(self, path: Path) -> list[DirectoryEntry]:
         self._check_power()

@@ -241,6 +241,9 @@ def test_read_only_and_tiny_file_systems_are_refused_by_name(mount: Mount, tmp_p
         assert line.endswith(os.strerror(errno.EROFS))
     done = quarry("decode", str(disk / "store"), "--limit", "1", "--json")
     assert (done.returncode, len(done.stdout.splitlines())) == (0, 1), "reading needs no right to write"
+    small = mount(1)
+    line = _refusal(small / "store")
+    assert line.startswith(f"{small / 'store' / 'commitlog'}: the first segment needs {2 << 20} bytes")
     tiny = mount(1)
     fill_up(tiny)
     line = _refusal(tiny / "store")

@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 
 from kv import EngineFull
 from kv.rocks import RocksEngine
+from store.disk import PosixDisk
 from store.errors import NotAStore, StoreDamaged, StoreLocked, StoreUnusable
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from store.paths import StorePaths
@@ -131,6 +132,30 @@ def test_a_directory_that_is_no_store_is_refused_by_name_and_left_alone(tmp_path
     with pytest.raises(NotAStore, match=str(tmp_path)):
         opened(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["holiday.jpg"]
+
+
+def test_a_new_store_without_room_for_a_segment_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing could ever be sent; better told by the start than by each send."""
+    monkeypatch.setattr(PosixDisk, "free_bytes", lambda *_: 5_000_000)
+    with pytest.raises(StoreUnusable, match=r"commitlog: the first segment needs 1073741824 bytes.* has 5000000 left"):
+        opened(tmp_path)
+    assert not StorePaths(tmp_path).quarry.exists(), "refused before anything is made"
+
+
+def test_a_store_without_room_for_another_segment_opens_with_a_warning(
+    golden_copy: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is in it can be received."""
+    root = golden_copy("rocks-clean") / "store"
+    monkeypatch.setattr(PosixDisk, "free_bytes", lambda *_: 1_000_000)
+    with capture_logs() as lines:
+        store = opened(root)
+    left_bytes = store.messages.appended_up_to
+    store.close()
+    (line,) = [line for line in lines if "no room" in line["event"]]
+    assert (line["needed_bytes"], line["free_bytes"]) == (1_048_576, 1_000_000)
+    assert line["left_in_the_last_bytes"] == 1_048_576 - left_bytes % 1_048_576
+    assert line["directory"] == str(StorePaths(root).commit_log)
 
 
 def test_a_file_is_no_store(tmp_path: Path) -> None:
