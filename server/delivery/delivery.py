@@ -116,9 +116,17 @@ class Delivery:
     # -- start
 
     def start_group(self, group: str, topic: str, queue_numbers: Iterable[int]) -> None:
-        """Fix where a new group starts, so that it sees what is sent from now on. Known groups stay as they are."""
-        if self._subscriptions.find(group, topic) is None:
-            self._positions.start_group(group, topic, queue_numbers)
+        """Fix where a new group starts, so that it sees what is sent from now on. Known groups stay as they are.
+
+        The start is kept in memory, too, as is everything that is not written yet: the write may fail.
+        """
+        if self._subscriptions.find(group, topic) is not None:
+            return
+        unread = self._positions.never_read(group, topic, queue_numbers)
+        if unread:
+            subscription = self._subscriptions.of(group, topic)
+            subscription.last_used_s = self._clock.monotonic_s()
+            self._positions.open_each(subscription, unread)
 
     # -- receive
 
@@ -389,6 +397,7 @@ class Delivery:
         self._writer.write_durably()
 
     def _stage_all(self, batch: WriteBatch) -> None:
+        self._offsets.stage_index_again()
         for subscription in self._subscriptions:
             self._deliveries.stage(batch, subscription)
             self._positions.stage(batch, subscription)

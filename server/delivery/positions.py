@@ -23,13 +23,9 @@ class Positions:
         self._offsets = offsets
         self._writer = writer
 
-    def start_group(self, group: str, topic: str, numbers: Iterable[int]) -> None:
-        """Store where the group starts in the queues it has never read."""
-        is_new = not self._offsets.reads(group, topic)
-        for number in numbers:
-            queue = QueueId(topic, number)
-            if self._offsets.get(group, queue) is None:
-                self._offsets.stage(self._writer.batch(), group, queue, self._start_offset(queue, is_new=is_new))
+    def never_read(self, group: str, topic: str, numbers: Iterable[int]) -> list[int]:
+        """Those of the queues in which no position of the group is stored."""
+        return [number for number in numbers if self._offsets.get(group, QueueId(topic, number)) is None]
 
     def open_all(self, subscription: Subscription, numbers: Collection[int]) -> None:
         """Open the topic's queues, and once those beyond that hold messages: a topic may have had more before."""
@@ -39,8 +35,12 @@ class Positions:
         if not subscription.has_stored_queues:
             wanted.update(dict.fromkeys(queue.number for queue in self._source.iterate_queues(subscription.topic)))
             subscription.has_stored_queues = True
+        self.open_each(subscription, wanted)
+
+    def open_each(self, subscription: Subscription, numbers: Iterable[int]) -> None:
+        """Open the queues; the first ones ever opened for a group are where it is new."""
         is_new = not subscription.queues and not self._offsets.reads(subscription.group, subscription.topic)
-        for number in wanted:
+        for number in numbers:
             self.open(subscription, number, is_new=is_new)
 
     def open(self, subscription: Subscription, number: int, *, is_new: bool = False) -> QueueProgress:

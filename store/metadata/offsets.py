@@ -62,6 +62,10 @@ class ConsumerOffsetTable:
                 del self._indexed[next(iter(self._indexed))]
         batch.put(self._family, _offset_key(group, queue), VALUE.pack(offset))
 
+    def stage_index_again(self) -> None:
+        """Batches were lost: index rows that may have been in them go into the batches their offsets go into next."""
+        self._indexed.clear()
+
     def of_group(self, group: str) -> Iterator[tuple[QueueId, QueueOffset]]:
         """All offsets of a group, by topic (shorter names first) and queue, read a page at a time."""
         prefix = _group_prefix(group)

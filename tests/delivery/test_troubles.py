@@ -284,3 +284,46 @@ def test_setting_the_clock_neither_hides_messages_nor_shows_them_early(jump_s: f
     assert bench.receive(invisible_s=10).bodies == [bytes(late.record.body)]
     bench.advance(10)
     assert [each.attempt for each in bench.receive().messages] == [3]
+
+
+@pytest.mark.parametrize("received_meanwhile", [False, True])
+def test_where_a_new_group_starts_is_not_forgotten_on_a_full_disk(received_meanwhile: bool) -> None:
+    """Its start was in the batch that failed; the messages sent since then are the group's."""
+    bench = DeliveryBench(queues=2, settings=LATEST)
+    bench.send(b"before")
+    fail_writes(bench, EngineFull("No space left on device"))
+    bench.delivery.start_group(GROUP, TOPIC, range(2))
+    bench.end_pass()
+    bench.send(b"since then")
+    bench.send(b"since then", queue=1)
+    if received_meanwhile:
+        assert isinstance(bench.receive(batch=1, invisible_s=1).error, EngineFull)
+    bench.advance(301)
+    bench.delivery.drop_idle_subscriptions()
+    heal_writes(bench)
+    bench.delivery.start_group("another", TOPIC, range(2))
+    bench.end_pass()
+    bench.restart()
+    assert bench.receive().bodies == [b"since then"] * 2
+
+
+def test_a_group_that_receives_in_the_pass_of_its_start_begins_there() -> None:
+    bench = DeliveryBench(queues=1, settings=LATEST)
+    bench.send(b"before")
+    bench.delivery.start_group(GROUP, TOPIC, range(1))
+    assert bench.receive().bodies == []
+
+
+def test_a_topic_deleted_after_a_full_disk_leaves_no_position() -> None:
+    """Which groups read a topic is a row, too; without it a topic made anew began in its middle."""
+    bench = DeliveryBench(queues=1)
+    bench.send(b"m")
+    fail_writes(bench, EngineFull("No space left on device"))
+    bench.delivery.start_group(GROUP, TOPIC, range(1))
+    bench.end_pass()
+    heal_writes(bench)
+    bench.acknowledge(bench.receive().messages[0])
+    bench.restart()
+    bench.delivery.delete_topic(TOPIC)
+    bench.restart()
+    assert bench.delivery.position(GROUP, QueueId(TOPIC, 0)) == (None, 0)
