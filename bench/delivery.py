@@ -187,11 +187,10 @@ class _BareStorage:
         first, end = unit_key(queue, QueueOffset(start)), unit_key(queue, QueueOffset(start + BATCH))
         pairs = self._units.scan(KeyRange(first, end), limit=BATCH)
         handed_out, done = engine.batch(), engine.batch()
-        put = handed_out.putter(inflight)
+        handed_out.put_all(inflight, [(key, row) for key, _ in pairs])
         for key, value in pairs:
             at, size, _, _ = UNIT.unpack(value)
             bytes(log[at : at + size])
-            put(key, row)
             done.delete(inflight, key)
         handed_out.put(engine.family(OFFSETS), first, bytes(8))
         engine.write(handed_out)

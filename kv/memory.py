@@ -7,7 +7,7 @@ batches, except that a family flushed by hand may be further than the others. `c
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from threading import RLock
 from types import TracebackType
@@ -98,11 +98,8 @@ class MemoryBatch:
     def put(self, family: Family, key: bytes, value: bytes) -> None:
         self._open_operations().append((family.name, _only(key), value))
 
-    def putter(self, family: Family) -> Callable[[bytes, bytes], None]:
-        def put(key: bytes, value: bytes) -> None:
-            self.put(family, key, value)
-
-        return put
+    def put_all(self, family: Family, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+        self._open_operations().extend((family.name, _only(key), value) for key, value in pairs)
 
     def delete(self, family: Family, key: bytes) -> None:
         self._open_operations().append((family.name, _only(key), None))

@@ -7,7 +7,7 @@ keep the database open and locked, and go on answering.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from threading import Lock
 from types import TracebackType
@@ -121,19 +121,14 @@ class RocksBatch:
         except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
             fail(error)
 
-    def putter(self, family: Family) -> Callable[[bytes, bytes], None]:
-        own = own_family(family)
-        own.handle()
-        native_put: Callable[..., None] = self._native.put
-        if own.name == DEFAULT_FAMILY:
-            # Without a handle the native batch writes to the default family, which spares a call per put.
-            return native_put
-
-        def put(key: bytes, value: bytes) -> None:
-            # Not bound to the handle: whoever kept this function would keep the database locked.
-            native_put(key, value, own.handle())
-
-        return put
+    def put_all(self, family: Family, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+        handle = own_family(family).handle()
+        native_put = self._native.put
+        try:
+            for key, value in pairs:
+                native_put(key, value, handle)
+        except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
+            fail(error)
 
     def delete(self, family: Family, key: bytes) -> None:
         try:

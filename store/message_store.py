@@ -15,8 +15,9 @@ thread beside it; `flush_queues` may too, but no `dispatch` during it.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import Final
 
 from store.clock import Clock
@@ -42,6 +43,7 @@ _make: Final = tuple.__new__
 """`_make(Appended, (…))` is `Appended(…)` at half the price (a NamedTuple's constructor is Python code that does just
 this), but nothing checks the fields: only for what is made per message.
 """
+_physical_offset: Final = attrgetter("physical_offset")
 
 
 class MessageStore:
@@ -64,7 +66,7 @@ class MessageStore:
         self._reader = reader
         self._queues = queues
         self._next_offsets = NextOffsets(queues.next_offset, cached_max=settings.cached_queues_max)
-        self._undispatched: deque[DispatchRequest] = deque()
+        self._undispatched: list[DispatchRequest] = []
         self._dispatched_up_to = writer.end
         self._last_store_timestamp_ms = 0
 
@@ -172,22 +174,20 @@ class MessageStore:
 
         Returns the requests that were dispatched, so that the caller can wake exactly who waits for them.
         """
-        undispatched = self._undispatched
-        requests: list[DispatchRequest] = []
-        while undispatched and undispatched[0].physical_offset < up_to:
-            requests.append(undispatched.popleft())
+        requests = self._undispatched
+        rest: list[DispatchRequest] = []
+        if requests and requests[-1].physical_offset >= up_to:
+            count = bisect_left(requests, up_to, key=_physical_offset)
+            requests, rest = requests[:count], requests[count:]
         if not requests:
-            return requests
+            return []
         last = requests[-1]
         end = PhysicalOffset(last.physical_offset + last.size)
-        try:
-            self._queues.put(requests, end)
-        except BaseException:
-            undispatched.extendleft(reversed(requests))
-            raise
+        self._queues.put(requests, end)
+        self._undispatched = rest
         self._dispatched_up_to = end
         if self._next_offsets.is_full:
-            self._next_offsets.rotate(_queues_of(undispatched))
+            self._next_offsets.rotate(_queues_of(rest))
         return requests
 
     def flush_entries(self) -> None:
@@ -235,12 +235,12 @@ class MessageStore:
 
     def delete_topic(self, topic: str) -> None:
         """Remove the topic's queues at once; its records leave with their segments."""
-        self._undispatched = deque(request for request in self._undispatched if request.topic != topic)
+        self._undispatched = [request for request in self._undispatched if request.topic != topic]
         self._queues.delete_topic(topic)
         self._next_offsets.forget(topic)
 
 
-def _queues_of(requests: deque[DispatchRequest]) -> set[QueueId]:
+def _queues_of(requests: Iterable[DispatchRequest]) -> set[QueueId]:
     queues: set[QueueId] = set()
     for request in requests:
         queues.add(QueueId(request.topic, request.queue_number))

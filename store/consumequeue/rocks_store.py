@@ -68,6 +68,10 @@ class _Queue:
         self.first: StoredBound | None = None
 
 
+_LastEntries = dict[_Queue, tuple[QueueOffset, PhysicalOffset]]
+"""The last entry of each queue that a batch touches."""
+
+
 class RocksConsumeQueues:
     """See `store.consumequeue.protocol.ConsumeQueueStore`.
 
@@ -92,43 +96,38 @@ class RocksConsumeQueues:
     def put(self, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None:
         batch = self._engine.batch()
         last_of = self._put_units(batch, requests)
-        put_offset = batch.putter(self._offsets)
-        for queue, (queue_offset, physical_offset) in last_of.items():
-            # A repeated request may be behind what is stored: a maximum never goes back here.
-            if queue_offset + 1 >= queue.maximum:
-                put_offset(queue.maximum_key, _pack_bound(physical_offset, queue_offset))
-        put_offset(CHECKPOINT_KEY, _pack_offset(dispatched_up_to))
+        offsets = _new_maxima(last_of)
+        offsets.append((CHECKPOINT_KEY, _pack_offset(dispatched_up_to)))
+        batch.put_all(self._offsets, offsets)
         self._write(batch, last_of)
 
     def put_missing(self, requests: Sequence[DispatchRequest]) -> None:
         """Store entries of records from below the watermark, which stays. For a database that began in mid-log."""
         batch = self._engine.batch()
         last_of = self._put_units(batch, requests)
-        for queue, (queue_offset, physical_offset) in last_of.items():
-            if queue_offset + 1 >= queue.maximum:
-                batch.put(self._offsets, queue.maximum_key, _pack_bound(physical_offset, queue_offset))
+        batch.put_all(self._offsets, _new_maxima(last_of))
+        for queue in last_of:
             queue.first = None
         self._write(batch, last_of)
 
-    def _put_units(
-        self, batch: WriteBatch, requests: Sequence[DispatchRequest]
-    ) -> dict[_Queue, tuple[QueueOffset, PhysicalOffset]]:
+    def _put_units(self, batch: WriteBatch, requests: Sequence[DispatchRequest]) -> _LastEntries:
         """Add a unit per request and light queue. Returns the last entry of each queue touched."""
-        put_unit = batch.putter(self._units)
         cached = self._cache.get
-        last_of: dict[_Queue, tuple[QueueOffset, PhysicalOffset]] = {}
+        last_of: _LastEntries = {}
+        units: list[tuple[bytes, bytes]] = []
         for topic, number, queue_offset, physical_offset, size, tags_code, stored_ms, _, _, light_queues in requests:
             unit = _pack_unit(physical_offset, size, tags_code, stored_ms)
             queue = cached((topic, number)) or self._load(QueueId(topic, number))
-            put_unit(queue.prefix + _pack_offset(queue_offset), unit)
+            units.append((queue.prefix + _pack_offset(queue_offset), unit))
             last_of[queue] = (queue_offset, physical_offset)
             for name, light_offset in light_queues:
                 queue = cached((name, 0)) or self._load(QueueId(name, 0))
-                put_unit(queue.prefix + _pack_offset(light_offset), unit)
+                units.append((queue.prefix + _pack_offset(light_offset), unit))
                 last_of[queue] = (light_offset, physical_offset)
+        batch.put_all(self._units, units)
         return last_of
 
-    def _write(self, batch: WriteBatch, last_of: dict[_Queue, tuple[QueueOffset, PhysicalOffset]]) -> None:
+    def _write(self, batch: WriteBatch, last_of: _LastEntries) -> None:
         self._engine.write(batch)
         # Only now: after a failed write the cache still agrees with the database.
         for queue, (queue_offset, physical_offset) in last_of.items():
@@ -347,6 +346,15 @@ class RocksConsumeQueues:
             return None
         entry = _entry(*found[0])
         return StoredBound(entry.physical_offset, entry.queue_offset)
+
+
+def _new_maxima(last_of: _LastEntries) -> list[tuple[bytes, bytes]]:
+    maxima = []
+    for queue, (queue_offset, physical_offset) in last_of.items():
+        # A repeated request may be behind what is stored: a maximum never goes back here.
+        if queue_offset + 1 >= queue.maximum:
+            maxima.append((queue.maximum_key, _pack_bound(physical_offset, queue_offset)))
+    return maxima
 
 
 def _entry(key: bytes, value: bytes) -> ConsumeQueueEntry:

@@ -144,9 +144,9 @@ def test_a_batch_applies_in_order(engine: KeyValueEngine) -> None:
     batch.put(first, b"b", b"1")
     batch.delete_range(first, KeyRange(b"a", b"b"))
     batch.delete(first, b"b")
-    batch.putter(first)(b"b", b"2")
-    batch.putter(engine.family("second"))(b"b", b"3")
-    assert len(batch) == 6
+    batch.put_all(first, [(b"b", b"3"), (b"b", b"2")])
+    batch.put_all(engine.family("second"), iter([(b"b", b"3")]))
+    assert len(batch) == 7
     assert first.scan(ALL) == [], "nothing before write"
     engine.write(batch)
     assert first.scan(ALL) == [(b"b", b"2")]
@@ -306,7 +306,7 @@ def test_parts_of_a_closed_engine_are_closed_too(engine: KeyValueEngine, tmp_pat
         lambda: family.scan(ALL, snapshot=snapshot),
         lambda: family.iterate(ALL),
         lambda: batch.put(family, b"a", b"b"),
-        lambda: batch.putter(family)(b"a", b"b"),
+        lambda: batch.put_all(family, [(b"a", b"b")]),
         lambda: batch.delete(family, b"a"),
         lambda: batch.delete_range(family, KeyRange(b"a", b"b")),
         lambda: engine.compact(family, ALL),

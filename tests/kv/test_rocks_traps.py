@@ -36,9 +36,7 @@ def open_engine(directory: Path, *, create: bool = False, read_only: bool = Fals
 
 def fill(engine: RocksEngine, family: str, count: int, value: bytes = b"v" * 50) -> None:
     batch = engine.batch()
-    put = batch.putter(engine.family(family))
-    for number in range(count):
-        put(b"%08d" % number, value + b"%d" % number)
+    batch.put_all(engine.family(family), ((b"%08d" % number, value + b"%d" % number) for number in range(count)))
     engine.write(batch)
 
 
@@ -185,8 +183,7 @@ def test_trap_3_the_lock_is_free_after_close_whoever_holds_what(tmp_path: Path) 
         engine = open_engine(tmp_path / "db", create=True)
         fill(engine, "default", 100)
         family, batch, snapshot = engine.family("default"), engine.batch(), engine.snapshot()
-        put = batch.putter(engine.family("offset"))
-        put(b"a", b"b")
+        batch.put_all(engine.family("offset"), [(b"a", b"b")])
         forwards, backwards = family.iterate(ALL), family.iterate(ALL, reverse=True)
         frozen = family.iterate(ALL, snapshot=snapshot)
         for pairs in (forwards, backwards, frozen):
