@@ -6,7 +6,7 @@ and derived data only as far as its own watermark says.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -77,7 +77,8 @@ def recover(
     pending: list[DispatchRequest] = []
     records = dispatched_count = 0
     end, flushed_end, stopped_by = start, start, None
-    for found in reader.scan(start):
+    log = reader.scan(start) if clean_shutdown else _scan_anew(segments, reader, start)
+    for found in log:
         match found:
             case StoredMessage():
                 end = PhysicalOffset(found.physical_offset + found.size)
@@ -115,6 +116,21 @@ def recover(
         queues.truncate(end)
     queues.flush()
     return RecoveryReport(start, end, records, dispatched_count, stopped_by, removed, queues_were_ahead)
+
+
+def _scan_anew(segments: SegmentList, reader: CommitLogReader, start: PhysicalOffset) -> Iterator[Decoded]:
+    """The records from `start` as they are on the device.
+
+    A broker that died of a failed flush left pages in the cache that are not on the device and count as clean.
+    Trusted, they would be told durable, and the next power cut would take them.
+    """
+    disk = segments.disk
+    if start < segments.end_of_files:
+        disk.reread(segments.path_of(start), start - segments.base_of(start))
+    for found in reader.scan(start):
+        yield found
+        if isinstance(found, Blank) and (following := found.physical_offset + found.size) < segments.end_of_files:
+            disk.reread(segments.path_of(PhysicalOffset(following)), 0)
 
 
 def _start(

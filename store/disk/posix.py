@@ -224,6 +224,16 @@ class PosixDisk:
             size = os.fstat(descriptor.fileno()).st_size
             return max((end for _, end in _data_extents(descriptor.fileno(), 0, size)), default=0)
 
+    def reread(self, path: Path, position: int) -> None:
+        with _naming(path):
+            descriptor = _Descriptor(path, os.O_RDONLY)
+            number = descriptor.fileno()
+            os.fdatasync(number)
+            os.posix_fadvise(number, 0, 0, os.POSIX_FADV_DONTNEED)
+            for begin, end in _data_extents(number, position, os.fstat(number).st_size):
+                for at in range(begin, end, len(ZEROS)):
+                    os.pread(number, min(len(ZEROS), end - at), at)
+
     def zero_from(self, path: Path, position: int) -> None:
         with _naming(path):
             descriptor = _Descriptor(path, os.O_RDWR)

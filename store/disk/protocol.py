@@ -79,6 +79,14 @@ class Disk(Protocol):
         It may lie well behind the last byte that is not zero (a block, or all of the file).
         """
 
+    def reread(self, path: Path, position: int) -> None:
+        """Make the file show what the device holds from `position` on. Nothing may have it mapped.
+
+        Dirty pages are written out, then the cache is forgotten and filled anew. After a failed flush it shows
+        bytes that never reached the device and counts them as clean, to the next process too. What cannot be
+        read is an OSError here; through a mapping it would be SIGBUS.
+        """
+
     def zero_from(self, path: Path, position: int) -> None:
         """Turn all bytes from `position` to the end into zeros, size and allocation kept, durably.
 

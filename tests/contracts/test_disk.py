@@ -180,6 +180,21 @@ def test_removing_twice_is_no_error(disk: Disk, folder: Path) -> None:
         disk.read(folder / "a")
 
 
+def test_rereading_keeps_what_was_written_and_is_durable(disk: Disk, folder: Path) -> None:
+    segment = disk.create_segment(folder / "a", SIZE)
+    segment.write(0, b"head")
+    segment.write(8000, b"tail")
+    segment.close()
+    disk.reread(folder / "a", 4096)
+    content = disk.read(folder / "a")
+    assert (content[:4], content[8000:8004], len(content)) == (b"head", b"tail", SIZE)
+    with pytest.raises(FileNotFoundError) as caught:
+        disk.reread(folder / "missing", 0)
+    assert caught.value.filename is not None
+    if isinstance(disk, FaultyDisk):
+        assert disk.power_loss(seed=1).read(folder / "a") == content
+
+
 def test_room_is_told_for_directories_that_exist(disk: Disk, folder: Path) -> None:
     if isinstance(disk, FaultyDisk):
         disk.capacity = 100 * SIZE

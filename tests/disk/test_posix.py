@@ -208,3 +208,40 @@ def test_the_data_end_of_a_huge_segment_is_found_without_reading_it(tmp_path: Pa
     assert bytes(segment.view()[5_000_000:5_000_004]) == b"la\0\0"
     # what is read counts as data from then on: the holes were not
     assert disk.data_end(tmp_path / "a") < HUGE // 4
+
+
+def _is_cached(path: Path, position: int) -> bool:
+    """Whether the page can be read without asking the device."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.preadv(number, [bytearray(1)], position, os.RWF_NOWAIT)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(number)
+    return True
+
+
+def test_rereading_forgets_the_page_cache_and_fills_it_from_the_device(tmp_path: Path) -> None:
+    """What was cached before it, clean or not, is not what is seen after it."""
+    plain = tmp_path / "plain"
+    plain.write_bytes(bytes(SIZE))
+    number = os.open(plain, os.O_RDONLY)
+    os.fsync(number)
+    os.posix_fadvise(number, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(number)
+    try:
+        in_memory = _is_cached(plain, 0)
+    except OSError as error:
+        pytest.skip(f"this file system does not tell what is cached: {error}")
+    if in_memory:
+        pytest.skip("this file system lives in the page cache")
+    path = tmp_path / "segment"
+    segment = PosixDisk().create_segment(path, HUGE)
+    segment.write(0, b"x" * SIZE)
+    segment.write(HUGE // 2, b"y" * SIZE)
+    segment.close()
+    assert _is_cached(path, 0)
+    PosixDisk().reread(path, HUGE // 2)
+    assert not _is_cached(path, 0), "forgotten"
+    assert _is_cached(path, HUGE // 2), "read again"

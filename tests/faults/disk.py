@@ -208,6 +208,11 @@ class FaultyDisk:
         live = self._file(path).live
         return min(len(live), -(-len(live.rstrip(b"\0")) // PAGE) * PAGE)
 
+    def reread(self, path: Path, position: int) -> None:
+        file = self._file(path)
+        FaultySegment(self, path, file, writable=False).flush()
+        file.live[position:] = file.durable[position:]
+
     def zero_from(self, path: Path, position: int) -> None:
         file = self._file(path)
         cut = self.starts("zero", path)

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from kv.memory import MemoryEngine
-from store.errors import StoreDamaged
+from store.errors import StoreDamaged, StorePoisoned
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from tests.faults.disk import FaultyDisk, PowerCut
 from tests.store.assembly import LOG, Assembly, assemble, message, queue_engine
@@ -124,6 +124,27 @@ def test_derived_data_equals_a_rebuild_from_the_log(seed: int) -> None:
     live.store.dispatch(live.store.appended_up_to)
     written_live = rows(engine)
     assert rows(rebuilt(disk.process_death())) == written_live, f"replay with {seed=}"
+
+
+def test_what_a_failed_flush_left_in_the_page_cache_is_not_taken_for_durable() -> None:
+    """Linux counts the pages as clean after the error, and shows them to the next process as if all were well."""
+    disk, engine = FaultyDisk(), queue_engine()
+    first = assemble(disk, engine)
+    first.store.append([message(body=b"flushed")])
+    flushed = first.store.flush()
+    first.store.append([message(body=b"lost" * 2_000)])
+    disk.fail("flush")
+    with pytest.raises(StorePoisoned):
+        first.store.flush()
+    engine.crash(0)
+    disk = disk.process_death()
+    second = assemble(disk, engine, flushed_up_to=flushed)
+    told_durable = second.store.flush()
+    seen = content(second)
+    assert set(seen.values()) == {b"flushed"}
+    engine.crash(0)
+    third = assemble(disk.power_loss(seed=1), engine, flushed_up_to=told_durable)
+    assert content(third) == seen
 
 
 def test_a_recovery_that_is_killed_goes_on_where_it_was() -> None:
