@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, AsyncExitStack
 from importlib.metadata import version
@@ -20,6 +20,7 @@ from server.administration import Administration, BrokerFacts
 from server.banner import banner
 from server.clients import ClientRegistry
 from server.delivery import Delivery, InFlightTable, StateWriter
+from server.errors import BrokerFailed
 from server.faults import FaultLog
 from server.front import Methods, make_front
 from server.group_commit import GroupCommit
@@ -38,6 +39,7 @@ from server.rpc.session import SessionService
 from server.rpc.telemetry import TelemetryService
 from server.rpc.unsupported import UnsupportedService
 from server.settings import BrokerSettings
+from server.supervision import Supervisor
 from server.wire.messages import host_from_text
 from store.clock import SystemClock
 from store.disk import PosixDisk
@@ -62,7 +64,7 @@ def run(settings: BrokerSettings, show_progress: ShowProgress | None = None) -> 
 
     Without `show_progress` the opening's progress is logged.
 
-    Raises BrokerError or OSError, whose text is one line, when it cannot start.
+    Raises BrokerError or OSError, whose text is one line, when it cannot start, and BrokerFailed when it cannot go on.
     """
     configure_logs(settings.log.format, settings.log.level)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -76,18 +78,24 @@ async def _run(settings: BrokerSettings, show_progress: ShowProgress) -> int:
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signal_number, stop.set)
     health = HealthState()
+
+    def fail(failure: BrokerFailed) -> None:
+        health.poisoned(str(failure))
+        stop.set()
+
+    supervisor = Supervisor(fail)
     registry = CollectorRegistry()
     async with AsyncExitStack() as running:
         watch_health(registry, health)
         http = HttpEndpoint(settings.network.http, registry, health)
         http.start()
         running.callback(http.stop)
-        running.push_async_callback(_cancelled(loop.create_task(_tick(health))))
+        await running.enter_async_context(supervisor.running("ticking", _tick(health)))
         executor = ThreadPoolExecutor(FLUSH_THREADS, thread_name_prefix="flush")
         running.callback(executor.shutdown)
 
         store = await loop.run_in_executor(executor, _open_store, settings, health, show_progress)
-        broker = Broker(settings, store, registry, health, executor)
+        broker = Broker(settings, store, registry, health, executor, supervisor=supervisor)
         try:
             async with broker.serving() as addresses:
                 health.ready()
@@ -95,6 +103,7 @@ async def _run(settings: BrokerSettings, show_progress: ShowProgress) -> int:
                 await stop.wait()
                 log.info("stopping")
                 health.stopping()
+                supervisor.raise_failure()
         finally:
             await loop.run_in_executor(executor, store.close)
     return 0
@@ -132,15 +141,6 @@ async def _tick(health: HealthState) -> None:
         await asyncio.sleep(TICK_INTERVAL_S)
 
 
-def _cancelled(task: asyncio.Task[None]) -> Callable[[], Awaitable[None]]:
-    async def cancel() -> None:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-
-    return cancel
-
-
 class Broker:
     """One open store behind its listeners."""
 
@@ -151,8 +151,11 @@ class Broker:
         registry: CollectorRegistry,
         health: HealthState,
         executor: ThreadPoolExecutor,
+        *,
+        supervisor: Supervisor,
     ) -> None:
         self._settings = settings
+        self._supervisor = supervisor
         self._store = store
         self._clock = SystemClock()
         self._metrics = ServerMetrics(registry)
@@ -243,13 +246,12 @@ class Broker:
         """Listen; on leaving, take no more calls, answer what was accepted, and stop."""
         network = self._settings.network
         admin = AdminServer(self._administration(), self._faults)
-        housekeeping = asyncio.get_running_loop().create_task(self._keep_house())
         try:
-            listening = await self._front.start(network.listen)
-            admin_listening = await admin.start(network.admin)
-            yield {"listen": listening, "admin": admin_listening}
+            async with self._supervisor.running("housekeeping", self._keep_house()):
+                listening = await self._front.start(network.listen)
+                admin_listening = await admin.start(network.admin)
+                yield {"listen": listening, "admin": admin_listening}
         finally:
-            housekeeping.cancel()
             await admin.stop(grace_s=0.5)
             await self._stop_front(network.stop_grace_ms / 1000)
             await self._commit.drain()

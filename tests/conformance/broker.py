@@ -16,6 +16,7 @@ from server import main
 from server.health import HealthState
 from server.main import Broker
 from server.settings import BrokerSettings
+from server.supervision import Supervisor
 from store.clock import SystemClock
 from store.disk import PosixDisk
 from store.metadata import Group, Topic, TopicType
@@ -87,9 +88,11 @@ async def running_broker(
     with ThreadPoolExecutor(main.FLUSH_THREADS) as executor:
         store = open_store(settings.for_store(), disk=PosixDisk(), clock=clock, report=lambda _: None)
         try:
-            broker = Broker(settings, store, CollectorRegistry(), HealthState(), executor)
+            supervisor = Supervisor(lambda _: None)
+            broker = Broker(settings, store, CollectorRegistry(), HealthState(), executor, supervisor=supervisor)
             async with broker.serving() as addresses:
                 yield RunningBroker(broker, store, addresses, clock)
+                supervisor.raise_failure()
         finally:
             store.close()
 

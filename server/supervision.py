@@ -1,0 +1,54 @@
+"""Background tasks that must run for as long as the broker does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import structlog
+
+from server.errors import BrokerFailed
+
+log = structlog.get_logger(__name__)
+
+
+class Supervisor:
+    """Notices when a background task ends before it was told to.
+
+    A broker without, say, its housekeeping looks well and is not: clients that are gone keep their messages. It
+    must not go on so, and only a new process is known to be whole. So the first unexpected end is the broker's.
+    """
+
+    def __init__(self, failed: Callable[[BrokerFailed], None]) -> None:
+        """`failed` hears of the first unexpected end."""
+        self._failed = failed
+        self._failure: BrokerFailed | None = None
+
+    @asynccontextmanager
+    async def running(self, name: str, coroutine: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+        """Run the coroutine, which never returns of its own accord, until the context is left."""
+        task = asyncio.get_running_loop().create_task(coroutine, name=name)
+        task.add_done_callback(self._ended)
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+    def raise_failure(self) -> None:
+        """Raises BrokerFailed when a task has ended unexpectedly."""
+        if self._failure is not None:
+            raise self._failure
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            return
+        error, name = task.exception(), task.get_name()
+        log.error("background task ended", task=name, exc_info=error)
+        if self._failure is None:
+            how = "returned" if error is None else f"ended with {type(error).__name__}: {error}"
+            self._failure = BrokerFailed(f"the broker stops: its {name} {how}")
+            self._failure.__cause__ = error
+            self._failed(self._failure)
