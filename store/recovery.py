@@ -64,9 +64,9 @@ def recover(
 ) -> RecoveryReport:
     """Make log and queues agree. Killed at any point, it goes on where its last flush was.
 
-    `flushed_up_to` is an offset below which the log is known to be durable. Damage below it raises
-    StoreDamaged and changes nothing; above it the log is cut after the last good record, and the cut bytes
-    are kept.
+    `flushed_up_to` is an offset below which the log is known to be durable; after a clean stop that is all
+    the queues know of. Damage below it raises StoreDamaged and changes nothing; above it the log is cut after
+    the last good record, and the cut bytes are kept.
     """
     # pass 1: where to begin. Below the watermark everything is dispatched; below `flushed_up_to` all is whole.
     dispatched = queues.dispatched_up_to()
@@ -101,11 +101,12 @@ def recover(
     if end > watermark:
         queues.put(pending, end)
 
-    # pass 3: what was promised must be whole
-    if flushed_up_to is not None and end < flushed_up_to:
+    # pass 3: what was promised must be whole. A clean stop flushes the log before it ends.
+    promised = max(flushed_up_to or 0, dispatched or 0) if clean_shutdown else flushed_up_to or 0
+    if end < promised:
         raise StoreDamaged(
-            segments.path_of(end),
-            f"the log breaks at offset {end}, but everything below {flushed_up_to} was durable: "
+            segments.path_of(end) if len(segments) else segments.directory,
+            f"the log breaks at offset {end}, but everything below {promised} was durable: "
             f"{stopped_by or 'its files end there'}",
         )
 

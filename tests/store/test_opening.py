@@ -203,6 +203,26 @@ def test_a_segment_missing_between_others_or_at_the_end_is_refused_by_name(golde
     opened(root).close()
 
 
+@pytest.mark.parametrize("kept", [0, 1])
+def test_segments_missing_at_the_end_of_a_store_by_rocketmq_are_no_reason_to_forget_their_entries(
+    golden_copy: Callable[[str], Path], kept: int
+) -> None:
+    """It was stopped in good order, so the log was whole: the queues know of messages that somebody took away."""
+    root = golden_copy("rocks-clean") / "store"
+    log = StorePaths(root).commit_log
+    taken = sorted(log.iterdir())[kept:]
+    for path in taken:
+        path.rename(root / f"taken-{path.name}")
+    with pytest.raises(StoreDamaged, match=r"commitlog.*its files end there"):
+        opened(root)
+    for path in taken:
+        (root / f"taken-{path.name}").rename(path)
+    store = opened(root)
+    assert store.recovery.end == store.messages.dispatched_up_to
+    assert not store.recovery.queues_were_ahead
+    store.close()
+
+
 def test_a_foreign_file_in_the_log_is_left_alone(tmp_path: Path) -> None:
     """LevelDB's and ZODB's lesson: a stray .DS_Store must not keep a store from opening."""
     fill(tmp_path)
