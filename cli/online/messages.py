@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
+import signal
 import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import Annotated, Final
+from typing import Annotated, Final, NoReturn
 
 import typer
 
@@ -111,13 +112,14 @@ def tail(
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Show messages as they come, until Ctrl-C. Takes nothing away from other groups.
+    """Show messages as they come, until Ctrl-C or SIGTERM. Takes nothing away from other groups.
 
     Reads as a group of its own, which is deleted at the end.
     """
     shown = 0
     with (
         suppress(KeyboardInterrupt),
+        terminated_as_interrupted(),
         temporary_group(topic, start, admin) as group,
         messaging_port(endpoint, reader=Reader(group=group, topic=topic, expression=tag)) as client,
     ):
@@ -128,6 +130,21 @@ def tail(
                 show(message, as_json=as_json)
                 client.acknowledge(message)
             shown += len(received)
+
+
+@contextmanager
+def terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM is Ctrl-C meanwhile, so that a command takes away what it made. A second one ends it at once."""
+
+    def interrupt(_number: int, _frame: object) -> NoReturn:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

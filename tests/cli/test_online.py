@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -13,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.main import app
-from tests.e2e.broker import Broker
+from tests.e2e.broker import PROJECT, Broker, until
 
 _NUMBERS = count()
 
@@ -246,6 +249,23 @@ def test_tail_shows_messages_and_leaves_no_group(quarry: Quarry, topic: str) -> 
     assert quarry.rows("group", "list", "--prefix", "quarry-tail-") == []
     # Nothing is taken away from groups that read the topic.
     assert len(quarry.rows("consume", topic, "--group", f"{topic}-readers", "--wait", 0.1)) == 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_tail_that_is_told_to_stop_leaves_no_group(quarry: Quarry, topic: str, number: signal.Signals) -> None:
+    """Also while it waits for messages, as it mostly does."""
+    command = [sys.executable, "-m", "cli.main", "tail", topic, "--from", "earliest"]
+    command += ["--admin", quarry.broker.admin, "--endpoint", quarry.broker.endpoint]
+    quarry.run("produce", topic, "shown")
+    with subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tail:
+        assert tail.stdout is not None
+        assert topic in tail.stdout.readline()
+        assert tail.stdout.readline() == "shown\n"
+        until(lambda: quarry.broker.figure("quarry_waiting_polls") == 1, "it waits")
+        tail.send_signal(number)
+        out, words = tail.communicate(timeout=30)
+    assert (tail.returncode, out, words) == (0, "", "")
+    assert quarry.rows("group", "list", "--prefix", "quarry-tail-") == []
 
 
 def test_tail_of_no_topic_makes_none(quarry: Quarry) -> None:
