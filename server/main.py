@@ -155,6 +155,7 @@ class Broker:
         supervisor: Supervisor,
     ) -> None:
         self._settings = settings
+        self._reached_at = settings.network.advertise or settings.network.listen
         self._supervisor = supervisor
         self._store = store
         self._clock = SystemClock()
@@ -215,7 +216,7 @@ class Broker:
                 topic_queues=settings.topics.default_queues,
             ),
         )
-        identity = BrokerIdentity(
+        self._identity = BrokerIdentity(
             name=settings.broker.name,
             listen=Address.parse(network.listen),
             advertise=Address.parse(network.advertise) if network.advertise else None,
@@ -228,7 +229,7 @@ class Broker:
             delivery=self._delivery,
             state_writer=self._state_writer,
             limits=limits,
-            store_host=host_from_text(network.advertise or network.listen),
+            store_host=lambda: host_from_text(self._reached_at),
             clock=self._clock,
             metrics=self._metrics,
         )
@@ -236,7 +237,7 @@ class Broker:
         return messaging_methods(
             messages.methods(),
             self._telemetry.methods(),
-            RouteService(edge, self._clients, directory, identity).methods(),
+            RouteService(edge, self._clients, directory, self._identity).methods(),
             SessionService(edge, self._clients).methods(),
             UnsupportedService(edge).methods(),
         )
@@ -245,19 +246,27 @@ class Broker:
     async def serving(self) -> AsyncIterator[dict[str, str]]:
         """Listen; on leaving, take no more calls, answer what was accepted, and stop."""
         network = self._settings.network
-        admin = AdminServer(self._administration(), self._faults)
         try:
             async with self._supervisor.running("housekeeping", self._keep_house()):
                 listening = await self._front.start(network.listen)
-                admin_listening = await admin.start(network.admin)
-                yield {"listen": listening, "admin": admin_listening}
+                self._identity.listen = Address.parse(listening)
+                self._reached_at = network.advertise or listening
+                async with self._administering() as admin_listening:
+                    yield {"listen": listening, "admin": admin_listening}
         finally:
-            await admin.stop(grace_s=0.5)
             await self._stop_front(network.stop_grace_ms / 1000)
             await self._commit.drain()
             self._delivery.stop()
             self._state_writer.write_now()
             self._metrics.stop_watching()
+
+    @contextlib.asynccontextmanager
+    async def _administering(self) -> AsyncIterator[str]:
+        admin = AdminServer(self._administration(), self._faults)
+        try:
+            yield await admin.start(self._settings.network.admin)
+        finally:
+            await admin.stop(grace_s=0.5)
 
     async def _stop_front(self, grace_s: float) -> None:
         """Take no more calls, and end those that would wait for something to happen."""
@@ -274,7 +283,7 @@ class Broker:
                 name=settings.broker.name,
                 cluster=settings.broker.cluster,
                 version=version("quarry-mq"),
-                advertised_address=settings.network.advertise or settings.network.listen,
+                advertised_address=self._reached_at,
                 store_directory=str(settings.store.directory),
                 durability=settings.store.durability,
                 started_at_ms=self._clock.wall_ms(),

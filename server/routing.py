@@ -35,13 +35,13 @@ class Address:
             return None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class BrokerIdentity:
     """How clients know this broker.
 
     They tell brokers apart by `name`. They reach it at `advertise` when that is set, else at the address they
     dialled themselves, which holds through NAT, port mappings and ingresses (rmq#8864); `listen` is for those
-    who do not say what they dialled.
+    who do not say what they dialled. It is set again when the broker listens: port 0 becomes the one it got.
     """
 
     name: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
@@ -43,7 +43,7 @@ class MessageService:
         delivery: Delivery,
         state_writer: StateWriter,
         limits: WireLimits,
-        store_host: Host,
+        store_host: Callable[[], Host],
         clock: Clock,
         metrics: ServerMetrics,
     ) -> None:
@@ -95,7 +95,7 @@ class MessageService:
                 topic=topic.name,
                 queue_number=number,
                 peer=call.peer,
-                store_host=self._store_host,
+                store_host=self._store_host(),
                 now_ms=now_ms,
             )
             for each in checked.messages

@@ -7,10 +7,15 @@ import struct
 from typing import Any, Final
 
 import grpc
+import grpc.aio
 import pytest
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server._generated.quarry.admin.v1 import admin_pb2
+from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from server.wire.messages import host_text
+from store.offsets import QueueId, QueueOffset
 from tests.conformance.broker import RunningBroker
 from tests.conformance.client import (
     Client,
@@ -82,6 +87,31 @@ def test_point_02_a_route_leads_back_to_the_endpoints_that_were_dialled(with_bro
             answer = await client.call("QueryRoute", request)
             assert answer.status.code == definition.OK
             assert [queue.broker.endpoints for queue in answer.message_queues] == [dialled] * 3
+
+    with_broker(test)
+
+
+def test_point_02_who_does_not_say_what_was_dialled_is_sent_to_the_port_that_is_listened_on(
+    with_broker: WithBroker,
+) -> None:
+    """The broker was told to take any free port. Its records and its administration name it, too."""
+
+    async def test(broker: RunningBroker) -> None:
+        host, _, port = broker.endpoint.rpartition(":")
+        assert broker.broker._settings.network.listen == f"{host}:0"
+        broker.topic("orders", queues=1)
+        async with Client(broker.endpoint) as client:
+            answer = await client.call("QueryRoute", service.QueryRouteRequest(topic=resource("orders")))
+            (queue,) = answer.message_queues
+            (address,) = queue.broker.endpoints.addresses
+            assert (address.host, address.port) == (host, int(port))
+            await client.sent(message("orders"))
+        (entry,) = broker.store.messages.entries(QueueId("orders", 0), QueueOffset(0), 9)
+        assert host_text(broker.store.messages.read(entry).store_host) == broker.endpoint
+        async with grpc.aio.insecure_channel(broker.admin) as channel:
+            admin: Any = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
+            facts = await admin.GetBroker(admin_pb2.GetBrokerRequest())
+            assert facts.advertised_address == broker.endpoint
 
     with_broker(test)
 
