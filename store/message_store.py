@@ -234,9 +234,12 @@ class MessageStore:
     # -- deletion and end of life
 
     def delete_topic(self, topic: str) -> None:
-        """Remove the topic's queues at once; its records leave with their segments."""
-        self._undispatched = [request for request in self._undispatched if request.topic != topic]
+        """Remove the topic's queues at once; its records leave with their segments.
+
+        Raises kv.KvError; then nothing is removed, and what was appended still becomes visible.
+        """
         self._queues.delete_topic(topic)
+        self._undispatched = [request for request in self._undispatched if request.topic != topic]
         self._next_offsets.forget(topic)
 
 

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import pytest
 
+from kv import EngineFull
 from store.consumequeue import ConsumeQueueEntry
 from store.errors import Invalid, MessageTooLarge, StoreDamaged, StorePoisoned
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
@@ -147,3 +148,20 @@ def test_a_deleted_topic_is_gone_and_may_begin_again(opened: Assembly) -> None:
     dispatch_all(opened)
     assert opened.store.iterate_queues() == [QueueId("kept", 0)]
     assert opened.store.append([message("gone")])[0].queue_offset == 0
+
+
+def test_a_topic_that_could_not_be_deleted_loses_no_message(opened: Assembly, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waited for its dispatch was once forgotten before the deletion failed: acknowledged, and never seen."""
+    store = opened.store
+    store.append([message("kept", 0)])
+
+    def write(*_: object, **__: object) -> None:
+        raise EngineFull("IO error: No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(opened.engine, "write", write)
+        with pytest.raises(EngineFull):
+            store.delete_topic("kept")
+    store.flush()
+    assert len(store.dispatch(store.flushed_up_to)) == 1
+    assert store.bounds(QueueId("kept", 0)) == (0, 1)
