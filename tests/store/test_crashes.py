@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from contextlib import suppress
 from random import Random
 
 import pytest
 
 from kv.memory import MemoryEngine
-from store.errors import StoreDamaged, StorePoisoned
+from store.errors import DiskRefused, StoreDamaged, StorePoisoned
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from tests.faults.disk import FaultyDisk, PowerCut
 from tests.store.assembly import LOG, Assembly, assemble, message, queue_engine
@@ -56,6 +57,11 @@ class Workload:
             key = (each.topic, each.queue_number, int(where.queue_offset))
             self.sent[key] = each.body
             self._undurable.append((PhysicalOffset(where.physical_offset + where.size), key))
+
+    def recovered(self, flushed: PhysicalOffset) -> None:
+        """A start has said how far the log is durable. What was not acknowledged before it never will be."""
+        self.durable_up_to = flushed
+        self._undurable = []
 
     def _durable(self, flushed: PhysicalOffset) -> None:
         self.durable_up_to = flushed
@@ -124,6 +130,32 @@ def test_derived_data_equals_a_rebuild_from_the_log(seed: int) -> None:
     live.store.dispatch(live.store.appended_up_to)
     written_live = rows(engine)
     assert rows(rebuilt(disk.process_death())) == written_live, f"replay with {seed=}"
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_disk_errors_restarts_and_power_losses_in_any_order_lose_nothing_acknowledged(seed: int) -> None:
+    """Errors hit starts too; whatever a start says is durable must be so at the next one."""
+    chance = Random(seed)
+    disk, engine = FaultyDisk(), queue_engine()
+    workload = Workload(seed)
+    for life in range(8):
+        for operation in ("create", "flush", "flush", "zero", "replace", "remove"):
+            if chance.random() < 0.3:
+                error = chance.choice((errno.EIO, errno.ENOSPC))
+                disk.fail(operation, nth=chance.randrange(1, 12), error=error)
+        with suppress(OSError, StorePoisoned, DiskRefused):
+            opened = assemble(disk, engine, flushed_up_to=workload.durable_up_to)
+            workload.recovered(opened.store.flush())
+            found = content(opened)
+            assert workload.acked <= found.keys(), f"{seed=} {life=}"
+            assert all(found[key] == workload.sent[key] for key in workload.acked), f"{seed=} {life=}"
+            workload.run(opened, 25)
+        engine.crash(chance.randrange(4))
+        disk = disk.power_loss(seed) if chance.random() < 0.5 else disk.process_death()
+    found = content(assemble(disk, engine, flushed_up_to=workload.durable_up_to))
+    assert workload.acked <= found.keys(), f"replay with {seed=}"
+    assert all(found[key] == workload.sent[key] for key in workload.acked), f"replay with {seed=}"
+    assert set(found.values()) <= workload.attempted, f"replay with {seed=}"
 
 
 def test_what_a_failed_flush_left_in_the_page_cache_is_not_taken_for_durable() -> None:
