@@ -161,7 +161,7 @@ class Broker:
         self._clock = SystemClock()
         self._metrics = ServerMetrics(registry)
         self._faults = FaultLog(self._clock, damage_met=self._metrics.damage_met)
-        self._clients = ClientRegistry(self._clock)
+        self._clients = ClientRegistry(self._clock, settings.for_clients())
         self._state_writer = StateWriter(
             store.state_engine,
             self._after_pass,

@@ -29,6 +29,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from server.clients import ClientTimeouts
 from server.delivery.model import DeliverySettings, NewGroupStart
 from server.front import FrontKind, FrontLimits
 from server.wire.limits import WireLimits
@@ -199,6 +200,18 @@ class DeliverySection(Section):
         le=1_024,
         description="Messages of one receive at most. A receive of several messages also ends at 8 MiB.",
     )
+    client_disconnected_ms: int = Field(
+        default=20_000,
+        ge=1_000,
+        description="Silence after which a client whose telemetry streams have all ended is taken for gone: "
+        "its leased messages go to others.",
+    )
+    client_silent_ms: int = Field(
+        default=120_000,
+        ge=1_000,
+        description="Silence after which any client is forgotten. Clients send heartbeats every 10 s, those for "
+        "Rust every 30 s.",
+    )
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -206,6 +219,7 @@ class DeliverySection(Section):
             ("invisible_time_min_ms", "invisible_time_max_ms"),
             ("polling_min_ms", "polling_max_ms"),
             ("lease_ms", "lease_total_ms"),
+            ("client_disconnected_ms", "client_silent_ms"),
         ):
             if getattr(self, low) > getattr(self, high):
                 raise ValueError(f"{low} must not exceed {high}")
@@ -295,6 +309,12 @@ class BrokerSettings(Section):
             lease_ms=delivery.lease_ms,
             lease_total_ms=delivery.lease_total_ms,
             waiting_polls_max=delivery.waiting_polls_max,
+        )
+
+    def for_clients(self) -> ClientTimeouts:
+        delivery = self.delivery
+        return ClientTimeouts(
+            silent_s=delivery.client_silent_ms / 1000, disconnected_s=delivery.client_disconnected_ms / 1000
         )
 
     def for_front(self) -> FrontLimits:

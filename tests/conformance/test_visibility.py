@@ -221,7 +221,12 @@ def test_point_48_a_leased_message_stays_with_a_client_that_lives(with_broker: W
     with_broker(test)
 
 
-def test_point_48_a_leased_message_of_a_client_that_died_goes_to_another(with_broker: WithBroker) -> None:
+@pytest.mark.parametrize(
+    ("changes", "disconnected_s"), [({}, 20), ({"client_disconnected_ms": 3_000}, 3)], ids=["default", "set"]
+)
+def test_point_48_a_leased_message_of_a_client_that_died_goes_to_another(
+    with_broker: WithBroker, changes: dict[str, int], disconnected_s: int
+) -> None:
     async def test(broker: RunningBroker) -> None:
         broker.topic("orders")
         async with Client(broker.endpoint) as living:
@@ -233,13 +238,13 @@ def test_point_48_a_leased_message_of_a_client_that_died_goes_to_another(with_br
             waiting = asyncio.ensure_future(living.receive("billing", "orders", invisible_s=None, polling_s=6))
             await dying.vanish()
             await until(lambda: broker.broker._telemetry.open_streams == 1, "the broker sees the stream end")
-            broker.clock.push(21)  # the time after which a client without a stream is taken for dead
+            broker.clock.push(disconnected_s + 1)  # the time after which a client without a stream is taken for dead
             received = await waiting
             assert received.ids == [sent]
             assert received.messages[0].system_properties.delivery_attempt == 2
             assert received.seconds < 4
 
-    with_broker(test, delivery={"lease_ms": 60_000})
+    with_broker(test, delivery={"lease_ms": 60_000, **changes})
 
 
 def test_point_48_a_client_that_says_goodbye_gives_back_what_it_holds(with_broker: WithBroker) -> None:

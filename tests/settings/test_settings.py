@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from server.clients import ClientTimeouts
 from server.delivery.model import NewGroupStart
 from server.settings import BrokerSettings, SettingsInvalid, load_settings, split_address
 from store.settings import Durability
@@ -136,6 +137,7 @@ def test_several_problems_are_told_at_once() -> None:
         ("delivery", {"invisible_time_min_ms": 10}, {"invisible_time_max_ms": 9}),
         ("delivery", {"polling_min_ms": 10}, {"polling_max_ms": 9}),
         ("delivery", {"lease_ms": 3_000}, {"lease_total_ms": 2_000}),
+        ("delivery", {"client_disconnected_ms": 3_000}, {"client_silent_ms": 2_000}),
         ("limits", {"body_size": "8MiB"}, {"request_size": "8MiB"}),
     ],
 )
@@ -177,7 +179,12 @@ def test_parts_get_their_share() -> None:
         flags={
             "store": {"segment_size": "1MiB", "durability": "async", "directory": "/s"},
             "limits": {"body_size": "1MiB", "request_size": "2MiB", "open_calls": 7},
-            "delivery": {"batch_max": 5, "new_group_start": "latest", "polling_min_ms": 0},
+            "delivery": {
+                "batch_max": 5,
+                "new_group_start": "latest",
+                "polling_min_ms": 0,
+                "client_disconnected_ms": 5_000,
+            },
         }
     )
     store = settings.for_store()
@@ -188,6 +195,7 @@ def test_parts_get_their_share() -> None:
     wire = settings.for_wire()
     assert (wire.body_size_max, wire.batch_size_max, wire.polling_min_ms) == (1 << 20, 5, 0)
     assert settings.for_delivery().new_group_start is NewGroupStart.LATEST
+    assert settings.for_clients() == ClientTimeouts(silent_s=120, disconnected_s=5)
 
 
 @pytest.mark.parametrize(
