@@ -6,7 +6,7 @@ no message moves, which is the price of a rare call being simple.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -151,13 +151,16 @@ class Administration:
         store: AdministeredStore,
         delivery: AdministeredDelivery,
         default_queues: int,
+        queues_deleted: Callable[[], None],
     ) -> None:
+        """`queues_deleted` makes it durable: the log still has the messages, and knows of no deletion."""
         self._facts = facts
         self._topics = topics
         self._groups = groups
         self._store = store
         self._delivery = delivery
         self._default_queues = default_queues
+        self._queues_deleted = queues_deleted
 
     @property
     def facts(self) -> BrokerFacts:
@@ -210,6 +213,7 @@ class Administration:
         self._delivery.delete_topic(name)
         self._store.delete_topic(name)
         self._topics.delete(name)
+        self._queues_deleted()
         log.info("topic deleted", topic=name)
 
     def queues(self, topic_name: str) -> list[tuple[QueueId, QueueBounds]]:

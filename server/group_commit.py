@@ -119,6 +119,7 @@ class GroupCommit:
         self._waiting: deque[_Waiting] = deque()
         self._flush_task: asyncio.Task[None] | None = None
         self._queue_flush_task: asyncio.Task[None] | None = None
+        self._queue_flush_repeats = False
         self._queues_flushed_up_to = store.dispatched_up_to
         self._dispatch_held = False
         self._failure: Exception | None = None
@@ -254,6 +255,12 @@ class GroupCommit:
 
     # -- derived data
 
+    def flush_queues_soon(self) -> None:
+        """Begin to make the queues durable as they are now: for changes that the log does not repeat."""
+        # a flush that runs already may be past the change
+        self._queue_flush_repeats = self._queue_flush_task is not None
+        self._start_queue_flush()
+
     def _start_queue_flush(self) -> None:
         if self._queue_flush_task is None:
             self._queue_flush_task = asyncio.get_running_loop().create_task(self.flush_queues())
@@ -277,6 +284,9 @@ class GroupCommit:
             self._fail(error, [])
         finally:
             self._queue_flush_task = None
+            if self._queue_flush_repeats:
+                self._queue_flush_repeats = False
+                self._start_queue_flush()
 
     async def _flush_queues_once(self) -> None:
         loop = asyncio.get_running_loop()

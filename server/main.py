@@ -293,6 +293,7 @@ class Broker:
             store=self._store.messages,
             delivery=self._delivery,
             default_queues=settings.topics.default_queues,
+            queues_deleted=self._commit.flush_queues_soon,
         )
 
     def _after_pass(self, callback: Callable[[], None]) -> None:

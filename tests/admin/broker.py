@@ -60,6 +60,7 @@ class AdminBench:
         self.topics = TopicTable(self.engine)
         self.groups = GroupTable(self.engine)
         self.store = BenchStore(self.delivery)
+        self.deletions = 0
         self.administration = Administration(
             FACTS,
             topics=self.topics,
@@ -67,5 +68,9 @@ class AdminBench:
             store=self.store,
             delivery=self.delivery.delivery,
             default_queues=8,
+            queues_deleted=self._count_deletion,
         )
         self.faults = FaultLog(self.delivery.clock, damage_met=lambda: None)
+
+    def _count_deletion(self) -> None:
+        self.deletions += 1

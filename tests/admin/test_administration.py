@@ -92,6 +92,7 @@ def test_a_deleted_topic_takes_queues_and_progress_with_it(bench: AdminBench) ->
     bench.delivery.receive()
     administration.delete_topic(TOPIC)
     bench.delivery.end_pass()
+    assert bench.deletions == 1, "it was asked to be made durable"
     assert bench.store.iterate_queues(TOPIC) == []
     assert bench.delivery.delivery.inflight_count == 0
 

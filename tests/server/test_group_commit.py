@@ -18,7 +18,7 @@ from store.clock import ManualClock
 from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
 from store.errors import DiskRefused, Invalid, StorePoisoned
 from store.message import Appended, DispatchRequest, Message
-from store.offsets import PhysicalOffset, QueueId
+from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from store.settings import Durability
 from tests.faults.disk import FaultyDisk
 from tests.store.assembly import assemble, message
@@ -40,6 +40,7 @@ class FillingEngine(MemoryEngine):
     """Finds no room while `is_full`, for writes as for flushes: what RocksDB says until it has looked again."""
 
     is_full = False
+    after_flush: Callable[[Sequence[str]], None] = staticmethod(lambda _: None)
 
     def write(self, batch: WriteBatch, *, sync: bool = False) -> None:
         self._need_room()
@@ -48,6 +49,7 @@ class FillingEngine(MemoryEngine):
     def flush(self, names: Sequence[str]) -> None:
         self._need_room()
         super().flush(names)
+        self.after_flush(names)
 
     def _need_room(self) -> None:
         if self.is_full:
@@ -373,6 +375,40 @@ def test_queues_are_flushed_behind_the_log_and_the_watermark_is_reported() -> No
         assert bench.queues_flushed == sorted(bench.queues_flushed)
         assert bench.queues_flushed[-1] <= bench.store.flushed_up_to
         assert len(bench.arrived) == 30
+
+    run(test)
+
+
+@pytest.mark.parametrize("is_flushing", [False, True])
+def test_a_deleted_topic_does_not_come_back_when_the_process_dies(*, is_flushing: bool) -> None:
+    """The log still has its messages, and those of a topic made anew would have stood among them."""
+
+    async def test(executor: ThreadPoolExecutor) -> None:
+        bench = Bench(executor, Durability.SYNC)
+        for number in range(5):
+            await bench.send(message(body=b"old %d" % number))
+        await bench.commit.flush_queues()
+        flushed, go_on = Event(), Event()
+
+        def hold(names: Sequence[str]) -> None:
+            if OFFSET_FAMILY in names:  # the last step
+                flushed.set()
+                go_on.wait()
+
+        if is_flushing:
+            bench.engine.after_flush = hold
+            bench.commit.flush_queues_soon()
+            while not flushed.is_set():
+                await asyncio.sleep(0)
+        bench.store.delete_topic("orders")
+        bench.commit.flush_queues_soon()
+        go_on.set()
+        assert (await bench.send(message(body=b"new")))[0].queue_offset == 0
+        await bench.commit.drain()
+        bench.engine.crash(0)
+        again = assemble(bench.disk.process_death(), bench.engine, flushed_up_to=bench.store.flushed_up_to).store
+        entries = again.entries(QueueId("orders", 0), QueueOffset(0), 10)
+        assert [bytes(again.read(entry).body) for entry in entries] == [b"new"]
 
     run(test)
 
