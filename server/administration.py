@@ -60,6 +60,8 @@ class AdministeredDelivery(Protocol):
 
     def delete_topic(self, topic: str) -> None: ...
 
+    def require_room(self) -> None: ...
+
     def store_durably(self) -> None: ...
 
 
@@ -281,6 +283,7 @@ class Administration:
             for queue in queues
         ]
         if not dry_run:
+            self._delivery.require_room()
             for reset in resets:
                 self._delivery.reset_offset(group_name, reset.queue, reset.new)
             self._delivery.store_durably()

@@ -375,6 +375,7 @@ class Delivery:
 
         Raises StorePoisoned, kv.EngineFull.
         """
+        self._writer.require_room()
         for subscription in [each for each in self._subscriptions if each.group == group]:
             self._drop(subscription)
         self._deliveries.delete_rows(group_prefix(group))
@@ -386,11 +387,19 @@ class Delivery:
 
         Raises StorePoisoned, kv.EngineFull.
         """
+        self._writer.require_room()
         for subscription in tuple(self._subscriptions.of_topic(topic)):
             self._deliveries.delete_rows(subscription.prefix)
             self._drop(subscription)
         self._offsets.delete_topic(self._writer.batch(), topic)
         self.store_durably()
+
+    def require_room(self) -> None:
+        """To be called before `reset_offset`, so that what is refused is not done.
+
+        Raises StorePoisoned, kv.EngineFull.
+        """
+        self._writer.require_room()
 
     def store_durably(self) -> None:
         """Let what was changed so far survive a power cut. Raises StorePoisoned, kv.EngineFull."""

@@ -76,6 +76,14 @@ class StateWriter:
         if error is not None:
             raise error
 
+    def require_room(self) -> None:
+        """Find out by a small durable write whether changes can be stored, before memory is changed.
+
+        Raises StorePoisoned or kv.EngineFull.
+        """
+        self._stage_probe(self.batch())
+        self.write_durably()
+
     def _write(self, *, sync: bool) -> None:
         batch, self._batch = self._batch, None
         callbacks, self._written = self._written, []
@@ -99,13 +107,16 @@ class StateWriter:
     def _catch_up(self) -> None:
         """Write everything anew. A disk still full is found out by a small write, not by a large one."""
         probe = self._engine.batch()
-        probe.delete(self._engine.family(INFLIGHT), b"")
+        self._stage_probe(probe)
         self._engine.write(probe)
         whole = self._engine.batch()
         self.stage_all(whole)
         if self._sign is not None:
             self._sign(whole)
         self._engine.write(whole)
+
+    def _stage_probe(self, batch: WriteBatch) -> None:
+        batch.delete(self._engine.family(INFLIGHT), b"")
 
     def _fail(self, error: Exception) -> None:
         self._failure = StorePoisoned(f"delivery state cannot be written: {error}")

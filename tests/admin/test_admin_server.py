@@ -22,6 +22,7 @@ from server.rpc.admin import PERMISSIONS, SERVICE_NAME, STATUS_CODES, TOPIC_TYPE
 from server.wire.status import INTERNAL_TEXT
 from store import errors
 from store.metadata import IllegalTopicName, Permission, Topic, TopicType
+from store.offsets import QueueId
 from tests.admin.broker import FACTS, AdminBench
 from tests.delivery.broker import GROUP, TOPIC
 
@@ -243,6 +244,7 @@ def test_a_full_disk_is_named_and_heals() -> None:
                     assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
                     assert text == f"the disk has no room: {full}"
             assert (await stub.GetTopic(pb.GetTopicRequest(name=TOPIC))).read_queues == 8
+            assert bench.delivery.delivery.position(GROUP, QueueId(TOPIC, 0)) == (1, 1), "nothing refused is done"
             await stub.CreateTopic(pb.CreateTopicRequest(name="new"))
             await stub.ResetOffset(reset)
             bench.delivery.restart()

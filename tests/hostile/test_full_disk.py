@@ -169,6 +169,7 @@ def test_delivery_without_a_free_block_is_refused_and_loses_nothing(
         sender.send(300, size=100)
         assert set(sender.refusals) <= {"TOO_MANY_REQUESTS"}
         assert broker.get("/healthz") == (200, "live\n")
+        _assert_administration_is_refused(broker)
         (disk / "something-else").unlink()
         freed_s = time.monotonic()
         while not _takes_again(client, got):
@@ -221,6 +222,18 @@ def test_queues_that_find_no_room_go_on_by_themselves_when_there_is_some(
     with Client(broker.endpoint) as client:
         assert harvest(client, "after-a-stop-while-full") == sender.acknowledged
     broker.stop()
+
+
+def _assert_administration_is_refused(broker: Broker) -> None:
+    for command in (
+        ("group", "create", "new"),
+        ("group", "reset-offset", "workers", "--topic", TOPIC, "--to", "latest"),
+    ):
+        done = quarry(*command, "--admin", broker.admin)
+        assert done.returncode == 2, (command, done.stdout)
+        (line,) = done.stderr.splitlines()
+        assert line.startswith(f"{broker.admin}: resource exhausted: the disk has no room: ")
+        assert str(broker.store) in line
 
 
 def _takes_again(client: Client, got: set[str]) -> bool:
