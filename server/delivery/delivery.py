@@ -207,16 +207,16 @@ class Delivery:
         taken = Taken(request, self._settings)
         failure: Exception | None = None
         for number in subscription.candidate_numbers():
-            progress = self._positions.open(subscription, number)
             drained = False
             try:
+                progress = self._positions.open(subscription, number)
                 self._take_ready(subscription, progress, request, taken)
-                drained = self._take_new(subscription, progress, request, taken)
+                drained = self._take_new(subscription, progress, request, taken) and not progress.has_ready
             except Exception as error:  # noqa: BLE001 - one queue's damage does not stop the others
                 if failure is not None:
                     self._report(failure, subscription)
                 failure = error
-            subscription.served(number, drained=drained and not progress.has_ready)
+            subscription.served(number, drained=drained)
             if taken.is_full or taken.entries_left <= 0:
                 break
         if failure is not None:

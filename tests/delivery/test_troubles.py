@@ -9,7 +9,7 @@ import pytest
 from kv import EngineFull, KvError
 from server.delivery import DeliverySettings, NewGroupStart
 from store.errors import StorePoisoned
-from store.offsets import QueueId, QueueOffset
+from store.offsets import QueueBounds, QueueId, QueueOffset
 from tests.delivery.broker import GROUP, TOPIC, DeliveryBench
 
 LATEST = DeliverySettings(new_group_start=NewGroupStart.LATEST)
@@ -62,6 +62,27 @@ def test_a_queue_that_cannot_be_read_does_not_stop_the_others() -> None:
     for number in range(3, 6):
         bench.send(b"%d" % number, queue=number % 3)
     assert sorted(bench.receive().bodies) == [b"4", b"5"]
+
+
+def test_a_queue_that_cannot_be_opened_takes_no_messages_of_others_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were taken already, and would have stayed hidden with nobody."""
+    bench = DeliveryBench(queues=1)
+    bench.receive()
+    real_bounds = bench.source.bounds
+
+    def bounds(queue: QueueId) -> QueueBounds:
+        if queue.number == 1:
+            raise KvError("block checksum mismatch")
+        return real_bounds(queue)
+
+    monkeypatch.setattr(bench.source, "bounds", bounds)
+    for queue in range(2):
+        bench.send(b"%d" % queue, queue=queue)
+    assert bench.receive().bodies == [b"0"]
+    with pytest.raises(KvError):
+        bench.receive()
+    monkeypatch.undo()
+    assert bench.receive().bodies == [b"1"]
 
 
 def test_an_error_that_no_receive_ends_with_is_reported() -> None:
