@@ -60,7 +60,9 @@ def record_size(message: Message, raw_properties: bytes, crc_property: bool = Fa
         - 2 * IPV4_LENGTH
     )
     if crc_property:
-        size += CRC_PROPERTY_SIZE + _needs_entry_end(raw_properties)
+        size += CRC_PROPERTY_SIZE
+        if raw_properties and raw_properties[-1] != _ENTRY_END:
+            size += 1
     return size
 
 
@@ -92,7 +94,7 @@ def encode_record(
     topic_field, magic = _topic_field(topic)
     properties_length = len(raw_properties)
     if crc_property:
-        if _needs_entry_end(raw_properties):
+        if raw_properties and raw_properties[-1] != _ENTRY_END:
             raw_properties += b"\x02"
         properties_length = len(raw_properties) + CRC_PROPERTY_SIZE
     if properties_length > PROPERTIES_LENGTH_MAXIMUM:
@@ -274,10 +276,6 @@ def _check_crc_property(record: memoryview, raw_properties: bytes, required: boo
     if raw_properties[start:] != crc_property_of(record[:-CRC_PROPERTY_SIZE]):
         return "the record does not match its CRC property"
     return None
-
-
-def _needs_entry_end(raw_properties: bytes) -> bool:
-    return bool(raw_properties) and raw_properties[-1] != _ENTRY_END
 
 
 def _host_bit(host: Host, bit: int) -> int:
