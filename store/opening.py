@@ -25,7 +25,7 @@ import structlog
 from kv import EngineCorrupt, EngineFull, KeyValueEngine, KvError
 from store.clock import Clock
 from store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogWriter, SegmentList
-from store.consumequeue import RocksConsumeQueues, open_consume_queue_engine
+from store.consumequeue import FileConsumeQueueReader, RocksConsumeQueues, open_consume_queue_engine
 from store.disk import Disk, DiskLock
 from store.dispatch import DenseNumbering, LightQueueNumbering, StoredNumbering
 from store.errors import NotAStore, StoreDamaged, StoreLocked, StoreUnusable
@@ -35,6 +35,7 @@ from store.message_store import MessageStore
 from store.metadata import READ_WRITE, ConsumerOffsetTable, GroupTable, Topic, TopicTable, TopicType, is_light_queue
 from store.offsets import PhysicalOffset
 from store.paths import StorePaths, segment_name
+from store.record import StoredMessage
 from store.recovery import RecoveryReport, ReportProgress, backfill, recover
 from store.rocketmq import import_metadata, read_metadata
 from store.settings import Durability, StoreSettings
@@ -238,7 +239,7 @@ class _Opening:
             reader,
             queues,
             _numbering(origin, queues),
-            flushed_up_to=identity.flushed_up_to,
+            flushed_up_to=self._promised_up_to(segments, identity, found),
             clean_shutdown=not found.has_abort,
             report=self._report,
         )
@@ -248,6 +249,19 @@ class _Opening:
         if origin is StoreKind.ROCKETMQ_DOUBLE_WRITE:
             self._backfill(reader, queues, identity, segments.minimum, recovery.end)
         return recovery
+
+    def _promised_up_to(self, segments: SegmentList, identity: StoreIdentity, found: FoundStore) -> PhysicalOffset:
+        """An offset below which the log must be whole.
+
+        RocketMQ writes none down. But its queue files know how far the log went, and at a clean stop it flushes
+        all. After another one a power cut may have taken the last half second, for which a whole segment is left.
+        """
+        if identity.flushed_up_to is not None:
+            return identity.flushed_up_to
+        promised = _whole_segment_before_the_last(self._disk, segments)
+        if found.has_file_queues and not found.has_abort:
+            promised = max(promised, FileConsumeQueueReader(self._disk, self._paths.consume_queue).log_end())
+        return promised
 
     def _backfill(
         self,
@@ -322,6 +336,20 @@ def _warn_of_missing_begin(segments: SegmentList, began_at: PhysicalOffset | Non
         missing_count=len(names),
         log_begins_at=segments.minimum,
     )
+
+
+def _whole_segment_before_the_last(disk: Disk, segments: SegmentList) -> PhysicalOffset:
+    """The base of the segment before the last one that begins with a record."""
+    # a list of its own: what recovery is to read anew must not stay mapped
+    probed = SegmentList(disk, segments.directory, segments.segment_size, writable=False)
+    try:
+        reader = CommitLogReader(probed)
+        for base in reversed(probed.bases):
+            if isinstance(reader.decode(base, check_crc=True), StoredMessage):
+                return PhysicalOffset(max(base - segments.segment_size, segments.minimum))
+    finally:
+        probed.close()
+    return segments.minimum
 
 
 def _warn_of_little_room(segments: SegmentList, end: PhysicalOffset) -> None:

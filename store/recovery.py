@@ -164,14 +164,17 @@ def backfill(
     """Add the entries of log range [start, end) that a double-write store has only in its file queues.
 
     Double write begins on a running broker, so RocksDB holds the entries from then on only. Repeating it is
-    harmless; `save_position` is called with offsets below which it is complete and durable.
+    harmless; `save_position` is called with offsets below which it is complete and durable. Raises StoreDamaged.
     """
     numbering = DenseNumbering(queues)
     pending: list[DispatchRequest] = []
     at = saved = start
     for found in reader.scan(start, check_crc=False):
-        if not isinstance(found, StoredMessage | Blank) or found.physical_offset >= end:
+        if found.physical_offset >= end:
             break
+        if not isinstance(found, StoredMessage | Blank):
+            at = found.physical_offset
+            raise StoreDamaged(reader.path_of(at), f"the log breaks at offset {at}, but goes on to {end}: {found}")
         at = PhysicalOffset(found.physical_offset + found.size)
         if isinstance(found, StoredMessage) and is_queued(found.system_flag):
             pending.append(dispatch_request(found, numbering))

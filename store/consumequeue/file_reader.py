@@ -82,6 +82,19 @@ class FileConsumeQueueReader:
                         return QueueBounds(QueueOffset(min(first, maximum)), QueueOffset(maximum))
         return QueueBounds(QueueOffset(maximum), QueueOffset(maximum))
 
+    def log_end(self) -> PhysicalOffset:
+        """The end of the last record that any queue knows; 0 when none knows one."""
+        end = 0
+        for queue in self.queues():
+            files = self._files(queue)
+            # a queue may end in filler: then the last record is further back
+            for last in range(self._maximum(files) - 1, files[0].first - 1, -UNITS_PER_STEP):
+                begin = QueueOffset(max(files[0].first, last - UNITS_PER_STEP + 1))
+                if found := self.entries(queue, begin, last - begin + 1):
+                    end = max(end, found[-1].physical_offset + found[-1].size)
+                    break
+        return PhysicalOffset(end)
+
     def _maximum(self, files: list[_File]) -> int:
         """The index behind the last written unit without a gap before it, as RocketMQ's recovery counts.
 
@@ -99,7 +112,8 @@ class FileConsumeQueueReader:
         files = []
         for entry in self._disk.list_directory(directory):
             base = parse_segment_name(entry.name)
-            if base is not None and not entry.is_directory and base % UNIT_SIZE == 0:
+            # a crash leaves an empty file, which cannot be mapped
+            if base is not None and not entry.is_directory and base % UNIT_SIZE == 0 and entry.size >= UNIT_SIZE:
                 files.append(_File(base // UNIT_SIZE, entry.size // UNIT_SIZE, directory / entry.name))
         return files
 

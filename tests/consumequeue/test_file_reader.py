@@ -115,6 +115,24 @@ def test_a_negative_offset_or_size_is_no_unit(reader: FileConsumeQueueReader, tm
         assert bounds(reader) == (0, 1)
 
 
+def test_the_log_goes_as_far_as_the_last_record_of_any_queue(reader: FileConsumeQueueReader, tmp_path: Path) -> None:
+    assert reader.log_end() == 0
+    write(tmp_path, QueueId("TopicA", 1), 0, [FILLER])
+    assert reader.log_end() == 0
+    write(tmp_path, QUEUE, 10, [unit(number) for number in range(10, 20)])
+    write(tmp_path, QUEUE, 20, [FILLER] * 3)
+    write(tmp_path, QueueId("TopicB", 3), 0, [unit(7)])
+    assert reader.log_end() == 2_000
+
+
+def test_a_file_that_a_crash_left_empty_is_passed_over(reader: FileConsumeQueueReader, tmp_path: Path) -> None:
+    write(tmp_path, QUEUE, 0, [unit(number) for number in range(10)])
+    write(tmp_path, QUEUE, 10, [], size=0)
+    assert bounds(reader) == (0, 10)
+    assert offsets(reader) == list(range(10))
+    assert reader.log_end() == 1_000
+
+
 def test_the_files_tell_the_segment_size(reader: FileConsumeQueueReader, tmp_path: Path) -> None:
     """Also one that is not a multiple of a unit: the rest is not read."""
     write(tmp_path, QUEUE, 0, [unit(0), unit(1)], size=20 * 2 + 7)

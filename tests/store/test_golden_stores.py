@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from store.clock import SystemClock
 from store.consumequeue import FileConsumeQueueReader
 from store.disk import PosixDisk
+from store.errors import StoreDamaged
 from store.message_store import MessageStore
 from store.offsets import QueueId, QueueOffset
 from store.opening import OpenStore, open_store
@@ -118,6 +120,31 @@ def test_a_second_opening_changes_nothing(name: str, golden_copy: Callable[[str]
         assert store.recovery.records == 0, "a clean stop leaves nothing to read again"
     finally:
         store.close()
+
+
+@pytest.mark.parametrize("name", ["file-clean", "file-kill", "double-clean", "file-kill without queues"])
+def test_a_flipped_bit_in_an_old_record_does_not_end_the_log(name: str, golden_copy: Callable[[str], Path]) -> None:
+    """All that follows it would be cut off the log: one bit would cost what RocketMQ had kept for weeks."""
+    directory = golden_copy(name.partition(" ")[0])
+    if name.endswith("without queues"):
+        shutil.rmtree(StorePaths(directory / "store").consume_queue)
+    commit_log = StorePaths(directory / "store").commit_log
+    victim = next(record for record in records_of(directory) if record["phyOffset"] > 100_000)
+    segment = commit_log / f"{0:020d}"
+    with segment.open("r+b") as file:
+        file.seek(victim["phyOffset"] + 4)  # the magic number
+        file.write(b"\0")
+    before = {path: path.read_bytes() for path in commit_log.iterdir()}
+    with pytest.raises(StoreDamaged, match=rf"{segment.name}.* {victim['phyOffset']}"):
+        opened(directory / "store")
+    assert {path: path.read_bytes() for path in commit_log.iterdir()} == before
+
+
+def test_a_file_store_that_lost_its_last_segment_is_refused(golden_copy: Callable[[str], Path]) -> None:
+    root = golden_copy("file-clean") / "store"
+    max(StorePaths(root).commit_log.iterdir()).unlink()
+    with pytest.raises(StoreDamaged, match="its files end there"):
+        opened(root)
 
 
 @pytest.mark.parametrize("name", GOLDEN)
