@@ -251,19 +251,34 @@ def test_tail_shows_messages_and_leaves_no_group(quarry: Quarry, topic: str) -> 
     assert len(quarry.rows("consume", topic, "--group", f"{topic}-readers", "--wait", 0.1)) == 3
 
 
+def _heed_interrupts() -> None:
+    """Tests that run in the background of a shell inherit that SIGINT is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_tail_that_is_told_to_stop_leaves_no_group(quarry: Quarry, topic: str, number: signal.Signals) -> None:
     """Also while it waits for messages, as it mostly does."""
     command = [sys.executable, "-m", "cli.main", "tail", topic, "--from", "earliest"]
     command += ["--admin", quarry.broker.admin, "--endpoint", quarry.broker.endpoint]
     quarry.run("produce", topic, "shown")
-    with subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tail:
+    with subprocess.Popen(
+        command,
+        cwd=PROJECT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=_heed_interrupts,  # noqa: PLW1509 - one call, which takes no lock
+    ) as tail:
         assert tail.stdout is not None
         assert topic in tail.stdout.readline()
         assert tail.stdout.readline() == "shown\n"
         until(lambda: quarry.broker.figure("quarry_waiting_polls") == 1, "it waits")
         tail.send_signal(number)
-        out, words = tail.communicate(timeout=30)
+        try:
+            out, words = tail.communicate(timeout=30)
+        finally:
+            tail.kill()
     assert (tail.returncode, out, words) == (0, "", "")
     assert quarry.rows("group", "list", "--prefix", "quarry-tail-") == []
 
