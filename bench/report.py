@@ -94,5 +94,5 @@ def show(lines: Sequence[Line]) -> None:
             )
         for ending in ("skipped", "failed"):
             if ending in line:
-                table.add_row(line["bench"], f"{ending}: {line[ending]}", "", "", "", "")
+                table.add_row(line["bench"], f"{ending}: {line[ending].splitlines()[0]}", "", "", "", "")
     console.print(table)

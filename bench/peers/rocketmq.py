@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final
 
 from bench.peers.maven import class_path
-from cli.demo import free_ports
 from store.settings import Durability
 
 PROJECT: Final = Path(__file__).parent / "rocketmq-server"
@@ -29,6 +28,9 @@ JVM: Final = (
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
 )
 READ_AND_WRITE: Final = 6
+FIRST_PORT: Final = 15_000
+LAST_PORT: Final = 32_000
+PORTS: Final = 8
 
 
 class RocketMQ:
@@ -38,7 +40,7 @@ class RocketMQ:
         directory.mkdir()
         self._directory = directory
         self._class_path = class_path(PROJECT)
-        front, remoting, names = free_ports(3)
+        front, remoting, names, broker = _ports()
         self.endpoint = f"127.0.0.1:{front}"
         self._front, self._names = front, names
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -53,7 +55,7 @@ class RocketMQ:
                 "brokerName": "rocketmq",
                 "brokerId": 0,
                 "brokerIP1": "127.0.0.1",
-                "listenPort": _broker_port({front, remoting, names}),
+                "listenPort": broker,
                 "namesrvAddr": f"127.0.0.1:{names}",
                 "brokerRole": "ASYNC_MASTER",
                 "flushDiskType": FLUSH_DISK_TYPE[durability],
@@ -134,13 +136,16 @@ def _write_properties(path: Path, properties: dict[str, object]) -> None:
     path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
 
 
-def _broker_port(taken: set[int]) -> int:
-    """A port whose neighbours are free too: a broker also takes the one 2 below and the one above."""
-    while True:
-        [port] = free_ports(1)
-        wanted = {port - 2, port, port + 1}
-        if port > 1_026 and not wanted & taken and not any(_listens(each) for each in wanted):
-            return port
+def _ports() -> tuple[int, int, int, int]:
+    """Ports for the proxy, its remoting side, the name server and the broker.
+
+    The broker also takes the one 2 below its own and the one above. All are from below the range that systems give
+    to outgoing connections: it takes a JVM seconds to bind a port, and by then a connection may have got it.
+    """
+    for first in range(FIRST_PORT + os.getpid() % 1_000 * PORTS, LAST_PORT, PORTS):
+        if not any(_listens(port) for port in range(first, first + PORTS)):
+            return first, first + 1, first + 2, first + 5
+    raise RuntimeError(f"no {PORTS} free ports in a row between {FIRST_PORT} and {LAST_PORT}")
 
 
 def _listens(port: int) -> bool:
