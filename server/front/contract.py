@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from pathlib import Path
 from typing import Protocol
 
 
@@ -43,8 +44,15 @@ class Call(Protocol):
     def closed(self) -> bool:
         """True once the call has ended, whoever ended it. Answers to a closed call are dropped silently."""
 
+    @property
+    def peer_certificate(self) -> bytes | None:
+        """The certificate that the client showed, in DER; None without TLS or without one."""
+
+    def header(self, name: str) -> str | None:
+        """One request header by its name in lower case; None when it is missing or no text. Cheaper than `metadata`."""
+
     def metadata(self) -> Mapping[str, str]:
-        """The request headers, names in lower case, decoded when first asked for.
+        """The request headers, names in lower case.
 
         Of a repeated name the last value counts; binary headers (names that end in `-bin`) are left out.
         """
@@ -103,13 +111,24 @@ class FrontLimits:
     max_metadata_size: int = 64 * 1024
     max_open_calls: int = 100_000
     stream_buffer_size: int = 1024 * 1024
+    max_connections: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files for a listener that speaks TLS. With `client_ca` clients must show a certificate signed by it."""
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
 
 
 class Front(Protocol):
-    async def start(self, address: str) -> str:
-        """Listen on `host:port` (port 0: any free one) and return the bound address.
+    async def start(self, address: str, tls: TlsFiles | None = None) -> str:
+        """Listen on `host:port` (port 0: any free one) or `unix:path` and return the bound address.
 
-        Raises OSError that names the address.
+        May be called more than once, to listen on several addresses. Raises OSError that names the address, and
+        ValueError that names the file when a TLS file is no good.
         """
 
     async def stop(self, grace_s: float) -> None:
@@ -124,3 +143,10 @@ class Front(Protocol):
 
 Methods = Mapping[str, Method]
 """Full gRPC path (`/package.Service/Method`) to how it is served."""
+
+
+def check_methods(methods: Methods) -> None:
+    """Raises ValueError for a method that streams in a way no front serves."""
+    for path, method in methods.items():
+        if method.streaming_in and not method.streaming_out:
+            raise ValueError(f"{path}: client streams with a single answer are not served")

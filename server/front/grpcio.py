@@ -18,6 +18,7 @@ What a client sees when things go wrong:
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, Never
@@ -27,7 +28,8 @@ import grpc
 import grpc.aio
 import structlog
 
-from server.front.contract import Call, FrontLimits, GrpcStatus, Method, Methods
+from server.front.contract import Call, FrontLimits, GrpcStatus, Method, Methods, TlsFiles, check_methods
+from server.front.tls import grpc_credentials
 
 log = structlog.get_logger(__name__)
 
@@ -45,6 +47,8 @@ default (one ping in 300 s, two strikes) would answer them with GOAWAY `too_many
 PENDING_CALLS_MAX: Final = 100_000
 """Calls that may wait to be taken over. By default the C core ends calls at random once 1,000 wait, which some
 milliseconds of a busy loop bring about; their clients see CANCELLED and take the network for broken."""
+
+UNIX: Final = "unix:"
 
 _STATUS_CODES: Final[Mapping[int, grpc.StatusCode]] = {code.value[0]: code for code in grpc.StatusCode}
 _BINARY_SUFFIX: Final = "-bin"
@@ -78,6 +82,7 @@ class GrpcioCall:
         "_outbox",
         "_path",
         "_peer",
+        "_peer_certificate",
         "_wakeup",
     )
 
@@ -85,6 +90,8 @@ class GrpcioCall:
         self._path = path
         self._method = method
         self._peer = context.peer()
+        pem = next(iter(context.auth_context().get("x509_pem_cert", ())), None)
+        self._peer_certificate = None if pem is None else ssl.PEM_cert_to_DER_cert(pem.decode())
         self._metadata = context.invocation_metadata() or ()
         remaining_s: float | None = context.time_remaining()
         self._deadline_s = None if remaining_s is None else asyncio.get_running_loop().time() + remaining_s
@@ -111,6 +118,13 @@ class GrpcioCall:
     @property
     def closed(self) -> bool:
         return self._lost or self._ending is not None
+
+    @property
+    def peer_certificate(self) -> bytes | None:
+        return self._peer_certificate
+
+    def header(self, name: str) -> str | None:
+        return self.metadata().get(name)
 
     def metadata(self) -> Mapping[str, str]:
         return {str(key).lower(): value for key, value in self._metadata if isinstance(value, str)}
@@ -213,25 +227,25 @@ class GrpcioFront:
     """Serves `methods` on a grpc.aio server. Implements server.front.contract.Front."""
 
     def __init__(self, methods: Methods, *, limits: FrontLimits | None = None) -> None:
+        check_methods(methods)
         self._limits = limits or FrontLimits()
         self._handlers = {path: self._rpc_handler(path, method) for path, method in methods.items()}
-        self._server: grpc.aio.Server | None = None
+        self._servers: list[grpc.aio.Server] = []
         self._pass_callbacks: list[Callable[[], None]] = []
 
-    async def start(self, address: str) -> str:
+    async def start(self, address: str, tls: TlsFiles | None = None) -> str:
         server = grpc.aio.server(
             options=channel_options(self._limits), maximum_concurrent_rpcs=self._limits.max_open_calls
         )
         server.add_generic_rpc_handlers((_ByPath(self._handlers),))
-        port = bind(server, address)
+        port = bind(server, address, tls)
         await server.start()
-        self._server = server
-        return f"{address.rpartition(':')[0]}:{port}"
+        self._servers.append(server)
+        return address if address.startswith(UNIX) else f"{address.rpartition(':')[0]}:{port}"
 
     async def stop(self, grace_s: float) -> None:
-        server, self._server = self._server, None
-        if server is not None:
-            await server.stop(grace_s)
+        servers, self._servers = self._servers, []
+        await asyncio.gather(*(server.stop(grace_s) for server in servers))
 
     def after_pass(self, callback: Callable[[], None]) -> None:
         if not self._pass_callbacks:
@@ -245,8 +259,6 @@ class GrpcioFront:
 
     def _rpc_handler(self, path: str, method: Method) -> grpc.RpcMethodHandler[bytes, bytes]:
         """Closures, because grpc.aio decides by `iscoroutinefunction` how to run a handler."""
-        if method.streaming_in and not method.streaming_out:
-            raise ValueError(f"{path}: client streams with a single answer are not served")
         buffer_limit = self._limits.stream_buffer_size
 
         async def unary(request: bytes, context: _Context) -> bytes:
@@ -387,17 +399,20 @@ def channel_options(limits: FrontLimits) -> list[tuple[str, Any]]:
     ]
 
 
-def bind(server: grpc.aio.Server, address: str) -> int:
-    """Listen on `host:port` and return the port. Raises OSError that names the address."""
+def bind(server: grpc.aio.Server, address: str, tls: TlsFiles | None = None) -> int:
+    """Listen on `host:port` or `unix:path` and return the port. Raises OSError that names the address."""
     try:
+        if tls is not None:
+            return server.add_secure_port(address, grpc_credentials(tls))
         return server.add_insecure_port(address)
     except RuntimeError as cause:
         raise OSError(f"cannot listen on {address}: the address is taken or not one of this machine") from cause
 
 
 def peer_text(peer: str) -> str:
-    """`ipv4:127.0.0.1:5` → `127.0.0.1:5`; `ipv6:%5B::1%5D:5` → `[::1]:5`."""
-    return unquote(peer.partition(":")[2])
+    """`ipv4:127.0.0.1:5` → `127.0.0.1:5`; `ipv6:%5B::1%5D:5` → `[::1]:5`; `unix:…` → `unix`."""
+    kind, _, address = peer.partition(":")
+    return kind if kind == "unix" else unquote(address)
 
 
 def _conforms(call: GrpcioCall) -> Call:

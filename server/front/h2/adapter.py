@@ -1,0 +1,212 @@
+"""The one module that joins the engine to asyncio: a transport's bytes in, the engine's bytes out."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import structlog
+
+from server.front.h2.call import Client
+from server.front.h2.connection import Connection, State
+from server.front.h2.frames import ErrorCode
+
+if TYPE_CHECKING:
+    import ssl
+
+    from server.front.h2.front import H2Front
+
+log = structlog.get_logger(__name__)
+
+GREETING_S: Final = 10.0
+"""How long a peer may take to say its preface and SETTINGS; only then is it a client."""
+
+PROBE_AFTER_S: Final = 60.0
+PROBE_ANSWER_S: Final = 20.0
+"""A peer that has said nothing for a minute is asked for a sign of life and has 20 s to give it: gRPC's own defaults.
+A frame counts when it has come whole, so dripping bytes is no sign of life."""
+
+STALL_S: Final = 60.0
+"""How long a peer may leave what it asked for lying here: without reading, or without opening its windows."""
+
+LINGER_S: Final = 1.0
+"""How long a peer that was sent away is listened to, so that it gets to read why before the socket is gone."""
+
+WRITE_BUFFER_MAX: Final = 256 * 1024
+"""Bytes that the transport may hold back before messages wait in their calls."""
+
+UNREAD_MAX: Final = 4 * 1024 * 1024
+"""Bytes of answers that may wait for a peer whose socket is full; then it is not read from either until it reads."""
+
+
+class H2Protocol(asyncio.Protocol):
+    """One connection of an `H2Front`."""
+
+    def __init__(self, front: H2Front, *, secure: bool) -> None:
+        self._front = front
+        self._secure = secure
+        self._transport: asyncio.Transport | None = None
+        self._connection: Connection | None = None
+        self._made_at_s = 0.0
+        self._frames_seen = 0
+        self._frames_seen_at_s = 0.0
+        self._probed = False
+        self._has_left = False  # the last words are written
+        self._sent_seen = 0
+        self._sent_seen_at_s = 0.0
+
+    # -- what asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if not self._front.add(self):
+            self._transport.abort()
+            return
+        tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
+        if self._secure and (tls is None or tls.selected_alpn_protocol() != "h2"):
+            log.info("client does not speak h2 over TLS", peer=peer_text(transport))
+            self._front.figures.connections_ended["NO_ALPN"] += 1
+            self._transport.close()
+            return
+        connected: socket.socket | None = transport.get_extra_info("socket")
+        if connected is not None and connected.family != socket.AF_UNIX:
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_MAX)
+        client = Client(peer_text(transport), tls.getpeercert(binary_form=True) if tls else None)
+        self._connection = Connection(self._front.board, client, self._something_to_write)
+        self._made_at_s = self._frames_seen_at_s = self._sent_seen_at_s = self._front.board.clock()
+
+    def data_received(self, data: bytes) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        self._front.figures.bytes_received += len(data)
+        was_over = connection.state is State.OVER
+        connection.receive(data)
+        if connection.state is State.OVER and not was_over:
+            self._leave(LINGER_S)
+        elif (
+            connection.sender.is_paused and connection.sender.waiting_size > UNREAD_MAX and self._transport is not None
+        ):
+            self._transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        return False  # gRPC clients do not half close their sockets: the transport closes
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self._front.remove(self)
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.lost()
+            connection.sender.take()
+
+    def pause_writing(self) -> None:
+        if self._connection is not None:
+            self._connection.sender.is_paused = True
+
+    def resume_writing(self) -> None:
+        connection, transport = self._connection, self._transport
+        if connection is not None and transport is not None:
+            connection.sender.is_paused = False
+            if not transport.is_reading() and connection.state is not State.OVER:
+                transport.resume_reading()
+            connection.sender.pump()
+
+    # -- what the front calls
+
+    @property
+    def has_calls(self) -> bool:
+        return self._connection is not None and bool(self._connection.calls.open)
+
+    def flush(self) -> None:
+        """Write what the pass has brought, in one piece."""
+        connection, transport = self._connection, self._transport
+        if connection is None or transport is None or self._has_left:
+            return
+        sender = connection.sender
+        written = b"".join(sender.take())
+        self._front.figures.bytes_sent += len(written)
+        transport.write(written)
+        if sender.waiting_size:
+            sender.pump()
+
+    def look_after(self, now_s: float) -> None:
+        """End what makes no progress; called every second or so."""
+        connection = self._connection
+        if connection is None or connection.state is State.OVER:
+            return
+        if connection.state in (State.NEW, State.GREETED) and now_s - self._made_at_s > GREETING_S:
+            self.end(ErrorCode.PROTOCOL_ERROR, "no preface within reasonable time")
+            return
+        self._look_at_frames(connection, now_s)
+        self._look_at_waiting(connection, now_s)
+
+    def _look_at_frames(self, connection: Connection, now_s: float) -> None:
+        if connection.frames_received != self._frames_seen:
+            self._frames_seen, self._frames_seen_at_s, self._probed = connection.frames_received, now_s, False
+        elif now_s - self._frames_seen_at_s > PROBE_AFTER_S + PROBE_ANSWER_S:
+            self.end(ErrorCode.NO_ERROR, "no sign of life")
+        elif now_s - self._frames_seen_at_s > PROBE_AFTER_S and not self._probed:
+            self._probed = True
+            connection.probe()
+
+    def _look_at_waiting(self, connection: Connection, now_s: float) -> None:
+        sent = connection.sender.data_frames
+        if sent != self._sent_seen or not connection.sender.waiting_size:
+            self._sent_seen, self._sent_seen_at_s = sent, now_s
+        elif now_s - self._sent_seen_at_s > STALL_S:
+            self.end(ErrorCode.ENHANCE_YOUR_CALM, "what was asked for is not read")
+
+    def drain(self) -> None:
+        if self._connection is not None:
+            self._connection.drain()
+
+    def stop(self) -> None:
+        """Whatever is still open ends now."""
+        if self._connection is None:
+            self.close()
+        elif self._connection.state is not State.OVER:
+            self._connection.stop()
+            self._leave(linger_s=0.0)
+
+    def end(self, code: ErrorCode, reason: str) -> None:
+        """Send the peer away."""
+        if self._connection is not None and self._connection.state is not State.OVER:
+            self._connection.end(code, reason)
+            self._leave(LINGER_S)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def _leave(self, linger_s: float) -> None:
+        """Nothing more will be said: close when the peer has had time to read the last words."""
+        connection, transport = self._connection, self._transport
+        if connection is None or transport is None or transport.is_closing():
+            return
+        self.flush()
+        self._has_left = True
+        ending = connection.ended_with
+        name = "HTTP_1" if ending is None else ending.code.name
+        self._front.figures.connections_ended[name] += 1
+        if ending is not None and ending.code is not ErrorCode.NO_ERROR:
+            log.info("connection ended", peer=connection.calls.client.peer, code=name, reason=ending.reason)
+        if linger_s:
+            if transport.can_write_eof():
+                transport.write_eof()
+            asyncio.get_running_loop().call_later(linger_s, transport.close)
+        else:
+            transport.close()
+
+    def _something_to_write(self) -> None:
+        self._front.to_flush(self)
+
+
+def peer_text(transport: asyncio.BaseTransport) -> str:
+    """`127.0.0.1:5`, `[::1]:5`, `unix`."""
+    address: Any = transport.get_extra_info("peername")
+    if not isinstance(address, tuple):
+        return "unix"
+    host, port = address[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

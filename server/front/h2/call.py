@@ -1,0 +1,235 @@
+"""One call on the h2 front: what handlers hold of it, and what the two sides of its connection know of its stream."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import structlog
+
+from server.front.contract import Call, GrpcStatus, Method
+from server.front.h2.header_blocks import text_of
+
+if TYPE_CHECKING:
+    from server.front.h2.calls import Calls
+    from server.front.h2.message_reader import MessageReader
+
+log = structlog.get_logger(__name__)
+
+OK: Final = GrpcStatus.OK
+BINARY_SUFFIX = "-bin"
+
+
+class Client(NamedTuple):
+    """Who is at the other end: `ip:port`, and the certificate it showed (DER)."""
+
+    peer: str
+    peer_certificate: bytes | None = None
+
+
+class H2Call:
+    """See `server.front.contract.Call`.
+
+    Of the fields without underscore, `send_window` to `drain_callbacks` belong to the `Sender`, those from
+    `client_done` on to `Calls`.
+    """
+
+    __slots__ = (
+        "_calls",
+        "_close_callbacks",
+        "_closed",
+        "_fields",
+        "_method",
+        "_opened_at_s",
+        "_path",
+        "buffered_size",
+        "client_done",
+        "drain_callbacks",
+        "ended_with",
+        "headers_sent",
+        "http_status",
+        "is_unusual",
+        "outbox",
+        "reader",
+        "received",
+        "send_window",
+        "stream_id",
+        "timeout_s",
+        "trailers",
+        "waiting_size",
+    )
+
+    def __init__(
+        self,
+        calls: Calls,
+        stream_id: int,
+        served: tuple[str, Method],
+        fields: dict[bytes, bytes],
+        timeout_s: float | None,
+    ) -> None:
+        self._calls = calls
+        self._path, self._method = served
+        self._fields = fields
+        self._opened_at_s = calls.now_s
+        self._closed = False
+        self._close_callbacks: list[Callable[[], None]] | None = None
+        self.timeout_s = timeout_s
+        self.stream_id = stream_id
+        self.send_window = calls.sender.initial_window
+        self.outbox: deque[memoryview] | None = None
+        self.waiting_size = 0
+        self.headers_sent = False
+        self.trailers: bytes | None = None
+        self.drain_callbacks: list[Callable[[], None]] | None = None
+        self.client_done = False
+        self.reader: MessageReader | None = None  # of a message that does not lie in one frame
+        self.received = 0  # bytes of the stream that the peer has not been given back yet
+        self.buffered_size = 0  # of `reader`, as it was last accounted for
+        self.ended_with = OK
+        self.is_unusual = False  # its request cannot be taken the short way
+        self.http_status = 0  # how a request that is no gRPC call will be answered
+
+    # -- what handlers use
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    @property
+    def peer(self) -> str:
+        return self._calls.client.peer
+
+    @property
+    def peer_certificate(self) -> bytes | None:
+        return self._calls.client.peer_certificate
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def header(self, name: str) -> str | None:
+        value = self._fields.get(name.encode())
+        return None if value is None else text_of(value)
+
+    def metadata(self) -> Mapping[str, str]:
+        texts = ((name.decode(), text_of(value)) for name, value in self._fields.items())
+        return {name: text for name, text in texts if text is not None and not name.endswith(BINARY_SUFFIX)}
+
+    def remaining_s(self) -> float | None:
+        deadline_s = self.deadline_s
+        return None if deadline_s is None else max(0.0, deadline_s - self._calls.clock())
+
+    def reply(self, body: bytes) -> None:
+        if self._method.streaming_out:
+            raise ValueError(f"{self._path} answers with a stream: use send and finish")
+        if self._closed:
+            return
+        self._closed = True
+        self._close_callbacks = None
+        self._calls.answer(self, body)
+
+    def send(self, body: bytes) -> bool:
+        if not self._method.streaming_out:
+            raise ValueError(f"{self._path} has one answer: use reply")
+        if self._closed:
+            return True
+        self._calls.stream(self, body)
+        return self.waiting_size <= self._calls.stream_buffer_size
+
+    def finish(self, status: GrpcStatus = GrpcStatus.OK, message: str = "") -> None:
+        if status == GrpcStatus.OK and not self._method.streaming_out:
+            raise ValueError(f"{self._path} needs a reply to end with OK")
+        if not self._closed:
+            self._closed = True
+            self.drain_callbacks = None
+            self._calls.end(self, status, message)
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        if not self._closed or self.outbox is not None:
+            if self._close_callbacks is None:
+                self._close_callbacks = []
+            self._close_callbacks.append(callback)
+        elif self._close_callbacks is _LOST:
+            self._calls.soon(callback)
+
+    def on_drain(self, callback: Callable[[], None]) -> None:
+        if self._closed:
+            return
+        if self.waiting_size <= self._calls.stream_buffer_size:
+            self._calls.soon(callback)
+        elif self.drain_callbacks is None:
+            self.drain_callbacks = [callback]
+        else:
+            self.drain_callbacks.append(callback)
+
+    # -- what the connection and its sides use
+
+    @property
+    def method(self) -> Method:
+        return self._method
+
+    @property
+    def deadline_s(self) -> float | None:
+        """On the connection's clock."""
+        return None if self.timeout_s is None else self._opened_at_s + self.timeout_s
+
+    @property
+    def opened_at_s(self) -> float:
+        return self._opened_at_s
+
+    @property
+    def calls(self) -> Calls:
+        """The calls of the same connection."""
+        return self._calls
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all of the answer has left, or never will."""
+        return self.stream_id not in self._calls.open
+
+    @property
+    def awaits_request(self) -> bool:
+        """Whether the one message of the call has not come in whole."""
+        return not self.client_done and not self._method.streaming_in
+
+    def field(self, name: bytes) -> bytes:
+        """The value of a header as it was sent; empty when there is none."""
+        return self._fields.get(name, b"")
+
+    def left(self) -> None:
+        """All of the answer was handed on: nothing will be reported as lost any more."""
+        self._close_callbacks = None
+
+    def lost(self) -> None:
+        """The call ended without its handler, or before its answer had left."""
+        if self._close_callbacks is _LOST:
+            return
+        self._closed = True
+        self.drain_callbacks = None
+        callbacks, self._close_callbacks = self._close_callbacks, _LOST
+        for callback in callbacks or ():
+            run_guarded(callback)
+
+    def drained(self) -> None:
+        """There is room for more."""
+        callbacks, self.drain_callbacks = self.drain_callbacks, None
+        for callback in callbacks or ():
+            run_guarded(callback)
+
+
+_LOST: list[Callable[[], None]] = []
+"""Stands in for the close callbacks once they have run."""
+
+
+def run_guarded(callback: Callable[[], None]) -> None:
+    """Run a callback so that its failure stops no other callback."""
+    try:
+        callback()
+    except Exception:
+        log.exception("callback failed", callback=repr(callback))
+
+
+def _conforms(call: H2Call) -> Call:
+    """Lets the type checker prove that the call offers all that handlers may ask for."""
+    return call

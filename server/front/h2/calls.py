@@ -1,0 +1,341 @@
+"""The open calls of one connection: how they begin, get their messages, and end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from server.front.contract import GrpcStatus, Method
+from server.front.h2 import frames
+from server.front.h2.call import Client, H2Call
+from server.front.h2.frames import ErrorCode, Flag, FrameType
+from server.front.h2.grpc_messages import (
+    MESSAGE_PREFIX,
+    MESSAGE_PREFIX_SIZE,
+    NOT_GRPC_TEXT,
+    RESPONSE_HEAD,
+    BadMessage,
+    http_refusal,
+    timeout_s,
+    trailers,
+)
+from server.front.h2.header_blocks import decoded
+from server.front.h2.message_reader import MessageReader
+from server.front.h2.request_head import NotGrpc, RequestHead
+from server.front.h2.sending import Sender
+from server.front.h2.switchboard import Switchboard
+
+log = structlog.get_logger(__name__)
+
+STREAMS_MAX: Final = 10_000
+"""Calls that one client may have open: a library of one process parks a receive per queue it reads."""
+
+STREAM_WINDOW: Final = 1024 * 1024
+"""What a client may send of one call before we have taken it in."""
+
+BUFFERED_MESSAGES_MAX: Final = 4
+"""So many messages of the largest size may be on their way in at once, per connection."""
+
+BUFFERED_CONNECTIONS_MAX: Final = 4
+"""So many connections may use that to the full; then calls with further large messages are refused."""
+
+RESETS_REMEMBERED: Final = 256
+"""Streams that we reset and whose late frames are ignored. Others are answered by a reset again, which does no harm."""
+
+
+OK: Final = GrpcStatus.OK
+_NOT_GRPC: Final = Method(lambda _call, _body: None)
+"""Stands in for the method of a request that names none."""
+
+
+class Calls:
+    """`open` holds the calls by stream id: until all of their answer has left, or they are lost."""
+
+    __slots__ = (
+        "_board",
+        "_buffered_size",
+        "_resets",
+        "client",
+        "clock",
+        "messages",
+        "now_s",
+        "open",
+        "sender",
+        "soon",
+        "stream_buffer_size",
+    )
+
+    def __init__(self, board: Switchboard, client: Client, sender: Sender) -> None:
+        self.client = client
+        self.clock = board.clock
+        self.soon = board.soon
+        self.stream_buffer_size = board.limits.stream_buffer_size
+        self.sender = sender
+        self.open: dict[int, H2Call] = {}
+        self.now_s = board.clock()
+        self.messages = 0
+        self._board = board
+        self._buffered_size = 0
+        self._resets: dict[int, None] = {}
+
+    # -- how they begin
+
+    def begin(self, stream_id: int, head: RequestHead, client_done: bool) -> None:  # noqa: FBT001
+        """A new call, or its refusal."""
+        board = self._board
+        figures = board.figures
+        figures.calls += 1
+        if len(self.open) >= STREAMS_MAX:
+            self.send_reset(stream_id, ErrorCode.REFUSED_STREAM)
+            return
+        path, fields = head
+        served = board.methods.get(path)
+        timeout = fields.get(b"grpc-timeout")
+        try:
+            if served is None:
+                raise BadMessage(GrpcStatus.UNIMPLEMENTED, "no such method")
+            if figures.calls_open >= board.limits.max_open_calls:
+                raise BadMessage(GrpcStatus.RESOURCE_EXHAUSTED, "too many calls are open")
+            remaining_s = None if timeout is None else timeout_s(decoded(timeout))
+        except BadMessage as bad:
+            figures.calls_by_status[bad.status] += 1
+            self._answer_in_one(stream_id, RESPONSE_HEAD + trailers(bad.status, bad.reason), client_done)
+            return
+        call = H2Call(self, stream_id, served, fields, remaining_s)
+        self._add(call)
+        if b"content-length" in fields:
+            call.is_unusual = True
+        method = call.method
+        if method.streaming_in:
+            if method.on_open is not None:
+                self._run(call, method.on_open)
+            if not call.closed:
+                self.sender.open(call)
+        if client_done:
+            self.end_of_request(call)
+
+    def refuse_http(self, stream_id: int, refusal: NotGrpc, client_done: bool) -> None:  # noqa: FBT001
+        """Answer what is no gRPC call, once it has been said: it must be sound HTTP/2 to its end."""
+        call = H2Call(self, stream_id, ("", _NOT_GRPC), refusal.fields, None)
+        call.http_status = refusal.http_status
+        call.is_unusual = True
+        self._add(call)
+        if client_done:
+            self.end_of_request(call)
+
+    def _add(self, call: H2Call) -> None:
+        self.open[call.stream_id] = call
+        self._board.figures.calls_open += 1
+        self._board.watch(call)
+
+    def _answer_in_one(self, stream_id: int, block: bytes, client_done: bool) -> None:  # noqa: FBT001
+        self.sender.control(frames.frame(FrameType.HEADERS, Flag.END_HEADERS | Flag.END_STREAM, stream_id, block))
+        if not client_done:
+            self.send_reset(stream_id, ErrorCode.NO_ERROR)
+
+    # -- how they get their messages
+
+    def take_whole(self, call: H2Call, data: bytes, start: int, end: int) -> None:
+        """The one message of a call, all in one frame, which ends the request."""
+        if call.closed:
+            return
+        body_start = start + MESSAGE_PREFIX_SIZE
+        if body_start > end or call.is_unusual:
+            self.take_part(call, memoryview(data)[start:end], end - start)
+            return
+        flag, size = MESSAGE_PREFIX.unpack_from(data, start)
+        body = data[body_start:end]
+        if flag or size != len(body) or size > self._board.limits.max_message_size:
+            self.take_part(call, memoryview(data)[start:end], end - start)
+        else:
+            self._deliver(call, body)
+
+    def take_part(self, call: H2Call, data: memoryview, frame_size: int) -> None:
+        """Data of a stream that may hold a part of a message, or several."""
+        call.received += frame_size
+        if call.received > STREAM_WINDOW:
+            self.reset(call, ErrorCode.FLOW_CONTROL_ERROR)
+            return
+        if not call.closed:
+            reader = call.reader
+            if reader is None:
+                encoding = decoded(call.field(b"grpc-encoding"))
+                reader = call.reader = MessageReader(encoding, self._board.limits.max_message_size)
+            try:
+                self._read(call, reader, data)
+            except BadMessage as bad:
+                self.fail(call, bad.status, bad.reason)
+            self._account(call)
+        if call.received >= STREAM_WINDOW // 2 and not call.client_done and call.stream_id in self.open:
+            self.sender.control(frames.window_update(call.stream_id, call.received))
+            call.received = 0
+
+    def end_of_request(self, call: H2Call) -> None:
+        """The client has said all it wanted to."""
+        call.client_done = True
+        if call.closed:
+            return
+        reader = call.reader
+        length = call.field(b"content-length")
+        if length and int(decoded(length)) != (0 if reader is None else reader.total_size):
+            self.reset(call, ErrorCode.PROTOCOL_ERROR)
+            return
+        if call.http_status:
+            self.sender.refusal(call, http_refusal(call.http_status), NOT_GRPC_TEXT)
+            if call.outbox is None:
+                self._forget(call, GrpcStatus.INVALID_ARGUMENT)
+            return
+        try:
+            if call.method.streaming_in:
+                if reader is not None and reader.size:
+                    raise BadMessage(GrpcStatus.INTERNAL, "the request ends within a message")
+                if call.method.on_half_close is not None:
+                    self._run(call, call.method.on_half_close)
+                return
+            message = None if reader is None else reader.take()
+            if reader is None or message is None or reader.size:
+                raise BadMessage(GrpcStatus.INTERNAL, "the request is not exactly one message")
+        except BadMessage as bad:
+            self.fail(call, bad.status, bad.reason)
+        else:
+            call.reader = None
+            self._deliver(call, message)
+
+    def _read(self, call: H2Call, reader: MessageReader, data: memoryview) -> None:
+        if call.http_status:
+            reader.skip(data)
+        else:
+            reader.feed(data)
+        if call.method.streaming_in:
+            while not call.closed and (message := reader.take()) is not None:
+                self._deliver(call, message)
+        if call.client_done:
+            self.end_of_request(call)
+
+    def _deliver(self, call: H2Call, body: bytes) -> None:
+        self.messages += 1
+        method = call.method
+        try:
+            method.handler(call, body)
+        except Exception:  # noqa: BLE001 - logged there
+            self._fault(call)
+        if method.streaming_out and not call.closed:
+            self.sender.open(call)  # the Rust client does nothing before it has seen the response headers
+
+    def _run(self, call: H2Call, step: Callable[[H2Call], None]) -> None:
+        """Run one step of a handler. One that raises ends its call, never the server."""
+        try:
+            step(call)
+        except Exception:  # noqa: BLE001 - logged there
+            self._fault(call)
+
+    def _fault(self, call: H2Call) -> None:
+        log.exception("handler failed", path=call.path, peer=call.peer)
+        self.fail(call, GrpcStatus.INTERNAL, "internal error")
+
+    def _account(self, call: H2Call) -> None:
+        """Keep what is on its way in within bounds: of this connection, and of all."""
+        reader = call.reader
+        size = 0 if reader is None or call.is_over else reader.size
+        grown, call.buffered_size = size - call.buffered_size, size
+        self._buffered_size += grown
+        board = self._board
+        board.buffered_size += grown
+        bound = BUFFERED_MESSAGES_MAX * board.limits.max_message_size
+        if grown > 0 and (self._buffered_size > bound or board.buffered_size > BUFFERED_CONNECTIONS_MAX * bound):
+            self.fail(call, GrpcStatus.RESOURCE_EXHAUSTED, "too many large messages at once")
+
+    # -- how they end
+
+    def answer(self, call: H2Call, body: bytes) -> None:
+        """A unary call is answered."""
+        if self.sender.answer(call, body):
+            self._forget(call, OK)
+        else:
+            self.stream(call, body)
+            self.end(call, GrpcStatus.OK, "")
+
+    def stream(self, call: H2Call, body: bytes) -> None:
+        """One message of an answer; it ends the call when the client leaves too much lying here."""
+        if self.sender.is_full:
+            self.fail(call, GrpcStatus.RESOURCE_EXHAUSTED, "too much waits to be read by this client")
+        else:
+            self.sender.message(call, body)
+
+    def end(self, call: H2Call, status: GrpcStatus, message: str) -> None:
+        """The handler has ended the call; what it sent before may wait still."""
+        if call.is_over:
+            return
+        if self.sender.end(call, trailers(status, message)):
+            self._forget(call, status)
+            call.left()
+        else:
+            call.ended_with = status
+
+    def left(self, call: H2Call) -> None:
+        """The last of what waited has gone."""
+        self._forget(call, call.ended_with)
+        call.left()
+
+    def fail(self, call: H2Call, status: GrpcStatus, message: str) -> None:
+        """End a call whatever its handler does."""
+        if call.is_over:
+            return
+        if self.sender.forget(call):
+            self.send_reset(call.stream_id, ErrorCode.CANCEL)  # trailers would end a message in its middle
+        else:
+            self.sender.end(call, trailers(status, message))
+        self._forget(call, status)
+        call.lost()
+
+    def expire(self, call: H2Call) -> None:
+        self.fail(call, GrpcStatus.DEADLINE_EXCEEDED, "the deadline has passed")
+
+    def reset(self, call: H2Call, code: ErrorCode) -> None:
+        """End the stream of a call whose client broke a rule."""
+        self.cancel(call)
+        self.send_reset(call.stream_id, code)
+
+    def cancel(self, call: H2Call) -> None:
+        """The client, or its connection, is not there for the answer any more."""
+        call.client_done = True
+        self.sender.forget(call)
+        self._forget(call, GrpcStatus.CANCELLED)
+        call.lost()
+
+    def lose_all(self) -> None:
+        for call in list(self.open.values()):
+            self.cancel(call)
+
+    def send_reset(self, stream_id: int, code: ErrorCode) -> None:
+        self._board.figures.resets_sent[code.name] += 1
+        self.sender.control(frames.reset(stream_id, code))
+        self._remember_reset(stream_id)
+
+    def was_reset(self, stream_id: int) -> bool:
+        """Whether we have ended the stream lately while its client was still sending."""
+        return stream_id in self._resets
+
+    def _remember_reset(self, stream_id: int) -> None:
+        resets = self._resets
+        resets[stream_id] = None
+        if len(resets) > RESETS_REMEMBERED:
+            del resets[next(iter(resets))]
+
+    def _forget(self, call: H2Call, status: GrpcStatus) -> None:
+        """Nothing more concerns the call."""
+        if self.open.pop(call.stream_id, None) is None:
+            return
+        board = self._board
+        board.figures.calls_open -= 1
+        if status is not OK:
+            board.figures.calls_by_status[status] += 1
+        if not call.client_done:
+            self._remember_reset(call.stream_id)
+        if call.buffered_size:
+            call.reader = None
+            self._account(call)
+        if board.call_ended is not None:
+            board.call_ended(call, status)

@@ -1,0 +1,459 @@
+"""The engine: what a peer's bytes mean, without any I/O (RFC 9113; gRPC over HTTP/2).
+
+Bytes come in by `receive`, calls go to the methods' handlers, frames come out of `sender.take`. All frames of one
+read are handled in one go. Nothing here waits, and nothing knows asyncio; time is a number.
+
+    receive ─→ frame by frame ─→ _HANDLERS ─→ open calls: handlers
+                                          └─→ anything else: stream_rules
+
+An error of the peer is a `PeerError`, raised anywhere below `receive` and turned there into a GOAWAY.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Final, NoReturn
+
+from server.front.contract import GrpcStatus
+from server.front.h2 import frames
+from server.front.h2.allowance import Allowance
+from server.front.h2.call import Client, H2Call
+from server.front.h2.calls import STREAM_WINDOW, STREAMS_MAX, Calls
+from server.front.h2.frames import (
+    FRAME_HEAD,
+    FRAME_HEAD_SIZE,
+    FRAME_SIZE_MAX,
+    PREFACE,
+    SETTING,
+    SETTINGS_ACK,
+    STREAM_MASK,
+    U32,
+    WINDOW_DEFAULT,
+    WINDOW_MAX,
+    ErrorCode,
+    Flag,
+    FrameType,
+    PeerError,
+    Setting,
+)
+from server.front.h2.header_blocks import BlockDecoder
+from server.front.h2.request_head import HeadReader, Malformed, NotGrpc, check_trailers
+from server.front.h2.sending import Sender
+from server.front.h2.stream_rules import RULES, Outcome, StreamState
+from server.front.h2.switchboard import Switchboard
+
+CONNECTION_WINDOW: Final = 16 * 1024 * 1024
+"""What a peer may send before we have taken it in: enough for one message of the largest size at full speed."""
+
+CONTINUATIONS_MAX: Final = 64
+"""Frames of one header block; the whole block is bounded as well."""
+
+_HTTP_1: Final = (b"GET ", b"POST ", b"HEAD ", b"PUT ", b"OPTIONS ", b"DELETE ", b"PATCH ", b"CONNECT ", b"TRACE ")
+HTTP_1_ANSWER: Final = (
+    b"HTTP/1.1 505 HTTP Version Not Supported\r\nContent-Type: text/plain\r\nContent-Length: 43\r\n"
+    b"Connection: close\r\n\r\nThis port speaks gRPC, which needs HTTP/2.\r\n"
+)
+
+GREETING: Final = frames.settings(
+    {
+        Setting.HEADER_TABLE_SIZE: 0,
+        Setting.MAX_CONCURRENT_STREAMS: STREAMS_MAX,
+        Setting.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
+    }
+)
+
+
+class State(Enum):
+    """Where a connection stands. `TRANSITIONS` says where it may go."""
+
+    NEW = "awaits the preface"
+    GREETED = "awaits the first SETTINGS"
+    OPEN = "open"
+    DRAINING = "takes no new calls"
+    OVER = "says nothing more"
+
+
+TRANSITIONS: Final = {
+    State.NEW: {State.GREETED, State.OVER},
+    State.GREETED: {State.OPEN, State.DRAINING, State.OVER},
+    State.OPEN: {State.DRAINING, State.OVER},
+    State.DRAINING: {State.OVER},
+    State.OVER: set[State](),
+}
+
+
+class _PartialBlock:
+    """A header block whose end has not come."""
+
+    __slots__ = ("block", "continuations", "flags", "stream_id")
+
+    def __init__(self, stream_id: int, flags: int, block: bytes) -> None:
+        self.stream_id = stream_id
+        self.flags = flags
+        self.block = bytearray(block)
+        self.continuations = 0
+
+
+class Connection:
+    """One client's connection. `notify` is called when `sender.take` has something to give."""
+
+    def __init__(self, board: Switchboard, client: Client, notify: Callable[[], None]) -> None:
+        self.sender = Sender(board.limits.stream_buffer_size, notify)
+        self.calls = Calls(board, client, self.sender)
+        self.state = State.NEW
+        self.frames_received = 0
+        self.ended_with: PeerError | None = None
+        self._board = board
+        self._rest = b""
+        self._block_size_max = board.limits.max_metadata_size
+        self._decoder = BlockDecoder(self._block_size_max)
+        self._heads = HeadReader(self._decoder)
+        self._partial: _PartialBlock | None = None
+        self._expected: FrameType | None = FrameType.SETTINGS  # what the next frame has to be
+        self._last_stream_id = 0
+        self._refuse_above = STREAM_MASK  # streams that a GOAWAY of ours has excluded
+        self._received = 0  # bytes of DATA that the peer has not been given back yet
+        self._allowance = Allowance(board.clock())
+
+    # -- bytes in
+
+    def receive(self, data: bytes) -> None:
+        """Handle what has come. Never raises for anything that a peer can do."""
+        self.calls.now_s = self._board.clock()
+        if self.state is State.OVER:
+            return
+        try:
+            self._receive(self._rest + data if self._rest else data)
+        except PeerError as error:
+            self._end_connection(error)
+
+    def _receive(self, data: bytes) -> None:
+        position = 0
+        if self.state is State.NEW:
+            if not self._read_preface(data):
+                return
+            position = len(PREFACE)
+        end = len(data)
+        while end - position >= FRAME_HEAD_SIZE:
+            high, low, kind, flags, stream_id = FRAME_HEAD.unpack_from(data, position)
+            size = high << 16 | low
+            if size > FRAME_SIZE_MAX:
+                raise PeerError(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {size} bytes; {FRAME_SIZE_MAX} are allowed")
+            start = position + FRAME_HEAD_SIZE
+            if start + size > end:
+                break
+            position = start + size
+            self.frames_received += 1
+            if self._expected is not None and kind != self._expected:
+                raise PeerError(ErrorCode.PROTOCOL_ERROR, f"{self._expected.name} must come next")
+            if kind < len(_HANDLERS):
+                _HANDLERS[kind](self, flags, stream_id & STREAM_MASK, data, start, position)
+            else:
+                self._spend(1)
+        self._rest = data[position:]
+        if self._received >= CONNECTION_WINDOW // 2:
+            self.sender.control(frames.window_update(0, self._received))
+            self._received = 0
+
+    def _read_preface(self, data: bytes) -> bool:
+        """Whether the preface is here whole. Raises PeerError when it cannot become one."""
+        known = min(len(data), len(PREFACE))
+        if data[:known] != PREFACE[:known]:
+            if data.startswith(_HTTP_1):
+                self.sender.control(HTTP_1_ANSWER)
+                self._move(State.OVER)
+                return False
+            raise PeerError(ErrorCode.PROTOCOL_ERROR, "this is not HTTP/2")
+        if known < len(PREFACE):
+            self._rest = data
+            return False
+        self._move(State.GREETED)
+        self.sender.control(GREETING + frames.window_update(0, CONNECTION_WINDOW - WINDOW_DEFAULT))
+        return True
+
+    # -- frames
+
+    def on_data(self, flags: int, stream_id: int, data: bytes, start: int, end: int) -> None:
+        size = end - start
+        self._received += size
+        if self._received > CONNECTION_WINDOW:
+            raise PeerError(ErrorCode.FLOW_CONTROL_ERROR, "more data than the connection's window")
+        call = self.calls.open.get(stream_id)
+        if call is None or call.client_done:
+            self._out_of_place(FrameType.DATA, stream_id, call)
+            return
+        if flags & Flag.PADDED:
+            start, end = _unpadded(data, start, end)
+        if flags & Flag.END_STREAM:
+            call.client_done = True
+            if call.reader is None and not call.method.streaming_in:
+                self.calls.take_whole(call, data, start, end)
+                return
+        elif size == 0:
+            self._spend(1)
+        self.calls.take_part(call, memoryview(data)[start:end], size)
+
+    def on_headers(self, flags: int, stream_id: int, data: bytes, start: int, end: int) -> None:
+        if stream_id & 1 == 0:
+            raise PeerError(ErrorCode.PROTOCOL_ERROR, f"HEADERS on stream {stream_id}")
+        if flags & Flag.PADDED:
+            start, end = _unpadded(data, start, end)
+        if flags & Flag.PRIORITY:
+            _check_dependency(stream_id, data, start, end)
+            start += 5
+        if flags & Flag.END_HEADERS:
+            self._header_block(stream_id, flags, data[start:end])
+        else:
+            self._partial = _PartialBlock(stream_id, flags, data[start:end])
+            self._expected = FrameType.CONTINUATION
+
+    def on_continuation(self, flags: int, stream_id: int, data: bytes, start: int, end: int) -> None:
+        partial = self._partial
+        if partial is None or partial.stream_id != stream_id:
+            raise PeerError(ErrorCode.PROTOCOL_ERROR, "CONTINUATION of no header block")
+        partial.continuations += 1
+        partial.block += data[start:end]
+        if partial.continuations > CONTINUATIONS_MAX or len(partial.block) > self._block_size_max:
+            raise PeerError(ErrorCode.ENHANCE_YOUR_CALM, "a header block is too large")
+        if flags & Flag.END_HEADERS:
+            self._partial = self._expected = None
+            self._header_block(stream_id, partial.flags, bytes(partial.block))
+
+    def on_priority(self, _flags: int, stream_id: int, data: bytes, start: int, end: int) -> None:
+        self._spend(1)
+        if stream_id == 0:
+            raise PeerError(ErrorCode.PROTOCOL_ERROR, "PRIORITY on stream 0")
+        if end - start != 5:
+            raise PeerError(ErrorCode.FRAME_SIZE_ERROR, "PRIORITY has 5 bytes")
+        _check_dependency(stream_id, data, start, end)
+
+    def on_rst_stream(self, _flags: int, stream_id: int, data: bytes, start: int, end: int) -> None:
+        self._spend(1)
+        if stream_id == 0 or end - start != 4:
+            raise PeerError(
+                ErrorCode.FRAME_SIZE_ERROR if stream_id else ErrorCode.PROTOCOL_ERROR, "RST_STREAM is malformed"
+            )
+        (code,) = U32.unpack_from(data, start)
+        self._board.figures.resets_received[_code_name(code)] += 1
+        call = self.calls.open.get(stream_id)
+        if call is None:
+            self._out_of_place(FrameType.RST_STREAM, stream_id, None)
+        else:
+            self.calls.cancel(call)
+
+    def on_settings(self, flags: int, stream_id: int, data: bytes, start: int, end: int) -> None:
+        self._spend(1 + (end - start) // SETTING.size)
+        if stream_id:
+            raise PeerError(ErrorCode.PROTOCOL_ERROR, "SETTINGS on a stream")
+        if (end - start) % SETTING.size or (flags & Flag.ACK and end > start):
+            raise PeerError(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS is malformed")
+        if self.state is State.GREETED:
+            if flags & Flag.ACK:
+                raise PeerError(ErrorCode.PROTOCOL_ERROR, "the first frame must be SETTINGS")
+            self._move(State.OPEN)
+            self._expected = None
+        if flags & Flag.ACK:
+            self._decoder.settings_acknowledged()
+            return
+        self.sender.control(SETTINGS_ACK)  # before what a wider window lets go
+        for position in range(start, end, SETTING.size):
+            self._apply_setting(*SETTING.unpack_from(data, position))
+
+    def _apply_setting(self, setting: int, value: int) -> None:
+        """What we make of a peer's setting; those that only bound what servers may start do not concern us."""
+        if setting == Setting.INITIAL_WINDOW_SIZE:
+            self.sender.resize_streams(value, self.calls.open.values())
+        elif setting == Setting.MAX_FRAME_SIZE and not FRAME_SIZE_MAX <= value <= 0xFF_FFFF:
+            raise PeerError(ErrorCode.PROTOCOL_ERROR, f"MAX_FRAME_SIZE {value}")
+        elif setting == Setting.ENABLE_PUSH and value > 1:
+            raise PeerError(ErrorCode.PROTOCOL_ERROR, f"ENABLE_PUSH {value}")
+
+    def on_push_promise(self, _flags: int, _stream_id: int, _data: bytes, _start: int, _end: int) -> NoReturn:
+        raise PeerError(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE from a client")
+
+    def on_ping(self, flags: int, stream_id: int, data: bytes, start: int, end: int) -> None:
+        self._spend(1)
+        if stream_id or end - start != 8:
+            raise PeerError(ErrorCode.PROTOCOL_ERROR if stream_id else ErrorCode.FRAME_SIZE_ERROR, "PING is malformed")
+        if not flags & Flag.ACK:
+            self.sender.control(frames.ping(data[start:end], ack=True))
+        elif data[start:end] == _DRAIN_PING:
+            self._exclude_new_streams()
+
+    def on_goaway(self, _flags: int, stream_id: int, _data: bytes, start: int, end: int) -> None:
+        """The client opens no more streams; those it has go on."""
+        self._spend(1)
+        if stream_id or end - start < 8:
+            raise PeerError(
+                ErrorCode.PROTOCOL_ERROR if stream_id else ErrorCode.FRAME_SIZE_ERROR, "GOAWAY is malformed"
+            )
+
+    def on_window_update(self, _flags: int, stream_id: int, data: bytes, start: int, end: int) -> None:
+        self._spend(1)
+        if end - start != 4:
+            raise PeerError(ErrorCode.FRAME_SIZE_ERROR, "WINDOW_UPDATE has 4 bytes")
+        increment = U32.unpack_from(data, start)[0] & WINDOW_MAX
+        if not stream_id:
+            self.sender.widen(increment)
+            return
+        call = self.calls.open.get(stream_id)
+        if call is None:
+            self._out_of_place(FrameType.WINDOW_UPDATE, stream_id, None)
+            return
+        call.send_window += increment
+        if increment == 0:
+            self.calls.reset(call, ErrorCode.PROTOCOL_ERROR)
+        elif call.send_window > WINDOW_MAX:
+            self.calls.reset(call, ErrorCode.FLOW_CONTROL_ERROR)
+        elif call.outbox is not None:
+            self.sender.pump()
+
+    def _out_of_place(self, kind: FrameType, stream_id: int, call: H2Call | None) -> None:
+        """A frame on a stream that is not simply open."""
+        self._spend(1)
+        if stream_id == 0:
+            raise PeerError(ErrorCode.PROTOCOL_ERROR, f"{kind.name} on stream 0")
+        if call is not None:
+            state = StreamState.HALF_CLOSED
+        elif stream_id > self._last_stream_id or stream_id & 1 == 0:
+            state = StreamState.IDLE
+        else:
+            state = StreamState.RESET if self.calls.was_reset(stream_id) else StreamState.CLOSED
+        rule = RULES[state, kind]
+        if rule.outcome is Outcome.END_CONNECTION:
+            raise PeerError(rule.code, f"{kind.name} on stream {stream_id}, which is {state.value}")
+        if rule.outcome is Outcome.RESET_STREAM:
+            if call is not None:
+                self.calls.reset(call, rule.code)
+            else:
+                self.calls.send_reset(stream_id, rule.code)
+
+    # -- header blocks
+
+    def _header_block(self, stream_id: int, flags: int, block: bytes) -> None:
+        """A whole header block: of a new call, or behind the messages of an open one."""
+        if len(block) > self._block_size_max:
+            raise PeerError(ErrorCode.ENHANCE_YOUR_CALM, "a header block is too large")
+        if stream_id <= self._last_stream_id:
+            self._trailers(stream_id, flags, block)
+            return
+        self._last_stream_id = stream_id
+        client_done = flags & Flag.END_STREAM != 0
+        try:
+            head = self._heads.read(block)
+        except Malformed:
+            self.calls.send_reset(stream_id, ErrorCode.PROTOCOL_ERROR)
+        except NotGrpc as refusal:
+            self.calls.refuse_http(stream_id, refusal, client_done)
+        else:
+            if stream_id > self._refuse_above:
+                self.calls.send_reset(stream_id, ErrorCode.REFUSED_STREAM)
+            else:
+                self.calls.begin(stream_id, head, client_done)
+
+    def _trailers(self, stream_id: int, flags: int, block: bytes) -> None:
+        fields = self._decoder.decode(block)  # whatever becomes of them: the peer's table goes on
+        call = self.calls.open.get(stream_id)
+        if call is None or call.client_done:
+            self._out_of_place(FrameType.HEADERS, stream_id, call)
+            return
+        try:
+            check_trailers(fields)
+        except Malformed:
+            flags = 0
+        if flags & Flag.END_STREAM:
+            self.calls.end_of_request(call)
+        else:
+            self.calls.reset(call, ErrorCode.PROTOCOL_ERROR)
+
+    # -- the end
+
+    def drain(self) -> None:
+        """Take no new calls: those the peer opens before it has answered our PING are still served (§6.8)."""
+        if self.state in (State.OPEN, State.GREETED):
+            self._move(State.DRAINING)
+            self.sender.control(frames.go_away(STREAM_MASK, ErrorCode.NO_ERROR) + frames.ping(_DRAIN_PING, ack=False))
+
+    def probe(self) -> None:
+        """Ask the peer for a sign of life; `frames_received` grows when it comes."""
+        self.sender.control(frames.ping(_PROBE_PING, ack=False))
+
+    def end(self, code: ErrorCode, reason: str) -> None:
+        """Say nothing more after a GOAWAY. Calls that are open are lost."""
+        if self.state is not State.OVER:
+            self._end_connection(PeerError(code, reason))
+
+    def stop(self) -> None:
+        """End what is open, and say nothing more."""
+        for call in list(self.calls.open.values()):
+            self.calls.fail(call, GrpcStatus.UNAVAILABLE, "the server is stopping")
+        self.end(ErrorCode.NO_ERROR, "the server is stopping")
+
+    def lost(self) -> None:
+        """The transport is gone."""
+        if self.state is not State.OVER:
+            self._move(State.OVER)
+        self.calls.lose_all()
+
+    def _exclude_new_streams(self) -> None:
+        """The peer knows that it shall open no more; what it has opened until here is served."""
+        if self.state is State.DRAINING and self._refuse_above == STREAM_MASK:
+            self._refuse_above = self._last_stream_id
+            self.sender.control(frames.go_away(self._last_stream_id, ErrorCode.NO_ERROR))
+
+    def _end_connection(self, error: PeerError) -> None:
+        self.ended_with = error
+        self._rest = b""
+        self._partial = None
+        self._move(State.OVER)
+        self.calls.lose_all()
+        self.sender.control(frames.go_away(self._last_stream_id, error.code, error.reason))
+
+    def _spend(self, amount: int) -> None:
+        """Charge the peer for a frame that brings nobody anything."""
+        calls = self.calls
+        if not self._allowance.spend(amount, calls.messages + self.sender.data_frames, calls.now_s):
+            raise PeerError(ErrorCode.ENHANCE_YOUR_CALM, "too many frames that carry nothing")
+
+    def _move(self, state: State) -> None:
+        if state not in TRANSITIONS[self.state]:
+            raise AssertionError(f"from {self.state} to {state}")
+        self.state = state
+
+
+def _unpadded(data: bytes, start: int, end: int) -> tuple[int, int]:
+    """Where the payload lies in a padded frame (§6.1)."""
+    if start == end or data[start] >= end - start:
+        raise PeerError(ErrorCode.PROTOCOL_ERROR, "padding longer than its frame")
+    return start + 1, end - data[start]
+
+
+def _check_dependency(stream_id: int, data: bytes, start: int, end: int) -> None:
+    """Priorities are ignored (§5.3), but no stream may depend on itself."""
+    if end - start < 5:
+        raise PeerError(ErrorCode.FRAME_SIZE_ERROR, "no room for a priority")
+    if U32.unpack_from(data, start)[0] & STREAM_MASK == stream_id:
+        raise PeerError(ErrorCode.PROTOCOL_ERROR, f"stream {stream_id} depends on itself")
+
+
+def _code_name(code: int) -> str:
+    return ErrorCode(code).name if code in ErrorCode._value2member_map_ else "UNKNOWN"
+
+
+_DRAIN_PING: Final = b"drained?"
+_PROBE_PING: Final = b"alive?\0\0"
+
+_HANDLERS: Final[tuple[Callable[[Connection, int, int, bytes, int, int], None], ...]] = (
+    Connection.on_data,
+    Connection.on_headers,
+    Connection.on_priority,
+    Connection.on_rst_stream,
+    Connection.on_settings,
+    Connection.on_push_promise,
+    Connection.on_ping,
+    Connection.on_goaway,
+    Connection.on_window_update,
+    Connection.on_continuation,
+)
+"""By frame type."""

@@ -1,0 +1,185 @@
+"""The h2 front: listeners, the end of a pass, and how it stops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from server.front.contract import Front, FrontLimits, GrpcStatus, Methods, TlsFiles, check_methods
+from server.front.h2.adapter import H2Protocol
+from server.front.h2.call import H2Call, run_guarded
+from server.front.h2.frames import ErrorCode
+from server.front.h2.switchboard import FrontFigures, Switchboard
+from server.front.tls import ssl_context
+
+log = structlog.get_logger(__name__)
+
+BACKLOG: Final = 1024
+DEADLINES_S: Final = 0.05
+"""How late a call may end that outlives its deadline. Its client has given up by itself, exactly in time."""
+
+LOOK_AFTER_S: Final = 1.0
+STOP_LOOK_S: Final = 0.01
+
+
+class H2Front:
+    """Serves `methods` on our own engine. Implements server.front.contract.Front."""
+
+    def __init__(self, methods: Methods, *, limits: FrontLimits | None = None, access_log: bool = False) -> None:
+        check_methods(methods)
+        self._methods = methods
+        self._limits = limits or FrontLimits()
+        self._access_log = access_log
+        self._figures = FrontFigures()
+        self._board: Switchboard | None = None
+        self._servers: list[asyncio.AbstractServer] = []
+        self._protocols: dict[H2Protocol, None] = {}  # the oldest first
+        self._pass_callbacks: list[Callable[[], None]] = []
+        self._unflushed: list[H2Protocol] = []
+        self._pass_ends = False  # whether `_end_pass` is on its way
+        self._pass_began_s = 0.0
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    # -- server.front.contract.Front
+
+    async def start(self, address: str, tls: TlsFiles | None = None) -> str:
+        loop = asyncio.get_running_loop()
+        context = None if tls is None else ssl_context(tls)
+        if self._board is None:
+
+            def soon(callback: Callable[[], None]) -> None:
+                loop.call_soon(run_guarded, callback)
+
+            self._board = Switchboard(
+                self._methods,
+                self._limits,
+                self._figures,
+                clock=loop.time,
+                soon=soon,
+                call_ended=log_call if self._access_log else None,
+            )
+            self._every("deadlines", DEADLINES_S, self._board.expire)
+            self._every("look after", LOOK_AFTER_S, self._look_after)
+
+        def protocol() -> H2Protocol:
+            return H2Protocol(self, secure=tls is not None)
+
+        if address.startswith("unix:"):
+            path = address.removeprefix("unix:")
+            self._servers.append(await loop.create_unix_server(protocol, path, ssl=context, backlog=BACKLOG))
+            return address
+        host, _, port = address.rpartition(":")
+        try:
+            server = await loop.create_server(protocol, host.strip("[]"), int(port), ssl=context, backlog=BACKLOG)
+        except OSError as cause:
+            raise OSError(f"cannot listen on {address}: {cause.strerror or cause}") from cause
+        self._servers.append(server)
+        return f"{host}:{server.sockets[0].getsockname()[1]}"
+
+    async def stop(self, grace_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        servers, self._servers = self._servers, []
+        for server in servers:
+            server.close()
+        for protocol in list(self._protocols):
+            protocol.drain()
+        deadline_s = loop.time() + grace_s
+        while loop.time() < deadline_s and any(protocol.has_calls for protocol in self._protocols):
+            await asyncio.sleep(STOP_LOOK_S)
+        for protocol in list(self._protocols):
+            protocol.stop()
+        while self._pass_ends:
+            await asyncio.sleep(0)
+        for timer in self._timers.values():
+            timer.cancel()
+        for server in servers:
+            await server.wait_closed()
+
+    def after_pass(self, callback: Callable[[], None]) -> None:
+        self._pass_callbacks.append(callback)
+        self._let_pass_end()
+
+    # -- what connections ask for
+
+    @property
+    def board(self) -> Switchboard:
+        if self._board is None:
+            raise RuntimeError("the front has not been started")
+        return self._board
+
+    @property
+    def figures(self) -> FrontFigures:
+        return self._figures
+
+    def add(self, protocol: H2Protocol) -> bool:
+        """Whether there is room for one more connection; the oldest that has no call open gives way."""
+        figures = self._figures
+        if len(self._protocols) >= self._limits.max_connections:
+            idle = next((each for each in self._protocols if not each.has_calls), None)
+            if idle is None:
+                figures.connections_refused += 1
+                return False
+            idle.end(ErrorCode.ENHANCE_YOUR_CALM, "made room for another connection")
+            self._protocols.pop(idle, None)
+        self._protocols[protocol] = None
+        figures.connections += 1
+        figures.connections_open = len(self._protocols)
+        return True
+
+    def remove(self, protocol: H2Protocol) -> None:
+        self._protocols.pop(protocol, None)
+        self._figures.connections_open = len(self._protocols)
+
+    def to_flush(self, protocol: H2Protocol) -> None:
+        """Write what the connection has to say when the pass ends."""
+        self._unflushed.append(protocol)
+        self._let_pass_end()
+
+    # -- passes and time
+
+    def _let_pass_end(self) -> None:
+        if not self._pass_ends:
+            self._pass_ends = True
+            loop = asyncio.get_running_loop()
+            self._pass_began_s = loop.time()
+            loop.call_soon(self._end_pass)
+
+    def _end_pass(self) -> None:
+        """Work that was put off to here first, then all answers, one write per connection."""
+        self._pass_ends = False
+        callbacks, self._pass_callbacks = self._pass_callbacks, []
+        for callback in callbacks:
+            run_guarded(callback)
+        unflushed, self._unflushed = self._unflushed, []
+        for protocol in unflushed:
+            protocol.flush()
+        self._figures.passes += 1
+        self._figures.pass_seconds += asyncio.get_running_loop().time() - self._pass_began_s
+
+    def _every(self, name: str, interval_s: float, work: Callable[[float], None]) -> None:
+        """Do the work now and again until the front stops."""
+        loop = asyncio.get_running_loop()
+
+        def again() -> None:
+            self._timers[name] = loop.call_later(interval_s, again)
+            work(loop.time())
+
+        self._timers[name] = loop.call_later(interval_s, again)
+
+    def _look_after(self, now_s: float) -> None:
+        for protocol in list(self._protocols):
+            protocol.look_after(now_s)
+
+
+def log_call(call: H2Call, status: GrpcStatus) -> None:
+    """One line for a call that has ended."""
+    seconds = call.calls.clock() - call.opened_at_s
+    log.info("call", path=call.path, peer=call.peer, status=status.name, seconds=round(seconds, 6))
+
+
+def _conforms(front: H2Front) -> Front:
+    """Lets the type checker prove that this is a front."""
+    return front

@@ -1,0 +1,256 @@
+"""The sending side of a connection: frames in order, within the peer's windows and our memory.
+
+    handler → outbox of the call → `unwritten` → transport
+
+A message leaves its call's outbox as far as four bounds allow: the window of the stream, that of the connection, the
+transport (which pauses us when the peer does not read), and `UNWRITTEN_MAX`. What waits in outboxes is taken in turns,
+one frame each.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from server.front.h2 import frames
+from server.front.h2.frames import FRAME_SIZE_MAX, WINDOW_DEFAULT, WINDOW_MAX, ErrorCode, Flag, FrameType, PeerError
+from server.front.h2.grpc_messages import MESSAGE_PREFIX_SIZE, RESPONSE_HEAD, TRAILERS_OK, with_prefix
+
+if TYPE_CHECKING:
+    from server.front.h2.call import H2Call
+
+UNWRITTEN_MAX: Final = 1024 * 1024
+"""Bytes of messages that one pass hands to the transport, per connection."""
+
+WAITING_MAX: Final = 64 * 1024 * 1024
+"""Bytes that may wait in the outboxes of one connection. Who wants to add to more has to give up its call."""
+
+_HEAD_SIZE: Final = len(RESPONSE_HEAD)
+_ANSWER: Final = Struct(f">BHBBI{_HEAD_SIZE}sBHBBIBI")
+"""A whole HEADERS frame, the head of a DATA frame, and the prefix of the message that follows."""
+
+_OPENING: Final = Struct(f">BHBBI{_HEAD_SIZE}s")
+_TRAILERS_OK_SIZE: Final = len(TRAILERS_OK)
+_ENDING_OK: Final = Struct(f">BHBBI{_TRAILERS_OK_SIZE}s")
+_HEADERS: Final = int(FrameType.HEADERS)
+_DATA: Final = int(FrameType.DATA)
+"""As numbers of their own: reading them from the enum costs more than packing them."""
+
+_END: Final = Flag.END_HEADERS | Flag.END_STREAM
+_pack_answer: Final = _ANSWER.pack
+_pack_ending_ok: Final = _ENDING_OK.pack
+
+
+class Sender:
+    """What goes out on one connection. Written by its calls, emptied by `take`."""
+
+    __slots__ = (
+        "_initial_window",
+        "_notify",
+        "_stream_buffer_size",
+        "_unwritten",
+        "_unwritten_size",
+        "_waiting",
+        "_window",
+        "data_frames",
+        "is_paused",
+        "waiting_size",
+    )
+
+    def __init__(self, stream_buffer_size: int, notify: Callable[[], None]) -> None:
+        """`notify` is called when there is something to `take` where there was nothing before."""
+        self._notify = notify
+        self._stream_buffer_size = stream_buffer_size
+        self._window = WINDOW_DEFAULT
+        self._initial_window = WINDOW_DEFAULT
+        self._unwritten: list[bytes | memoryview] = []
+        self._unwritten_size = 0
+        self._waiting: dict[H2Call, None] = {}  # those with an outbox, in the order of their turns
+        self.waiting_size = 0
+        self.data_frames = 0
+        self.is_paused = False
+
+    # -- what calls send
+
+    @property
+    def initial_window(self) -> int:
+        """What the peer takes of a new stream before it asks for more."""
+        return self._initial_window
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits for the peer that nothing may be added."""
+        return self.waiting_size > WAITING_MAX
+
+    def control(self, frame: bytes) -> None:
+        """A frame that no window holds back."""
+        if not self._unwritten:
+            self._notify()
+        self._unwritten.append(frame)
+
+    def answer(self, call: H2Call, body: bytes) -> bool:
+        """All of a unary answer at once, in one piece; False when that cannot be, and nothing was sent."""
+        size = len(body) + MESSAGE_PREFIX_SIZE
+        if size > FRAME_SIZE_MAX or size > self._window or size > call.send_window or self.is_paused:
+            return False
+        unwritten = self._unwritten
+        if not unwritten:
+            self._notify()
+        stream_id = call.stream_id
+        self._window -= size
+        self.data_frames += 1
+        unwritten += (
+            _pack_answer(
+                0, _HEAD_SIZE, _HEADERS, Flag.END_HEADERS, stream_id, RESPONSE_HEAD,
+                0, size, _DATA, 0, stream_id,
+                0, size - MESSAGE_PREFIX_SIZE,
+            ),
+            body,
+            _pack_ending_ok(0, _TRAILERS_OK_SIZE, _HEADERS, _END, stream_id, TRAILERS_OK),
+        )  # fmt: skip
+        return True
+
+    def open(self, call: H2Call) -> None:
+        """The response headers, once."""
+        if not call.headers_sent:
+            call.headers_sent = True
+            self.control(_OPENING.pack(0, _HEAD_SIZE, _HEADERS, Flag.END_HEADERS, call.stream_id, RESPONSE_HEAD))
+
+    def message(self, call: H2Call, body: bytes) -> None:
+        """One message, now or when there is room for it."""
+        self.open(call)
+        self._put(call, with_prefix(body))
+
+    def refusal(self, call: H2Call, head: bytes, text: bytes) -> None:
+        """An answer that is no gRPC: its own header block, a text, and the end."""
+        call.headers_sent = True
+        self.control(frames.frame(FrameType.HEADERS, Flag.END_HEADERS, call.stream_id, head))
+        self._put(call, text)
+        self.end(call, b"")
+
+    def end(self, call: H2Call, trailers: bytes) -> bool:
+        """The trailers, behind everything that waits; whether all of the call has left."""
+        if call.outbox is not None:
+            call.trailers = trailers
+            return False
+        self._emit_end(call, trailers)
+        return True
+
+    def forget(self, call: H2Call) -> bool:
+        """Drop what waits; whether there was something."""
+        if call.outbox is None:
+            return False
+        call.outbox = None
+        self._waiting.pop(call, None)
+        self.waiting_size -= call.waiting_size
+        call.waiting_size = 0
+        return True
+
+    # -- what the peer and the transport allow
+
+    def widen(self, increment: int) -> None:
+        """The peer takes more on this connection. Raises PeerError."""
+        if increment == 0:
+            raise PeerError(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by nothing")
+        self._window += increment
+        if self._window > WINDOW_MAX:
+            raise PeerError(ErrorCode.FLOW_CONTROL_ERROR, "the connection's window is too large")
+        self.pump()
+
+    def resize_streams(self, initial_window: int, calls: Iterable[H2Call]) -> None:
+        """The peer takes more or less of each stream; a window may become negative. Raises PeerError."""
+        if initial_window > WINDOW_MAX:
+            raise PeerError(ErrorCode.FLOW_CONTROL_ERROR, "initial window size above 2^31-1")
+        change = initial_window - self._initial_window
+        self._initial_window = initial_window
+        for call in calls:
+            call.send_window += change
+            if call.send_window > WINDOW_MAX:
+                raise PeerError(ErrorCode.FLOW_CONTROL_ERROR, "a stream's window became too large")
+        if change > 0:
+            self.pump()
+
+    def pump(self) -> None:
+        """Let go what waits, one frame per call in turns, as far as the bounds allow."""
+        waiting = self._waiting
+        lively: list[H2Call] = []
+        stuck = 0
+        while stuck < len(waiting) and self._may_emit():
+            call = next(iter(waiting))
+            del waiting[call]
+            waiting[call] = None  # behind the others
+            if call.send_window <= 0:
+                stuck += 1
+                continue
+            stuck = 0
+            self._emit_one(call)
+            if call.drain_callbacks and call.waiting_size <= self._stream_buffer_size // 2 and call not in lively:
+                lively.append(call)
+        for call in lively:
+            call.drained()
+
+    def take(self) -> list[bytes | memoryview]:
+        """Everything to be written now, in order."""
+        taken, self._unwritten = self._unwritten, []
+        self._unwritten_size = 0
+        return taken
+
+    # -- inside
+
+    def _put(self, call: H2Call, data: bytes) -> None:
+        """Data of a call, now or when there is room for it."""
+        rest = memoryview(data) if call.outbox is not None else self._emit(call, memoryview(data), len(data))
+        if rest is None:
+            return
+        if call.outbox is None:
+            call.outbox = deque()
+            self._waiting[call] = None
+        call.outbox.append(rest)
+        call.waiting_size += len(rest)
+        self.waiting_size += len(rest)
+
+    def _may_emit(self) -> bool:
+        return self._window > 0 and not self.is_paused and self._unwritten_size < UNWRITTEN_MAX
+
+    def _emit_one(self, call: H2Call) -> None:
+        """One frame of a call whose turn it is."""
+        outbox = call.outbox
+        assert outbox, "a call waits with nothing to send"
+        first = outbox.popleft()
+        rest = self._emit(call, first, FRAME_SIZE_MAX)
+        gone = len(first) - (0 if rest is None else len(rest))
+        call.waiting_size -= gone
+        self.waiting_size -= gone
+        if rest is not None:
+            outbox.appendleft(rest)
+        elif not outbox:
+            call.outbox = None
+            del self._waiting[call]
+            if call.trailers is not None:
+                self._emit_end(call, call.trailers)
+                call.calls.left(call)
+
+    def _emit(self, call: H2Call, message: memoryview, size_max: int) -> memoryview | None:
+        """DATA frames of up to `size_max` bytes in all, as far as the bounds allow; what is left of the message."""
+        position, end = 0, min(len(message), size_max)
+        while position < end and self._may_emit():
+            size = min(end - position, FRAME_SIZE_MAX, self._window, call.send_window)
+            if size <= 0:
+                break
+            self.control(frames.FRAME_HEAD.pack(0, size, _DATA, 0, call.stream_id))
+            self._unwritten.append(message[position : position + size])
+            self._unwritten_size += size
+            self._window -= size
+            call.send_window -= size
+            self.data_frames += 1
+            position += size
+        return message[position:] if position < len(message) else None
+
+    def _emit_end(self, call: H2Call, trailers: bytes) -> None:
+        head = b"" if call.headers_sent else RESPONSE_HEAD
+        call.headers_sent = True
+        self.control(frames.frame(FrameType.HEADERS, _END, call.stream_id, head + trailers))
+        if not call.client_done:
+            self.control(frames.reset(call.stream_id, ErrorCode.NO_ERROR))

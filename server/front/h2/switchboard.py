@@ -1,0 +1,96 @@
+"""What all connections of one front share: the methods, the limits, the figures, and whose time runs out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Final
+
+from server.front.contract import FrontLimits, GrpcStatus, Method, Methods
+
+if TYPE_CHECKING:
+    from server.front.h2.call import H2Call
+    from server.front.h2.calls import Calls
+
+WHOLE_REQUEST_S: Final = 60.0
+"""How long a client may take to send the one message of its call: else slow bodies could be piled up for ever."""
+
+
+@dataclass(slots=True)
+class FrontFigures:
+    """What a front counts. Totals, unless the name says open."""
+
+    connections: int = 0
+    connections_open: int = 0
+    connections_refused: int = 0
+    calls: int = 0
+    calls_open: int = 0
+    calls_by_status: Counter[GrpcStatus] = field(default_factory=Counter)
+    resets_received: Counter[str] = field(default_factory=Counter)
+    resets_sent: Counter[str] = field(default_factory=Counter)
+    connections_ended: Counter[str] = field(default_factory=Counter)
+    bytes_received: int = 0
+    bytes_sent: int = 0
+    passes: int = 0
+    pass_seconds: float = 0.0
+
+
+class Switchboard:
+    """`clock` gives monotonic seconds; `soon` runs a callback in a later pass of the loop."""
+
+    def __init__(
+        self,
+        methods: Methods,
+        limits: FrontLimits,
+        figures: FrontFigures,
+        *,
+        clock: Callable[[], float],
+        soon: Callable[[Callable[[], None]], None],
+        call_ended: Callable[[H2Call, GrpcStatus], None] | None = None,
+    ) -> None:
+        self.methods: dict[bytes, tuple[str, Method]] = {
+            path.encode(): (path, method) for path, method in methods.items()
+        }
+        self.limits = limits
+        self.clock = clock
+        self.soon = soon
+        self.call_ended = call_ended
+        self.figures = figures
+        self.buffered_size = 0
+        """Bytes of messages that have not come in whole, of all connections."""
+        self._young: list[H2Call] = []
+        self._deadlines: list[tuple[float, int, Calls, int]] = []
+        self._order = 0
+
+    def watch(self, call: H2Call) -> None:
+        """End the call when its time runs out. Noted only at the next `expire`: most calls are over by then."""
+        self._young.append(call)
+
+    def expire(self, now_s: float) -> None:
+        """End the calls whose time has run out. To be called some times a second."""
+        young, self._young = self._young, []
+        for call in young:
+            if not call.is_over:
+                self._note(call)
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][0] <= now_s:
+            _, _, calls, stream_id = heappop(deadlines)
+            due = calls.open.get(stream_id)
+            if due is None:
+                continue
+            if due.awaits_request or (due.deadline_s is not None and due.deadline_s <= now_s):
+                calls.expire(due)
+            else:
+                self._note(due)
+
+    def _note(self, call: H2Call) -> None:
+        """By its number, not the call itself: an entry must not keep a call's memory until its deadline."""
+        due_s = call.deadline_s
+        if call.awaits_request:
+            whole_by_s = call.opened_at_s + WHOLE_REQUEST_S
+            due_s = whole_by_s if due_s is None else min(due_s, whole_by_s)
+        if due_s is not None:
+            self._order += 1
+            heappush(self._deadlines, (due_s, self._order, call.calls, call.stream_id))
