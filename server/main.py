@@ -197,7 +197,11 @@ class Broker:
             queues_flushed=self._remember_flushed,
             metrics=self._metrics,
         )
-        self._front = make_front(settings.network.front, self._methods(), limits=settings.for_front())
+        self._front = make_front(
+            settings.network.front, self._methods(), limits=settings.for_front(), access_log=settings.log.access
+        )
+        if self._front.figures is not None:
+            self._metrics.watch_front(self._front.figures)
         self._metrics.watch_delivery(self._delivery)
         self._metrics.watch_clients(self._clients)
         self._metrics.watch_engines(store.queue_engine, store.state_engine)
@@ -249,6 +253,9 @@ class Broker:
         try:
             async with self._supervisor.running("housekeeping", self._keep_house()):
                 listening = await self._front.start(network.listen)
+                if network.tls_listen is not None:
+                    tls_listening = await self._front.start(network.tls_listen, self._settings.for_tls())
+                    log.info("listening with TLS", address=tls_listening)
                 self._identity.listen = Address.parse(listening)
                 self._reached_at = network.advertise or listening
                 async with self._administering() as admin_listening:

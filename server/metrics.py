@@ -11,9 +11,10 @@ from threading import Lock
 from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from server.front import FrontFigures
 from server.health import HealthState
 
 SEND_BUCKETS_S: Final = [0.000_25 * 2**step for step in range(15)]
@@ -133,6 +134,9 @@ class ServerMetrics:
         engines = {"queues": queues, "state": state}
         self._watch(lambda: _engine_figures(engines))
 
+    def watch_front(self, figures: FrontFigures) -> None:
+        self._watch(lambda: _front_figures(figures))
+
     def stop_watching(self) -> None:
         """Let go of what is watched; when it returns no reading is under way. To be called before it is closed."""
         for watched in self._watched:
@@ -191,6 +195,41 @@ def _engine_figures(engines: Mapping[str, EngineFigures]) -> Iterator[Metric]:
             if figure in gauges:
                 gauges[figure].add_metric([database, family], value)
     yield from gauges.values()
+
+
+def _front_figures(figures: FrontFigures) -> Iterator[Metric]:
+    for name, meaning, value in (
+        ("connections", "Connections of messaging clients since the start", figures.connections),
+        ("connections_refused", "Connections for which there was no room", figures.connections_refused),
+        ("calls", "Calls of messaging clients since the start", figures.calls),
+        ("received_bytes", "Bytes that messaging clients sent", figures.bytes_received),
+        ("sent_bytes", "Bytes that were sent to messaging clients", figures.bytes_sent),
+    ):
+        yield CounterMetricFamily(f"quarry_front_{name}", meaning, value=value)
+    yield _gauge("quarry_front_connections_open", "Connections that are open", figures.connections_open)
+    yield _gauge("quarry_front_calls_open", "Calls that are open", figures.calls_open)
+    for name, meaning, counts in (
+        ("connections_ended", "Connections that the front ended, by HTTP/2 error code", figures.connections_ended),
+        ("resets_received", "Calls that clients cancelled, by HTTP/2 error code", figures.resets_received),
+        ("resets_sent", "Calls that the front cut short, by HTTP/2 error code", figures.resets_sent),
+    ):
+        family = CounterMetricFamily(f"quarry_front_{name}", meaning, labels=["code"])
+        for code, count in list(counts.items()):
+            family.add_metric([code], count)
+        yield family
+    failed = CounterMetricFamily(
+        "quarry_front_calls_failed", "Calls that ended otherwise than with OK, by gRPC status", labels=["status"]
+    )
+    for status, count in list(figures.calls_failed.items()):
+        failed.add_metric([status.name], count)
+    yield failed
+    for name, meaning, tally in (
+        ("pass_seconds", "Time from the first event of a loop pass to its last write", figures.pass_seconds),
+        ("pass_calls", "Calls that came in during one loop pass", figures.pass_calls),
+    ):
+        yield HistogramMetricFamily(
+            f"quarry_front_{name}", meaning, buckets=list(tally.buckets()), sum_value=tally.total
+        )
 
 
 def _health_figures(health: HealthState) -> Iterator[Metric]:

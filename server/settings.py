@@ -31,7 +31,7 @@ from pydantic_settings import (
 
 from server.clients import ClientTimeouts
 from server.delivery.model import DeliverySettings, NewGroupStart
-from server.front import FrontKind, FrontLimits
+from server.front import FrontKind, FrontLimits, TlsFiles
 from server.wire.limits import WireLimits
 from store.errors import Invalid
 from store.settings import BODY_SIZE_MAX, MIB, RECORD_OVERHEAD_MAX, SEGMENT_SIZE, Durability, StoreSettings
@@ -127,10 +127,30 @@ class NetworkSection(Section):
         default="127.0.0.1:8082", description="Where `quarry topic`, `group` and the like connect."
     )
     http: ListenAddress = Field(default="127.0.0.1:9464", description="Where `/metrics`, `/healthz` and `/readyz` are.")
-    front: FrontKind = Field(default="grpcio", description="Which engine serves the messaging port.")
+    front: FrontKind = Field(
+        default="h2",
+        description="Which engine serves the messaging port: `h2` is our own, `grpcio` the C core's, ten times slower.",
+    )
+    tls_listen: ListenAddress | None = Field(
+        default=None, description="Where messaging clients connect with TLS, beside `listen`."
+    )
+    tls_certificate: Path | None = Field(
+        default=None, description="The certificate chain that is shown on `tls_listen` (PEM)."
+    )
+    tls_key: Path | None = Field(default=None, description="The private key of `tls_certificate` (PEM).")
+    tls_client_ca: Path | None = Field(
+        default=None,
+        description="Clients on `tls_listen` must show a certificate signed by one of these authorities (PEM).",
+    )
     stop_grace_ms: int = Field(
         default=5_000, ge=0, description="How long open calls may take to end when the broker stops."
     )
+
+    @model_validator(mode="after")
+    def _tls_is_complete(self) -> Self:
+        if self.tls_listen is not None and (self.tls_certificate is None or self.tls_key is None):
+            raise ValueError("tls_listen needs tls_certificate and tls_key")
+        return self
 
 
 class BrokerSection(Section):
@@ -242,6 +262,11 @@ class LimitsSection(Section):
     )
     metadata_size: ByteSize = Field(default=ByteSize(64 * 1024), ge=8_192, description="Largest request header block.")
     open_calls: int = Field(default=100_000, ge=1, description="Calls that may be open at once, long polls included.")
+    connections: int = Field(
+        default=10_000,
+        ge=1,
+        description="Connections of messaging clients (front `h2`). The oldest without a call gives way to a new one.",
+    )
 
     @model_validator(mode="after")
     def _a_body_fits_a_request(self) -> Self:
@@ -257,6 +282,7 @@ class LogSection(Section):
     level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Least important events shown."
     )
+    access: bool = Field(default=False, description="A line for each call of a messaging client.")
 
 
 class BrokerSettings(Section):
@@ -322,7 +348,15 @@ class BrokerSettings(Section):
             max_message_size=self.limits.request_size,
             max_metadata_size=self.limits.metadata_size,
             max_open_calls=self.limits.open_calls,
+            max_connections=self.limits.connections,
         )
+
+    def for_tls(self) -> TlsFiles | None:
+        """What the TLS listener needs; None without one."""
+        network = self.network
+        if network.tls_listen is None or network.tls_certificate is None or network.tls_key is None:
+            return None
+        return TlsFiles(network.tls_certificate, network.tls_key, network.tls_client_ca)
 
 
 class _Sources(BaseSettings, BrokerSettings):  # type: ignore[misc]  # two kinds of model_config, both dicts

@@ -5,18 +5,32 @@ from __future__ import annotations
 from typing import Literal
 
 from server.front.contract import Call, Front, FrontLimits, GrpcStatus, Method, Methods, TlsFiles
+from server.front.figures import FrontFigures
 from server.front.grpcio import GrpcioFront
 from server.front.h2 import H2Front
 
-__all__ = ["Call", "Front", "FrontKind", "FrontLimits", "GrpcStatus", "Method", "Methods", "TlsFiles", "make_front"]
+__all__ = [
+    "Call",
+    "Front",
+    "FrontFigures",
+    "FrontKind",
+    "FrontLimits",
+    "GrpcStatus",
+    "Method",
+    "Methods",
+    "TlsFiles",
+    "make_front",
+]
 
 FrontKind = Literal["grpcio", "h2"]
 
 
-def make_front(kind: FrontKind, methods: Methods, *, limits: FrontLimits | None = None) -> Front:
-    """The front of that name, not yet listening."""
+def make_front(
+    kind: FrontKind, methods: Methods, *, limits: FrontLimits | None = None, access_log: bool = False
+) -> Front:
+    """The front of that name, not yet listening. With `access_log` each call that has ended is a line of the log."""
     match kind:
         case "grpcio":
-            return GrpcioFront(methods, limits=limits)
+            return GrpcioFront(methods, limits=limits, access_log=access_log)
         case "h2":
-            return H2Front(methods, limits=limits)
+            return H2Front(methods, limits=limits, access_log=access_log)

@@ -10,7 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from server.front.figures import FrontFigures
 
 
 class GrpcStatus(IntEnum):
@@ -124,6 +127,10 @@ class TlsFiles:
 
 
 class Front(Protocol):
+    @property
+    def figures(self) -> FrontFigures | None:
+        """What it counts; None when it does not count."""
+
     async def start(self, address: str, tls: TlsFiles | None = None) -> str:
         """Listen on `host:port` (port 0: any free one) or `unix:path` and return the bound address.
 

@@ -20,7 +20,8 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, Never
 from urllib.parse import unquote
 
@@ -28,8 +29,9 @@ import grpc
 import grpc.aio
 import structlog
 
+from server.front.access_log import log_call
 from server.front.contract import Call, FrontLimits, GrpcStatus, Method, Methods, TlsFiles, check_methods
-from server.front.tls import grpc_credentials
+from server.front.tls import ssl_context
 
 log = structlog.get_logger(__name__)
 
@@ -226,8 +228,11 @@ class GrpcioCall:
 class GrpcioFront:
     """Serves `methods` on a grpc.aio server. Implements server.front.contract.Front."""
 
-    def __init__(self, methods: Methods, *, limits: FrontLimits | None = None) -> None:
+    figures = None
+
+    def __init__(self, methods: Methods, *, limits: FrontLimits | None = None, access_log: bool = False) -> None:
         check_methods(methods)
+        self._access_log = access_log
         self._limits = limits or FrontLimits()
         self._handlers = {path: self._rpc_handler(path, method) for path, method in methods.items()}
         self._servers: list[grpc.aio.Server] = []
@@ -261,14 +266,28 @@ class GrpcioFront:
         """Closures, because grpc.aio decides by `iscoroutinefunction` how to run a handler."""
         buffer_limit = self._limits.stream_buffer_size
 
+        @contextmanager
+        def opened(context: _Context) -> Iterator[GrpcioCall]:
+            call = GrpcioCall(path, method, context, buffer_limit)
+            began_s = asyncio.get_running_loop().time()
+            try:
+                yield call
+            finally:
+                if self._access_log:
+                    seconds = asyncio.get_running_loop().time() - began_s
+                    log_call(call, GrpcStatus.CANCELLED if call.ending is None else call.ending.status, seconds)
+
         async def unary(request: bytes, context: _Context) -> bytes:
-            return await _serve_unary(GrpcioCall(path, method, context, buffer_limit), method, request, context)
+            with opened(context) as call:
+                return await _serve_unary(call, method, request, context)
 
         async def stream(request: bytes, context: _Context) -> None:
-            await _serve_stream(GrpcioCall(path, method, context, buffer_limit), method, request, context)
+            with opened(context) as call:
+                await _serve_stream(call, method, request, context)
 
         async def bidirectional(_requests: object, context: _Context) -> None:
-            await _serve_bidirectional(GrpcioCall(path, method, context, buffer_limit), method, context)
+            with opened(context) as call:
+                await _serve_bidirectional(call, method, context)
 
         if method.streaming_in:
             return grpc.stream_stream_rpc_method_handler(bidirectional)
@@ -407,6 +426,16 @@ def bind(server: grpc.aio.Server, address: str, tls: TlsFiles | None = None) -> 
         return server.add_insecure_port(address)
     except RuntimeError as cause:
         raise OSError(f"cannot listen on {address}: the address is taken or not one of this machine") from cause
+
+
+def grpc_credentials(files: TlsFiles) -> grpc.ServerCredentials:
+    """Raises ValueError that names the file."""
+    ssl_context(files)  # the C core tells what is wrong with a file only to its own log
+    return grpc.ssl_server_credentials(
+        [(files.key.read_bytes(), files.certificate.read_bytes())],
+        root_certificates=None if files.client_ca is None else files.client_ca.read_bytes(),
+        require_client_auth=files.client_ca is not None,
+    )
 
 
 def peer_text(peer: str) -> str:

@@ -1,12 +1,10 @@
-"""TLS for listeners: files to what OpenSSL and grpc want."""
+"""TLS for listeners: files to what OpenSSL wants."""
 
 from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
 from pathlib import Path
-
-import grpc
 
 from server.front.contract import TlsFiles
 
@@ -22,16 +20,6 @@ def ssl_context(files: TlsFiles) -> ssl.SSLContext:
         _load(files.client_ca, lambda: context.load_verify_locations(files.client_ca))
         context.verify_mode = ssl.CERT_REQUIRED
     return context
-
-
-def grpc_credentials(files: TlsFiles) -> grpc.ServerCredentials:
-    """The same for grpcio. Raises ValueError that names the file."""
-    ssl_context(files)  # grpc tells what is wrong with a file only to its own log
-    return grpc.ssl_server_credentials(
-        [(files.key.read_bytes(), files.certificate.read_bytes())],
-        root_certificates=None if files.client_ca is None else files.client_ca.read_bytes(),
-        require_client_auth=files.client_ca is not None,
-    )
 
 
 def _load(path: Path, load: Callable[[], None], *others: Path) -> None:

@@ -39,7 +39,7 @@ AnswerT = TypeVar("AnswerT", bound=Answer)
 
 def client_id_of(call: Call) -> str:
     """The caller's id. Raises Refused (CLIENT_ID_REQUIRED) when the header is missing or blank."""
-    client_id = call.metadata().get(CLIENT_ID, "")
+    client_id = call.header(CLIENT_ID) or ""
     if not client_id.strip():
         raise Refused(definition.CLIENT_ID_REQUIRED, f"the header {CLIENT_ID} is missing or blank")
     if len(client_id) > CLIENT_ID_SIZE_MAX:

@@ -89,6 +89,10 @@ class Client:
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.enable_retries", 0),
             ("grpc.max_receive_message_length", -1),
+            (
+                "grpc.http2.bdp_probe",
+                0,
+            ),  # what a client takes ahead of its reader must not depend on the machine's speed
         ]
         self._channel: Any = grpc.aio.insecure_channel(endpoint, options=options)
         self.stub: Any = MessagingServiceStub(self._channel)  # type: ignore[no-untyped-call]

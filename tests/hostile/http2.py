@@ -129,7 +129,7 @@ class Connection:
             yield Frame(kind, flags, stream, payload)
 
     def ending(self, stream: int) -> str:
-        """How the server ends the call: `grpc-status N`, `reset N`, or `closed` with the connection."""
+        """How the server ends the call: `grpc-status N`, `http-status N`, `reset N`, or `closed` with the connection."""
         for each in self.frames():
             if each.kind == GOAWAY:
                 return "closed"
@@ -137,6 +137,8 @@ class Connection:
                 continue
             if each.kind == RST_STREAM:
                 return f"reset {int.from_bytes(each.payload, 'big')}"
+            if each.kind == HEADERS and b":status" in each.payload:
+                return f"http-status {each.payload[each.payload.index(b':status') + 8 :][:3].decode()}"
             if each.kind == HEADERS and each.flags & END_STREAM:
                 name = each.payload.index(b"grpc-status") + len(b"grpc-status")
                 size = each.payload[name]

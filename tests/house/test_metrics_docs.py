@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from server.front import FrontFigures, GrpcStatus
 from server.health import HealthState
 from server.metrics import ServerMetrics, watch_health
 from store.state import open_state_engine
@@ -30,6 +32,7 @@ def rows(directory: Path) -> set[tuple[str, str, str]]:
         metrics.watch_delivery(Figures())
         metrics.watch_clients(())
         metrics.watch_engines(engine, engine)
+        metrics.watch_front(FrontFigures())
         return {
             (each.name + ("_total" if each.type == "counter" else ""), each.type, each.documentation)
             for each in registry.collect()
@@ -55,6 +58,9 @@ def test_no_label_grows_with_topics_queues_or_groups(tmp_path: Path) -> None:
     metrics = ServerMetrics(registry)
     engine = open_state_engine(tmp_path / "quarry", create=True)
     metrics.watch_engines(engine, engine)
+    metrics.watch_front(
+        FrontFigures(connections_ended=Counter(["NO_ERROR"]), calls_failed=Counter([GrpcStatus.INTERNAL]))
+    )
     labels = {label for each in registry.collect() for sample in each.samples for label in sample.labels}
     engine.close()
-    assert labels <= {"le", "outcome", "database", "family"}
+    assert labels <= {"le", "outcome", "database", "family", "code", "status"}

@@ -49,7 +49,7 @@ FILE_FUNCTIONS: Final = {
 OS_FUNCTIONS: Final = {"getpid", "environ", "cpu_count", "path"}
 """What is used of `os` outside store/disk: nothing that touches files."""
 
-READS_CONFIGURATION: Final = {"server/settings.py"}
+READS_CONFIGURATION: Final = {"server/settings.py", "server/front/grpcio.py"}  # the C core wants PEM as bytes
 
 
 def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:

@@ -57,6 +57,13 @@ class FakeCall:
     def closed(self) -> bool:
         return self._closed
 
+    @property
+    def peer_certificate(self) -> bytes | None:
+        return None
+
+    def header(self, name: str) -> str | None:
+        return self._metadata.get(name)
+
     def metadata(self) -> Mapping[str, str]:
         return self._metadata
 

@@ -100,8 +100,7 @@ class Calls:
                 raise BadMessage(GrpcStatus.RESOURCE_EXHAUSTED, "too many calls are open")
             remaining_s = None if timeout is None else timeout_s(decoded(timeout))
         except BadMessage as bad:
-            figures.calls_by_status[bad.status] += 1
-            self._answer_in_one(stream_id, RESPONSE_HEAD + trailers(bad.status, bad.reason), client_done)
+            self.refuse(stream_id, bad.status, bad.reason, client_done)
             return
         call = H2Call(self, stream_id, served, fields, remaining_s)
         self._add(call)
@@ -115,6 +114,11 @@ class Calls:
                 self.sender.open(call)
         if client_done:
             self.end_of_request(call)
+
+    def refuse(self, stream_id: int, status: GrpcStatus, message: str, client_done: bool) -> None:  # noqa: FBT001
+        """Answer a call that is not begun."""
+        self._board.figures.calls_failed[status] += 1
+        self._answer_in_one(stream_id, RESPONSE_HEAD + trailers(status, message), client_done)
 
     def refuse_http(self, stream_id: int, refusal: NotGrpc, client_done: bool) -> None:  # noqa: FBT001
         """Answer what is no gRPC call, once it has been said: it must be sound HTTP/2 to its end."""
@@ -331,7 +335,7 @@ class Calls:
         board = self._board
         board.figures.calls_open -= 1
         if status is not OK:
-            board.figures.calls_by_status[status] += 1
+            board.figures.calls_failed[status] += 1
         if not call.client_done:
             self._remember_reset(call.stream_id)
         if call.buffered_size:

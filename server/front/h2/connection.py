@@ -38,7 +38,7 @@ from server.front.h2.frames import (
     Setting,
 )
 from server.front.h2.header_blocks import BlockDecoder
-from server.front.h2.request_head import HeadReader, Malformed, NotGrpc, check_trailers
+from server.front.h2.request_head import HeadReader, Malformed, NotGrpc, TooLarge, check_trailers
 from server.front.h2.sending import Sender
 from server.front.h2.stream_rules import RULES, Outcome, StreamState
 from server.front.h2.switchboard import Switchboard
@@ -49,18 +49,13 @@ CONNECTION_WINDOW: Final = 16 * 1024 * 1024
 CONTINUATIONS_MAX: Final = 64
 """Frames of one header block; the whole block is bounded as well."""
 
+DECODED_BEYOND_LIMIT: Final = 4
+"""Header blocks of up to so many times the limit are still decoded, so that only their call is refused."""
+
 _HTTP_1: Final = (b"GET ", b"POST ", b"HEAD ", b"PUT ", b"OPTIONS ", b"DELETE ", b"PATCH ", b"CONNECT ", b"TRACE ")
 HTTP_1_ANSWER: Final = (
     b"HTTP/1.1 505 HTTP Version Not Supported\r\nContent-Type: text/plain\r\nContent-Length: 43\r\n"
     b"Connection: close\r\n\r\nThis port speaks gRPC, which needs HTTP/2.\r\n"
-)
-
-GREETING: Final = frames.settings(
-    {
-        Setting.HEADER_TABLE_SIZE: 0,
-        Setting.MAX_CONCURRENT_STREAMS: STREAMS_MAX,
-        Setting.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
-    }
 )
 
 
@@ -106,9 +101,9 @@ class Connection:
         self.ended_with: PeerError | None = None
         self._board = board
         self._rest = b""
-        self._block_size_max = board.limits.max_metadata_size
+        self._block_size_max = DECODED_BEYOND_LIMIT * board.limits.max_metadata_size
         self._decoder = BlockDecoder(self._block_size_max)
-        self._heads = HeadReader(self._decoder)
+        self._heads = HeadReader(self._decoder, board.limits.max_metadata_size)
         self._partial: _PartialBlock | None = None
         self._expected: FrameType | None = FrameType.SETTINGS  # what the next frame has to be
         self._last_stream_id = 0
@@ -169,7 +164,17 @@ class Connection:
             self._rest = data
             return False
         self._move(State.GREETED)
-        self.sender.control(GREETING + frames.window_update(0, CONNECTION_WINDOW - WINDOW_DEFAULT))
+        self.sender.control(
+            frames.settings(
+                {
+                    Setting.HEADER_TABLE_SIZE: 0,
+                    Setting.MAX_CONCURRENT_STREAMS: STREAMS_MAX,
+                    Setting.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
+                    Setting.MAX_HEADER_LIST_SIZE: self._board.limits.max_metadata_size,
+                }
+            )
+            + frames.window_update(0, CONNECTION_WINDOW - WINDOW_DEFAULT)
+        )
         return True
 
     # -- frames
@@ -344,6 +349,10 @@ class Connection:
             head = self._heads.read(block)
         except Malformed:
             self.calls.send_reset(stream_id, ErrorCode.PROTOCOL_ERROR)
+        except TooLarge:
+            self.calls.refuse(
+                stream_id, GrpcStatus.RESOURCE_EXHAUSTED, "the request headers are too large", client_done
+            )
         except NotGrpc as refusal:
             self.calls.refuse_http(stream_id, refusal, client_done)
         else:

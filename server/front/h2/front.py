@@ -6,16 +6,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-import structlog
-
+from server.front.access_log import log_call
 from server.front.contract import Front, FrontLimits, GrpcStatus, Methods, TlsFiles, check_methods
+from server.front.figures import FrontFigures
 from server.front.h2.adapter import H2Protocol
 from server.front.h2.call import H2Call, run_guarded
 from server.front.h2.frames import ErrorCode
-from server.front.h2.switchboard import FrontFigures, Switchboard
+from server.front.h2.switchboard import Switchboard
 from server.front.tls import ssl_context
-
-log = structlog.get_logger(__name__)
 
 BACKLOG: Final = 1024
 DEADLINES_S: Final = 0.05
@@ -41,6 +39,7 @@ class H2Front:
         self._unflushed: list[H2Protocol] = []
         self._pass_ends = False  # whether `_end_pass` is on its way
         self._pass_began_s = 0.0
+        self._calls_seen = 0
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     # -- server.front.contract.Front
@@ -59,7 +58,7 @@ class H2Front:
                 self._figures,
                 clock=loop.time,
                 soon=soon,
-                call_ended=log_call if self._access_log else None,
+                call_ended=_log_call if self._access_log else None,
             )
             self._every("deadlines", DEADLINES_S, self._board.expire)
             self._every("look after", LOOK_AFTER_S, self._look_after)
@@ -156,8 +155,10 @@ class H2Front:
         unflushed, self._unflushed = self._unflushed, []
         for protocol in unflushed:
             protocol.flush()
-        self._figures.passes += 1
-        self._figures.pass_seconds += asyncio.get_running_loop().time() - self._pass_began_s
+        figures = self._figures
+        figures.pass_seconds.add(asyncio.get_running_loop().time() - self._pass_began_s)
+        figures.pass_calls.add(figures.calls - self._calls_seen)
+        self._calls_seen = figures.calls
 
     def _every(self, name: str, interval_s: float, work: Callable[[float], None]) -> None:
         """Do the work now and again until the front stops."""
@@ -174,10 +175,8 @@ class H2Front:
             protocol.look_after(now_s)
 
 
-def log_call(call: H2Call, status: GrpcStatus) -> None:
-    """One line for a call that has ended."""
-    seconds = call.calls.clock() - call.opened_at_s
-    log.info("call", path=call.path, peer=call.peer, status=status.name, seconds=round(seconds, 6))
+def _log_call(call: H2Call, status: GrpcStatus) -> None:
+    log_call(call, status, call.calls.clock() - call.opened_at_s)
 
 
 def _conforms(front: H2Front) -> Front:

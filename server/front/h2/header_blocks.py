@@ -92,6 +92,11 @@ class BlockDecoder:
         return fields
 
 
+def size_of(fields: Iterable[Field]) -> int:
+    """Bytes of a header list as RFC 9113 §6.5.2 counts them."""
+    return sum(len(field.name) + len(field.value) + FIELD_OVERHEAD for field in fields)
+
+
 def split_block(block: bytes, size_max: int) -> list[Field]:
     """The fields of a block that uses the static table only; values may be left Huffman coded.
 

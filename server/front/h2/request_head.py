@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from server.front.h2.header_blocks import BlockDecoder, Field, HuffmanCoded, decoded, integer
+from server.front.h2.header_blocks import BlockDecoder, Field, HuffmanCoded, decoded, integer, size_of
 
 RUNS_MAX: Final = 16
 """Runs that a connection remembers: a client uses a dozen methods."""
@@ -49,6 +49,10 @@ class NotGrpc(Exception):
         self.fields = fields
 
 
+class TooLarge(Exception):
+    """A request whose fields are more than a front takes: it is refused with a gRPC status."""
+
+
 RequestHead = tuple[bytes, dict[bytes, bytes]]
 """A checked request: its path, and its regular fields, of repeated names the last one. Their values may be Huffman
 coded still (`header_blocks.text_of`). A plain tuple, because one is made per call.
@@ -58,8 +62,9 @@ coded still (`header_blocks.text_of`). A plain tuple, because one is made per ca
 class HeadReader:
     """Reads the header blocks of one connection, in order."""
 
-    def __init__(self, decoder: BlockDecoder) -> None:
+    def __init__(self, decoder: BlockDecoder, size_max: int) -> None:
         self._decoder = decoder
+        self._size_max = size_max
         self._runs: dict[bytes, RequestHead] = {}
         self._run_lengths: list[int] = []  # the one that matched last comes first
         self._run_of_path: dict[bytes, bytes] = {}
@@ -70,7 +75,7 @@ class HeadReader:
     def read(self, block: bytes) -> RequestHead:
         """The request that the block opens.
 
-        Raises Malformed and NotGrpc, which concern this stream only; PeerError, which ends the connection.
+        Raises Malformed, NotGrpc and TooLarge, which concern this stream only; PeerError, which ends the connection.
         """
         lengths = self._run_lengths if len(block) <= FAST_BLOCK_SIZE_MAX else []
         run: RequestHead | None = None
@@ -84,6 +89,8 @@ class HeadReader:
                     return path, fields
                 break
         decoded_fields = self._decoder.decode(block)
+        if size_of(decoded_fields) > self._size_max:
+            raise TooLarge
         head = check(decoded_fields)
         require_grpc(decoded_fields, head)
         if decoded_fields[0].end and len(block) <= FAST_BLOCK_SIZE_MAX:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from server.front.contract import FrontLimits, GrpcStatus, Method, Methods
+from server.front.figures import FrontFigures
 
 if TYPE_CHECKING:
     from server.front.h2.call import H2Call
@@ -16,25 +15,6 @@ if TYPE_CHECKING:
 
 WHOLE_REQUEST_S: Final = 60.0
 """How long a client may take to send the one message of its call: else slow bodies could be piled up for ever."""
-
-
-@dataclass(slots=True)
-class FrontFigures:
-    """What a front counts. Totals, unless the name says open."""
-
-    connections: int = 0
-    connections_open: int = 0
-    connections_refused: int = 0
-    calls: int = 0
-    calls_open: int = 0
-    calls_by_status: Counter[GrpcStatus] = field(default_factory=Counter)
-    resets_received: Counter[str] = field(default_factory=Counter)
-    resets_sent: Counter[str] = field(default_factory=Counter)
-    connections_ended: Counter[str] = field(default_factory=Counter)
-    bytes_received: int = 0
-    bytes_sent: int = 0
-    passes: int = 0
-    pass_seconds: float = 0.0
 
 
 class Switchboard:

@@ -1,0 +1,62 @@
+"""What a front counts, as plain numbers: counting must cost next to nothing."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from server.front.contract import GrpcStatus
+
+PASS_BUCKETS_S: Final = tuple(0.000_025 * 2**step for step in range(15))
+"""25 µs … 0.4 s: from one small call to a loop that stood still for everybody."""
+
+CALL_BUCKETS: Final = tuple(2**step for step in range(12))
+"""1 … 2048 calls: what one read of 256 KiB can hold, from several connections."""
+
+
+class Tally:
+    """A histogram: how many values fell at or below each bound."""
+
+    __slots__ = ("_bounds", "_counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self.total += value
+
+    def buckets(self) -> Iterator[tuple[str, float]]:
+        """Upper bound as text and the count up to it, the last one `+Inf`."""
+        below = 0
+        for bound, count in zip((*map(str, self._bounds), "+Inf"), self._counts, strict=True):
+            below += count
+            yield bound, below
+
+
+@dataclass(slots=True)
+class FrontFigures:
+    """Totals since the start, unless the name says open."""
+
+    connections: int = 0
+    connections_open: int = 0
+    connections_refused: int = 0
+    connections_ended: Counter[str] = field(default_factory=Counter)
+    """Those that we ended, by HTTP/2 error code; `HTTP_1` and `NO_ALPN` for what was no HTTP/2."""
+
+    calls: int = 0
+    calls_open: int = 0
+    calls_failed: Counter[GrpcStatus] = field(default_factory=Counter)
+    """By gRPC status, all but OK."""
+
+    resets_received: Counter[str] = field(default_factory=Counter)
+    resets_sent: Counter[str] = field(default_factory=Counter)
+    bytes_received: int = 0
+    bytes_sent: int = 0
+    pass_seconds: Tally = field(default_factory=lambda: Tally(PASS_BUCKETS_S))
+    pass_calls: Tally = field(default_factory=lambda: Tally(CALL_BUCKETS))
