@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Coroutine
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import grpc
 import grpc.aio
+import trustme
 
-from server.front import Call, Front, FrontKind, FrontLimits, Method, Methods, make_front
+from server.front import Call, Front, FrontKind, FrontLimits, Method, Methods, TlsFiles, make_front
 
 KINDS = get_args(FrontKind)
 
@@ -36,14 +40,52 @@ async def serving(
     kind: FrontKind, methods: Methods, limits: FrontLimits | None = None
 ) -> AsyncIterator[tuple[Front, Any]]:
     front = make_front(kind, methods, limits=limits)
-    address = await front.start("127.0.0.1:0")
+    tls = TLS.get()
+    address = await front.start("127.0.0.1:0", None if tls is None else tls.files)
     try:
-        # Unlimited here, so that every refusal seen comes from the front.
-        options = [("grpc.max_receive_message_length", -1), ("grpc.max_metadata_size", 1 << 20)]
-        async with grpc.aio.insecure_channel(address, options=options) as channel:
+        async with open_channel(address, tls) as channel:
             yield front, channel
     finally:
         await front.stop(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """What a server shows, and how clients know it. `client` is the certificate and key that clients show."""
+
+    files: TlsFiles
+    authority: bytes
+    client: tuple[bytes, bytes] | None = None
+
+
+TLS: ContextVar[Tls | None] = ContextVar("TLS", default=None)
+"""Set by a test's fixture to have `serving` speak TLS."""
+
+
+def make_tls(directory: Path, *, clients_too: bool = False) -> Tls:
+    """A certificate for 127.0.0.1 by a new authority; with `clients_too` clients have to show one as well."""
+    authority = trustme.CA()
+    server = authority.issue_cert("127.0.0.1", "localhost")
+    certificate, key, root = directory / "server.pem", directory / "server.key", directory / "authority.pem"
+    server.private_key_pem.write_to_path(key)
+    certificate.write_bytes(b"".join(each.bytes() for each in server.cert_chain_pems))
+    authority.cert_pem.write_to_path(root)
+    client = authority.issue_cert("client@example.com")
+    return Tls(
+        TlsFiles(certificate, key, root if clients_too else None),
+        authority.cert_pem.bytes(),
+        (client.cert_chain_pems[0].bytes(), client.private_key_pem.bytes()) if clients_too else None,
+    )
+
+
+def open_channel(address: str, tls: Tls | None = None) -> Any:
+    """A grpc.aio channel without limits of its own, so that every refusal seen comes from the front."""
+    options = [("grpc.max_receive_message_length", -1), ("grpc.max_metadata_size", 1 << 20)]
+    if tls is None:
+        return grpc.aio.insecure_channel(address, options=options)
+    certificate, key = tls.client or (None, None)
+    credentials = grpc.ssl_channel_credentials(tls.authority, key, certificate)
+    return grpc.aio.secure_channel(address, credentials, options=options)
 
 
 async def status_of(call: Awaitable[object]) -> tuple[grpc.StatusCode, str]:

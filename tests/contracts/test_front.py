@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 
 import grpc
 import grpc.aio
@@ -13,9 +14,12 @@ from tests.contracts.front_client import (
     BIDI,
     KINDS,
     STREAM,
+    TLS,
     UNARY,
     Kept,
+    Tls,
     echo,
+    make_tls,
     run,
     serving,
     soon,
@@ -27,6 +31,19 @@ from tests.contracts.front_client import (
 def kind(request: pytest.FixtureRequest) -> FrontKind:
     parameter: FrontKind = request.param
     return parameter
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Tls:
+    return make_tls(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(params=["plain", "tls"], autouse=True)
+def transport(request: pytest.FixtureRequest, certificates: Tls) -> Iterator[None]:
+    """Every test here runs both ways."""
+    token = TLS.set(certificates if request.param == "tls" else None)
+    yield
+    TLS.reset(token)
 
 
 # Unary calls.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from collections.abc import Iterator
 
 import grpc
 import grpc.aio
@@ -16,10 +17,13 @@ from tests.contracts.front_client import (
     KINDS,
     PATIENCE_S,
     STREAM,
+    TLS,
     UNARY,
     Kept,
+    Tls,
     echo,
     keep_open,
+    make_tls,
     run,
     serving,
     soon,
@@ -32,6 +36,19 @@ from tests.contracts.front_client import (
 def kind(request: pytest.FixtureRequest) -> FrontKind:
     parameter: FrontKind = request.param
     return parameter
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Tls:
+    return make_tls(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(params=["plain", "tls"], autouse=True)
+def transport(request: pytest.FixtureRequest, certificates: Tls) -> Iterator[None]:
+    """Every test here runs both ways."""
+    token = TLS.set(certificates if request.param == "tls" else None)
+    yield
+    TLS.reset(token)
 
 
 # Calls that end before their handler ends them.

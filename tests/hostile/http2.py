@@ -129,7 +129,7 @@ class Connection:
             yield Frame(kind, flags, stream, payload)
 
     def ending(self, stream: int) -> str:
-        """How the server ends the call: `grpc-status N`, `http-status N`, `reset N`, or `closed` with the connection."""
+        """How the server ends the call: `grpc-status N`, `http-status N`, `reset N`, `closed` (the connection)."""
         for each in self.frames():
             if each.kind == GOAWAY:
                 return "closed"
