@@ -8,6 +8,7 @@ median over the rounds of (ours / peer), each taken from two neighbouring sample
 from __future__ import annotations
 
 import gc
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -69,6 +70,17 @@ def measure(work: Callable[[], int]) -> Sample:
     sample = Sample(done, time.perf_counter() - wall_s, time.process_time() - cpu_s)
     gc.unfreeze()
     return sample
+
+
+def cpu_s_of(pid: int) -> float:
+    """CPU time the process has taken so far, all threads, user and system, in the kernel's clock ticks of 10 ms."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_bytes_of(pid: int) -> int:
+    """Memory of the process that is in use, in pages of the machine."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def alternate(rounds: int, ours: Callable[[], Sample], peer: Callable[[], Sample]) -> tuple[list[Sample], list[Sample]]:

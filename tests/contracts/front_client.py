@@ -6,15 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Coroutine
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import grpc
 import grpc.aio
-import trustme
 
-from server.front import Call, Front, FrontKind, FrontLimits, Method, Methods, TlsFiles, make_front
+from server.front import Call, Front, FrontKind, FrontLimits, Method, Methods, make_front
+from tests.certificates import Tls
 
 KINDS = get_args(FrontKind)
 
@@ -49,33 +47,8 @@ async def serving(
         await front.stop(0)
 
 
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """What a server shows, and how clients know it. `client` is the certificate and key that clients show."""
-
-    files: TlsFiles
-    authority: bytes
-    client: tuple[bytes, bytes] | None = None
-
-
 TLS: ContextVar[Tls | None] = ContextVar("TLS", default=None)
 """Set by a test's fixture to have `serving` speak TLS."""
-
-
-def make_tls(directory: Path, *, clients_too: bool = False) -> Tls:
-    """A certificate for 127.0.0.1 by a new authority; with `clients_too` clients have to show one as well."""
-    authority = trustme.CA()
-    server = authority.issue_cert("127.0.0.1", "localhost")
-    certificate, key, root = directory / "server.pem", directory / "server.key", directory / "authority.pem"
-    server.private_key_pem.write_to_path(key)
-    certificate.write_bytes(b"".join(each.bytes() for each in server.cert_chain_pems))
-    authority.cert_pem.write_to_path(root)
-    client = authority.issue_cert("client@example.com")
-    return Tls(
-        TlsFiles(certificate, key, root if clients_too else None),
-        authority.cert_pem.bytes(),
-        (client.cert_chain_pems[0].bytes(), client.private_key_pem.bytes()) if clients_too else None,
-    )
 
 
 def open_channel(address: str, tls: Tls | None = None) -> Any:

@@ -10,6 +10,7 @@ import grpc.aio
 import pytest
 
 from server.front import Call, FrontKind, FrontLimits, GrpcStatus, Method
+from tests.certificates import Tls, make_tls
 from tests.contracts.front_client import (
     BIDI,
     KINDS,
@@ -17,9 +18,7 @@ from tests.contracts.front_client import (
     TLS,
     UNARY,
     Kept,
-    Tls,
     echo,
-    make_tls,
     run,
     serving,
     soon,

@@ -12,6 +12,7 @@ import grpc.aio
 import pytest
 
 from server.front import Call, Front, FrontKind, FrontLimits, GrpcStatus, Method, make_front
+from tests.certificates import Tls, make_tls
 from tests.contracts.front_client import (
     BIDI,
     KINDS,
@@ -20,10 +21,8 @@ from tests.contracts.front_client import (
     TLS,
     UNARY,
     Kept,
-    Tls,
     echo,
     keep_open,
-    make_tls,
     run,
     serving,
     soon,

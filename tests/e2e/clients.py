@@ -105,10 +105,23 @@ class ClientError(Exception):
         self.code: int | None = line["code"]
 
 
+def _tls_environment(authority: Path | None) -> dict[str, str]:
+    """Has a client program speak TLS and trust the authority; how each library is told so (Java's trusts anybody)."""
+    if authority is None:
+        return {}
+    return {
+        "CLIENT_TLS": "on",
+        "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(authority),
+        "NODE_EXTRA_CA_CERTS": str(authority),
+    }
+
+
 class ClientProcess:
     """A client program. Its lines are read by a thread so that every wait has a bound."""
 
-    def __init__(self, command: Sequence[str], *, directory: Path, home: Path) -> None:
+    def __init__(
+        self, command: Sequence[str], *, directory: Path, home: Path, tls_authority: Path | None = None
+    ) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self._command = command
         self._ended = False
@@ -117,7 +130,7 @@ class ClientProcess:
             self._process = subprocess.Popen(
                 command,
                 cwd=directory,
-                env={**os.environ, "HOME": str(home), "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, "HOME": str(home), "PYTHONUNBUFFERED": "1", **_tls_environment(tls_authority)},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -245,8 +258,10 @@ class Language:
 class Clients:
     """Starts clients of one language against one endpoint, and closes all of them."""
 
-    def __init__(self, language: Language, endpoint: str, home: Path) -> None:
+    def __init__(self, language: Language, endpoint: str, home: Path, *, tls_authority: Path | None = None) -> None:
+        """With `tls_authority` (PEM) the clients speak TLS with a server whose certificate it signed."""
         self._language = language
+        self._tls_authority = tls_authority
         self._endpoint = endpoint
         self._home = home
         self._open: list[ClientProcess] = []
@@ -255,23 +270,26 @@ class Clients:
         command = [*self._language.producer, "--endpoint", self._endpoint]
         for topic in topics:
             command += ["--topic", topic]
-        return self._keep(Producer(command, directory=self._language.directory, home=self._home))
+        return self._keep(Producer(command, **self._surroundings()))
 
     def simple_consumer(self, *topics: str, group: str, tags: str = "*", await_s: int = 5) -> SimpleConsumer:
         command = [*self._language.simple_consumer, *self._subscription(topics, group, tags)]
         command += ["--await-s", str(await_s)]
-        return self._keep(SimpleConsumer(command, directory=self._language.directory, home=self._home))
+        return self._keep(SimpleConsumer(command, **self._surroundings()))
 
     def push_consumer(self, *topics: str, group: str, tags: str = "*", failed_attempts: int = 0) -> PushConsumer:
         command = [*self._language.push_consumer, *self._subscription(topics, group, tags)]
         command += ["--failed-attempts", str(failed_attempts)]
-        return self._keep(PushConsumer(command, directory=self._language.directory, home=self._home))
+        return self._keep(PushConsumer(command, **self._surroundings()))
 
     def _subscription(self, topics: Sequence[str], group: str, tags: str) -> list[str]:
         options = ["--endpoint", self._endpoint, "--group", group, "--filter", tags]
         for topic in topics:
             options += ["--topic", topic]
         return options
+
+    def _surroundings(self) -> dict[str, Any]:
+        return {"directory": self._language.directory, "home": self._home, "tls_authority": self._tls_authority}
 
     def _keep(self, client: _Client) -> _Client:
         self._open.append(client)

@@ -55,8 +55,9 @@ def start_clients(tmp_path: Path) -> Iterator[StartClients]:
     """`start_clients("python", broker.endpoint)` starts clients; all are closed with the test."""
     opened: list[Clients] = []
 
-    def start(language: str, endpoint: str) -> Clients:
-        clients = Clients(languages.LANGUAGES[language](), endpoint, tmp_path / f"home-{len(opened)}")
+    def start(language: str, endpoint: str, *, tls_authority: Path | None = None) -> Clients:
+        home = tmp_path / f"home-{len(opened)}"
+        clients = Clients(languages.LANGUAGES[language](), endpoint, home, tls_authority=tls_authority)
         opened.append(clients)
         return clients
 

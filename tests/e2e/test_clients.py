@@ -7,20 +7,55 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
-from tests.e2e.broker import Broker
+from tests.certificates import make_tls
+from tests.e2e.broker import free_ports
 from tests.e2e.clients import Clients, Delivery, Outgoing, SimpleConsumer, content_of
-from tests.e2e.conftest import StartClients
+from tests.e2e.conftest import StartBroker, StartClients
 
 TOPIC = "acme-orders"
 INVISIBLE_S = 3
 
 
-@pytest.fixture(params=["python", "node", pytest.param("java", marks=pytest.mark.slow)])
-def clients(request: pytest.FixtureRequest, broker: Broker, start_clients: StartClients) -> Clients:
-    return start_clients(request.param, broker.endpoint)
+slow = pytest.mark.slow
+TRANSPORTS = [
+    pytest.param(("h2", False), id="h2"),
+    pytest.param(("h2", True), id="h2-tls", marks=slow),
+    pytest.param(("grpcio", False), id="grpcio", marks=slow),
+    pytest.param(("grpcio", True), id="grpcio-tls", marks=slow),
+]
+
+
+@pytest.fixture(params=["python", "node", pytest.param("java", marks=slow)])
+def language(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(params=TRANSPORTS)
+def clients(
+    request: pytest.FixtureRequest,
+    language: str,
+    start_broker: StartBroker,
+    start_clients: StartClients,
+    tmp_path: Path,
+) -> Clients:
+    """Clients of a language, connected through one of the fronts, with or without TLS."""
+    front, is_tls = request.param
+    settings = {"network.front": front}
+    if not is_tls:
+        return start_clients(language, start_broker(settings=settings).endpoint)
+    tls, (port,) = make_tls(tmp_path), free_ports(1)
+    settings |= {
+        "network.tls_listen": f"127.0.0.1:{port}",
+        "network.tls_certificate": tls.files.certificate,
+        "network.tls_key": tls.files.key,
+    }
+    start_broker(settings=settings)
+    return start_clients(language, settings["network.tls_listen"], tls_authority=tls.authority_path)
 
 
 def varied(count: int) -> list[Outgoing]:

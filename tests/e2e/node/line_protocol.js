@@ -65,4 +65,7 @@ function run(main) {
   );
 }
 
-module.exports = { describe, messageLine, options, quiet, run, say, serve };
+// Whom to trust is told to Node.js itself, by NODE_EXTRA_CA_CERTS.
+const sslEnabled = process.env.CLIENT_TLS === 'on';
+
+module.exports = { describe, messageLine, options, quiet, run, say, serve, sslEnabled };

@@ -2,7 +2,7 @@
 'use strict';
 
 const { Producer } = require('rocketmq-client-nodejs');
-const { describe, options, quiet, run, say, serve } = require('./line_protocol');
+const { describe, options, quiet, run, say, serve, sslEnabled } = require('./line_protocol');
 
 function build(fields) {
   return {
@@ -16,7 +16,7 @@ function build(fields) {
 
 run(async () => {
   const { endpoint, topic } = options({ topic: [] });
-  const producer = new Producer({ endpoints: endpoint, topics: topic, logger: quiet });
+  const producer = new Producer({ endpoints: endpoint, topics: topic, logger: quiet, sslEnabled });
   await producer.startup();
   say({ ready: 'producer' });
   await serve({

@@ -2,7 +2,7 @@
 'use strict';
 
 const { SimpleConsumer } = require('rocketmq-client-nodejs');
-const { describe, messageLine, options, quiet, run, say, serve } = require('./line_protocol');
+const { describe, messageLine, options, quiet, run, say, serve, sslEnabled } = require('./line_protocol');
 
 run(async () => {
   const found = options({ topic: [], filter: '*', 'await-s': '5' });
@@ -12,6 +12,7 @@ run(async () => {
     subscriptions: new Map(found.topic.map(topic => [topic, found.filter])),
     awaitDuration: Number(found['await-s']) * 1000,
     logger: quiet,
+    sslEnabled,
   });
   await consumer.startup();
   say({ ready: 'simple consumer' });

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 Line = dict[str, Any]
+TLS = os.environ.get("CLIENT_TLS") == "on"
 
 
 def wall_ms() -> int:

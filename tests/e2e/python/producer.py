@@ -7,7 +7,7 @@ import base64
 
 from rocketmq import ClientConfiguration, Credentials, Message, Producer  # type: ignore[import-untyped]
 
-from tests.e2e.python.line_protocol import Line, describe, say, serve, wall_ms
+from tests.e2e.python.line_protocol import TLS, Line, describe, say, serve, wall_ms
 
 
 def build(fields: Line) -> Message:
@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--endpoint", required=True)
     parser.add_argument("--topic", action="append", default=[])
     options = parser.parse_args()
-    producer = Producer(ClientConfiguration(options.endpoint, Credentials()), options.topic)
+    producer = Producer(ClientConfiguration(options.endpoint, Credentials()), options.topic, tls_enable=TLS)
     producer.startup()
     say({"ready": "producer"})
 

@@ -15,7 +15,7 @@ from rocketmq import (  # type: ignore[import-untyped]
     PushConsumer,
 )
 
-from tests.e2e.python.line_protocol import commands, message_line, say
+from tests.e2e.python.line_protocol import TLS, commands, message_line, say
 
 
 class Listener(MessageListener):  # type: ignore[misc]  # the client has no types
@@ -45,6 +45,7 @@ def main() -> None:
         options.group,
         Listener(options.failed_attempts),
         {topic: FilterExpression(options.filter) for topic in options.topic},
+        tls_enable=TLS,
     )
     consumer.startup()
     say({"ready": "push consumer"})

@@ -7,7 +7,7 @@ from typing import Any
 
 from rocketmq import ClientConfiguration, Credentials, FilterExpression, SimpleConsumer  # type: ignore[import-untyped]
 
-from tests.e2e.python.line_protocol import Line, describe, message_line, say, serve
+from tests.e2e.python.line_protocol import TLS, Line, describe, message_line, say, serve
 
 
 class Deliveries:
@@ -54,6 +54,7 @@ def main() -> None:
         options.group,
         {topic: FilterExpression(options.filter) for topic in options.topic},
         await_duration=options.await_s,
+        tls_enable=TLS,
     )
     consumer.startup()
     say({"ready": "simple consumer"})

@@ -48,7 +48,8 @@ public final class ClientProgram {
         for (int i = 1; i < args.length; i += 2) {
             options.computeIfAbsent(args[i].substring(2), name -> new ArrayList<>()).add(args[i + 1]);
         }
-        configuration = ClientConfiguration.newBuilder().setEndpoints(option("endpoint", null)).enableSsl(false).build();
+        boolean tls = "on".equals(System.getenv("CLIENT_TLS"));
+        configuration = ClientConfiguration.newBuilder().setEndpoints(option("endpoint", null)).enableSsl(tls).build();
     }
 
     public static void main(String[] args) throws Exception {

@@ -1,0 +1,95 @@
+"""Two servers under load from the official Java client, in turns."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from statistics import median
+from typing import Any, Final, Protocol
+
+from bench.harness import Sample, alternate, cpu_s_of
+from bench.peers.load import LoadFailed, LoadGenerator
+
+Modes = Mapping[str, Mapping[str, object]]
+"""Mode of the load generator to what it is asked with."""
+
+SERVE_TIMEOUT_S: Final = 60.0
+PROBE_INTERVAL_S: Final = 0.5
+
+
+class Server(Protocol):
+    """A running server under load."""
+
+    endpoint: str
+
+    @property
+    def pid(self) -> int: ...
+
+
+class JavaLoad:
+    """The load generator, aimed. Raises LoadFailed when a server does not serve it."""
+
+    def __init__(self, load: LoadGenerator, modes: Modes, *, topic: str, sample_s: float, seed: int) -> None:
+        self._load = load
+        self._modes = modes
+        self._topic = topic
+        self._sample_s = sample_s
+        self._seed = seed
+
+    def wait_until_served(self, server: Server) -> None:
+        deadline = time.monotonic() + SERVE_TIMEOUT_S
+        while True:
+            try:
+                self._load.run("probe", endpoint=server.endpoint, topic=self._topic)
+            except LoadFailed:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(PROBE_INTERVAL_S)
+            else:
+                return
+
+    def warm(self, server: Server, seconds: float) -> None:
+        """All modes in turns, so that each has met compiled code of the others' paths too."""
+        print(f"  {seconds} s of load on {server.endpoint}", file=sys.stderr, flush=True)
+        for mode in self._modes:
+            self._run(mode, server, seconds / len(self._modes))
+
+    def compare(
+        self, mode: str, rounds: int, ours: Server, peer: Server
+    ) -> tuple[list[Sample], list[Sample], dict[str, object]]:
+        """Samples of both, and what else is to be said of them: CPU time of the servers, latencies, errors."""
+        answers: tuple[list[dict[str, Any]], list[dict[str, Any]]] = ([], [])
+        samples = alternate(
+            rounds, lambda: self._sample(mode, ours, answers[0]), lambda: self._sample(mode, peer, answers[1])
+        )
+        details = {
+            "mode": mode,
+            "server_cpu_ratio": round(median(a.cpu_us / b.cpu_us for a, b in zip(*samples, strict=True)), 4),
+            **_latencies("", answers[0]),
+            **_latencies("peer_", answers[1]),
+        }
+        return *samples, details
+
+    def _sample(self, mode: str, server: Server, answers: list[dict[str, Any]]) -> Sample:
+        before_s = cpu_s_of(server.pid)
+        answer = self._run(mode, server, self._sample_s)
+        cpu_s = cpu_s_of(server.pid) - before_s
+        messages = answer["messages"]
+        if not messages:
+            raise LoadFailed(f"no message came through {server.endpoint} in mode {mode}: {answer}")
+        answers.append(answer)
+        # the CPU time is that of all messages, some of which ended after the window
+        return Sample(messages, answer["seconds"], cpu_s * messages / answer["total"])
+
+    def _run(self, mode: str, server: Server, seconds: float) -> dict[str, Any]:
+        return self._load.run(
+            mode, endpoint=server.endpoint, topic=self._topic, seconds=seconds, seed=self._seed, **self._modes[mode]
+        )
+
+
+def _latencies(prefix: str, answers: list[dict[str, Any]]) -> dict[str, object]:
+    """`errors` other than 0 and, in mode receive, `empty_receives` other than 0 make a rate doubtful."""
+    medians = {name: median(answer[name] for answer in answers) for name in ("p50_ms", "p99_ms")}
+    sums = {name: sum(answer[name] for answer in answers) for name in ("errors", "empty_receives")}
+    return {prefix + name: value for name, value in {**medians, **sums}.items()}

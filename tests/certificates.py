@@ -1,0 +1,37 @@
+"""Certificates for tests: made anew each time by an authority that nobody knows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import trustme
+
+from server.front import TlsFiles
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """What a server shows, and how clients know it. `client` is the certificate and key that clients show."""
+
+    files: TlsFiles
+    authority: bytes
+    authority_path: Path
+    client: tuple[bytes, bytes] | None = None
+
+
+def make_tls(directory: Path, *, clients_too: bool = False) -> Tls:
+    """A certificate for 127.0.0.1 by a new authority; with `clients_too` clients have to show one as well."""
+    authority = trustme.CA()
+    server = authority.issue_cert("127.0.0.1", "localhost")
+    certificate, key, root = directory / "server.pem", directory / "server.key", directory / "authority.pem"
+    server.private_key_pem.write_to_path(key)
+    certificate.write_bytes(b"".join(each.bytes() for each in server.cert_chain_pems))
+    authority.cert_pem.write_to_path(root)
+    client = authority.issue_cert("client@example.com")
+    return Tls(
+        TlsFiles(certificate, key, root if clients_too else None),
+        authority.cert_pem.bytes(),
+        root,
+        (client.cert_chain_pems[0].bytes(), client.private_key_pem.bytes()) if clients_too else None,
+    )
