@@ -9,7 +9,7 @@ with a known run is checked already; of the rest only the names are looked up. W
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from server.front.h2.header_blocks import BlockDecoder, Field, HuffmanCoded, decoded, integer, size_of
@@ -191,11 +191,13 @@ def check(fields: Iterable[Field]) -> RequestHead:
     return pseudo[b":path"], regular
 
 
-def require_grpc(fields: Iterable[Field], head: RequestHead) -> None:
+def require_grpc(fields: Sequence[Field], head: RequestHead) -> None:
     """Raises NotGrpc unless the sound request is a gRPC call."""
     if any(field.name == b":method" and decoded(field.value) != b"POST" for field in fields):
         raise NotGrpc(405, head[1])
-    if not GRPC_CONTENT_TYPE.fullmatch(decoded(head[1].get(CONTENT_TYPE, b""))):
+    # Each of them, should there be several: whatever passes here is learned as sound wherever it stands.
+    kinds = [decoded(field.value) for field in fields if field.name == CONTENT_TYPE]
+    if not kinds or not all(map(GRPC_CONTENT_TYPE.fullmatch, kinds)):
         raise NotGrpc(415, head[1])
 
 
