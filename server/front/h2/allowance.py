@@ -20,6 +20,10 @@ PER_MESSAGE: Final = 8
 """For each message taken in or DATA frame given out. The grpc C core sends a WINDOW_UPDATE and a PING for most."""
 
 
+CALLS_PER_FRAME: Final = 16
+"""A frame that concerns all open calls costs as much as one frame for so many of them."""
+
+
 class Allowance:
     """What one connection may still spend. Counting is one addition; the sum is drawn up only when it seems spent."""
 

@@ -17,7 +17,7 @@ from typing import Final, NoReturn
 
 from server.front.contract import GrpcStatus
 from server.front.h2 import frames
-from server.front.h2.allowance import Allowance
+from server.front.h2.allowance import CALLS_PER_FRAME, Allowance
 from server.front.h2.call import Client, H2Call
 from server.front.h2.calls import STREAM_WINDOW, STREAMS_MAX, Calls
 from server.front.h2.frames import (
@@ -268,6 +268,7 @@ class Connection:
     def _apply_setting(self, setting: int, value: int) -> None:
         """What we make of a peer's setting; those that only bound what servers may start do not concern us."""
         if setting == Setting.INITIAL_WINDOW_SIZE:
+            self._spend(len(self.calls.open) // CALLS_PER_FRAME)
             self.sender.resize_streams(value, self.calls.open.values())
         elif setting == Setting.MAX_FRAME_SIZE and not FRAME_SIZE_MAX <= value <= 0xFF_FFFF:
             raise PeerError(ErrorCode.PROTOCOL_ERROR, f"MAX_FRAME_SIZE {value}")
@@ -311,8 +312,8 @@ class Connection:
             self.calls.reset(call, ErrorCode.PROTOCOL_ERROR)
         elif call.send_window > WINDOW_MAX:
             self.calls.reset(call, ErrorCode.FLOW_CONTROL_ERROR)
-        elif call.outbox is not None:
-            self.sender.pump()
+        else:
+            self.sender.widened(call)
 
     def _out_of_place(self, kind: FrameType, stream_id: int, call: H2Call | None) -> None:
         """A frame on a stream that is not simply open."""

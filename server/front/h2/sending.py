@@ -9,7 +9,7 @@ one frame each.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from struct import Struct
 from typing import TYPE_CHECKING, Final
@@ -67,7 +67,9 @@ class Sender:
         self._initial_window = WINDOW_DEFAULT
         self._unwritten: list[bytes | memoryview] = []
         self._unwritten_size = 0
-        self._waiting: dict[H2Call, None] = {}  # those with an outbox, in the order of their turns
+        # Those with an outbox and an open window, in the order of their turns. A plain dict would look at every place
+        # that was given up before it finds its first one.
+        self._waiting: OrderedDict[H2Call, None] = OrderedDict()
         self.waiting_size = 0
         self.data_frames = 0
         self.is_paused = False
@@ -93,13 +95,20 @@ class Sender:
     def answer(self, call: H2Call, body: bytes) -> bool:
         """All of a unary answer at once, in one piece; False when that cannot be, and nothing was sent."""
         size = len(body) + MESSAGE_PREFIX_SIZE
-        if size > FRAME_SIZE_MAX or size > self._window or size > call.send_window or self.is_paused:
+        if (
+            size > FRAME_SIZE_MAX
+            or size > self._window
+            or size > call.send_window
+            or self.is_paused
+            or self._unwritten_size >= UNWRITTEN_MAX
+        ):
             return False
         unwritten = self._unwritten
         if not unwritten:
             self._notify()
         stream_id = call.stream_id
         self._window -= size
+        self._unwritten_size += size
         self.data_frames += 1
         unwritten += (
             _pack_answer(
@@ -159,6 +168,12 @@ class Sender:
             raise PeerError(ErrorCode.FLOW_CONTROL_ERROR, "the connection's window is too large")
         self.pump()
 
+    def widened(self, call: H2Call) -> None:
+        """The peer takes more of this call. What that costs must not depend on how many others wait."""
+        if call.outbox is not None and call.send_window > 0:
+            self._waiting.setdefault(call)
+            self.pump()
+
     def resize_streams(self, initial_window: int, calls: Iterable[H2Call]) -> None:
         """The peer takes more or less of each stream; a window may become negative. Raises PeerError."""
         if initial_window > WINDOW_MAX:
@@ -167,24 +182,26 @@ class Sender:
         self._initial_window = initial_window
         for call in calls:
             call.send_window += change
+            if call.outbox is not None and call.send_window > 0:
+                self._waiting.setdefault(call)
             if call.send_window > WINDOW_MAX:
                 raise PeerError(ErrorCode.FLOW_CONTROL_ERROR, "a stream's window became too large")
         if change > 0:
             self.pump()
 
     def pump(self) -> None:
-        """Let go what waits, one frame per call in turns, as far as the bounds allow."""
+        """Let go what waits, one frame per call in turns, as far as the bounds allow.
+
+        A call whose window is closed loses its turn until that is `widened`.
+        """
         waiting = self._waiting
         lively: list[H2Call] = []
-        stuck = 0
-        while stuck < len(waiting) and self._may_emit():
+        while waiting and self._may_emit():
             call = next(iter(waiting))
-            del waiting[call]
-            waiting[call] = None  # behind the others
             if call.send_window <= 0:
-                stuck += 1
+                del waiting[call]
                 continue
-            stuck = 0
+            waiting.move_to_end(call)
             self._emit_one(call)
             if call.drain_callbacks and call.waiting_size <= self._stream_buffer_size // 2 and call not in lively:
                 lively.append(call)
@@ -206,7 +223,8 @@ class Sender:
             return
         if call.outbox is None:
             call.outbox = deque()
-            self._waiting[call] = None
+            if call.send_window > 0:
+                self._waiting[call] = None
         call.outbox.append(rest)
         call.waiting_size += len(rest)
         self.waiting_size += len(rest)
