@@ -27,6 +27,7 @@ remembered of it takes less than 100 KiB. Blocks of the official clients have 30
 
 CONTENT_TYPE: Final = b"content-type"
 GRPC_CONTENT_TYPE: Final = re.compile(rb"application/grpc(?:[+;].*)?")
+CONTENT_LENGTH_DIGITS_MAX: Final = 18
 _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _OF_THE_CONNECTION: Final = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade")
@@ -216,5 +217,7 @@ def _check_regular(name: bytes, value: bytes) -> None:
         raise Malformed(f"{name!r} concerns a connection and has no place in HTTP/2")
     if name == b"te" and decoded(value) != b"trailers":
         raise Malformed("te may only say `trailers`")
-    if name == b"content-length" and not decoded(value).isdigit():
-        raise Malformed("content-length is no number")
+    if name == b"content-length":
+        digits = decoded(value)
+        if not digits.isdigit() or len(digits) > CONTENT_LENGTH_DIGITS_MAX:
+            raise Malformed("content-length is no number of bytes")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from server.front.contract import FrontLimits, GrpcStatus, Method, Methods
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 WHOLE_REQUEST_S: Final = 60.0
 """How long a client may take to send the one message of its call: else slow bodies could be piled up for ever."""
+
+
+STALE_DEADLINES_MAX: Final = 10_000
+"""Deadlines of calls that are over which may be kept until the whole list is gone through."""
 
 
 class Switchboard:
@@ -55,6 +59,10 @@ class Switchboard:
             if not call.is_over:
                 self._note(call)
         deadlines = self._deadlines
+        if len(deadlines) > 2 * self.figures.calls_open + STALE_DEADLINES_MAX:
+            # Calls that were over long before their deadline: clients may set it centuries ahead.
+            deadlines[:] = [entry for entry in deadlines if entry[3] in entry[2].open]
+            heapify(deadlines)
         while deadlines and deadlines[0][0] <= now_s:
             _, _, calls, stream_id = heappop(deadlines)
             due = calls.open.get(stream_id)
