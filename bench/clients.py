@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bench.harness import CannotRun, Case, Options, Scale
-from bench.java_load import JavaLoad, Modes
+from bench.java_load import JavaLoad, Modes, Server
 from bench.peers import load as load_generator
 from bench.peers import rocketmq as rocketmq_server
 from bench.peers.load import LoadGenerator
@@ -83,15 +83,16 @@ def _cases(options: Options, sizes: Sizes, durability: Durability) -> list[Case]
         quarry.start()
         rocketmq.start()
         aimed = JavaLoad(load, MODES, topic=TOPIC, sample_s=sizes.sample_s, seed=options.seed)
-        for server in (quarry, rocketmq):
+        servers = (quarry, rocketmq)
+        for server in servers:
             aimed.wait_until_served(server)
         aimed.warm(rocketmq, sizes.warm_rocketmq_s)
         aimed.warm(quarry, sizes.warm_quarry_s)
-        return [_case(aimed, mode, durability, sizes.rounds, quarry, rocketmq) for mode in MODES]
+        return [_case(aimed, mode, durability, sizes, servers) for mode in MODES]
 
 
-def _case(aimed: JavaLoad, mode: str, durability: Durability, rounds: int, quarry: Quarry, rocketmq: RocketMQ) -> Case:
-    ours, theirs, details = aimed.compare(mode, rounds, quarry, rocketmq)
+def _case(aimed: JavaLoad, mode: str, durability: Durability, sizes: Sizes, servers: tuple[Server, Server]) -> Case:
+    ours, theirs, details = aimed.compare(mode, sizes.rounds, *servers)
     return Case(
         name=f"{durability.value}: {TITLES[mode]}",
         unit="messages",

@@ -15,7 +15,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+_CPU_CLOCK: Final = 2
+"""What clock_getcpuclockid(3) makes the clock of a process from, beside its number."""
 
 
 class Scale(Enum):
@@ -73,9 +76,8 @@ def measure(work: Callable[[], int]) -> Sample:
 
 
 def cpu_s_of(pid: int) -> float:
-    """CPU time the process has taken so far, all threads, user and system, in the kernel's clock ticks of 10 ms."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """CPU time the process has taken so far: all threads, user and system, in nanoseconds' resolution (Linux)."""
+    return time.clock_gettime(~pid << 3 | _CPU_CLOCK)
 
 
 def resident_bytes_of(pid: int) -> int:

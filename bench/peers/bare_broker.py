@@ -46,7 +46,7 @@ _OK: Final = definition.Status(code=definition.OK, message="OK")
 
 
 class BareBroker:
-    """The program below in a process of its own, on a free loopback port. Raises RuntimeError when it does not start."""
+    """The program below in a process of its own, on a free loopback port; RuntimeError when it does not start."""
 
     def __init__(self, front: FrontKind) -> None:
         self.front = front

@@ -1,0 +1,216 @@
+"""A client of HTTP/2 that costs next to nothing: requests made beforehand, answers counted and not looked into.
+
+It opens plain connections, keeps to the windows of its peer and understands as much of what comes back as it takes to
+see where calls end. Blocks of header fields are sent as the official Java client sends them once a server has asked
+for no table, with the same fields.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections.abc import Callable, Iterable, Sequence
+from random import Random
+from struct import Struct
+from typing import Final
+
+from server.front.h2 import frames
+from server.front.h2.frames import FrameType, Setting
+from server.front.h2.header_blocks import encode_fields
+
+SILENCE_S: Final = 30.0
+"""When nothing has come for so long, nothing will."""
+
+READ_SIZE: Final = 256 * 1024
+_TABLE_SIZE_0: Final = b"\x20"
+_PREFIX: Final = Struct(">BI")
+_HEAD: Final = frames.FRAME_HEAD
+_HEAD_SIZE: Final = frames.FRAME_HEAD_SIZE
+_DATA: Final = int(FrameType.DATA)
+_HEADERS: Final = int(FrameType.HEADERS)
+
+GREETING: Final = (
+    frames.PREFACE
+    + frames.settings({Setting.INITIAL_WINDOW_SIZE: frames.WINDOW_MAX})
+    + frames.window_update(0, frames.WINDOW_MAX - frames.WINDOW_DEFAULT)
+)
+"""Windows as wide as they can be: 2 GiB per connection, far more than a benchmark reads."""
+
+Taken = Callable[[int, memoryview], None]
+"""Called with the stream and the payload of each DATA frame."""
+
+
+class RawClientFailed(Exception):
+    """The server ended something, or went silent."""
+
+
+class RawConnection:
+    """One connection.
+
+    `messages` and `ended` count DATA frames and calls that have ended: equal for small unary calls, unless some are
+    refused. `data_size` is in bytes. `window` is what may be sent.
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        host, _, port = endpoint.rpartition(":")
+        self.socket = socket.create_connection((host, int(port)))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.messages = 0
+        self.ended = 0
+        self.window = frames.WINDOW_DEFAULT
+        self.is_greeted = False
+        self.data_size = 0
+        self.on_data: Taken | None = None
+        self._rest = b""
+        self.socket.sendall(GREETING)
+
+    def send(self, request: bytes) -> None:
+        """For up to `window` bytes."""
+        self.window -= len(request)  # header blocks do not count, but then there is the more room
+        self.socket.sendall(request)
+
+    def read(self) -> int:
+        """Take in what has come; how many calls have ended by it. Raises RawClientFailed."""
+        data = self.socket.recv(READ_SIZE)
+        if not data:
+            raise RawClientFailed("the server closed the connection")
+        if self._rest:
+            data = self._rest + data
+        unpack, position, end, ended = _HEAD.unpack_from, 0, len(data), 0
+        while end - position >= _HEAD_SIZE:
+            high, low, kind, flags, stream_id = unpack(data, position)
+            start = position + _HEAD_SIZE
+            after = start + (high << 16 | low)
+            if after > end:
+                break
+            position = after
+            if kind == _DATA:
+                self.messages += 1
+                self.data_size += after - start
+                if self.on_data is not None:
+                    self.on_data(stream_id, memoryview(data)[start:after])
+            elif kind != _HEADERS:
+                self._control(kind, flags, data[start:after])
+                continue
+            ended += flags & 1
+        self._rest = data[position:]
+        self.ended += ended
+        return ended
+
+    def _control(self, kind: int, flags: int, payload: bytes) -> None:
+        if kind == FrameType.SETTINGS and not flags & frames.Flag.ACK:
+            self.is_greeted = True
+            self.socket.sendall(frames.SETTINGS_ACK)
+        elif kind == FrameType.PING and not flags & frames.Flag.ACK:
+            self.socket.sendall(frames.ping(payload, ack=True))
+        elif kind == FrameType.WINDOW_UPDATE:
+            self.window += frames.U32.unpack(payload)[0]  # those of streams too: requests are far smaller than either
+        elif kind in (FrameType.RST_STREAM, FrameType.GOAWAY):
+            raise RawClientFailed(f"{FrameType(kind).name} {payload!r}")
+
+
+class RawClient:
+    """Connections that are listened to together."""
+
+    def __init__(self, endpoint: str, count: int) -> None:
+        self._poll = select.epoll()
+        self._by_descriptor: dict[int, RawConnection] = {}
+        for _ in range(count):
+            connection = RawConnection(endpoint)
+            self._by_descriptor[connection.socket.fileno()] = connection
+            self._poll.register(connection.socket, select.EPOLLIN)
+        self.connections: Sequence[RawConnection] = list(self._by_descriptor.values())
+        self.read_until(lambda: all(each.is_greeted for each in self.connections))
+
+    @property
+    def data_size(self) -> int:
+        return sum(each.data_size for each in self.connections)
+
+    @property
+    def ended(self) -> int:
+        return sum(each.ended for each in self.connections)
+
+    def on_data(self, taken: Taken) -> None:
+        for connection in self.connections:
+            connection.on_data = taken
+
+    def send(self, connection: RawConnection, request: bytes) -> None:
+        """As soon as the server's window allows it."""
+        self.read_until(lambda: connection.window >= len(request))
+        connection.send(request)
+
+    def read_until(self, done: Callable[[], bool]) -> None:
+        """Raises RawClientFailed when the server goes silent before."""
+        while not done():
+            for connection in self._ready():
+                connection.read()
+
+    def read_for(self, seconds: float) -> None:
+        """Of a server that always has something to say."""
+        end_s = time.monotonic() + seconds
+        while time.monotonic() < end_s:
+            for connection in self._ready():
+                connection.read()
+
+    def call_all(self, requests: Sequence[bytes], depth: int) -> None:
+        """The same calls on every connection, so many at a time on each, until all have ended."""
+        count = len(requests)
+        sent: dict[RawConnection, int] = {}
+        for connection in self.connections:
+            connection.send(b"".join(requests[:depth]))
+            sent[connection] = min(depth, count)
+        remaining = count * len(self.connections)
+        while remaining:
+            for connection in self._ready():
+                ended = connection.read()
+                remaining -= ended
+                at = sent[connection]
+                if at < count and ended:
+                    connection.send(requests[at] if ended == 1 else b"".join(requests[at : at + ended]))
+                    sent[connection] = at + ended
+
+    def _ready(self) -> Iterable[RawConnection]:
+        events = self._poll.poll(SILENCE_S)
+        if not events:
+            raise RawClientFailed("the server says nothing any more")
+        return [self._by_descriptor[descriptor] for descriptor, _ in events]
+
+    def close(self) -> None:
+        self._poll.close()
+        for connection in self.connections:
+            connection.socket.close()
+
+
+def make_requests(random: Random, path: str, body: bytes, first: int, count: int) -> list[bytes]:
+    """The frames of whole unary calls, the `first`-th of a connection and those behind it. Streams are numbered so."""
+    message = _PREFIX.pack(0, len(body)) + body
+    fixed = encode_fields(
+        [
+            (b":authority", b"127.0.0.1:8081"),
+            (b":path", path.encode()),
+            (b":method", b"POST"),
+            (b":scheme", b"http"),
+            (b"content-type", b"application/grpc"),
+            (b"te", b"trailers"),
+            (b"user-agent", b"grpc-java-netty/1.50.0"),
+            (b"x-mq-language", b"JAVA"),
+            (b"x-mq-protocol", b"GRPC_V2"),
+            (b"x-mq-client-version", b"5.2.0"),
+            (b"x-mq-client-id", b"bench-host@4711@1@abcdefgh"),
+            (b"x-mq-date-time", b"20260101T000000Z"),
+            (b"grpc-accept-encoding", b"gzip"),
+        ]
+    )
+    requests = []
+    for number in range(first, first + count):
+        block = (_TABLE_SIZE_0 if number == 0 else b"") + fixed
+        block += encode_fields([(b"x-mq-request-id", b"%032x" % random.getrandbits(128))])
+        requests.append(_request(2 * number + 1, block, message))
+    return requests
+
+
+def _request(stream_id: int, block: bytes, message: bytes) -> bytes:
+    return frames.frame(FrameType.HEADERS, frames.Flag.END_HEADERS, stream_id, block) + frames.frame(
+        FrameType.DATA, frames.Flag.END_STREAM, stream_id, message
+    )
