@@ -16,14 +16,13 @@ from tests.front.engine import (
     ECHO,
     KEEP,
     NOTHING,
-    STREAM,
     Engine,
     Frame,
     Kept,
     body_of,
     call,
-    frames_of,
     ended_by,
+    frames_of,
     resets,
     statuses,
 )
@@ -62,7 +61,7 @@ def test_neither_window_is_exceeded(
     engine, calls = opened(3, initial_window=initial_window)
     connection_window, windows = WINDOW_DEFAULT, dict.fromkeys((1, 3, 5), initial_window)
     expected = {1: b"", 3: b"", 5: b""}
-    found = []
+    found: list[Frame] = []
     for number, (which, size) in enumerate(sent):
         body = bytes([number]) * size
         calls[which].send(body)
@@ -76,13 +75,12 @@ def test_neither_window_is_exceeded(
                 connection_window += increment
             else:
                 windows[2 * which + 1] += increment
-        for each in (taken := engine.all_frames()):
-            if each.kind == FrameType.DATA:
-                connection_window -= len(each.payload)
-                windows[each.stream_id] -= len(each.payload)
-                assert connection_window >= 0
-                assert windows[each.stream_id] >= 0
-                assert len(each.payload) <= FRAME_SIZE_MAX
+        for stream_id, size in data_of(taken := engine.all_frames()):
+            connection_window -= size
+            windows[stream_id] -= size
+            assert connection_window >= 0
+            assert windows[stream_id] >= 0
+            assert size <= FRAME_SIZE_MAX
         found += taken
     assert {stream_id: body_of(found, stream_id) for stream_id in expected} == expected
     assert statuses(found) == {1: 0, 3: 0, 5: 0}

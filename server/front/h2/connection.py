@@ -253,11 +253,12 @@ class Connection:
             raise PeerError(ErrorCode.PROTOCOL_ERROR, "SETTINGS on a stream")
         if (end - start) % SETTING.size or (flags & Flag.ACK and end > start):
             raise PeerError(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS is malformed")
-        if self.state is State.GREETED:
+        if self._expected is not None:  # it is the first frame; the connection may be draining already
             if flags & Flag.ACK:
                 raise PeerError(ErrorCode.PROTOCOL_ERROR, "the first frame must be SETTINGS")
-            self._move(State.OPEN)
             self._expected = None
+            if self.state is State.GREETED:
+                self._move(State.OPEN)
         if flags & Flag.ACK:
             self._decoder.settings_acknowledged()
             return
