@@ -159,6 +159,9 @@ class Connection:
                 self.sender.control(HTTP_1_ANSWER)
                 self._move(State.OVER)
                 return False
+            if any(each.startswith(data) for each in _HTTP_1):
+                self._rest = data
+                return False
             raise PeerError(ErrorCode.PROTOCOL_ERROR, "this is not HTTP/2")
         if known < len(PREFACE):
             self._rest = data
