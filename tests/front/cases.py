@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import hpack
@@ -18,8 +20,8 @@ class Case(NamedTuple):
     """What is written; then the status of each stream that ends, the code of each that is reset, and of a GOAWAY."""
 
     written: bytes
-    statuses: dict[int, int] = {}
-    resets: dict[int, int] = {}
+    statuses: Mapping[int, int] = MappingProxyType({})
+    resets: Mapping[int, int] = MappingProxyType({})
     ended_by: int | None = None
 
 
@@ -61,44 +63,70 @@ SOUND: Final = {
     "greeting": Case(b""),
     "one call": Case(call(1, b"hello"), {1: 0}),
     "empty message": Case(call(1), {1: 0}),
-    "many calls": Case(b"".join(call(each, b"%d" % each) for each in range(1, 40, 2)), dict.fromkeys(range(1, 40, 2), 0)),
+    "many calls": Case(
+        b"".join(call(each, b"%d" % each) for each in range(1, 40, 2)), dict.fromkeys(range(1, 40, 2), 0)
+    ),
     "with a table": Case(with_table(5), dict.fromkeys(range(1, 10, 2), 0)),
-    "message in pieces": Case(headers(1) + data(1, MESSAGE[:3]) + data(1, MESSAGE[3:7]) + data(1, MESSAGE[7:], last=True), {1: 0}),
-    "message over two frames": Case(headers(1) + data(1, with_prefix(bytes(20_000))[:16_000]) + data(1, bytes(4_005), last=True), {1: 0}),
+    "message in pieces": Case(
+        headers(1) + data(1, MESSAGE[:3]) + data(1, MESSAGE[3:7]) + data(1, MESSAGE[7:], last=True), {1: 0}
+    ),
+    "message over two frames": Case(
+        headers(1) + data(1, with_prefix(bytes(20_000))[:16_000]) + data(1, bytes(4_005), last=True), {1: 0}
+    ),
     "streamed answer": Case(call(1, b"again", STREAM), {1: 0}),
-    "both ways": Case(headers(1, BIDI) + data(1, MESSAGE + MESSAGE[:4]) + data(1, MESSAGE[4:]) + data(1, b"", last=True), {1: 0}),
+    "both ways": Case(
+        headers(1, BIDI) + data(1, MESSAGE + MESSAGE[:4]) + data(1, MESSAGE[4:]) + data(1, b"", last=True), {1: 0}
+    ),
     "both ways, nothing said": Case(headers(1, BIDI, flags=Flag.END_HEADERS | Flag.END_STREAM), {1: 0}),
     "trailers of a request": Case(
-        headers(1, BIDI) + data(1, MESSAGE)
-        + frames.frame(FrameType.HEADERS, Flag.END_HEADERS | Flag.END_STREAM, 1, encode_fields([(b"x", b"y")])), {1: 0},
+        headers(1, BIDI)
+        + data(1, MESSAGE)
+        + frames.frame(FrameType.HEADERS, Flag.END_HEADERS | Flag.END_STREAM, 1, encode_fields([(b"x", b"y")])),
+        {1: 0},
     ),
-    "interleaved": Case(headers(1) + headers(3) + data(3, MESSAGE, last=True) + data(1, MESSAGE, last=True), {1: 0, 3: 0}),
+    "interleaved": Case(
+        headers(1) + headers(3) + data(3, MESSAGE, last=True) + data(1, MESSAGE, last=True), {1: 0, 3: 0}
+    ),
     "padded": Case(headers(1) + padded(1, MESSAGE, 17), {1: 0}),
     "padded headers with priority": Case(
         frames.frame(
             FrameType.HEADERS, Flag.END_HEADERS | Flag.PADDED | Flag.PRIORITY, 1, b"\x03" + bytes(5) + BLOCK + bytes(3)
-        ) + data(1, MESSAGE, last=True), {1: 0},
+        )
+        + data(1, MESSAGE, last=True),
+        {1: 0},
     ),
     "continuation": Case(continued(1, SIZE_0 + BLOCK, 1, 2, 40, 40, 90) + data(1, MESSAGE, last=True), {1: 0}),
     "gzip": Case(
         headers(1, extra=[(b"grpc-encoding", b"gzip")])
-        + data(1, MESSAGE_PREFIX.pack(1, len(gzip.compress(b"x" * 99, mtime=0))) + gzip.compress(b"x" * 99, mtime=0), last=True),
+        + data(
+            1,
+            MESSAGE_PREFIX.pack(1, len(gzip.compress(b"x" * 99, mtime=0))) + gzip.compress(b"x" * 99, mtime=0),
+            last=True,
+        ),
         {1: 0},
     ),
     "content-length": Case(call(1, b"hello", extra=[(b"content-length", b"10")]), {1: 0}),
     "windows": Case(
-        frames.settings({Setting.INITIAL_WINDOW_SIZE: 4}) + call(1, b"window", STREAM) + frames.window_update(1, 5)
-        + frames.settings({Setting.INITIAL_WINDOW_SIZE: 0}) + frames.window_update(0, 100) + frames.window_update(1, 100)
+        frames.settings({Setting.INITIAL_WINDOW_SIZE: 4})
+        + call(1, b"window", STREAM)
+        + frames.window_update(1, 5)
+        + frames.settings({Setting.INITIAL_WINDOW_SIZE: 0})
+        + frames.window_update(0, 100)
+        + frames.window_update(1, 100)
         + frames.settings({Setting.INITIAL_WINDOW_SIZE: 65_535}),
         {1: 0},
     ),
     "ping, priority, unknown": Case(
-        PING + frames.frame(FrameType.PRIORITY, 0, 3, bytes(5)) + frames.FRAME_HEAD.pack(0, 3, 0xFA, 0xFF, 9) + b"abc" + call(1),
+        PING
+        + frames.frame(FrameType.PRIORITY, 0, 3, bytes(5))
+        + frames.FRAME_HEAD.pack(0, 3, 0xFA, 0xFF, 9)
+        + b"abc"
+        + call(1),
         {1: 0},
     ),
     "cancelled": Case(call(1, path=KEEP) + frames.reset(1, ErrorCode.CANCEL) + call(3), {3: 0}),
     "client says goodbye": Case(call(1) + frames.go_away(0, ErrorCode.NO_ERROR) + PING, {1: 0}),
-}  # fmt: skip
+}
 """What an honest client may do."""
 
 REFUSED: Final = {
@@ -114,19 +142,26 @@ REFUSED: Final = {
         headers(1, extra=[(b"grpc-encoding", b"lz4")]) + data(1, b"\1" + MESSAGE[1:], last=True), {1: 12}
     ),
     "message too large": Case(headers(1) + data(1, b"\0\xff\xff\xff\xff"), {1: 8}, {1: 0}),
-    "not gRPC": Case(frames.frame(FrameType.HEADERS, Flag.END_HEADERS | Flag.END_STREAM, 1, NOT_GRPC) + call(3), {3: 0}),
-    "wrong content-length": Case(call(1, b"x", extra=[(b"content-length", b"1")]), resets={1: ErrorCode.PROTOCOL_ERROR}),
+    "not gRPC": Case(
+        frames.frame(FrameType.HEADERS, Flag.END_HEADERS | Flag.END_STREAM, 1, NOT_GRPC) + call(3), {3: 0}
+    ),
+    "wrong content-length": Case(
+        call(1, b"x", extra=[(b"content-length", b"1")]), resets={1: ErrorCode.PROTOCOL_ERROR}
+    ),
     "absurd content-length": Case(
         call(1, b"x", extra=[(b"content-length", b"9" * 5_000)]), resets={1: ErrorCode.PROTOCOL_ERROR}
     ),
     "malformed": Case(headers(1, extra=[(b"Upper", b"v")]) + call(3), {3: 0}, {1: ErrorCode.PROTOCOL_ERROR}),
     "empty block": Case(frames.frame(FrameType.HEADERS, Flag.END_HEADERS, 1), resets={1: ErrorCode.PROTOCOL_ERROR}),
     "data after the end": Case(call(1, path=KEEP) + data(1, b"x"), resets={1: ErrorCode.STREAM_CLOSED}),
-    "window of a stream by nothing": Case(call(1, path=KEEP) + frames.window_update(1, 0), resets={1: ErrorCode.PROTOCOL_ERROR}),
-    "trailers without an end": Case(
-        headers(1, BIDI) + frames.frame(FrameType.HEADERS, Flag.END_HEADERS, 1, b""), resets={1: ErrorCode.PROTOCOL_ERROR}
+    "window of a stream by nothing": Case(
+        call(1, path=KEEP) + frames.window_update(1, 0), resets={1: ErrorCode.PROTOCOL_ERROR}
     ),
-}  # fmt: skip
+    "trailers without an end": Case(
+        headers(1, BIDI) + frames.frame(FrameType.HEADERS, Flag.END_HEADERS, 1, b""),
+        resets={1: ErrorCode.PROTOCOL_ERROR},
+    ),
+}
 """What ends one stream; the connection goes on."""
 
 
@@ -144,15 +179,14 @@ ENDED: Final = {
     "continuation of nothing": error(frames.frame(FrameType.CONTINUATION, 4, 1), ErrorCode.PROTOCOL_ERROR),
     "interrupted block": error(frames.frame(FrameType.HEADERS, 0, 1, BLOCK) + PING, ErrorCode.PROTOCOL_ERROR),
     "continued elsewhere": error(
-        frames.frame(FrameType.HEADERS, 0, 1, BLOCK) + frames.frame(FrameType.CONTINUATION, 4, 3), ErrorCode.PROTOCOL_ERROR
+        frames.frame(FrameType.HEADERS, 0, 1, BLOCK) + frames.frame(FrameType.CONTINUATION, 4, 3),
+        ErrorCode.PROTOCOL_ERROR,
     ),
     "padding longer than its frame": error(
         headers(1) + frames.frame(FrameType.DATA, Flag.PADDED, 1, b"\5abc"), ErrorCode.PROTOCOL_ERROR
     ),
     "no padding length": error(headers(1) + frames.frame(FrameType.DATA, Flag.PADDED, 1), ErrorCode.PROTOCOL_ERROR),
-    "depends on itself": error(
-        frames.frame(FrameType.PRIORITY, 0, 3, b"\0\0\0\3\0"), ErrorCode.PROTOCOL_ERROR
-    ),
+    "depends on itself": error(frames.frame(FrameType.PRIORITY, 0, 3, b"\0\0\0\3\0"), ErrorCode.PROTOCOL_ERROR),
     "short priority": error(frames.frame(FrameType.PRIORITY, 0, 3, bytes(4)), ErrorCode.FRAME_SIZE_ERROR),
     "priority that is not there": error(
         frames.frame(FrameType.HEADERS, Flag.END_HEADERS | Flag.PRIORITY, 1, bytes(4)), ErrorCode.FRAME_SIZE_ERROR
@@ -161,7 +195,9 @@ ENDED: Final = {
     "reset of an idle stream": error(frames.reset(1, ErrorCode.CANCEL), ErrorCode.PROTOCOL_ERROR),
     "settings on a stream": error(frames.frame(FrameType.SETTINGS, 0, 1), ErrorCode.PROTOCOL_ERROR),
     "odd settings": error(frames.frame(FrameType.SETTINGS, 0, 0, bytes(5)), ErrorCode.FRAME_SIZE_ERROR),
-    "acknowledgement with settings": error(frames.frame(FrameType.SETTINGS, 1, 0, bytes(6)), ErrorCode.FRAME_SIZE_ERROR),
+    "acknowledgement with settings": error(
+        frames.frame(FrameType.SETTINGS, 1, 0, bytes(6)), ErrorCode.FRAME_SIZE_ERROR
+    ),
     "window above its maximum": error(
         frames.settings({Setting.INITIAL_WINDOW_SIZE: WINDOW_MAX + 1}), ErrorCode.FLOW_CONTROL_ERROR
     ),
@@ -177,7 +213,7 @@ ENDED: Final = {
     "undecodable headers": error(frames.frame(FrameType.HEADERS, 4, 1, b"\xff" * 30), ErrorCode.COMPRESSION_ERROR),
     "headers cut short": error(frames.frame(FrameType.HEADERS, 4, 1, BLOCK[:-1]), ErrorCode.COMPRESSION_ERROR),
     "headers of a closed stream": Case(call(1) + headers(1), {1: 0}, ended_by=ErrorCode.STREAM_CLOSED),
-}  # fmt: skip
+}
 """What ends the connection."""
 
 

@@ -87,9 +87,6 @@ class Calls:
         board = self._board
         figures = board.figures
         figures.calls += 1
-        if len(self.open) >= STREAMS_MAX:
-            self.send_reset(stream_id, ErrorCode.REFUSED_STREAM)
-            return
         path, fields = head
         served = board.methods.get(path)
         timeout = fields.get(b"grpc-timeout")
@@ -103,6 +100,7 @@ class Calls:
             self.refuse(stream_id, bad.status, bad.reason, client_done)
             return
         call = H2Call(self, stream_id, served, fields, remaining_s)
+        call.client_done = client_done
         self._add(call)
         if b"content-length" in fields:
             call.is_unusual = True

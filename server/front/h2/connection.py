@@ -198,7 +198,7 @@ class Connection:
             if call.reader is None and not call.method.streaming_in:
                 self.calls.take_whole(call, data, start, end)
                 return
-        elif size == 0:
+        elif start == end:
             self._spend(1)
         self.calls.take_part(call, memoryview(data)[start:end], size)
 
@@ -353,6 +353,7 @@ class Connection:
         try:
             head = self._heads.read(block)
         except Malformed:
+            self._spend(1)
             self.calls.send_reset(stream_id, ErrorCode.PROTOCOL_ERROR)
         except TooLarge:
             self.calls.refuse(
@@ -361,7 +362,8 @@ class Connection:
         except NotGrpc as refusal:
             self.calls.refuse_http(stream_id, refusal, client_done)
         else:
-            if stream_id > self._refuse_above:
+            if stream_id > self._refuse_above or len(self.calls.open) >= STREAMS_MAX:
+                self._spend(1)
                 self.calls.send_reset(stream_id, ErrorCode.REFUSED_STREAM)
             else:
                 self.calls.begin(stream_id, head, client_done)

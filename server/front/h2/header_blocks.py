@@ -79,6 +79,9 @@ class BlockDecoder:
         """All fields. Raises PeerError (COMPRESSION_ERROR, ENHANCE_YOUR_CALM), after which the connection is over."""
         if self._decoder is None:
             return split_block(block, self._size_max)
+        # The library copies the rest of the block for each field: tiny ones before a long rest would cost seconds.
+        if len(block) > FIELDS_MAX and _is_crowded(block):
+            raise PeerError(ErrorCode.ENHANCE_YOUR_CALM, f"more than {FIELDS_MAX} header fields")
         try:
             fields = [Field(bytes(name), bytes(value)) for name, value in self._decoder.decode(block, raw=True)]
         except OversizedHeaderListError as error:
@@ -133,6 +136,27 @@ def split_block(block: bytes, size_max: int) -> list[Field]:
     except IndexError:
         raise PeerError(ErrorCode.COMPRESSION_ERROR, "a header block ends within a field") from None
     return fields
+
+
+def _is_crowded(block: bytes) -> bool:
+    """Whether there are more than `FIELDS_MAX` fields, as far as the block goes. Raises PeerError."""
+    position, count = 0, 0
+    try:
+        while position < len(block) and count <= FIELDS_MAX:
+            first = block[position]
+            count += 1  # size updates, too: a sound block has two at most
+            if first & 0x80:
+                _, position = integer(block, position, 0x7F)
+            elif first & 0xE0 == 0x20:
+                _, position = integer(block, position, 0x1F)
+            else:
+                index, position = integer(block, position, 0x3F if first & 0x40 else 0x0F)
+                for _ in range(1 if index else 2):
+                    size, position = integer(block, position, 0x7F)
+                    position += size
+    except IndexError:
+        return False
+    return count > FIELDS_MAX
 
 
 def decoded(value: bytes) -> bytes:
