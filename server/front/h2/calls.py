@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import takewhile
 from typing import Final
 
 import structlog
@@ -56,6 +57,8 @@ class Calls:
     __slots__ = (
         "_board",
         "_buffered_size",
+        "_is_watched",
+        "_newest_taken",
         "_resets",
         "client",
         "clock",
@@ -79,6 +82,8 @@ class Calls:
         self._board = board
         self._buffered_size = 0
         self._resets: dict[int, None] = {}
+        self._is_watched = False
+        self._newest_taken = 0
 
     # -- how they begin
 
@@ -130,7 +135,18 @@ class Calls:
     def _add(self, call: H2Call) -> None:
         self.open[call.stream_id] = call
         self._board.figures.calls_open += 1
-        self._board.watch(call)
+        if not self._is_watched:
+            self._is_watched = True
+            self._board.watch(self)
+
+    def take_new(self) -> list[H2Call]:
+        """The open calls that have begun since this was asked last."""
+        self._is_watched = False
+        newest_taken = self._newest_taken
+        new = list(takewhile(lambda call: call.stream_id > newest_taken, reversed(self.open.values())))
+        if new:
+            self._newest_taken = new[0].stream_id
+        return new
 
     def _answer_in_one(self, stream_id: int, block: bytes, client_done: bool) -> None:  # noqa: FBT001
         self.sender.control(frames.frame(FrameType.HEADERS, Flag.END_HEADERS | Flag.END_STREAM, stream_id, block))

@@ -44,19 +44,23 @@ class Switchboard:
         self.figures = figures
         self.buffered_size = 0
         """Bytes of messages that have not come in whole, of all connections."""
-        self._young: list[H2Call] = []
+        self._young: list[Calls] = []  # of connections that have calls which are not noted yet
         self._deadlines: list[tuple[float, int, Calls, int]] = []
         self._order = 0
 
-    def watch(self, call: H2Call) -> None:
-        """End the call when its time runs out. Noted only at the next `expire`: most calls are over by then."""
-        self._young.append(call)
+    def watch(self, calls: Calls) -> None:
+        """End the new ones among these calls when their time runs out.
+
+        They are noted at the next `expire`, because most are over by then. Nothing holds those until then: the next
+        call gets their memory while it is still in the processor's cache.
+        """
+        self._young.append(calls)
 
     def expire(self, now_s: float) -> None:
         """End the calls whose time has run out. To be called some times a second."""
         young, self._young = self._young, []
-        for call in young:
-            if not call.is_over:
+        for calls in young:
+            for call in calls.take_new():
                 self._note(call)
         deadlines = self._deadlines
         if len(deadlines) > 2 * self.figures.calls_open + STALE_DEADLINES_MAX:
