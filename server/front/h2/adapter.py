@@ -164,11 +164,11 @@ class H2Protocol(asyncio.Protocol):
 
     def stop(self) -> None:
         """Whatever is still open ends now."""
-        if self._connection is None:
-            self.close()
-        elif self._connection.state is not State.OVER:
+        if self._connection is not None and self._connection.state is not State.OVER:
             self._connection.stop()
             self._leave(linger_s=0.0)
+        else:
+            self.close()  # also one that is being listened to after its last words
 
     def end(self, code: ErrorCode, reason: str) -> None:
         """Send the peer away."""
@@ -179,6 +179,11 @@ class H2Protocol(asyncio.Protocol):
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
+
+    def abort(self) -> None:
+        """Do not wait for a peer that does not read."""
+        if self._transport is not None:
+            self._transport.abort()
 
     def _leave(self, linger_s: float) -> None:
         """Nothing more will be said: close when the peer has had time to read the last words."""

@@ -21,6 +21,8 @@ DEADLINES_S: Final = 0.05
 
 LOOK_AFTER_S: Final = 1.0
 STOP_LOOK_S: Final = 0.01
+LAST_WORDS_S: Final = 0.25
+"""How long a peer may take to read what it is told when the front stops."""
 
 
 class H2Front:
@@ -91,6 +93,13 @@ class H2Front:
         for protocol in list(self._protocols):
             protocol.stop()
         while self._pass_ends:
+            await asyncio.sleep(0)
+        last_words_s = loop.time() + LAST_WORDS_S
+        while self._protocols and loop.time() < last_words_s:
+            await asyncio.sleep(STOP_LOOK_S)
+        while self._protocols:
+            for protocol in list(self._protocols):
+                protocol.abort()
             await asyncio.sleep(0)
         for timer in self._timers.values():
             timer.cancel()
