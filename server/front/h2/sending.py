@@ -21,7 +21,7 @@ from server.front.h2.grpc_messages import MESSAGE_PREFIX_SIZE, RESPONSE_HEAD, TR
 if TYPE_CHECKING:
     from server.front.h2.call import H2Call
 
-UNWRITTEN_MAX: Final = 1024 * 1024
+UNWRITTEN_MAX: Final = 256 * 1024
 """Bytes of messages that one pass hands to the transport, per connection."""
 
 WAITING_MAX: Final = 64 * 1024 * 1024
