@@ -86,9 +86,7 @@ class H2Protocol(asyncio.Protocol):
         connection.receive(data)
         if connection.state is State.OVER and not was_over:
             self._leave(LINGER_S)
-        elif (
-            connection.sender.is_paused and connection.sender.waiting_size > UNREAD_MAX and self._transport is not None
-        ):
+        elif connection.sender.is_paused and self._unread_size > UNREAD_MAX and self._transport is not None:
             self._transport.pause_reading()
 
     def eof_received(self) -> bool:
@@ -188,7 +186,10 @@ class H2Protocol(asyncio.Protocol):
     def _leave(self, linger_s: float) -> None:
         """Nothing more will be said: close when the peer has had time to read the last words."""
         connection, transport = self._connection, self._transport
-        if connection is None or transport is None or transport.is_closing():
+        if connection is None or transport is None:
+            return
+        if transport.is_closing():
+            transport.abort()  # the peer has said goodbye, but does not read what it asked for
             return
         self.flush()
         self._has_left = True
@@ -200,9 +201,23 @@ class H2Protocol(asyncio.Protocol):
         if linger_s:
             if transport.can_write_eof():
                 transport.write_eof()
-            asyncio.get_running_loop().call_later(linger_s, transport.close)
+            asyncio.get_running_loop().call_later(linger_s, self._part)
         else:
             transport.close()
+
+    def _part(self) -> None:
+        """What the peer has not read by now is dropped: a transport that only closes would wait for it for ever."""
+        if self._transport is not None and self._transport.get_write_buffer_size():
+            self._transport.abort()
+        else:
+            self.close()
+
+    @property
+    def _unread_size(self) -> int:
+        """Bytes that wait for the peer to read: refusals and other short frames wait in the transport only."""
+        assert self._connection is not None
+        assert self._transport is not None
+        return self._connection.sender.waiting_size + self._transport.get_write_buffer_size()
 
     def _something_to_write(self) -> None:
         self._front.to_flush(self)
