@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import resource
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from time import process_time
@@ -17,6 +18,7 @@ from server.front.h2 import adapter, frames, front, switchboard
 from server.front.h2.connection import HTTP_1_ANSWER
 from server.front.h2.frames import ErrorCode, Setting
 from server.front.h2.grpc_messages import with_prefix
+from tests.certificates import Tls, make_tls
 from tests.contracts.front_client import run, soon
 from tests.front.engine import (
     BIDI,
@@ -41,14 +43,18 @@ LARGE_SIZE: Final = 1_000_000
 class Serving:
     """A front on a port, and the good client of it."""
 
-    def __init__(self, front: Front, host: str, port: int, kept: Kept) -> None:
+    def __init__(self, front: Front, host: str, port: int, kept: Kept, tls: Tls | None = None) -> None:
         self.front = front
         self.host = host
         self.port = port
         self.kept = kept
+        self.tls: ssl.SSLContext | None = None
+        if tls is not None:
+            self.tls = ssl.create_default_context(cadata=tls.authority.decode())
+            self.tls.set_alpn_protocols(["h2"])
 
     async def connect(self, first: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        reader, writer = await asyncio.open_connection(self.host, self.port)
+        reader, writer = await asyncio.open_connection(self.host, self.port, ssl=self.tls)
         writer.write(first)
         return reader, writer
 
@@ -81,14 +87,14 @@ def large(call: object, body: bytes) -> None:
 
 
 @asynccontextmanager
-async def serving(limits: FrontLimits | None = None) -> AsyncIterator[Serving]:
+async def serving(limits: FrontLimits | None = None, tls: Tls | None = None) -> AsyncIterator[Serving]:
     kept = Kept()
     served = {**methods(kept), LARGE: Method(large, streaming_out=True)}
     made = make_front("h2", served, limits=limits)
-    address = await made.start("127.0.0.1:0")
+    address = await made.start("127.0.0.1:0", None if tls is None else tls.files)
     host, _, port = address.rpartition(":")
     try:
-        yield Serving(made, host, int(port), kept)
+        yield Serving(made, host, int(port), kept, tls)
     finally:
         await made.stop(0)
 
@@ -97,6 +103,7 @@ async def serving(limits: FrontLimits | None = None) -> AsyncIterator[Serving]:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that the front waits for takes a fraction of a second."""
     monkeypatch.setattr(adapter, "GREETING_S", 0.3)
+    monkeypatch.setattr(front, "GREETING_S", 0.3)
     monkeypatch.setattr(adapter, "PROBE_AFTER_S", 0.3)
     monkeypatch.setattr(adapter, "PROBE_ANSWER_S", 0.2)
     monkeypatch.setattr(adapter, "STALL_S", 0.3)
@@ -371,5 +378,54 @@ def test_more_connections_than_allowed() -> None:
             assert not any(each.closed for each in served.kept.calls)
             for _, writer in (*busy, *idle):
                 writer.close()
+
+    run(test())
+
+
+# -- over TLS
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> Tls:
+    return make_tls(tmp_path_factory.mktemp("tls"))
+
+
+def test_a_flood_over_tls(tls: Tls) -> None:
+    async def test() -> None:
+        async with serving(tls=tls) as served:
+            flood = FLOODS["rapid reset"]
+            reader, writer = await served.connect(GREETING + b"".join(map(flood.piece, range(12_000))))
+            assert await served.is_served(b"during")
+            assert ended_by(list(frames_of(await read_to_end(reader)))) == ErrorCode.ENHANCE_YOUR_CALM
+            assert await served.is_served(b"after")
+            writer.close()
+
+    run(test())
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("said", [b"", bytes.fromhex("16030100c8010000c4")], ids=["nothing", "half a hello"])
+def test_a_handshake_that_never_ends(tls: Tls, said: bytes) -> None:
+    async def test() -> None:
+        async with serving(tls=tls) as served:
+            reader, writer = await asyncio.open_connection(served.host, served.port)
+            writer.write(said)
+            assert await served.is_served(b"during")
+            await read_to_end(reader)
+            writer.close()
+
+    run(test())
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_reader_over_tls_that_stops_reading(tls: Tls) -> None:
+    async def test() -> None:
+        async with serving(tls=tls) as served:
+            _, writer = await served.connect(WIDE + call(1, b"\x14", LARGE))
+            await until(lambda: served.front.figures is not None and served.front.figures.calls_open == 1)
+            await until(lambda: served.front.figures is not None and served.front.figures.calls_open == 0)
+            await until(lambda: served.connections == 0)
+            assert await served.is_served(b"after")
+            writer.close()
 
     run(test())

@@ -9,7 +9,7 @@ from typing import Final
 from server.front.access_log import log_call
 from server.front.contract import Front, FrontLimits, GrpcStatus, Methods, TlsFiles, check_methods
 from server.front.figures import FrontFigures
-from server.front.h2.adapter import H2Protocol
+from server.front.h2.adapter import GREETING_S, H2Protocol
 from server.front.h2.call import H2Call, run_guarded
 from server.front.h2.frames import ErrorCode
 from server.front.h2.switchboard import Switchboard
@@ -68,13 +68,25 @@ class H2Front:
         def protocol() -> H2Protocol:
             return H2Protocol(self, secure=tls is not None)
 
+        greeting_s = None if context is None else GREETING_S  # a handshake is a part of it, and has no other bound
         if address.startswith("unix:"):
             path = address.removeprefix("unix:")
-            self._servers.append(await loop.create_unix_server(protocol, path, ssl=context, backlog=BACKLOG))
+            self._servers.append(
+                await loop.create_unix_server(
+                    protocol, path, ssl=context, ssl_handshake_timeout=greeting_s, backlog=BACKLOG
+                )
+            )
             return address
         host, _, port = address.rpartition(":")
         try:
-            server = await loop.create_server(protocol, host.strip("[]"), int(port), ssl=context, backlog=BACKLOG)
+            server = await loop.create_server(
+                protocol,
+                host.strip("[]"),
+                int(port),
+                ssl=context,
+                ssl_handshake_timeout=greeting_s,
+                backlog=BACKLOG,
+            )
         except OSError as cause:
             raise OSError(f"cannot listen on {address}: {cause.strerror or cause}") from cause
         self._servers.append(server)
