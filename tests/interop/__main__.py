@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, get_args
 
 import pytest
+from rich import box
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -25,7 +26,10 @@ def main() -> int:
     console = Console()
     if not console.is_terminal:
         console.width = NOT_A_TERMINAL_WIDTH
-    table = Table("stack", "front", "", *(case.replace(" ", "\n") for case in CASES), title="gRPC interoperability")
+    headings = (case.replace(" ", "\n") for case in CASES)
+    table = Table("stack", "front", "", *headings, box=box.SIMPLE, collapse_padding=True, pad_edge=False)
+    for column in table.columns:
+        column.no_wrap = True
     notes: list[str] = []
     failures = 0
     wanted = [stack for stack in STACKS if not sys.argv[1:] or stack.name in sys.argv[1:]]

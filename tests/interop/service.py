@@ -91,7 +91,10 @@ class InteropService:
         call.finish()
 
     def ping_pong(self, call: Call, body: bytes) -> None:
-        call.send(body)
+        if body == b"bye":
+            call.finish()
+        else:
+            call.send(body)
 
     def half_closed(self, call: Call) -> None:
         call.send(b"end")

@@ -21,7 +21,15 @@ from threading import Timer
 from typing import IO, Any, Final
 from urllib.parse import unquote
 
-from tests.interop.clients.reporting import LARGE_SIZE, PATIENCE_S, PREFIX, REFUSAL, CannotTry, report
+from tests.interop.clients.reporting import (
+    LARGE_HEADER_SIZE,
+    LARGE_SIZE,
+    PATIENCE_S,
+    PREFIX,
+    REFUSAL,
+    CannotTry,
+    report,
+)
 
 MESSAGE_PREFIX: Final = Struct(">BI")
 OK, INVALID_ARGUMENT, DEADLINE_EXCEEDED, UNIMPLEMENTED = 0, 3, 4, 12
@@ -167,6 +175,9 @@ class Client:
             assert curl.wait() == 0
         return "20 pings"
 
+    def early_end(self) -> str:
+        raise CannotTry("curl goes on until its own side is done, whatever the server says")
+
     def cancel(self) -> str:
         name = uuid.uuid4().bytes
         with self.streaming("Park", name) as (pings, answers, _):
@@ -190,6 +201,11 @@ class Client:
         answer = self.call("Metadata", b"x-interop", headers={"x-interop": "value 1", "x-interop-bin": "AAEC/w"})
         assert answer.messages == [b"value 1"], answer
         return ""
+
+    def large_header(self) -> str:
+        value = "x" * LARGE_HEADER_SIZE
+        assert self.call("Metadata", b"x-large", headers={"x-large": value}).messages == [value.encode()]
+        return f"{len(value)} bytes"
 
     def gzip(self) -> str:
         return self.equal("Compressed", 1_000_000, headers={"grpc-encoding": "gzip"}, compressed=True)
@@ -242,10 +258,12 @@ def main() -> None:
         "empty": lambda: client.equal("Echo", 0),
         "server stream": client.server_stream,
         "bidi": client.bidi,
+        "early end": client.early_end,
         "cancel": client.cancel,
         "deadline": client.deadline,
         "4 MiB": lambda: client.equal("Echo", LARGE_SIZE),
         "metadata": client.metadata,
+        "large header": client.large_header,
         "gzip": client.gzip,
         "unknown": client.unknown,
         "error": client.error,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from typing import Any
 
 import grpc
 
-from tests.interop.clients.reporting import LARGE_SIZE, PATIENCE_S, PREFIX, REFUSAL, report
+from tests.interop.clients.reporting import LARGE_HEADER_SIZE, LARGE_SIZE, PATIENCE_S, PREFIX, REFUSAL, report
 
 
 class Client:
@@ -71,6 +72,21 @@ class Client:
         assert list(answers) == [b"end"]
         return "20 pings"
 
+    def early_end(self) -> str:
+        open_side = threading.Event()
+
+        def requests() -> Iterator[bytes]:
+            yield b"0"
+            yield b"bye"
+            open_side.wait(PATIENCE_S)
+
+        try:
+            answers = list(self._channel.stream_stream(PREFIX + "PingPong")(requests(), timeout=PATIENCE_S))
+        finally:
+            open_side.set()
+        assert answers == [b"0"]
+        return "the server ended it"
+
     def cancel(self) -> str:
         name = uuid.uuid4().bytes
         call = self._channel.unary_stream(PREFIX + "Park")(name, timeout=PATIENCE_S)
@@ -96,6 +112,11 @@ class Client:
         headers = (("x-interop", "value 1"), ("x-interop-bin", bytes(range(256))))
         assert self.unary("Metadata", b"x-interop", metadata=headers) == b"value 1"
         return ""
+
+    def large_header(self) -> str:
+        value = "x" * LARGE_HEADER_SIZE
+        assert self.unary("Metadata", b"x-large", metadata=(("x-large", value),)) == value.encode()
+        return f"{len(value)} bytes"
 
     def gzip(self) -> str:
         return self.equal(1_000_000, "Compressed", compression=grpc.Compression.Gzip)
@@ -139,10 +160,12 @@ def main() -> None:
             "empty": client.empty,
             "server stream": client.server_stream,
             "bidi": client.bidi,
+            "early end": client.early_end,
             "cancel": client.cancel,
             "deadline": client.deadline,
             "4 MiB": client.large,
             "metadata": client.metadata,
+            "large header": client.large_header,
             "gzip": client.gzip,
             "unknown": client.unknown,
             "error": client.error,

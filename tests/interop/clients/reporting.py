@@ -10,6 +10,7 @@ PREFIX: Final = "/interop.Service/"
 REFUSAL: Final = "größer als 100 %: 大"
 PATIENCE_S: Final = 20.0
 LARGE_SIZE: Final = 4 * 1024 * 1024
+LARGE_HEADER_SIZE: Final = 20_000
 
 
 class CannotTry(Exception):

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -26,6 +27,8 @@ const (
 	refusal   = "größer als 100 %: 大"
 	patience  = 20 * time.Second
 	largeSize = 4 << 20
+
+	largeHeaderSize = 20_000
 )
 
 // rawCodec hands bytes through as they are.
@@ -143,6 +146,25 @@ func (c client) bidi() (string, error) {
 	return "20 pings", ended(stream)
 }
 
+func (c client) earlyEnd() (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	stream, err := c.open(ctx, "PingPong", grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "")
+	if err != nil {
+		return "", err
+	}
+	for _, text := range []string{"0", "bye"} {
+		ping := []byte(text)
+		if err := stream.SendMsg(&ping); err != nil {
+			return "", err
+		}
+	}
+	if err := receive(stream, "0"); err != nil {
+		return "", err
+	}
+	return "the server ended it", ended(stream)
+}
+
 func (c client) cancel() (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -180,6 +202,16 @@ func (c client) metadata() (string, error) {
 		err = fmt.Errorf("%q came back", answer)
 	}
 	return "", err
+}
+
+func (c client) largeHeader() (string, error) {
+	value := strings.Repeat("x", largeHeaderSize)
+	ctx := metadata.AppendToOutgoingContext(context.Background(), "x-large", value)
+	answer, err := c.call(ctx, "Metadata", []byte("x-large"))
+	if err == nil && string(answer) != value {
+		err = fmt.Errorf("%d other bytes came back", len(answer))
+	}
+	return fmt.Sprintf("%d bytes", len(value)), err
 }
 
 func (c client) refused(method string, code codes.Code, message string) (string, error) {
@@ -252,10 +284,12 @@ func main() {
 	report("empty", func() (string, error) { return c.equal("Echo", 0) })
 	report("server stream", c.serverStream)
 	report("bidi", c.bidi)
+	report("early end", c.earlyEnd)
 	report("cancel", c.cancel)
 	report("deadline", c.deadline)
 	report("4 MiB", func() (string, error) { return c.equal("Echo", largeSize) })
 	report("metadata", c.metadata)
+	report("large header", c.largeHeader)
 	report("gzip", func() (string, error) { return c.equal("Compressed", 1_000_000, grpc.UseCompressor(gzip.Name)) })
 	report("unknown", func() (string, error) { return c.refused("Unknown", codes.Unimplemented, "") })
 	report("error", func() (string, error) { return c.refused("Refuse", codes.InvalidArgument, refusal) })

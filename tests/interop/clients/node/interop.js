@@ -10,6 +10,7 @@ const PREFIX = "/interop.Service/";
 const REFUSAL = "größer als 100 %: 大";
 const PATIENCE_MS = 20_000;
 const LARGE_SIZE = 4 * 1024 * 1024;
+const LARGE_HEADER_SIZE = 20_000;
 const GZIP = 2;
 
 const [target, ca] = process.argv.slice(2);
@@ -69,6 +70,16 @@ async function bidi() {
   return "20 pings";
 }
 
+async function earlyEnd() {
+  const stream = client.makeBidiStreamRequest(PREFIX + "PingPong", raw, raw, inTime());
+  stream.write(Buffer.from("0"));
+  stream.write(Buffer.from("bye"));
+  const answers = [];
+  for await (const answer of stream) answers.push(answer.toString());
+  assert.deepEqual(answers, ["0"]);
+  return "the server ended it";
+}
+
 async function cancel() {
   const stream = client.makeServerStreamRequest(PREFIX + "Park", raw, raw, Buffer.from("cancelled"), inTime());
   stream.on("error", (error) => assert.equal(error.code, grpc.status.CANCELLED));
@@ -96,6 +107,14 @@ async function metadata() {
   return "";
 }
 
+async function largeHeader() {
+  const value = "x".repeat(LARGE_HEADER_SIZE);
+  const headers = new grpc.Metadata();
+  headers.set("x-large", value);
+  assert.equal((await unary("Metadata", "x-large", { metadata: headers })).toString(), value);
+  return `${value.length} bytes`;
+}
+
 async function many() {
   const peer = await unary("Peer", "");
   for (let number = 0; number < 1000; number++) await expect("Echo", String(number), String(number));
@@ -114,10 +133,12 @@ const CASES = {
   "empty": () => equal("Echo", 0),
   "server stream": serverStream,
   "bidi": bidi,
+  "early end": earlyEnd,
   "cancel": cancel,
   "deadline": deadline,
   "4 MiB": () => equal("Echo", LARGE_SIZE),
   "metadata": metadata,
+  "large header": largeHeader,
   "gzip": () => equal("Compressed", 1_000_000, compressing),
   "unknown": () => refused("Unknown", grpc.status.UNIMPLEMENTED),
   "error": () => refused("Refuse", grpc.status.INVALID_ARGUMENT, REFUSAL),

@@ -9,7 +9,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::client::Grpc;
 use tonic::codec::{Codec, CompressionEncoding, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::http::uri::PathAndQuery;
-use tonic::metadata::{MetadataValue, MetadataMap};
+use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Code, Request, Status, Streaming};
 
@@ -17,6 +17,7 @@ const PREFIX: &str = "/interop.Service/";
 const REFUSAL: &str = "größer als 100 %: 大";
 const PATIENCE: Duration = Duration::from_secs(20);
 const LARGE_SIZE: usize = 4 << 20;
+const LARGE_HEADER_SIZE: usize = 20_000;
 
 type Failure = Box<dyn Error + Send + Sync>;
 type Outcome = Result<String, Failure>;
@@ -84,14 +85,19 @@ fn same<T: PartialEq + std::fmt::Debug>(got: T, wanted: T) -> Result<(), Failure
 impl Client {
     async fn unary(&self, method: &str, request: Request<Bytes>) -> Result<Bytes, Status> {
         let mut grpc = self.grpc.clone();
-        grpc.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
+        grpc.ready()
+            .await
+            .map_err(|error| Status::unavailable(error.to_string()))?;
         Ok(grpc.unary(request, path(method), Raw).await?.into_inner())
     }
 
     async fn stream(&self, method: &str, body: &'static str) -> Result<Streaming<Bytes>, Failure> {
         let mut grpc = self.grpc.clone();
         grpc.ready().await?;
-        Ok(grpc.server_streaming(request(body), path(method), Raw).await?.into_inner())
+        Ok(grpc
+            .server_streaming(request(body), path(method), Raw)
+            .await?
+            .into_inner())
     }
 
     async fn expect(&self, method: &str, body: impl Into<Bytes>, wanted: impl Into<Bytes>) -> Result<(), Failure> {
@@ -133,6 +139,20 @@ impl Client {
         Ok("20 pings".into())
     }
 
+    async fn early_end(self) -> Outcome {
+        let (pings, receiver) = tokio::sync::mpsc::channel(2);
+        pings.send(Bytes::from("0")).await?;
+        pings.send(Bytes::from("bye")).await?;
+        let mut grpc = self.grpc.clone();
+        grpc.ready().await?;
+        let requests = Request::new(ReceiverStream::new(receiver));
+        let mut answers = grpc.streaming(requests, path("PingPong"), Raw).await?.into_inner();
+        same(answers.message().await?, Some(Bytes::from("0")))?;
+        same(answers.message().await?, None)?;
+        drop(pings);
+        Ok("the server ended it".into())
+    }
+
     async fn cancel(self) -> Outcome {
         let mut answers = self.stream("Park", "cancelled").await?;
         same(answers.message().await?, Some(Bytes::from("parked")))?;
@@ -146,7 +166,10 @@ impl Client {
         let mut hurried = Request::new(Bytes::from("late"));
         hurried.set_timeout(Duration::from_millis(300));
         let started = Instant::now();
-        let ending = self.unary("Silent", hurried).await.expect_err("the server never answers");
+        let ending = self
+            .unary("Silent", hurried)
+            .await
+            .expect_err("the server never answers");
         let took = started.elapsed();
         if ending.code() != Code::DeadlineExceeded {
             same((ending.code(), ending.message()), (Code::Cancelled, "Timeout expired"))?;
@@ -164,6 +187,14 @@ impl Client {
         headers.insert_bin("x-interop-bin", MetadataValue::from_bytes(&binary));
         same(self.unary("Metadata", request).await?, Bytes::from("value 1"))?;
         Ok(String::new())
+    }
+
+    async fn large_header(self) -> Outcome {
+        let value = "x".repeat(LARGE_HEADER_SIZE);
+        let mut request = request("x-large");
+        request.metadata_mut().insert("x-large", value.parse()?);
+        same(self.unary("Metadata", request).await?, Bytes::from(value))?;
+        Ok(format!("{LARGE_HEADER_SIZE} bytes"))
     }
 
     async fn gzip(mut self) -> Outcome {
@@ -205,7 +236,9 @@ impl Client {
 }
 
 async fn report(name: &str, run: impl Future<Output = Outcome>) {
-    let outcome = tokio::time::timeout(2 * PATIENCE, run).await.unwrap_or_else(|_| Err("no end".into()));
+    let outcome = tokio::time::timeout(2 * PATIENCE, run)
+        .await
+        .unwrap_or_else(|_| Err("no end".into()));
     let ok = outcome.is_ok();
     let detail = outcome.unwrap_or_else(|error| error.to_string());
     println!("{}", serde_json::json!({"case": name, "ok": ok, "detail": detail}));
@@ -230,13 +263,19 @@ async fn main() -> Result<(), Failure> {
     report("empty", client().equal("Echo", 0)).await;
     report("server stream", client().server_stream()).await;
     report("bidi", client().bidi()).await;
+    report("early end", client().early_end()).await;
     report("cancel", client().cancel()).await;
     report("deadline", client().deadline()).await;
     report("4 MiB", client().equal("Echo", LARGE_SIZE)).await;
     report("metadata", client().metadata()).await;
+    report("large header", client().large_header()).await;
     report("gzip", client().gzip()).await;
     report("unknown", client().refused("Unknown", Code::Unimplemented, None)).await;
-    report("error", client().refused("Refuse", Code::InvalidArgument, Some(REFUSAL))).await;
+    report(
+        "error",
+        client().refused("Refuse", Code::InvalidArgument, Some(REFUSAL)),
+    )
+    .await;
     report("1000 calls", client().many()).await;
     report("100 at once", client().concurrent()).await;
     Ok(())

@@ -44,6 +44,7 @@ public final class InteropClient {
     private static final String REFUSAL = "größer als 100 %: 大";
     private static final long PATIENCE_S = 20;
     private static final int LARGE_SIZE = 4 << 20;
+    private static final int LARGE_HEADER_SIZE = 20_000;
     private static final byte[] NOTHING = new byte[0];
     private static final PrintStream OUT = new PrintStream(System.out, true, StandardCharsets.UTF_8);
     private static final Gson GSON = new Gson();
@@ -95,10 +96,12 @@ public final class InteropClient {
         report("empty", () -> equal("Echo", 0, options()));
         report("server stream", this::serverStream);
         report("bidi", this::bidi);
+        report("early end", this::earlyEnd);
         report("cancel", this::cancel);
         report("deadline", this::deadline);
         report("4 MiB", () -> equal("Echo", LARGE_SIZE, options()));
         report("metadata", this::metadata);
+        report("large header", this::largeHeader);
         report("gzip", () -> equal("Compressed", 1_000_000, options().withCompression("gzip")));
         report("unknown", () -> refused("Unknown", Status.Code.UNIMPLEMENTED, null));
         report("error", () -> refused("Refuse", Status.Code.INVALID_ARGUMENT, REFUSAL));
@@ -222,6 +225,16 @@ public final class InteropClient {
         return "20 pings";
     }
 
+    private String earlyEnd() throws InterruptedException {
+        Answers answers = new Answers();
+        ClientCalls.asyncBidiStreamingCall(call("PingPong", MethodType.BIDI_STREAMING), answers);
+        answers.requests.onNext(bytes("0"));
+        answers.requests.onNext(bytes("bye"));
+        answers.expect("0");
+        answers.expect("OK");
+        return "the server ended it";
+    }
+
     private String cancel() throws InterruptedException {
         Answers answers = new Answers();
         ClientCalls.asyncServerStreamingCall(call("Park", MethodType.SERVER_STREAMING), bytes("cancelled"), answers);
@@ -255,9 +268,21 @@ public final class InteropClient {
         Metadata headers = new Metadata();
         headers.put(Metadata.Key.of("x-interop", Metadata.ASCII_STRING_MARSHALLER), "value 1");
         headers.put(Metadata.Key.of("x-interop-bin", Metadata.BINARY_BYTE_MARSHALLER), binary);
-        Channel with = ClientInterceptors.intercept(channel, MetadataUtils.newAttachHeadersInterceptor(headers));
-        same(new InteropClient(with).unary("Metadata", "x-interop"), "value 1");
+        same(with(headers).unary("Metadata", "x-interop"), "value 1");
         return "";
+    }
+
+    private String largeHeader() {
+        String value = "x".repeat(LARGE_HEADER_SIZE);
+        Metadata headers = new Metadata();
+        headers.put(Metadata.Key.of("x-large", Metadata.ASCII_STRING_MARSHALLER), value);
+        same(with(headers).unary("Metadata", "x-large"), value);
+        return value.length() + " bytes";
+    }
+
+    private InteropClient with(Metadata headers) {
+        return new InteropClient(
+            ClientInterceptors.intercept(channel, MetadataUtils.newAttachHeadersInterceptor(headers)));
     }
 
     private String refused(String name, Status.Code code, String message) {
