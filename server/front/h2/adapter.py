@@ -156,6 +156,10 @@ class H2Protocol(asyncio.Protocol):
         elif now_s - self._sent_seen_at_s > STALL_S:
             self.end(ErrorCode.ENHANCE_YOUR_CALM, "what was asked for is not read")
 
+    @property
+    def awaits_late_calls(self) -> bool:
+        return self._connection is not None and self._connection.awaits_late_calls
+
     def drain(self) -> None:
         if self._connection is not None:
             self._connection.drain()

@@ -391,6 +391,11 @@ class Connection:
             self._move(State.DRAINING)
             self.sender.control(frames.go_away(STREAM_MASK, ErrorCode.NO_ERROR) + frames.ping(_DRAIN_PING, ack=False))
 
+    @property
+    def awaits_late_calls(self) -> bool:
+        """Whether the peer may have opened calls before it read that it shall open no more."""
+        return self.state is State.DRAINING and self._refuse_above == STREAM_MASK
+
     def probe(self) -> None:
         """Ask the peer for a sign of life; `frames_received` grows when it comes."""
         self.sender.control(frames.ping(_PROBE_PING, ack=False))
@@ -414,7 +419,7 @@ class Connection:
 
     def _exclude_new_streams(self) -> None:
         """The peer knows that it shall open no more; what it has opened until here is served."""
-        if self.state is State.DRAINING and self._refuse_above == STREAM_MASK:
+        if self.awaits_late_calls:
             self._refuse_above = self._last_stream_id
             self.sender.control(frames.go_away(self._last_stream_id, ErrorCode.NO_ERROR))
 

@@ -23,6 +23,8 @@ LOOK_AFTER_S: Final = 1.0
 STOP_LOOK_S: Final = 0.01
 LAST_WORDS_S: Final = 0.25
 """How long a peer may take to read what it is told when the front stops."""
+LATE_CALLS_S: Final = 1.0
+"""How long a stop waits for a client without calls to say that it has read the GOAWAY. It may be gone for good."""
 
 
 class H2Front:
@@ -99,8 +101,11 @@ class H2Front:
             server.close()
         for protocol in list(self._protocols):
             protocol.drain()
-        deadline_s = loop.time() + grace_s
-        while loop.time() < deadline_s and any(protocol.has_calls for protocol in self._protocols):
+        began_s = loop.time()
+        while (passed_s := loop.time() - began_s) < grace_s and any(
+            protocol.has_calls or (protocol.awaits_late_calls and passed_s < LATE_CALLS_S)
+            for protocol in self._protocols
+        ):
             await asyncio.sleep(STOP_LOOK_S)
         for protocol in list(self._protocols):
             protocol.stop()
