@@ -116,6 +116,13 @@ def test_status_messages_come_back_or_are_cut(status: GrpcStatus, message: str) 
         assert seen == message.rstrip("\ufffd")
 
 
+@pytest.mark.parametrize("shift", range(4))
+def test_a_long_status_message_is_cut_behind_a_whole_code(shift: int) -> None:
+    (_, message) = split_block(trailers(GrpcStatus.UNKNOWN, "a" * shift + "\u00e9" * 900), 8 * 1024)
+    assert 1_020 <= len(message.value) <= 1_024
+    assert unquote(message.value.decode()).rstrip("\ufffd").strip("a") == "\u00e9" * ((len(message.value) - shift) // 6)
+
+
 bodies = st.lists(st.binary(max_size=300), max_size=6)
 
 
