@@ -59,7 +59,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"benchmarks to run (default: {' '.join(BENCHMARKS)})")
     scale = parser.add_mutually_exclusive_group()
-    for each, meaning in ((Scale.QUICK, "a first look: under a minute"), (Scale.TINY, "only see that they run")):
+    for each, meaning in ((Scale.QUICK, "a first look: about a minute"), (Scale.TINY, "only see that they run")):
         scale.add_argument(f"--{each.value}", dest="scale", action="store_const", const=each, help=meaning)
     parser.set_defaults(scale=Scale.FULL)
     parser.add_argument("--seed", type=int, default=1, help="of all random choices (default %(default)s)")

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from bench.__main__ import BENCHMARKS, run
-from bench.harness import Case, Options, Sample, Scale, alternate, measure
+from bench.harness import Case, Options, Sample, Scale, alternate, cpu_s_of, measure, resident_bytes_of
 
 PROJECT = Path(__file__).parents[2]
 
@@ -48,7 +48,10 @@ def run_bench(tmp_path: Path) -> RunBench:
     return run_it
 
 
-@pytest.mark.parametrize("name", [name for name in BENCHMARKS if name != "clients"])
+NEED_JAVA = {"front", "clients"}
+
+
+@pytest.mark.parametrize("name", [name for name in BENCHMARKS if name not in NEED_JAVA])
 def test_a_benchmark_prints_one_line_with_ratios_machine_and_seed(
     name: str, run_bench: RunBench, tmp_path: Path
 ) -> None:
@@ -74,8 +77,9 @@ def test_later_results_are_added_and_nothing_else_is_left(run_bench: RunBench, t
     assert [path.name for path in tmp_path.iterdir()] == ["results"]
 
 
-def test_without_java_the_clients_are_skipped_and_the_run_succeeds(run_bench: RunBench) -> None:
-    [line] = run_bench("clients", "--tiny", environment={"PATH": "/nonexistent"})
+@pytest.mark.parametrize("name", sorted(NEED_JAVA))
+def test_without_java_the_official_client_is_skipped_and_the_run_succeeds(name: str, run_bench: RunBench) -> None:
+    [line] = run_bench(name, "--tiny", environment={"PATH": "/nonexistent"})
     assert line["skipped"] == "java is not installed"
     assert "cases" not in line
 
@@ -95,6 +99,36 @@ def test_the_official_client_is_run_against_quarry_and_rocketmq(run_bench: RunBe
         assert 0 < case["p50_ms"] <= case["p99_ms"]
         assert 0 < case["peer_p50_ms"] <= case["peer_p99_ms"]
         assert case["errors"] == case["peer_errors"] == 0
+
+
+@pytest.mark.slow
+def test_the_official_client_is_run_against_both_fronts(run_bench: RunBench) -> None:
+    [line] = run_bench("front", "--tiny")
+    if "skipped" in line:
+        pytest.skip(line["skipped"])
+    assert [case["mode"] for case in line["cases"]] == ["pipeline", "send"]
+    for case in line["cases"]:
+        assert case["per_second"] > 0
+        assert case["server_cpu_ratio"] > 0
+        assert case["errors"] == case["peer_errors"] == 0
+
+
+def test_the_front_is_asked_for_all_that_its_page_says(run_bench: RunBench) -> None:
+    """No figure is judged but the bound of what unread streams take, which no size of the run changes."""
+    [line] = run_bench("front_scale", "--tiny")
+    connections, waiting, unread = line["cases"]
+    assert connections["connections"] > 1
+    assert 0 < waiting["wake_p50_ms"] <= waiting["wake_p99_ms"] <= waiting["wake_max_ms"]
+    assert unread["bytes_grown_per_reader"] < 16 * 1024 * 1024
+
+
+def test_cpu_time_of_another_process_is_counted() -> None:
+    with subprocess.Popen([sys.executable, "-c", "sum(range(3_000_000)); input()"], stdin=subprocess.PIPE) as process:
+        while cpu_s_of(process.pid) < 0.02:
+            assert process.poll() is None
+        assert cpu_s_of(process.pid) < 60
+        assert resident_bytes_of(process.pid) > 1024 * 1024
+        process.communicate(b"\n")
 
 
 def test_a_first_look_at_everything_leaves_the_slow_peer_out(tmp_path: Path) -> None:
