@@ -5,7 +5,7 @@ RocketMQ SYNC_FLUSH) and once with sends answered at once (`async`, ASYNC_FLUSH)
 the receiving mode reads. Client and server share the cores, so beside the rates look at the CPU time that the server
 takes per message: it says what the server could do if the client ran elsewhere.
 
-RocketMQ needs about half a minute of load to reach its speed, which is what most of the time goes to.
+RocketMQ needs about a minute of load to reach its speed, which is what most of the time goes to.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Sizes:
 
 
 SIZES: Final = {
-    Scale.FULL: Sizes(sample_s=4, rounds=3, warm_rocketmq_s=30, warm_quarry_s=4),
+    Scale.FULL: Sizes(sample_s=4, rounds=3, warm_rocketmq_s=60, warm_quarry_s=4),
     Scale.QUICK: Sizes(sample_s=2, rounds=1, warm_rocketmq_s=10, warm_quarry_s=2),
     Scale.TINY: Sizes(sample_s=0.5, rounds=1, warm_rocketmq_s=1, warm_quarry_s=0.5),
 }
