@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 
 from server.front import Front, FrontLimits, Method, make_front
-from server.front.h2 import adapter, frames, front, switchboard
+from server.front.h2 import adapter, frames, front, patience, switchboard
 from server.front.h2.connection import HTTP_1_ANSWER
 from server.front.h2.frames import ErrorCode, Setting
 from server.front.h2.grpc_messages import with_prefix
@@ -102,11 +102,11 @@ async def serving(limits: FrontLimits | None = None, tls: Tls | None = None) -> 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that the front waits for takes a fraction of a second."""
-    monkeypatch.setattr(adapter, "GREETING_S", 0.3)
+    monkeypatch.setattr(patience, "GREETING_S", 0.3)
     monkeypatch.setattr(front, "GREETING_S", 0.3)
-    monkeypatch.setattr(adapter, "PROBE_AFTER_S", 0.3)
-    monkeypatch.setattr(adapter, "PROBE_ANSWER_S", 0.2)
-    monkeypatch.setattr(adapter, "STALL_S", 0.3)
+    monkeypatch.setattr(patience, "PROBE_AFTER_S", 0.3)
+    monkeypatch.setattr(patience, "PROBE_ANSWER_S", 0.2)
+    monkeypatch.setattr(patience, "STALL_S", 0.3)
     monkeypatch.setattr(adapter, "LINGER_S", 0.1)
     monkeypatch.setattr(front, "LOOK_AFTER_S", 0.05)
     monkeypatch.setattr(switchboard, "WHOLE_REQUEST_S", 0.3)
@@ -308,8 +308,8 @@ def test_a_reader_that_stops_reading(
         async with serving() as served:
             assert await served.is_served(b"before")
             before = resident_size()
-            monkeypatch.setattr(adapter, "STALL_S", 3.0)
-            monkeypatch.setattr(adapter, "PROBE_AFTER_S", 3.0)
+            monkeypatch.setattr(patience, "STALL_S", 3.0)
+            monkeypatch.setattr(patience, "PROBE_AFTER_S", 3.0)
             connected = deaf(served, WIDE)
             sent = await write_on(connected, piece, 40_000_000)
             kept = resident_size() - before
@@ -317,8 +317,8 @@ def test_a_reader_that_stops_reading(
             assert await served.is_served(b"during")
             assert kept < 110_000_000
             assert sent < 40_000_000
-            monkeypatch.setattr(adapter, "STALL_S", 0.3)
-            monkeypatch.setattr(adapter, "PROBE_AFTER_S", 0.3)
+            monkeypatch.setattr(patience, "STALL_S", 0.3)
+            monkeypatch.setattr(patience, "PROBE_AFTER_S", 0.3)
             await until(lambda: served.connections == 0)
             assert await served.is_served(b"after")
             assert served.front.figures is not None

@@ -11,6 +11,7 @@ import structlog
 from server.front.h2.call import Client
 from server.front.h2.connection import Connection, State
 from server.front.h2.frames import ErrorCode
+from server.front.h2.patience import Patience
 
 if TYPE_CHECKING:
     import ssl
@@ -18,17 +19,6 @@ if TYPE_CHECKING:
     from server.front.h2.front import H2Front
 
 log = structlog.get_logger(__name__)
-
-GREETING_S: Final = 10.0
-"""How long a peer may take to say its preface and SETTINGS; only then is it a client."""
-
-PROBE_AFTER_S: Final = 60.0
-PROBE_ANSWER_S: Final = 20.0
-"""A peer that has said nothing for a minute is asked for a sign of life and has 20 s to give it: gRPC's own defaults.
-A frame counts when it has come whole, so dripping bytes is no sign of life."""
-
-STALL_S: Final = 60.0
-"""How long a peer may leave what it asked for lying here: without reading, or without opening its windows."""
 
 LINGER_S: Final = 1.0
 """How long a peer that was sent away is listened to, so that it gets to read why before the socket is gone."""
@@ -48,13 +38,8 @@ class H2Protocol(asyncio.Protocol):
         self._secure = secure
         self._transport: asyncio.Transport | None = None
         self._connection: Connection | None = None
-        self._made_at_s = 0.0
-        self._frames_seen = 0
-        self._frames_seen_at_s = 0.0
-        self._probed = False
+        self._patience: Patience | None = None
         self._has_left = False  # the last words are written
-        self._sent_seen = 0
-        self._sent_seen_at_s = 0.0
 
     # -- what asyncio calls
 
@@ -75,7 +60,7 @@ class H2Protocol(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_MAX)
         client = Client(peer_text(transport), tls.getpeercert(binary_form=True) if tls else None)
         self._connection = Connection(self._front.board, client, self._something_to_write)
-        self._made_at_s = self._frames_seen_at_s = self._sent_seen_at_s = self._front.board.clock()
+        self._patience = Patience(self._connection, self._front.board.clock())
 
     def data_received(self, data: bytes) -> None:
         connection = self._connection
@@ -94,6 +79,7 @@ class H2Protocol(asyncio.Protocol):
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._front.remove(self)
+        self._transport = None
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.lost()
@@ -131,30 +117,11 @@ class H2Protocol(asyncio.Protocol):
 
     def look_after(self, now_s: float) -> None:
         """End what makes no progress; called every second or so."""
-        connection = self._connection
-        if connection is None or connection.state is State.OVER:
+        if self._patience is None or self._connection is None or self._connection.state is State.OVER:
             return
-        if connection.state in (State.NEW, State.GREETED) and now_s - self._made_at_s > GREETING_S:
-            self.end(ErrorCode.PROTOCOL_ERROR, "no preface within reasonable time")
-            return
-        self._look_at_frames(connection, now_s)
-        self._look_at_waiting(connection, now_s)
-
-    def _look_at_frames(self, connection: Connection, now_s: float) -> None:
-        if connection.frames_received != self._frames_seen:
-            self._frames_seen, self._frames_seen_at_s, self._probed = connection.frames_received, now_s, False
-        elif now_s - self._frames_seen_at_s > PROBE_AFTER_S + PROBE_ANSWER_S:
-            self.end(ErrorCode.NO_ERROR, "no sign of life")
-        elif now_s - self._frames_seen_at_s > PROBE_AFTER_S and not self._probed:
-            self._probed = True
-            connection.probe()
-
-    def _look_at_waiting(self, connection: Connection, now_s: float) -> None:
-        sent = connection.sender.data_frames
-        if sent != self._sent_seen or not connection.sender.waiting_size:
-            self._sent_seen, self._sent_seen_at_s = sent, now_s
-        elif now_s - self._sent_seen_at_s > STALL_S:
-            self.end(ErrorCode.ENHANCE_YOUR_CALM, "what was asked for is not read")
+        ending = self._patience.look(now_s)
+        if ending is not None:
+            self.end(ending.code, ending.reason)
 
     @property
     def awaits_late_calls(self) -> bool:
@@ -177,6 +144,11 @@ class H2Protocol(asyncio.Protocol):
         if self._connection is not None and self._connection.state is not State.OVER:
             self._connection.end(code, reason)
             self._leave(LINGER_S)
+
+    def give_way(self) -> None:
+        """Make room for another connection: the last words are written, but not waited for."""
+        self.end(ErrorCode.ENHANCE_YOUR_CALM, "made room for another connection")
+        self.abort()
 
     def close(self) -> None:
         if self._transport is not None:

@@ -9,9 +9,9 @@ from typing import Final
 from server.front.access_log import log_call
 from server.front.contract import Front, FrontLimits, GrpcStatus, Methods, TlsFiles, check_methods
 from server.front.figures import FrontFigures
-from server.front.h2.adapter import GREETING_S, H2Protocol
+from server.front.h2.adapter import H2Protocol
 from server.front.h2.call import H2Call, run_guarded
-from server.front.h2.frames import ErrorCode
+from server.front.h2.patience import GREETING_S
 from server.front.h2.switchboard import Switchboard
 from server.front.tls import ssl_context
 
@@ -147,8 +147,8 @@ class H2Front:
             if idle is None:
                 figures.connections_refused += 1
                 return False
-            idle.end(ErrorCode.ENHANCE_YOUR_CALM, "made room for another connection")
-            self._protocols.pop(idle, None)
+            idle.give_way()
+            self._protocols.pop(idle)
         self._protocols[protocol] = None
         figures.connections += 1
         figures.connections_open = len(self._protocols)
