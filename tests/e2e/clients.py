@@ -17,7 +17,8 @@ from typing import Any, Final, TypeVar
 Line = dict[str, Any]
 START_TIMEOUT_S: Final = 60.0
 ANSWER_TIMEOUT_S: Final = 60.0
-CLOSE_TIMEOUT_S: Final = 30.0
+CLOSE_TIMEOUT_S: Final = 60.0
+"""Go's push consumer waits out a long poll and its request timeout, 33 s, whenever one of its polls found nothing."""
 _Client = TypeVar("_Client", bound="ClientProcess")
 
 
@@ -113,6 +114,7 @@ def _tls_environment(authority: Path | None) -> dict[str, str]:
         "CLIENT_TLS": "on",
         "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(authority),
         "NODE_EXTRA_CA_CERTS": str(authority),
+        "SSL_CERT_FILE": str(authority),  # Go's
     }
 
 

@@ -88,6 +88,17 @@ def java_classes(name: str, project: Path) -> str:
     return f"{target}/classes:{target}/lib/*"
 
 
+def go_program(name: str, project: Path) -> Path:
+    """Build a small Go module, `{name}-go` in the cache; returns the program. All its files are its version."""
+    need("go")
+
+    def install(folder: Path) -> None:
+        run(["go", "build", "-buildvcs=false", "-o", folder / name, "."], directory=project)
+
+    sources = [project / "go.mod", project / "go.sum", *sorted(project.glob("*.go"))]
+    return installed(f"{name}-go-{digest(sources)}", install) / name
+
+
 def python() -> Language:
     return Language(
         name="python",
@@ -132,4 +143,15 @@ def java() -> Language:
     )
 
 
-LANGUAGES: Final[dict[str, Callable[[], Language]]] = {"python": python, "node": node, "java": java}
+def go() -> Language:
+    program = str(go_program("client", HERE / "go"))
+    return Language(
+        name="go",
+        directory=HERE / "go",
+        producer=[program, "producer"],
+        simple_consumer=[program, "simple-consumer"],
+        push_consumer=[program, "push-consumer"],
+    )
+
+
+LANGUAGES: Final[dict[str, Callable[[], Language]]] = {"python": python, "node": node, "java": java, "go": go}

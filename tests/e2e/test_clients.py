@@ -1,6 +1,6 @@
-"""What every official client must see: the same tests on Python, Node.js and Java.
+"""What every official client must see: the same tests on Python, Node.js, Java and Go.
 
-The Java client needs a JVM and Maven and takes longer: it belongs to the slow tests.
+The Java client needs a JVM and Maven, the Go client is compiled; both take longer: they belong to the slow tests.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TRANSPORTS = [
 ]
 
 
-@pytest.fixture(params=["python", "node", pytest.param("java", marks=slow)])
+@pytest.fixture(params=["python", "node", pytest.param("java", marks=slow), pytest.param("go", marks=slow)])
 def language(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
