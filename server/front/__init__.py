@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from server.front.contract import Call, Front, FrontLimits, GrpcStatus, Method, Methods, TlsFiles
+from server.front.contract import Call, Front, FrontLimits, Method, Methods, TlsFiles
 from server.front.figures import FrontFigures
 from server.front.grpcio import GrpcioFront
 from server.front.h2 import H2Front
+from server.front.status import GrpcStatus
 
 __all__ = [
     "Call",

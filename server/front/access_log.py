@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import structlog
 
-from server.front.contract import Call, GrpcStatus
+from server.front.contract import Call
+from server.front.status import GrpcStatus
 
 log = structlog.get_logger(__name__)
 

@@ -8,26 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from server.front.figures import FrontFigures
-
-
-class GrpcStatus(IntEnum):
-    """The gRPC status codes a handler may end a call with. Business errors are in-band and never use them."""
-
-    OK = 0
-    CANCELLED = 1
-    UNKNOWN = 2
-    INVALID_ARGUMENT = 3
-    DEADLINE_EXCEEDED = 4
-    RESOURCE_EXHAUSTED = 8
-    UNIMPLEMENTED = 12
-    INTERNAL = 13
-    UNAVAILABLE = 14
+from server.front.figures import FrontFigures
+from server.front.status import GrpcStatus
 
 
 class Call(Protocol):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from server.front.contract import GrpcStatus
+from server.front.status import GrpcStatus
 
 PASS_BUCKETS_S: Final = tuple(0.000_025 * 2**step for step in range(15))
 """25 µs … 0.4 s: from one small call to a loop that stood still for everybody."""

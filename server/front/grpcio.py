@@ -30,7 +30,8 @@ import grpc.aio
 import structlog
 
 from server.front.access_log import log_call
-from server.front.contract import Call, FrontLimits, GrpcStatus, Method, Methods, TlsFiles, check_methods
+from server.front.contract import Call, FrontLimits, Method, Methods, TlsFiles, check_methods
+from server.front.status import GrpcStatus
 from server.front.tls import ssl_context
 
 log = structlog.get_logger(__name__)

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.front.contract import GrpcStatus
 from server.front.h2.grpc_messages import MESSAGE_PREFIX, BadMessage, plain_body, timeout_s, trailers, with_prefix
 from server.front.h2.header_blocks import split_block
 from server.front.h2.message_reader import MessageReader
+from server.front.status import GrpcStatus
 
 SIZE_MAX: Final = 10_000
 

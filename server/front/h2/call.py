@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
-from server.front.contract import Call, GrpcStatus, Method
+from server.front.contract import Call, Method
 from server.front.h2.header_blocks import text_of
+from server.front.status import GrpcStatus
 
 if TYPE_CHECKING:
     from server.front.h2.calls import Calls

@@ -8,7 +8,7 @@ from typing import Final
 
 import structlog
 
-from server.front.contract import GrpcStatus, Method
+from server.front.contract import Method
 from server.front.h2 import frames
 from server.front.h2.call import Client, H2Call
 from server.front.h2.frames import ErrorCode, Flag, FrameType
@@ -27,6 +27,7 @@ from server.front.h2.message_reader import MessageReader
 from server.front.h2.request_head import NotGrpc, RequestHead
 from server.front.h2.sending import Sender
 from server.front.h2.switchboard import Switchboard
+from server.front.status import GrpcStatus
 
 log = structlog.get_logger(__name__)
 

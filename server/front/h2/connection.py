@@ -15,7 +15,6 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final, NoReturn
 
-from server.front.contract import GrpcStatus
 from server.front.h2 import frames
 from server.front.h2.allowance import CALLS_PER_FRAME, Allowance
 from server.front.h2.call import Client, H2Call
@@ -42,6 +41,7 @@ from server.front.h2.request_head import HeadReader, Malformed, NotGrpc, TooLarg
 from server.front.h2.sending import Sender
 from server.front.h2.stream_rules import RULES, Outcome, StreamState
 from server.front.h2.switchboard import Switchboard
+from server.front.status import GrpcStatus
 
 CONNECTION_WINDOW: Final = 16 * 1024 * 1024
 """What a peer may send before we have taken it in: enough for one message of the largest size at full speed."""

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from typing import Final
 
 from server.front.access_log import log_call
-from server.front.contract import Front, FrontLimits, GrpcStatus, Methods, TlsFiles, check_methods
+from server.front.contract import Front, FrontLimits, Methods, TlsFiles, check_methods
 from server.front.figures import FrontFigures
 from server.front.h2.adapter import H2Protocol
 from server.front.h2.call import H2Call, run_guarded
 from server.front.h2.patience import GREETING_S
 from server.front.h2.switchboard import Switchboard
+from server.front.status import GrpcStatus
 from server.front.tls import ssl_context
 
 BACKLOG: Final = 1024

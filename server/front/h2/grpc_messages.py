@@ -12,8 +12,8 @@ from struct import Struct
 from typing import Final
 from urllib.parse import quote
 
-from server.front.contract import GrpcStatus
 from server.front.h2.header_blocks import encode_fields
+from server.front.status import GrpcStatus
 
 MESSAGE_PREFIX: Final = Struct(">BI")
 MESSAGE_PREFIX_SIZE: Final = MESSAGE_PREFIX.size

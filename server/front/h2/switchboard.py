@@ -6,8 +6,9 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final
 
-from server.front.contract import FrontLimits, GrpcStatus, Method, Methods
+from server.front.contract import FrontLimits, Method, Methods
 from server.front.figures import FrontFigures
+from server.front.status import GrpcStatus
 
 if TYPE_CHECKING:
     from server.front.h2.call import H2Call
