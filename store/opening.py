@@ -25,9 +25,10 @@ import structlog
 from kv import EngineCorrupt, EngineFull, KeyValueEngine, KvError
 from store.clock import Clock
 from store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogWriter, SegmentList
-from store.consumequeue import FileConsumeQueueReader, RocksConsumeQueues, open_consume_queue_engine
+from store.consumequeue import FileConsumeQueueReader, RocksConsumeQueues
 from store.disk import Disk, DiskLock
 from store.dispatch import DenseNumbering, LightQueueNumbering, StoredNumbering
+from store.engines import RocksStoreEngines, StoreEngines
 from store.errors import NotAStore, StoreDamaged, StoreLocked, StoreUnusable
 from store.identity import StoreIdentity
 from store.kind import FoundStore, StoreKind, inspect_store
@@ -39,7 +40,6 @@ from store.record import StoredMessage
 from store.recovery import RecoveryReport, ReportProgress, backfill, recover
 from store.rocketmq import import_metadata, read_metadata
 from store.settings import Durability, StoreSettings
-from store.state import open_state_engine
 
 log = structlog.get_logger(__name__)
 
@@ -111,23 +111,33 @@ class OpenStore:
             log.warning("stopped on a full disk, the next start makes again what found no room", error=str(error))
 
 
-def open_store(settings: StoreSettings, *, disk: Disk, clock: Clock, report: ReportProgress) -> OpenStore:
+def open_store(
+    settings: StoreSettings,
+    *,
+    disk: Disk,
+    clock: Clock,
+    report: ReportProgress,
+    engines: StoreEngines | None = None,
+) -> OpenStore:
     """Open the store at `settings.root`, recovered and ready; `report` hears of long steps.
 
     Raises StoreUnusable (one line that names the file) when an operator has to act first, OSError when the
     disk refuses. The lock comes before everything else: a store that another broker holds is not touched.
     """
-    return _Opening(settings, disk, clock, report).run()
+    return _Opening(settings, disk, clock, report, engines or RocksStoreEngines()).run()
 
 
 class _Opening:
     """The steps of one opening."""
 
-    def __init__(self, settings: StoreSettings, disk: Disk, clock: Clock, report: ReportProgress) -> None:
+    def __init__(
+        self, settings: StoreSettings, disk: Disk, clock: Clock, report: ReportProgress, engines: StoreEngines
+    ) -> None:
         self._settings = settings
         self._disk = disk
         self._clock = clock
         self._report = report
+        self._engines = engines
         self._paths = StorePaths(settings.root)
 
     def run(self) -> OpenStore:
@@ -157,7 +167,7 @@ class _Opening:
             segments = self._open_segments()
             parts.callback(segments.close)
             with _advising(paths.quarry, STATE_ADVICE):
-                state_engine = open_state_engine(paths.quarry, create=found.kind is not StoreKind.QUARRY)
+                state_engine = self._engines.open_state(paths.quarry, create=found.kind is not StoreKind.QUARRY)
             parts.callback(state_engine.close)
             identity = StoreIdentity(state_engine, paths.quarry)
             if identity.origin is None:
@@ -165,7 +175,7 @@ class _Opening:
                 identity.origin = found.layout.value
             origin = StoreKind(identity.origin)
             with _advising(found.rocksdb_directory, QUEUES_ADVICE):
-                queue_engine = open_consume_queue_engine(found.rocksdb_directory, create=not found.has_rocksdb)
+                queue_engine = self._engines.open_queues(found.rocksdb_directory, create=not found.has_rocksdb)
             parts.callback(queue_engine.close)
             queues = RocksConsumeQueues(
                 queue_engine,
