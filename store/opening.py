@@ -36,6 +36,7 @@ from store.message_store import MessageStore
 from store.metadata import READ_WRITE, ConsumerOffsetTable, GroupTable, Topic, TopicTable, TopicType, is_light_queue
 from store.offsets import PhysicalOffset
 from store.paths import StorePaths, segment_name
+from store.pins import SegmentPins
 from store.record import StoredMessage
 from store.recovery import RecoveryReport, ReportProgress, backfill, recover
 from store.rocketmq import import_metadata, read_metadata
@@ -73,6 +74,7 @@ class OpenStore:
         tables: StoreTables,
         identity: StoreIdentity,
         recovery: RecoveryReport,
+        pins: SegmentPins,
         queue_engine: KeyValueEngine,
         state_engine: KeyValueEngine,
         parts: ExitStack,
@@ -85,6 +87,7 @@ class OpenStore:
         self.offsets = tables.offsets
         self.identity = identity
         self.recovery = recovery
+        self.pins = pins
         self.queue_engine = queue_engine
         self.state_engine = state_engine
         self._parts = parts
@@ -210,6 +213,7 @@ class _Opening:
                 tables=tables,
                 identity=identity,
                 recovery=recovery,
+                pins=SegmentPins(self._clock),
                 queue_engine=queue_engine,
                 state_engine=state_engine,
                 parts=parts.pop_all(),

@@ -1,0 +1,62 @@
+"""Pins: leases that keep old segments from being removed while somebody copies them.
+
+A pin names an offset. While its lease lasts, no segment that ends above the offset may be removed; those below may go.
+Who holds it renews it; who dies does not, and the pin is gone when the lease is over.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import NamedTuple
+
+from store.clock import Clock
+from store.errors import Invalid
+from store.offsets import PhysicalOffset
+
+
+class _Pin(NamedTuple):
+    start: PhysicalOffset
+    ends_at_s: float
+
+
+class SegmentPins:
+    """The pins of one log. May be used from any thread.
+
+    Who removes segments asks `lowest` before each one, holding no lock: a pin set at that very moment must be checked
+    by its taker against the log's minimum after it was set.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = Lock()
+        self._pins: dict[str, _Pin] = {}  # guarded by _lock
+
+    def pin(self, name: str, start: PhysicalOffset, lease_s: float) -> None:
+        """Keep everything from `start` on for `lease_s` seconds, in place of an earlier pin of the name."""
+        with self._lock:
+            self._pins[name] = _Pin(start, self._clock.monotonic_s() + lease_s)
+
+    def renew(self, name: str, lease_s: float) -> None:
+        """Let the lease last `lease_s` seconds from now. Raises Invalid when it is over: segments may be gone."""
+        with self._lock:
+            self._forget_ended()
+            held = self._pins.get(name)
+            if held is None:
+                raise Invalid(f"nothing is kept for {name} any more: its lease is over")
+            self._pins[name] = held._replace(ends_at_s=self._clock.monotonic_s() + lease_s)
+
+    def release(self, name: str) -> None:
+        """Give the pin up. One that is gone is no error."""
+        with self._lock:
+            self._pins.pop(name, None)
+
+    def lowest(self) -> PhysicalOffset | None:
+        """Segments that end above this offset must stay; None: nothing is pinned."""
+        with self._lock:
+            self._forget_ended()
+            return min((each.start for each in self._pins.values()), default=None)
+
+    def _forget_ended(self) -> None:
+        now_s = self._clock.monotonic_s()
+        for name in [name for name, each in self._pins.items() if each.ends_at_s <= now_s]:
+            del self._pins[name]
