@@ -250,7 +250,6 @@ class _Opening:
         reader = CommitLogReader(segments)
         recovery = recover(
             segments,
-            reader,
             queues,
             _numbering(origin, queues),
             flushed_up_to=self._promised_up_to(segments, identity, found),

@@ -2,11 +2,14 @@
 
 Everything but the commit log is a function of the commit log. So recovery trusts the log record by record,
 and derived data only as far as its own watermark says.
+
+How the log is read is not its business: pass 2 takes `store.scan.FoundRecords`, runs of whole records, from any
+`store.scan.LogScan` (`scan_records` decodes one record after the other).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,8 +20,8 @@ from store.errors import StoreDamaged
 from store.message import DispatchRequest
 from store.offsets import PhysicalOffset
 from store.record import Blank, Decoded, StoredMessage
+from store.scan import RUN_RECORDS, LogScan, scan_records
 
-ROUND_RECORDS: Final = 1024  # entries per write batch: large enough to amortise it, small enough to stay in cache
 FLUSH_EVERY_BYTES: Final = 256 << 20  # how much log a killed recovery reads again at most
 
 
@@ -54,10 +57,10 @@ class RecoveryReport:
 
 def recover(
     segments: SegmentList,
-    reader: CommitLogReader,
     queues: RocksConsumeQueues,
     numbering: LightQueueNumbering,
     *,
+    scan: LogScan = scan_records,
     flushed_up_to: PhysicalOffset | None,
     clean_shutdown: bool,
     report: ReportProgress,
@@ -74,32 +77,19 @@ def recover(
     start = _start(segments, watermark, flushed_up_to, clean_shutdown=clean_shutdown)
 
     # pass 2: read forward, every record checked; dispatch what lies at or above the watermark
-    pending: list[DispatchRequest] = []
     records = dispatched_count = 0
     end, flushed_end, stopped_by = start, start, None
-    log = reader.scan(start) if clean_shutdown else _scan_anew(segments, reader, start)
-    for found in log:
-        match found:
-            case StoredMessage():
-                end = PhysicalOffset(found.physical_offset + found.size)
-                records += 1
-                if found.physical_offset >= watermark:
-                    if is_queued(found.system_flag):
-                        pending.append(dispatch_request(found, numbering))
-                    dispatched_count += 1
-            case Blank():
-                end = PhysicalOffset(found.physical_offset + found.size)
-            case _:
-                stopped_by = found
-        if len(pending) >= ROUND_RECORDS:
-            queues.put(pending, end)
-            pending = []
-            report(Progress("recovering", end - start, segments.end_of_files - start))
-            if end - flushed_end >= FLUSH_EVERY_BYTES:
-                queues.flush()
-                flushed_end = end
-    if end > watermark:
-        queues.put(pending, end)
+    runs = scan(segments, start, dispatch_from=watermark, numbering=numbering, from_device=not clean_shutdown)
+    for run in runs:
+        if run.end > watermark:
+            queues.put(run.requests, run.end)
+        records += run.records
+        dispatched_count += run.dispatched
+        end, stopped_by = run.end, run.stopped_by
+        report(Progress("recovering", end - start, segments.end_of_files - start))
+        if end - flushed_end >= FLUSH_EVERY_BYTES:
+            queues.flush()
+            flushed_end = end
 
     # pass 3: what was promised must be whole. A clean stop flushes the log before it ends.
     promised = max(flushed_up_to or 0, dispatched or 0) if clean_shutdown else flushed_up_to or 0
@@ -117,21 +107,6 @@ def recover(
         queues.truncate(end)
     queues.flush()
     return RecoveryReport(start, end, records, dispatched_count, stopped_by, removed, queues_were_ahead)
-
-
-def _scan_anew(segments: SegmentList, reader: CommitLogReader, start: PhysicalOffset) -> Iterator[Decoded]:
-    """The records from `start` as they are on the device.
-
-    A broker that died of a failed flush left pages in the cache that are not on the device and count as clean.
-    Trusted, they would be told durable, and the next power cut would take them.
-    """
-    disk = segments.disk
-    if start < segments.end_of_files:
-        disk.reread(segments.path_of(start), start - segments.base_of(start))
-    for found in reader.scan(start):
-        yield found
-        if isinstance(found, Blank) and (following := found.physical_offset + found.size) < segments.end_of_files:
-            disk.reread(segments.path_of(PhysicalOffset(following)), 0)
 
 
 def _start(
@@ -178,7 +153,7 @@ def backfill(
         at = PhysicalOffset(found.physical_offset + found.size)
         if isinstance(found, StoredMessage) and is_queued(found.system_flag):
             pending.append(dispatch_request(found, numbering))
-        if len(pending) >= ROUND_RECORDS:
+        if len(pending) >= RUN_RECORDS:
             queues.put_missing(pending)
             pending = []
             report(Progress("completing the queues of a double-write store", at - start, end - start))

@@ -58,7 +58,6 @@ def assemble(
     queues = RocksConsumeQueues(engine, minimum_physical_offset=segments.minimum, cached_queues_max=cached_queues_max)
     report = recover(
         segments,
-        CommitLogReader(segments),
         queues,
         StoredNumbering(),
         flushed_up_to=flushed_up_to,

@@ -1,0 +1,57 @@
+"""What a scan of the log finds, in runs: the seam between reading the log and bringing derived data up to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from store.commitlog import SegmentList
+from store.dispatch import LightQueueNumbering
+from store.message import DispatchRequest
+from store.offsets import PhysicalOffset
+from store.record import Corrupt, EndOfData, Torn
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRecords:
+    """Whole records that follow each other in the log, every check passed; blanks between them are passed over.
+
+    One run begins where the one before ended. A run without records ends a segment, or is the last one.
+    """
+
+    end: PhysicalOffset
+    """Where the next record will lie: behind the last record or blank of the run."""
+    records: int
+    dispatched: int
+    """How many of them lie at or above the offset from which dispatch was asked for."""
+    requests: Sequence[DispatchRequest]
+    """Those of them that queues hold, in log order."""
+    last_stored_ms: int | None
+    """Store timestamp of the last record; None when the run has none."""
+    stopped_by: EndOfData | Torn | Corrupt | None = None
+    """What ended the log at `end`. The last run has it, unless a blank closes the last segment of the log."""
+
+
+class LogScan(Protocol):
+    """One way of reading the log. A generator function: it raises nothing before its first run is asked for."""
+
+    def __call__(
+        self,
+        segments: SegmentList,
+        start: PhysicalOffset,
+        *,
+        dispatch_from: PhysicalOffset,
+        numbering: LightQueueNumbering,
+        from_device: bool,
+    ) -> Iterator[FoundRecords]:
+        """The runs from `start`, the begin of a record, in log order, up to what ends the log.
+
+        Records below `dispatch_from` are checked and counted, those at or above it make requests, too (`>=`: it is
+        the exclusive end of what was dispatched). `numbering` may look at the queues: the requests of a run are
+        made when the run is asked for, which is after those of the run before were stored.
+
+        With `from_device` each segment is first read anew from the device (`Disk.reread`): a broker that died of a
+        failed flush left pages in the cache that are not on the device and count as clean. Trusted, they would be
+        told durable, and the next power cut would take them. Raises OSError for what cannot be read.
+        """

@@ -1,0 +1,61 @@
+"""A scan that decodes one record after the other: slow, and what faster ones are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from store.commitlog import CommitLogReader, SegmentList
+from store.dispatch import LightQueueNumbering, dispatch_request, is_queued
+from store.message import DispatchRequest
+from store.offsets import PhysicalOffset
+from store.record import Blank, Decoded, StoredMessage
+from store.scan.found import FoundRecords
+
+RUN_RECORDS: Final = 1024  # entries per write batch: large enough to amortise it, small enough to stay in cache
+
+
+def scan_records(
+    segments: SegmentList,
+    start: PhysicalOffset,
+    *,
+    dispatch_from: PhysicalOffset,
+    numbering: LightQueueNumbering,
+    from_device: bool,
+) -> Iterator[FoundRecords]:
+    """See `LogScan`."""
+    reader = CommitLogReader(segments)
+    log = _reread(segments, reader, start) if from_device else reader.scan(start)
+    requests: list[DispatchRequest] = []
+    end, records, dispatched, last_stored_ms = start, 0, 0, None
+    stopped_by = None
+    for found in log:
+        match found:
+            case StoredMessage():
+                end = PhysicalOffset(found.physical_offset + found.size)
+                records += 1
+                last_stored_ms = found.store_timestamp_ms
+                if found.physical_offset >= dispatch_from:
+                    dispatched += 1
+                    if is_queued(found.system_flag):
+                        requests.append(dispatch_request(found, numbering))
+            case Blank():
+                end = PhysicalOffset(found.physical_offset + found.size)
+            case _:
+                stopped_by = found
+        if records == RUN_RECORDS:
+            yield FoundRecords(end, records, dispatched, requests, last_stored_ms)
+            requests = []
+            records, dispatched, last_stored_ms = 0, 0, None
+    yield FoundRecords(end, records, dispatched, requests, last_stored_ms, stopped_by)
+
+
+def _reread(segments: SegmentList, reader: CommitLogReader, start: PhysicalOffset) -> Iterator[Decoded]:
+    """The records from `start` as they are on the device."""
+    disk = segments.disk
+    if start < segments.end_of_files:
+        disk.reread(segments.path_of(start), start - segments.base_of(start))
+    for found in reader.scan(start):
+        yield found
+        if isinstance(found, Blank) and (following := found.physical_offset + found.size) < segments.end_of_files:
+            disk.reread(segments.path_of(PhysicalOffset(following)), 0)
