@@ -86,12 +86,12 @@ class Broker:
         assert self._process is not None, "the broker was not started"
         return self._process.pid
 
-    def launch(self) -> None:
-        """Start without waiting for anything."""
+    def launch(self, *, under: Sequence[str] = ()) -> None:
+        """Start without waiting for anything. `under` goes before the command, such as a tracer."""
         assert self._process is None, "the broker runs already"
         with self._output.open("ab") as output, self._errors.open("ab") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "cli.main", *self.arguments],
+                [*under, sys.executable, "-m", "cli.main", *self.arguments],
                 cwd=PROJECT,
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
@@ -102,14 +102,22 @@ class Broker:
     def start(self, *, ready_timeout_s: float = READY_TIMEOUT_S) -> Broker:
         """Start and wait until it is ready. Fails with the broker's own words when it ends before."""
         self.launch()
-        assert self._process is not None
-        deadline = time.monotonic() + ready_timeout_s
+        status = self.ready_or_ended(timeout_s=ready_timeout_s)
+        assert status is None, f"the broker ended with status {status}:\n{self.words()}"
+        return self
+
+    def ready_or_ended(self, *, timeout_s: float = READY_TIMEOUT_S) -> int | None:
+        """Wait until it is ready; returns the status it ended with if it ended instead."""
+        assert self._process is not None, "the broker was not started"
+        deadline = time.monotonic() + timeout_s
         while not self._answers_ready():
             status = self._process.poll()
-            assert status is None, f"the broker ended with status {status}:\n{self.words()}"
-            assert time.monotonic() < deadline, f"not ready after {ready_timeout_s} s:\n{self.words()}"
+            if status is not None:
+                self._process = None
+                return status
+            assert time.monotonic() < deadline, f"not ready after {timeout_s} s:\n{self.words()}"
             time.sleep(0.02)
-        return self
+        return None
 
     def kill(self) -> None:
         """End it without any warning."""
@@ -149,7 +157,8 @@ class Broker:
 
     def assert_no_stack_trace(self) -> None:
         for path in (self._output, self._errors):
-            assert "Traceback (most recent call last)" not in path.read_text(errors="replace"), self.words()
+            _, trace, words = path.read_text(errors="replace").partition("Traceback (most recent call last)")
+            assert not trace, trace + words[:4000]
 
     def administer(self, *arguments: str) -> str:
         """Run an administration command against this broker; it must succeed. Returns its standard output."""
