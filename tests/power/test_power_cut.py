@@ -111,16 +111,6 @@ class PowerCuts:
             assert not shown, f"{ledger.topic}: consumers saw what is gone: {sorted(shown)[:5]}"
         else:
             figures.note_loss([(cut_s - acknowledged[each]) * 1000 for each in gone])
-        after = ledger.acknowledged_s.keys() - acknowledged.keys() - found
-        print(
-            "DEBUG",
-            ledger.topic,
-            "after",
-            len(ledger.acknowledged_s) - len(acknowledged),
-            "gone",
-            len(after),
-            sorted(round((ledger.acknowledged_s[e] - cut_s) * 1000, 2) for e in after)[:3],
-        )
         self.kept |= found
 
 
