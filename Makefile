@@ -31,7 +31,7 @@ demo: $(STAMP)  ## send and receive one message with the official Python client 
 test: $(STAMP)  ## the test suite (the fast part; under 20 minutes on 2 cores)
 	@$(BIN)/python -m pytest
 
-test-slow: $(STAMP)  ## crash loops, many clients, clients of other languages
+test-slow: $(STAMP)  ## crash loops, power cuts (as root), many clients, clients of other languages
 	@$(BIN)/python -m pytest -m slow --timeout 1800
 
 check: $(STAMP)  ## format, lint, types, tests

@@ -7,7 +7,7 @@ from typing import Final
 
 import structlog
 
-from kv import EngineCorrupt
+from kv import EngineCorrupt, KvError
 from server.wire.status import is_expected
 from store.clock import Clock
 from store.errors import StoreDamaged, StorePoisoned
@@ -24,7 +24,8 @@ class FaultLog:
 
     Errors of clients are theirs to see. A poisoned store refuses thousands of sends a second, and was logged when
     it came to be so. A damaged place is met at every receive of every group that stands before it: it gets a line
-    without traceback now and then, and each time is counted. Anything else gets a traceback.
+    without traceback now and then, and each time is counted. So does a file of a database that cannot be read or
+    written, uncounted: whoever asks meets it, as often as they ask. Anything else gets a traceback.
     """
 
     def __init__(self, clock: Clock, *, damage_met: Callable[[], None]) -> None:
@@ -42,6 +43,10 @@ class FaultLog:
             self._damage_met()
             if self._is_due(str(error)):
                 log.error("damaged data", error=str(error), **where)
+            return
+        if type(error) is KvError:  # subclasses tell what else it is
+            if self._is_due(str(error)):
+                log.error("disk error", error=str(error), **where)
             return
         log.error("call failed", exc_info=error, **where)
 

@@ -8,7 +8,7 @@ import pytest
 import structlog
 from structlog.typing import EventDict
 
-from kv import EngineCorrupt
+from kv import EngineClosed, EngineCorrupt, KvError
 from server.faults import PLACES_MAX, REPEATED_AFTER_S, FaultLog
 from store.clock import ManualClock
 from store.errors import BrokerError, Busy, StoreDamaged, StorePoisoned, TopicNotFound
@@ -55,6 +55,15 @@ def test_each_damaged_place_has_its_line_up_to_a_bound(bench: Bench) -> None:
     assert len(bench.lines(*everywhere, *everywhere)) == PLACES_MAX
     bench.clock.advance(REPEATED_AFTER_S)
     assert [line["error"] for line in bench.lines(everywhere[-1])] == [str(everywhere[-1])]
+
+
+def test_a_file_that_cannot_be_read_gets_one_line_in_a_while(bench: Bench) -> None:
+    """A device that died is met by every call of every client."""
+    error = KvError("IO error: While pread offset 0 len 196: /data/quarry/000009.sst: Input/output error")
+    (line,) = bench.lines(*[error] * 1_000)
+    assert line == {"event": "disk error", "log_level": "error", "error": str(error), "peer": "10.0.0.1:77"}
+    assert bench.damage_met == 0
+    assert [type(line["exc_info"]) for line in bench.lines(EngineClosed("closed"))] == [EngineClosed]
 
 
 def test_what_nobody_expected_has_a_traceback_each_time(bench: Bench) -> None:
