@@ -99,7 +99,6 @@ class GroupCommit:
         messages_arrived: Callable[[Sequence[DispatchRequest]], None],
         poisoned: Callable[[Exception], None],
         sends_refused: Callable[[str], None],
-        queues_flushed: Callable[[PhysicalOffset], None],
         metrics: GroupCommitMetrics,
     ) -> None:
         """`sends_refused` hears why the disk allows no sends, and the empty text when it does again."""
@@ -113,7 +112,6 @@ class GroupCommit:
         self._messages_arrived = messages_arrived
         self._poisoned = poisoned
         self._sends_refused = sends_refused
-        self._queues_flushed = queues_flushed
         self._metrics = metrics
         self._incoming: list[_Send] = []
         self._waiting: deque[_Waiting] = deque()
@@ -300,7 +298,6 @@ class GroupCommit:
         finally:
             self._dispatch_held = False
         self._queues_flushed_up_to = dispatched
-        self._queues_flushed(dispatched)
 
     @property
     def _may_be_visible(self) -> PhysicalOffset:

@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 from kv import WriteBatch
 from server.administration import Administration, BrokerFacts
 from server.banner import banner
+from server.checkpointing import CheckpointKeeper
 from server.clients import ClientRegistry
 from server.delivery import Delivery, InFlightTable, StateWriter
 from server.errors import BrokerFailed
@@ -43,7 +44,6 @@ from server.supervision import Supervisor
 from server.wire.messages import host_from_text
 from store.clock import SystemClock
 from store.disk import PosixDisk
-from store.offsets import PhysicalOffset
 from store.opening import OpenStore, open_store
 from store.recovery import Progress, ReportProgress
 from store.settings import Durability
@@ -194,9 +194,9 @@ class Broker:
             messages_arrived=self._delivery.messages_arrived,
             poisoned=lambda error: health.poisoned(str(error)),
             sends_refused=health.sends_refused,
-            queues_flushed=self._remember_flushed,
             metrics=self._metrics,
         )
+        self._checkpoint = CheckpointKeeper(store.checkpoint.save, poisoned=lambda error: health.poisoned(str(error)))
         self._front = make_front(
             settings.network.front, self._methods(), limits=settings.for_front(), access_log=settings.log.access
         )
@@ -251,7 +251,10 @@ class Broker:
         """Listen; on leaving, take no more calls, answer what was accepted, and stop."""
         network = self._settings.network
         try:
-            async with self._supervisor.running("housekeeping", self._keep_house()):
+            async with (
+                self._supervisor.running("housekeeping", self._keep_house()),
+                self._supervisor.running("checkpoint", self._checkpoint.run()),
+            ):
                 listening = await self._front.start(network.listen)
                 if network.tls_listen is not None:
                     tls_listening = await self._front.start(network.tls_listen, self._settings.for_tls())
@@ -308,9 +311,6 @@ class Broker:
 
     def _sign_seen(self, batch: WriteBatch) -> None:
         self._store.identity.stage_seen_up_to(batch, self._store.messages.dispatched_up_to)
-
-    def _remember_flushed(self, up_to: PhysicalOffset) -> None:
-        self._store.identity.flushed_up_to = up_to
 
     def _start_groups(self, group: str, topics: Sequence[str]) -> None:
         """A consumer has said what it wants: fix where its group starts, before anything is sent."""

@@ -58,7 +58,9 @@ class MessageStore:
         flusher: CommitLogFlusher,
         reader: CommitLogReader,
         queues: RocksConsumeQueues,
+        flushed_stored_ms: int = 0,
     ) -> None:
+        """Everything in the log is durable. `flushed_stored_ms` is the store time of its last record, 0 if unknown."""
         self._settings = settings
         self._clock = clock
         self._writer = writer
@@ -69,6 +71,7 @@ class MessageStore:
         self._undispatched: list[DispatchRequest] = []
         self._dispatched_up_to = writer.end
         self._last_store_timestamp_ms = 0
+        self._flushed_stored_ms = flushed_stored_ms
 
     # -- writing
 
@@ -79,6 +82,11 @@ class MessageStore:
     @property
     def flushed_up_to(self) -> PhysicalOffset:
         return self._flusher.flushed_up_to
+
+    @property
+    def flushed_stored_ms(self) -> int:
+        """Store time of a durable record with no newer one before it; 0 when none is known."""
+        return self._flushed_stored_ms
 
     @property
     def dispatched_up_to(self) -> PhysicalOffset:
@@ -167,7 +175,10 @@ class MessageStore:
 
     def flush(self) -> PhysicalOffset:
         """Make everything appended so far durable; returns how far. Raises StorePoisoned, now and ever after."""
-        return self._flusher.flush()
+        stored_ms = self._last_store_timestamp_ms  # before the flush: all that has it by now will be durable
+        flushed = self._flusher.flush()
+        self._flushed_stored_ms = max(self._flushed_stored_ms, stored_ms)
+        return flushed
 
     def dispatch(self, up_to: PhysicalOffset) -> list[DispatchRequest]:
         """Make the records below `up_to` visible, all their entries in one atomic batch.

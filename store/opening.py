@@ -17,12 +17,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import structlog
 
 from kv import EngineCorrupt, EngineFull, KeyValueEngine, KvError
+from store.checkpoint import StoreCheckpoint, durable_segments, read_checkpoint, taken_over
 from store.clock import Clock
 from store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogWriter, SegmentList
 from store.consumequeue import FileConsumeQueueReader, RocksConsumeQueues
@@ -37,7 +39,6 @@ from store.metadata import READ_WRITE, ConsumerOffsetTable, GroupTable, Topic, T
 from store.offsets import PhysicalOffset
 from store.paths import StorePaths, segment_name
 from store.pins import SegmentPins
-from store.record import StoredMessage
 from store.recovery import RecoveryReport, ReportProgress, backfill, recover
 from store.rocketmq import import_metadata, read_metadata
 from store.settings import Durability, StoreSettings
@@ -73,6 +74,7 @@ class OpenStore:
         messages: MessageStore,
         tables: StoreTables,
         identity: StoreIdentity,
+        checkpoint: StoreCheckpoint,
         recovery: RecoveryReport,
         pins: SegmentPins,
         queue_engine: KeyValueEngine,
@@ -86,6 +88,7 @@ class OpenStore:
         self.groups = tables.groups
         self.offsets = tables.offsets
         self.identity = identity
+        self.checkpoint = checkpoint
         self.recovery = recovery
         self.pins = pins
         self.queue_engine = queue_engine
@@ -107,7 +110,7 @@ class OpenStore:
                 flushed = self.messages.flush()
                 self.messages.dispatch(flushed)
                 self.messages.flush_queues()
-                self.identity.flushed_up_to = flushed
+                self.checkpoint.close()
                 self._parts.close()
                 self._mark_clean()
         except EngineFull as error:
@@ -128,6 +131,17 @@ def open_store(
     disk refuses. The lock comes before everything else: a store that another broker holds is not touched.
     """
     return _Opening(settings, disk, clock, report, engines or RocksStoreEngines()).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What lies on disk, open."""
+
+    segments: SegmentList
+    state_engine: KeyValueEngine
+    queue_engine: KeyValueEngine
+    identity: StoreIdentity
+    queues: RocksConsumeQueues
 
 
 class _Opening:
@@ -165,61 +179,88 @@ class _Opening:
             raise StoreLocked(self._paths.lock, "another broker holds this store") from error
 
     def _open(self, found: FoundStore, lock: DiskLock) -> OpenStore:
-        settings, paths = self._settings, self._paths
-        with ExitStack() as parts:
-            segments = self._open_segments()
-            parts.callback(segments.close)
-            with _advising(paths.quarry, STATE_ADVICE):
-                state_engine = self._engines.open_state(paths.quarry, create=found.kind is not StoreKind.QUARRY)
-            parts.callback(state_engine.close)
-            identity = StoreIdentity(state_engine, paths.quarry)
-            if identity.origin is None:
-                # before the queues' database is made: it would make a file store look like double write
-                identity.origin = found.layout.value
-            origin = StoreKind(identity.origin)
-            with _advising(found.rocksdb_directory, QUEUES_ADVICE):
-                queue_engine = self._engines.open_queues(found.rocksdb_directory, create=not found.has_rocksdb)
-            parts.callback(queue_engine.close)
-            queues = RocksConsumeQueues(
-                queue_engine,
-                minimum_physical_offset=segments.minimum,
-                cached_queues_max=settings.cached_queues_max,
-            )
+        with ExitStack() as closing:
+            parts = self._open_parts(found, closing)
+            identity, segments = parts.identity, parts.segments
             _warn_of_missing_begin(segments, identity.log_begin)
-            durable_up_to = identity.flushed_up_to
-            recovery = self._recover(segments, queues, identity, origin, found)
+            durable_up_to = max(identity.flushed_up_to or segments.minimum, segments.minimum)
+            recovery = self._recover(parts, found)
             if identity.log_begin != segments.minimum:
                 identity.log_begin = segments.minimum
-            tables = self._open_tables(state_engine, queues, identity, recovery.end)
-
-            writer = CommitLogWriter(segments, recovery.end, prefault=settings.durability is Durability.ASYNC)
-            parts.callback(writer.close)
-            _warn_of_little_room(segments, recovery.end)
-            # the dead process may have left pages in the cache that nobody has flushed yet
-            flusher = CommitLogFlusher(segments, writer, max(durable_up_to or segments.minimum, segments.minimum))
-            flusher.flush()
-            identity.flushed_up_to = recovery.end
-            messages = MessageStore(
-                settings,
-                clock=self._clock,
-                writer=writer,
-                flusher=flusher,
-                reader=CommitLogReader(segments, end=lambda: writer.end),
-                queues=queues,
-            )
-            self._disk.replace_atomically(paths.abort, str(os.getpid()).encode())
+            tables = self._open_tables(parts, recovery.end)
+            messages, checkpoint = self._begin_writing(parts, found, recovery, durable_up_to, closing)
+            self._disk.replace_atomically(self._paths.abort, str(os.getpid()).encode())
             return OpenStore(
                 messages=messages,
                 tables=tables,
                 identity=identity,
+                checkpoint=checkpoint,
                 recovery=recovery,
                 pins=SegmentPins(self._clock),
-                queue_engine=queue_engine,
-                state_engine=state_engine,
-                parts=parts.pop_all(),
-                mark_clean=lambda: self._disk.remove(paths.abort),
+                queue_engine=parts.queue_engine,
+                state_engine=parts.state_engine,
+                parts=closing.pop_all(),
+                mark_clean=lambda: self._disk.remove(self._paths.abort),
                 lock=lock,
             )
+
+    def _open_parts(self, found: FoundStore, closing: ExitStack) -> _Parts:
+        paths = self._paths
+        segments = self._open_segments()
+        closing.callback(segments.close)
+        with _advising(paths.quarry, STATE_ADVICE):
+            state_engine = self._engines.open_state(paths.quarry, create=found.kind is not StoreKind.QUARRY)
+        closing.callback(state_engine.close)
+        identity = StoreIdentity(state_engine, paths.quarry)
+        if identity.origin is None:
+            # before the queues' database is made: it would make a file store look like double write
+            identity.origin = found.layout.value
+        with _advising(found.rocksdb_directory, QUEUES_ADVICE):
+            queue_engine = self._engines.open_queues(found.rocksdb_directory, create=not found.has_rocksdb)
+        closing.callback(queue_engine.close)
+        queues = RocksConsumeQueues(
+            queue_engine,
+            minimum_physical_offset=segments.minimum,
+            cached_queues_max=self._settings.cached_queues_max,
+        )
+        return _Parts(segments, state_engine, queue_engine, identity, queues)
+
+    def _begin_writing(
+        self,
+        parts: _Parts,
+        found: FoundStore,
+        recovery: RecoveryReport,
+        durable_up_to: PhysicalOffset,
+        closing: ExitStack,
+    ) -> tuple[MessageStore, StoreCheckpoint]:
+        """The log, to be gone on with at the end that recovery left; all of it durable, and written down as such."""
+        segments = parts.segments
+        prefault = self._settings.durability is Durability.ASYNC
+        writer = CommitLogWriter(segments, recovery.end, prefault=prefault)
+        closing.callback(writer.close)
+        _warn_of_little_room(segments, recovery.end)
+        # the dead process may have left pages in the cache that nobody has flushed yet
+        flusher = CommitLogFlusher(segments, writer, durable_up_to)
+        flusher.flush()
+        before = read_checkpoint(self._disk, self._paths.checkpoint)
+        messages = MessageStore(
+            self._settings,
+            clock=self._clock,
+            writer=writer,
+            flusher=flusher,
+            reader=CommitLogReader(segments, end=lambda: writer.end),
+            queues=parts.queues,
+            flushed_stored_ms=recovery.last_stored_ms or before.log_flushed_ms,
+        )
+        checkpoint = StoreCheckpoint(
+            self._disk,
+            self._paths.checkpoint,
+            parts.identity,
+            messages,
+            before=taken_over(before, clean_shutdown=not found.has_abort),
+        )
+        checkpoint.save()
+        return messages, checkpoint
 
     def _open_segments(self) -> SegmentList:
         """The log of the store. A store keeps the segment size it was made with."""
@@ -239,20 +280,13 @@ class _Opening:
             )
         return SegmentList(self._disk, directory, segment_size, mapped_max=mapped_max)
 
-    def _recover(
-        self,
-        segments: SegmentList,
-        queues: RocksConsumeQueues,
-        identity: StoreIdentity,
-        origin: StoreKind,
-        found: FoundStore,
-    ) -> RecoveryReport:
-        reader = CommitLogReader(segments)
+    def _recover(self, parts: _Parts, found: FoundStore) -> RecoveryReport:
+        origin = StoreKind(parts.identity.origin)
         recovery = recover(
-            segments,
-            queues,
-            _numbering(origin, queues),
-            flushed_up_to=self._promised_up_to(segments, identity, found),
+            parts.segments,
+            parts.queues,
+            _numbering(origin, parts.queues),
+            flushed_up_to=self._promised_up_to(parts.segments, parts.identity, found),
             clean_shutdown=not found.has_abort,
             report=self._report,
         )
@@ -260,30 +294,26 @@ class _Opening:
         if recovery.removed is not None and recovery.removed.kept:
             log.warning("bytes behind the log's end were cut off and kept", files=list(map(str, recovery.removed.kept)))
         if origin is StoreKind.ROCKETMQ_DOUBLE_WRITE:
-            self._backfill(reader, queues, identity, segments.minimum, recovery.end)
+            self._backfill(parts, recovery.end)
         return recovery
 
     def _promised_up_to(self, segments: SegmentList, identity: StoreIdentity, found: FoundStore) -> PhysicalOffset:
         """An offset below which the log must be whole.
 
-        RocketMQ writes none down. But its queue files know how far the log went, and at a clean stop it flushes
-        all. After another one a power cut may have taken the last half second, for which a whole segment is left.
+        RocketMQ writes none down, only a time. But its queue files know how far the log went, and at a clean stop it
+        flushes all. After another one a power cut may have taken the last half second, for which a whole segment is
+        left.
         """
         if identity.flushed_up_to is not None:
             return identity.flushed_up_to
-        promised = _whole_segment_before_the_last(self._disk, segments)
+        checkpoint = read_checkpoint(self._disk, self._paths.checkpoint)
+        promised = durable_segments(segments, flushed_ms=checkpoint.log_flushed_ms)
         if found.has_file_queues and not found.has_abort:
             promised = max(promised, FileConsumeQueueReader(self._disk, self._paths.consume_queue).log_end())
         return promised
 
-    def _backfill(
-        self,
-        reader: CommitLogReader,
-        queues: RocksConsumeQueues,
-        identity: StoreIdentity,
-        minimum: PhysicalOffset,
-        end: PhysicalOffset,
-    ) -> None:
+    def _backfill(self, parts: _Parts, end: PhysicalOffset) -> None:
+        identity, queues, minimum = parts.identity, parts.queues, parts.segments.minimum
         goal = identity.backfill_end
         if goal is None:
             queues.forget_minima()
@@ -295,13 +325,13 @@ class _Opening:
         def save_position(position: PhysicalOffset) -> None:
             identity.backfilled_to = position
 
+        reader = CommitLogReader(parts.segments)
         backfill(reader, queues, start=start, end=goal, save_position=save_position, report=self._report)
         log.info("queues of a double-write store completed", start=start, end=goal)
 
-    def _open_tables(
-        self, engine: KeyValueEngine, queues: RocksConsumeQueues, identity: StoreIdentity, end: PhysicalOffset
-    ) -> StoreTables:
+    def _open_tables(self, parts: _Parts, end: PhysicalOffset) -> StoreTables:
         """The metadata, imported if it was not yet, and in agreement with the log that recovery left."""
+        engine, queues, identity = parts.state_engine, parts.queues, parts.identity
         tables = StoreTables(engine)
         if not identity.metadata_imported:
             if identity.origin != StoreKind.NEW.value:
@@ -349,20 +379,6 @@ def _warn_of_missing_begin(segments: SegmentList, began_at: PhysicalOffset | Non
         missing_count=len(names),
         log_begins_at=segments.minimum,
     )
-
-
-def _whole_segment_before_the_last(disk: Disk, segments: SegmentList) -> PhysicalOffset:
-    """The base of the segment before the last one that begins with a record."""
-    # a list of its own: what recovery is to read anew must not stay mapped
-    probed = SegmentList(disk, segments.directory, segments.segment_size, writable=False)
-    try:
-        reader = CommitLogReader(probed)
-        for base in reversed(probed.bases):
-            if isinstance(reader.decode(base, check_crc=True), StoredMessage):
-                return PhysicalOffset(max(base - segments.segment_size, segments.minimum))
-    finally:
-        probed.close()
-    return segments.minimum
 
 
 def _warn_of_little_room(segments: SegmentList, end: PhysicalOffset) -> None:

@@ -49,6 +49,8 @@ class RecoveryReport:
     end: PhysicalOffset
     records: int
     dispatched: int
+    last_stored_ms: int | None
+    """Store time of the last record that was read; None when none was."""
     stopped_by: Decoded | None
     """What ended the log; None when it fills its last segment."""
     removed: CutReport | None
@@ -78,7 +80,7 @@ def recover(
 
     # pass 2: read forward, every record checked; dispatch what lies at or above the watermark
     records = dispatched_count = 0
-    end, flushed_end, stopped_by = start, start, None
+    end, flushed_end, stopped_by, last_stored_ms = start, start, None, None
     runs = scan(segments, start, dispatch_from=watermark, numbering=numbering, from_device=not clean_shutdown)
     for run in runs:
         if run.end > watermark:
@@ -86,6 +88,7 @@ def recover(
         records += run.records
         dispatched_count += run.dispatched
         end, stopped_by = run.end, run.stopped_by
+        last_stored_ms = run.last_stored_ms or last_stored_ms
         report(Progress("recovering", end - start, segments.end_of_files - start))
         if end - flushed_end >= FLUSH_EVERY_BYTES:
             queues.flush()
@@ -106,7 +109,7 @@ def recover(
     if queues_were_ahead:
         queues.truncate(end)
     queues.flush()
-    return RecoveryReport(start, end, records, dispatched_count, stopped_by, removed, queues_were_ahead)
+    return RecoveryReport(start, end, records, dispatched_count, last_stored_ms, stopped_by, removed, queues_were_ahead)
 
 
 def _start(

@@ -1,15 +1,24 @@
-"""What RocketMQ left in a store directory besides messages: read once, when Quarry opens the store first."""
+"""What RocketMQ keeps in a store directory besides messages and queues.
 
+Its metadata is read once, when Quarry opens the store first; its `checkpoint` is read and written.
+"""
+
+from store.rocketmq.checkpoint import TIME_MARGIN_MS, UNKNOWN, Checkpoint, decode_checkpoint, encode_checkpoint
 from store.rocketmq.json_text import NotJson, parse_json
 from store.rocketmq.metadata import ImportReport, import_metadata, read_metadata
 from store.rocketmq.model import ConsumerOffset, DataVersion, RocketmqMetadata
 
 __all__ = [
+    "TIME_MARGIN_MS",
+    "UNKNOWN",
+    "Checkpoint",
     "ConsumerOffset",
     "DataVersion",
     "ImportReport",
     "NotJson",
     "RocketmqMetadata",
+    "decode_checkpoint",
+    "encode_checkpoint",
     "import_metadata",
     "parse_json",
     "read_metadata",

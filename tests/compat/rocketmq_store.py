@@ -47,6 +47,9 @@ class StoreDump:
 
     min_physical_offset: int
     max_physical_offset: int
+    checkpoint_flushed_ms: int
+    """The store time of the newest flushed record, as the checkpoint file said at the opening."""
+    checkpoint_confirmed_up_to: int
     queues: Mapping[tuple[str, int], tuple[int, int]]
     """(topic, queue) → first kept offset, next free offset."""
     units: Mapping[Place, Unit]
@@ -92,6 +95,8 @@ def _parse(lines: list[dict[str, Any]]) -> StoreDump:
     return StoreDump(
         min_physical_offset=store["minPhyOffset"],
         max_physical_offset=store["maxPhyOffset"],
+        checkpoint_flushed_ms=store["physicMsgTimestamp"],
+        checkpoint_confirmed_up_to=store["confirmPhyOffset"],
         queues={(line["topic"], line["queueId"]): (line["minOffset"], line["maxOffset"]) for line in by_kind["queue"]},
         units=units,
         messages=messages,

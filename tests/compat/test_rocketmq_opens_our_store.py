@@ -149,6 +149,11 @@ def test_a_new_store(end: str, tmp_path: Path, start_broker: StartBroker, start_
     assert_equal(dump, found)
     assert dump.max_physical_offset >= found[-1]["phyOffset"] + found[-1]["storeSize"]
     assert any(place.topic.startswith("%LMQ%") for place in dump.units)
+    newest = found[-1]
+    assert dump.checkpoint_flushed_ms <= newest["storeTimestamp"]
+    assert dump.checkpoint_confirmed_up_to <= newest["phyOffset"] + newest["storeSize"]
+    if end == "stop":
+        assert dump.checkpoint_flushed_ms == newest["storeTimestamp"]
 
 
 def doubled_light_queues(found: list[dict[str, Any]]) -> frozenset[str]:

@@ -42,6 +42,7 @@ class Assembly:
     queues: RocksConsumeQueues
     report: RecoveryReport
     store: MessageStore
+    clock: ManualClock
 
 
 def assemble(
@@ -66,12 +67,13 @@ def assemble(
     )
     writer = CommitLogWriter(segments, report.end)
     flusher = CommitLogFlusher(segments, writer, segments.minimum)
+    clock = ManualClock()
     store = MessageStore(
         StoreSettings(root=LOG.parent, segment_size=SEGMENT_SIZE, cached_queues_max=cached_queues_max),
-        clock=ManualClock(),
+        clock=clock,
         writer=writer,
         flusher=flusher,
         reader=CommitLogReader(segments, end=lambda: writer.end),
         queues=queues,
     )
-    return Assembly(disk, engine, segments, queues, report, store)
+    return Assembly(disk, engine, segments, queues, report, store, clock)

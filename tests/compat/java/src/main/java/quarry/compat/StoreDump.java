@@ -60,11 +60,15 @@ public final class StoreDump {
         if (!store.load()) {
             throw new IllegalStateException("RocketMQ refused to load " + root);
         }
+        // as it was read, before RocketMQ begins to write it itself
+        long flushedMs = store.getStoreCheckpoint().getPhysicMsgTimestamp();
+        long confirmed = store.getStoreCheckpoint().getConfirmPhyOffset();
         store.start();
         while (store.dispatchBehindBytes() > 0) {
             TimeUnit.MILLISECONDS.sleep(5);
         }
-        print("store", Map.of("minPhyOffset", store.getMinPhyOffset(), "maxPhyOffset", store.getMaxPhyOffset()));
+        print("store", Map.of("minPhyOffset", store.getMinPhyOffset(), "maxPhyOffset", store.getMaxPhyOffset(),
+            "physicMsgTimestamp", flushedMs, "confirmPhyOffset", confirmed));
         long units = 0;
         List<ConsumeQueueInterface> queues = queues((RocksDBConsumeQueueStore) store.getQueueStore());
         for (ConsumeQueueInterface queue : queues) {

@@ -1,0 +1,113 @@
+"""Writing down how far the log is durable: for our own next start, and for RocketMQ's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from threading import Lock
+from typing import Protocol
+
+from store.commitlog import CommitLogReader, SegmentList
+from store.disk import Disk
+from store.identity import StoreIdentity
+from store.offsets import PhysicalOffset
+from store.record import StoredMessage
+from store.rocketmq import TIME_MARGIN_MS, UNKNOWN, Checkpoint, decode_checkpoint, encode_checkpoint
+
+
+class DurableLog(Protocol):
+    """The part of a message store that the checkpoint is about."""
+
+    @property
+    def flushed_up_to(self) -> PhysicalOffset: ...
+
+    @property
+    def flushed_stored_ms(self) -> int:
+        """Store time of the newest record below `flushed_up_to`, or of an older one."""
+
+
+def read_checkpoint(disk: Disk, path: Path) -> Checkpoint:
+    """What the file says; all unknown when there is none."""
+    try:
+        return decode_checkpoint(disk.read(path))
+    except FileNotFoundError:
+        return Checkpoint()
+
+
+def taken_over(found: Checkpoint, *, clean_shutdown: bool) -> Checkpoint:
+    """What of a checkpoint stays true for the time that Quarry runs on the store.
+
+    Quarry leaves file queues and index files as they are, so RocketMQ has to go on where these end. After an unclean
+    stop the fields of the file queues are no good: RocketMQ before 5.5 advances them when an entry is written, not
+    when it is flushed, so a power cut leaves them ahead of the files and the entries between are never made again.
+    """
+    return found if clean_shutdown else replace(found, file_queues_ms=0, file_queues_up_to=UNKNOWN)
+
+
+def durable_segments(segments: SegmentList, *, flushed_ms: int) -> PhysicalOffset:
+    """The begin of a segment below which RocketMQ has flushed all, whatever a power cut took.
+
+    It flushes every half second, and a new segment is begun only when the one before is full: so all but the last two
+    that hold records. And `flushed_ms`, the time in its checkpoint: a segment whose first record is older by some
+    margin was begun when everything before it was flushed.
+    """
+    # a list of its own: what recovery is to read anew must not stay mapped
+    probed = SegmentList(segments.disk, segments.directory, segments.segment_size, writable=False)
+    try:
+        reader = CommitLogReader(probed)
+        for base in reversed(probed.bases):
+            first = reader.decode(base, check_crc=True)
+            if isinstance(first, StoredMessage):
+                flushed = first.store_timestamp_ms <= flushed_ms - TIME_MARGIN_MS
+                return base if flushed else PhysicalOffset(max(base - segments.segment_size, segments.minimum))
+    finally:
+        probed.close()
+    return segments.minimum
+
+
+class StoreCheckpoint:
+    """Keeps two places behind the flushed offset, never ahead of it: our own row (`store.identity`) and `checkpoint`.
+
+    Damage below the row refuses the next start, so the fresher it is, the less can be lost in silence. Any thread
+    may call `save`.
+    """
+
+    def __init__(self, disk: Disk, path: Path, identity: StoreIdentity, log: DurableLog, *, before: Checkpoint) -> None:
+        """`before` holds the fields that are not about the log, as they stay."""
+        self._disk = disk
+        self._path = path
+        self._identity = identity
+        self._log = log
+        self._before = before
+        self._saved: Checkpoint | None = None  # guarded by _lock
+        self._closed = False  # guarded by _lock
+        self._lock = Lock()
+
+    def save(self) -> None:
+        """Write down what is durable now; nothing when that has not changed since. Raises OSError, kv.KvError."""
+        with self._lock:
+            if not self._closed:
+                self._save()
+
+    def close(self) -> None:
+        """Save a last time. Later calls do nothing: the database is about to be closed."""
+        with self._lock:
+            if not self._closed:
+                self._save()
+                self._closed = True
+
+    def _save(self) -> None:
+        # the time first: a flush in between makes the offset newer, never the time ahead of it
+        flushed_ms = self._log.flushed_stored_ms
+        flushed_up_to = self._log.flushed_up_to
+        now = replace(
+            self._before,
+            log_flushed_ms=flushed_ms,
+            master_flushed_up_to=min(self._before.master_flushed_up_to, flushed_up_to),
+            confirmed_up_to=flushed_up_to,
+        )
+        if now == self._saved:
+            return
+        self._identity.flushed_up_to = flushed_up_to
+        self._disk.replace_atomically(self._path, encode_checkpoint(now))
+        self._saved = now
