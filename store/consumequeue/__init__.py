@@ -5,6 +5,7 @@ Public face of the package: other packages import from here.
 
 from store.consumequeue.engine import open_consume_queue_engine
 from store.consumequeue.file_reader import FileConsumeQueueReader
+from store.consumequeue.file_store import FileConsumeQueues
 from store.consumequeue.protocol import ConsumeQueueEntry, ConsumeQueueStore
 from store.consumequeue.rocks_store import RocksConsumeQueues
 
@@ -12,6 +13,7 @@ __all__ = [
     "ConsumeQueueEntry",
     "ConsumeQueueStore",
     "FileConsumeQueueReader",
+    "FileConsumeQueues",
     "RocksConsumeQueues",
     "open_consume_queue_engine",
 ]

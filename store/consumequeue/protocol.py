@@ -1,6 +1,6 @@
 """The contract of consume queue storage.
 
-Implementations: `RocksConsumeQueues` (any `kv.KeyValueEngine`). A file-mode one joins with migration.
+Implementations: `RocksConsumeQueues` (any `kv.KeyValueEngine`) and `FileConsumeQueues`.
 """
 
 from __future__ import annotations
@@ -26,16 +26,23 @@ class ConsumeQueueStore(Protocol):
     """All consume queues of one store: derived data, always rebuildable from the commit log."""
 
     def put(self, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None:
-        """Store the entries of the records, the new maxima and the watermark in one atomic step.
+        """Store the entries of the records, the new maxima and the watermark.
 
-        Repeating a request writes the same keys and values again. Requests come in log order.
+        A crash leaves all of it, or a watermark that makes recovery put it again: repeating a request writes the
+        same again. Requests come in log order. After an error (`kv.KvError`) nothing of it counts.
         """
+
+    def put_missing(self, requests: Sequence[DispatchRequest]) -> None:
+        """Store entries of records from below the watermark, which stays. For queues that began in mid-log."""
 
     def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]:
         """At most `limit` entries with offset >= start, ascending, none below the log's minimum.
 
         Offsets without an entry (holes left by doubled light-queue names) are passed over.
         """
+
+    def last_entry_below(self, queue: QueueId, at: PhysicalOffset) -> ConsumeQueueEntry | None:
+        """The entry with the largest physical offset below `at`; None when the queue has none in the log."""
 
     def bounds(self, queue: QueueId) -> QueueBounds:
         """Bounds now; (0, 0) for a queue never written. Never inverted (rmq#10417)."""
@@ -57,6 +64,13 @@ class ConsumeQueueStore(Protocol):
 
     def set_minimum_physical_offset(self, minimum: PhysicalOffset) -> None:
         """Tell where the log begins now; entries below are invisible at once."""
+
+    def flush_entries(self) -> None:
+        """Make the entries put so far durable; bounds and watermark follow with `flush`. May run beside puts.
+
+        The long part of a flush, done first so that dispatch need not stop for it. Whenever a crash comes, the
+        watermark on disk is never ahead of the entries on disk.
+        """
 
     def flush(self) -> None:
         """Make all puts so far durable, entries before maxima and watermark. No put may run meanwhile."""

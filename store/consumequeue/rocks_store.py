@@ -33,6 +33,7 @@ from store.consumequeue.rocks_layout import (
     unit_prefix,
     units_end,
 )
+from store.consumequeue.search import FoundUnit, first_at_least
 from store.generations import GenerationCache
 from store.message import DispatchRequest
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
@@ -65,7 +66,7 @@ class _Queue:
         if stored is not None:
             self.last_physical, last = BOUND.unpack(stored)
             self.maximum = last + 1
-        self.first: StoredBound | None = None
+        self.first: FoundUnit | None = None
 
 
 _LastEntries = dict[_Queue, tuple[QueueOffset, PhysicalOffset]]
@@ -320,32 +321,16 @@ class RocksConsumeQueues:
         stored = self._offsets.get(minimum_key_beside(queue.maximum_key))
         return 0 if stored is None else parse_bound(stored).queue_offset
 
-    def _search(self, queue: _Queue, begin: int, end: int, at_least: PhysicalOffset) -> StoredBound | None:
-        """The first unit of [begin, end) whose physical offset is `at_least` that; None when there is none.
+    def _search(self, queue: _Queue, begin: int, end: int, at_least: PhysicalOffset) -> FoundUnit | None:
+        def unit_at_or_after(start: int, before: int) -> FoundUnit | None:
+            keys = KeyRange(queue.prefix + _pack_offset(start), queue.prefix + _pack_offset(before))
+            found = self._units.scan(keys, limit=1)
+            if not found:
+                return None
+            entry = _entry(*found[0])
+            return FoundUnit(entry.queue_offset, entry.physical_offset)
 
-        Binary search over queue offsets; physical offsets ascend with them. Each step looks at the next unit
-        that exists, so holes (expired units, doubled light-queue names) are passed over.
-        """
-        found: StoredBound | None = None
-        middle = begin  # the first unit is the answer whenever nothing has expired
-        while begin < end:
-            unit = self._unit_at_or_after(queue, middle, end)
-            if unit is None:
-                end = middle
-            elif unit.physical_offset >= at_least:
-                found, end = unit, middle
-            else:
-                begin = unit.queue_offset + 1
-            middle = (begin + end) // 2
-        return found
-
-    def _unit_at_or_after(self, queue: _Queue, start: int, end: int) -> StoredBound | None:
-        keys = KeyRange(queue.prefix + _pack_offset(start), queue.prefix + _pack_offset(end))
-        found = self._units.scan(keys, limit=1)
-        if not found:
-            return None
-        entry = _entry(*found[0])
-        return StoredBound(entry.physical_offset, entry.queue_offset)
+        return first_at_least(unit_at_or_after, begin, end, at_least)
 
 
 def _new_maxima(last_of: _LastEntries) -> list[tuple[bytes, bytes]]:

@@ -1,6 +1,6 @@
 """The one seam for file access. Only `store.disk.posix` calls `os`, `open` and `mmap` on store files."""
 
 from store.disk.posix import PosixDisk
-from store.disk.protocol import DirectoryEntry, Disk, DiskLock, SegmentFile
+from store.disk.protocol import DirectoryEntry, Disk, DiskLock, SegmentFile, SparseFile
 
-__all__ = ["DirectoryEntry", "Disk", "DiskLock", "PosixDisk", "SegmentFile"]
+__all__ = ["DirectoryEntry", "Disk", "DiskLock", "PosixDisk", "SegmentFile", "SparseFile"]

@@ -61,6 +61,22 @@ class SegmentFile(Protocol):
         """Let go of mapping and descriptor. Repeatable. Every other method raises ValueError afterwards."""
 
 
+class SparseFile(Protocol):
+    """A file of fixed size with holes, read and written by position: no mapping, so a full disk is an error."""
+
+    def read(self, position: int, length: int) -> bytes:
+        """At most `length` bytes, fewer only at the file's end. A hole reads as zeros."""
+
+    def write(self, position: int, data: bytes) -> None:
+        """Put bytes into the page cache: they survive the process, not the machine."""
+
+    def flush(self) -> None:
+        """Make every byte written so far durable, whoever wrote it; the file's name is not meant."""
+
+    def close(self) -> None:
+        """Give the descriptor back. Repeatable. Every other method raises ValueError afterwards."""
+
+
 class Disk(Protocol):
     def create_segment(self, path: Path, size: int) -> SegmentFile:
         """Make a file of `size` zero bytes with all blocks allocated; durable with its directory entry.
@@ -72,6 +88,22 @@ class Disk(Protocol):
 
     def open_segment(self, path: Path, *, writable: bool) -> SegmentFile:
         """Map an existing file. Writable fills its holes with blocks first. An empty file is EINVAL."""
+
+    def open_sparse(self, path: Path, size: int | None = None) -> SparseFile:
+        """Open for reading and writing; with `size`, make a file that is missing, of one hole.
+
+        A file made is durable only when it was flushed and its directory synced. One of another size is left by a
+        crash while it was made: with `size` it gets its length if it is empty.
+        """
+
+    def sync_directory(self, path: Path) -> None:
+        """Make the names in the directory durable."""
+
+    def make_directory(self, path: Path) -> None:
+        """Make one directory, durable when its parent was synced. One that exists is no error."""
+
+    def remove_directory(self, path: Path) -> None:
+        """Remove an empty directory, durably; one that is not there is no error."""
 
     def data_end(self, path: Path) -> int:
         """A position behind which the file holds only zeros, found without reading them.

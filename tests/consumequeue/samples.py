@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kv import KeyValueEngine
-from store.consumequeue import ConsumeQueueEntry, RocksConsumeQueues
+from store.consumequeue import ConsumeQueueEntry, ConsumeQueueStore, RocksConsumeQueues
 from store.message import DispatchRequest
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 
@@ -39,12 +39,12 @@ def entry(number: int, at: int) -> ConsumeQueueEntry:
     return ConsumeQueueEntry(QueueOffset(at), physical(number), RECORD_SIZE, -number, 1_700_000_000_000 + number)
 
 
-def put(queues: RocksConsumeQueues, requests: Sequence[DispatchRequest]) -> None:
+def put(queues: ConsumeQueueStore, requests: Sequence[DispatchRequest]) -> None:
     end = max(each.physical_offset + each.size for each in requests)
     queues.put(requests, PhysicalOffset(end))
 
 
-def offsets(queues: RocksConsumeQueues, queue: QueueId) -> list[int]:
+def offsets(queues: ConsumeQueueStore, queue: QueueId) -> list[int]:
     return [each.queue_offset for each in queues.entries(queue, QueueOffset(0), 10_000)]
 
 

@@ -249,3 +249,51 @@ def test_locking_keeps_what_the_file_holds(disk: Disk, folder: Path) -> None:
     disk.replace_atomically(folder / "lock", b"something else")
     disk.lock(folder / "lock").release()
     assert disk.read(folder / "lock") == b"something else"
+
+
+# -- sparse files
+
+
+def test_a_sparse_file_is_made_once_and_read_and_written_by_position(disk: Disk, folder: Path) -> None:
+    file = disk.open_sparse(folder / "a", SIZE)
+    file.write(5000, b"hello")
+    assert file.read(4998, 9) == b"\0\0hello\0\0"
+    assert file.read(SIZE - 2, 10) == b"\0\0"
+    again = disk.open_sparse(folder / "a", 2 * SIZE)
+    assert again.read(5000, 5) == b"hello", "one that exists keeps length and bytes"
+    assert disk.list_directory(folder) == [DirectoryEntry("a", SIZE, is_directory=False)]
+    file.flush()
+    file.close()
+    file.close()
+    with pytest.raises(ValueError, match="closed"):
+        file.read(0, 1)
+    with pytest.raises(FileNotFoundError):
+        disk.open_sparse(folder / "missing")
+
+
+def test_directories_are_made_one_by_one_and_removed_when_empty(disk: Disk, folder: Path) -> None:
+    disk.make_directory(folder / "a")
+    disk.make_directory(folder / "a")
+    disk.sync_directory(folder)
+    with pytest.raises(FileNotFoundError):
+        disk.make_directory(folder / "b" / "c")
+    disk.open_sparse(folder / "a" / "file", SIZE).close()
+    with pytest.raises(OSError, match="not empty"):
+        disk.remove_directory(folder / "a")
+    disk.remove(folder / "a" / "file")
+    disk.remove_directory(folder / "a")
+    disk.remove_directory(folder / "a")
+    assert not disk.exists(folder / "a")
+    with pytest.raises(FileNotFoundError):
+        disk.sync_directory(folder / "a")
+
+
+def test_a_name_that_was_not_synced_may_be_lost_with_all_below_it() -> None:
+    disk = FaultyDisk()
+    for name in ("kept", "lost"):
+        disk.make_directory(Path("/") / name)
+        file = disk.open_sparse(Path("/") / name / "file", SIZE)
+        file.write(0, b"bytes")
+        file.flush()
+    survivors = [disk_after.exists(Path("/lost/file")) for disk_after in (disk.power_loss(seed) for seed in range(20))]
+    assert {True, False} == set(survivors)

@@ -20,7 +20,7 @@ PAGE = 4096
 SECTOR = 512
 """What a device writes whole; a page can end up with sectors of two ages."""
 
-Operation = Literal["create", "write", "prefault", "flush", "zero", "replace", "remove"]
+Operation = Literal["create", "write", "prefault", "flush", "zero", "replace", "remove", "sync"]
 
 
 class PowerCut(Exception):
@@ -128,6 +128,34 @@ class FaultySegment:
         return self._file
 
 
+class FaultySparseFile:
+    def __init__(self, disk: FaultyDisk, path: Path, file: FaultyFile) -> None:
+        self._disk = disk
+        self._path = path
+        self._file: FaultyFile | None = file
+
+    def read(self, position: int, length: int) -> bytes:
+        return bytes(self._open().live[position : position + length])
+
+    def write(self, position: int, data: bytes) -> None:
+        file = self._open()
+        if self._disk.starts("write", self._path):
+            file.change(position, data[: len(data) // 2])
+            raise PowerCut
+        file.change(position, data)
+
+    def flush(self) -> None:
+        FaultySegment(self._disk, self._path, self._open(), writable=True).flush()
+
+    def close(self) -> None:
+        self._file = None
+
+    def _open(self) -> FaultyFile:
+        if self._file is None:
+            raise ValueError(f"file {self._path} is closed")
+        return self._file
+
+
 class FaultyDisk:
     """Implements `store.disk.protocol.Disk`.
 
@@ -147,6 +175,8 @@ class FaultyDisk:
         self._locked: Counter[Path] = Counter()
         self._locked_shared: Counter[Path] = Counter()
         self._powered = True
+        self._unsynced: set[Path] = set()
+        """Names that a power cut may take: made, but neither they nor their directory synced."""
 
     def fail(self, operation: Operation, *, nth: int = 1, error: int = errno.EIO) -> None:
         """The n-th operation of this kind from now on raises an OSError with this number."""
@@ -159,8 +189,17 @@ class FaultyDisk:
         survivor.directories = set(self.directories)
         for path in sorted(self.files):
             survivor.files[path] = FaultyFile(self.files[path].after_power_loss(chance))
+        for path in sorted(self._unsynced):
+            if chance.random() < 0.5:
+                survivor.forget(path)
         self._powered = False
         return survivor
+
+    def forget(self, lost: Path) -> None:
+        """The name is gone, with all below it."""
+        for path in [each for each in self.files if each == lost or lost in each.parents]:
+            del self.files[path]
+        self.directories = {each for each in self.directories if each != lost and lost not in each.parents}
 
     def process_death(self) -> FaultyDisk:
         """The disk after the process alone died: nothing written is lost, nothing more is durable."""
@@ -203,6 +242,42 @@ class FaultyDisk:
         if not file.live:
             raise OSError(errno.EINVAL, "an empty file cannot be mapped", str(path))
         return FaultySegment(self, path, file, writable=writable)
+
+    def open_sparse(self, path: Path, size: int | None = None) -> FaultySparseFile:
+        self._check_power()
+        self._check_parent(path)
+        if size is not None and (path not in self.files or not self.files[path].live):
+            cut = self.starts("create", path)
+            self.files[path] = FaultyFile(b"" if cut else bytes(size))
+            if cut:
+                raise PowerCut
+            self._unsynced.add(path)
+        return FaultySparseFile(self, path, self._file(path))
+
+    def sync_directory(self, path: Path) -> None:
+        self._check_power()
+        if path not in self.directories:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        if self.starts("sync", path):
+            raise PowerCut
+        self._unsynced -= {each for each in self._unsynced if each.parent == path}
+
+    def make_directory(self, path: Path) -> None:
+        self._check_power()
+        self._check_parent(path)
+        if path not in self.directories:
+            self.directories.add(path)
+            self._unsynced.add(path)
+
+    def remove_directory(self, path: Path) -> None:
+        self._check_power()
+        if path not in self.directories:
+            return
+        if any(each.parent == path for each in (*self.files, *self.directories)):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(path))
+        if self.starts("remove", path):
+            raise PowerCut
+        self.directories.discard(path)
 
     def data_end(self, path: Path) -> int:
         live = self._file(path).live

@@ -1,0 +1,255 @@
+"""The files of one consume queue: which there are, and their units by index.
+
+    <directory>/<20 digits: 20 * index of the file's first unit>
+
+Every file of a store has the same size; its first index is a multiple of the units it holds. Files are sparse, and
+written by position rather than through a mapping: a full disk is an error then and not SIGBUS.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from store.consumequeue.file_layout import FILLER_SIZE, UNIT, UNIT_SIZE, real, units_in
+from store.consumequeue.open_files import OpenFiles
+from store.consumequeue.search import FoundUnit
+from store.disk.protocol import Disk
+from store.errors import StoreDamaged
+from store.offsets import PhysicalOffset, QueueOffset
+from store.paths import parse_segment_name, segment_name
+
+UNITS_PER_STEP: Final = 4_096
+"""Looked at together where more than one may have to be."""
+
+FILLER: Final = UNIT.pack(0, FILLER_SIZE, 0)
+
+
+class StoredUnit(NamedTuple):
+    queue_offset: QueueOffset
+    physical_offset: PhysicalOffset
+    size: int
+    tags_code: int
+
+
+class FileQueue:
+    """What is known of one queue. Everything here can be read again from its files.
+
+        firsts           index of each file's first unit, ascending
+        maximum          index behind the last unit, filler included
+        last_physical    physical offset of the last real unit; 0 when there is none
+        first            the first unit that the log still had when somebody asked last
+
+    Only one thread may use it. Raises OSError, and StoreDamaged for a file of another size than the rest.
+    """
+
+    __slots__ = ("_disk", "_files", "_size", "_units_max", "directory", "first", "firsts", "last_physical", "maximum")
+
+    def __init__(self, disk: Disk, files: OpenFiles, directory: Path, file_size: int) -> None:
+        self._disk = disk
+        self._files = files
+        self._size = file_size
+        self._units_max = file_size // UNIT_SIZE
+        self.directory = directory
+        self.first: FoundUnit | None = None
+        self.firsts = self._find_files()
+        self.maximum = 0
+        self.last_physical = PhysicalOffset(0)
+        self.measure()
+
+    def measure(self) -> None:
+        """Find the end of the queue in its files."""
+        self.maximum = self.firsts[0] if self.firsts else 0
+        self.last_physical = PhysicalOffset(0)
+        for first in reversed(self.firsts):
+            count = self._count(first)
+            if count:
+                self.maximum = first + count
+                break
+        last = self.unit_before(self.maximum)
+        if last is not None:
+            self.last_physical = last.physical_offset
+
+    # -- reading
+
+    def read(self, start: int, limit: int) -> list[StoredUnit]:
+        """At most `limit` real units with index >= `start`, ascending."""
+        found: list[StoredUnit] = []
+        at, step = start, min(limit, UNITS_PER_STEP)
+        while at < self.maximum and len(found) < limit:
+            first = self._file_of(at)
+            if first is None:
+                at = self._following(at)
+                continue
+            count = min(step, first + self._units_max - at, self.maximum - at)
+            data = self._files.get(self.directory, first).read((at - first) * UNIT_SIZE, count * UNIT_SIZE)
+            for index, (physical, size, tags_code) in enumerate(UNIT.iter_unpack(data), at):
+                if 0 < size < FILLER_SIZE:
+                    found.append(StoredUnit(QueueOffset(index), PhysicalOffset(physical), size, tags_code))
+            at += count
+            step = UNITS_PER_STEP  # filler is passed over in few steps
+        return found[:limit]
+
+    def unit_at_or_after(self, start: int, end: int) -> FoundUnit | None:
+        """The first real unit of [start, end)."""
+        end = min(end, self.maximum)
+        step = 1  # nearly always it is the one asked for
+        while start < end:
+            first = self._file_of(start)
+            if first is None:
+                start = self._following(start)
+                continue
+            count = min(step, first + self._units_max - start, end - start)
+            data = self._files.get(self.directory, first).read((start - first) * UNIT_SIZE, count * UNIT_SIZE)
+            units = units_in(memoryview(data))
+            mask = real(units)
+            if mask.any():
+                index = int(mask.argmax())
+                return FoundUnit(QueueOffset(start + index), PhysicalOffset(int(units[index]["physical_offset"])))
+            start += count
+            step = UNITS_PER_STEP
+        return None
+
+    def unit_before(self, end: int) -> StoredUnit | None:
+        """The last real unit with index < `end`."""
+        step = 1
+        while self.firsts and end > self.firsts[0]:
+            begin = max(self.firsts[0], end - step)
+            found = self.read(begin, end - begin)
+            found = [each for each in found if each.queue_offset < end]
+            if found:
+                return found[-1]
+            end = begin
+            step = UNITS_PER_STEP
+        return None
+
+    # -- writing
+
+    def write(self, start: int, units: bytes) -> None:
+        """Write whole units from index `start` on; what they leave open before them becomes filler.
+
+        Repeating it changes nothing. Not durable before `OpenFiles.flush`.
+        """
+        count = len(units) // UNIT_SIZE
+        if self.first is not None and start < self.first.queue_offset:
+            self.first = None  # history is being completed downwards
+        at = start
+        while at < start + count:
+            first = at - at % self._units_max
+            end = min(start + count, first + self._units_max)
+            self._close_gap(first, at)
+            data = units[(at - start) * UNIT_SIZE : (end - start) * UNIT_SIZE]
+            self._files.write(self.directory, first, (at - first) * UNIT_SIZE, data)
+            self.maximum = max(self.maximum, end)
+            at = end
+        physical, size, _ = UNIT.unpack_from(units, len(units) - UNIT_SIZE)
+        if size < FILLER_SIZE:
+            self.last_physical = max(self.last_physical, PhysicalOffset(physical))
+
+    def truncate(self, end: int) -> None:
+        """Remove every unit with index >= `end`, also such as lie behind a gap. Durable with the next flush.
+
+        The file that the numbering goes on in stays, even without a unit.
+        """
+        for first in reversed(self.firsts):
+            if first >= end and first != self.firsts[0]:
+                self._files.forget(self.directory, first)
+                self._disk.remove(self._path(first))
+                self.firsts.remove(first)
+                continue
+            begin = max(end - first, 0) * UNIT_SIZE
+            behind = min(self._disk.data_end(self._path(first)), self._units_max * UNIT_SIZE)
+            while begin < behind:
+                zeros = bytes(min(behind - begin, UNITS_PER_STEP * UNIT_SIZE))
+                self._files.write(self.directory, first, begin, zeros)
+                begin += len(zeros)
+            break
+        self.first = None
+        self.measure()
+
+    def remove_before(self, minimum: PhysicalOffset) -> int:
+        """Remove leading files whose units all lie below `minimum`, never the last file; returns how many."""
+        removed = 0
+        while len(self.firsts) > 1:
+            last = self.unit_before(self.firsts[1])
+            if last is not None and last.physical_offset >= minimum:
+                break
+            first = self.firsts.pop(0)
+            self._files.forget(self.directory, first)
+            self._disk.remove(self._path(first))
+            removed += 1
+        return removed
+
+    def remove(self) -> None:
+        """Remove all files and the directory, the last file first: a crash leaves a queue that begins as it did."""
+        for first in reversed(self.firsts):
+            self._files.forget(self.directory, first)
+            self._disk.remove(self._path(first))
+        self.firsts.clear()
+        self._disk.remove_directory(self.directory)
+
+    # -- inside
+
+    def _find_files(self) -> list[int]:
+        firsts = []
+        for entry in self._disk.list_directory(self.directory):
+            base = parse_segment_name(entry.name)
+            if base is None or entry.is_directory or base % UNIT_SIZE:
+                continue
+            if entry.size == 0:
+                continue  # a crash came while it was made; the next write gives it its length
+            if entry.size != self._size:
+                raise StoreDamaged(
+                    self.directory / entry.name, f"has {entry.size} bytes, the other queue files have {self._size}"
+                )
+            firsts.append(base // UNIT_SIZE)
+        return firsts
+
+    def _count(self, first: int) -> int:
+        """How many units of the file lie before its last written one, that one included."""
+        file = self._files.get(self.directory, first)
+        end = min(self._disk.data_end(self._path(first)), self._units_max * UNIT_SIZE)
+        end = -(-end // UNIT_SIZE)
+        while end > 0:
+            begin = max(0, end - UNITS_PER_STEP)
+            units = units_in(memoryview(file.read(begin * UNIT_SIZE, (end - begin) * UNIT_SIZE)))
+            indexes = np.flatnonzero(units["size"] > 0)
+            if len(indexes):
+                return begin + int(indexes[-1]) + 1
+            end = begin
+        return 0
+
+    def _close_gap(self, first: int, at: int) -> None:
+        """Make the file if it is missing, and fill what would stay open before index `at`."""
+        if self.firsts and self.maximum < first and (last := self._file_of(self.maximum)) is not None:
+            self._fill(last, self.maximum, last + self._units_max)
+        known = first in self.firsts
+        if not known:
+            self._files.make(self.directory, first, self._size)
+            insort(self.firsts, first)
+        begin = max(first, self.maximum) if known else first
+        if begin < at:
+            self._fill(first, begin, at)
+
+    def _fill(self, first: int, begin: int, end: int) -> None:
+        while begin < end:
+            count = min(end - begin, UNITS_PER_STEP)
+            self._files.write(self.directory, first, (begin - first) * UNIT_SIZE, FILLER * count)
+            begin += count
+
+    def _file_of(self, at: int) -> int | None:
+        place = bisect_right(self.firsts, at) - 1
+        if place < 0 or at >= self.firsts[place] + self._units_max:
+            return None
+        return self.firsts[place]
+
+    def _following(self, at: int) -> int:
+        """The first index of the file behind `at`, which lies in none."""
+        place = bisect_right(self.firsts, at)
+        return self.firsts[place] if place < len(self.firsts) else self.maximum
+
+    def _path(self, first: int) -> Path:
+        return self.directory / segment_name(PhysicalOffset(first * UNIT_SIZE))

@@ -1,0 +1,278 @@
+"""Consume queues in files, as RocketMQ's `storeType=default` keeps them.
+
+    consumequeue/<topic>/<queue number>/<20 digits>      units of 20 bytes (file_layout.py)
+
+Nothing in the files tells how far they are complete, so the watermark is kept by somebody else: it is handed over
+when the store opens and handed back, durable files first, with each `flush`.
+
+Names that are no file names have no queue here: RocketMQ leaves them out, too. That can only be light queues, since
+topics have no `/` in their names.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from kv import EngineFull, KvError
+from store.consumequeue.file_layout import UNIT, UNIT_SIZE
+from store.consumequeue.file_queue import FileQueue
+from store.consumequeue.open_files import OpenFiles
+from store.consumequeue.protocol import ConsumeQueueEntry
+from store.consumequeue.rocks_layout import CHECKPOINT_TOPIC
+from store.consumequeue.search import first_at_least
+from store.disk.protocol import Disk
+from store.generations import GenerationCache
+from store.message import DispatchRequest
+from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from store.paths import parse_segment_name
+
+UNITS_PER_FILE: Final = 300_000
+"""RocketMQ's: 6,000,000 bytes."""
+
+NAME_SIZE_MAX: Final = 255
+_FULL: Final = {errno.ENOSPC, errno.EDQUOT}
+
+_pack_unit: Final = UNIT.pack
+
+
+class FileConsumeQueues:
+    """See `store.consumequeue.protocol.ConsumeQueueStore`. Errors of the disk come as `kv.KvError`, too.
+
+    `open_files_max` bounds descriptors, `cached_queues_max` memory: neither grows with the number of queues.
+    A store keeps the file size that it was made with. Threads: as with `RocksConsumeQueues`.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        *,
+        minimum_physical_offset: PhysicalOffset,
+        dispatched_up_to: PhysicalOffset | None,
+        save_dispatched: Callable[[PhysicalOffset], None],
+        units_per_file: int = UNITS_PER_FILE,
+        cached_queues_max: int = 65_536,
+        open_files_max: int = 512,
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._minimum = minimum_physical_offset
+        self._dispatched_up_to = dispatched_up_to
+        self._save_dispatched = save_dispatched
+        self._files = OpenFiles(disk, open_max=open_files_max)
+        self._cache: GenerationCache[tuple[str, int], FileQueue] = GenerationCache(max(1, cached_queues_max // 2))
+        with _named_errors():
+            disk.make_directories(directory)
+            self._file_size = self._size_of_files() or units_per_file * UNIT_SIZE
+
+    # -- writing
+
+    def put(self, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None:
+        """Not atomic, but repeatable: until a flush has saved the watermark, a start puts all of it again."""
+        self.put_missing(requests)
+        self._dispatched_up_to = dispatched_up_to
+
+    def put_missing(self, requests: Sequence[DispatchRequest]) -> None:
+        units: dict[tuple[str, int], dict[int, bytes]] = {}
+        for topic, number, queue_offset, physical_offset, size, tags_code, _, _, _, light_queues in requests:
+            unit = _pack_unit(physical_offset, size, tags_code)
+            units.setdefault((topic, number), {})[queue_offset] = unit
+            for name, light_offset in light_queues:
+                units.setdefault((name, 0), {})[light_offset] = unit
+        with _named_errors():
+            for queue, by_offset in units.items():
+                self._write(QueueId(*queue), by_offset)
+
+    def _write(self, queue: QueueId, by_offset: dict[int, bytes]) -> None:
+        """Each stretch of neighbours in one write."""
+        known = self._find(queue)
+        if known is None:
+            return
+        start = end = next(iter(by_offset))
+        stretch: list[bytes] = []
+        for offset, unit in by_offset.items():
+            if offset != end:
+                known.write(start, b"".join(stretch))
+                start = end = offset
+                stretch.clear()
+            stretch.append(unit)
+            end += 1
+        known.write(start, b"".join(stretch))
+
+    # -- reading
+
+    def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]:
+        with _named_errors():
+            known = self._find(queue)
+            if known is None:
+                return []
+            found = known.read(max(start, self._first_offset(known)), limit)
+        return [ConsumeQueueEntry(*each, None) for each in found]
+
+    def last_entry_below(self, queue: QueueId, at: PhysicalOffset) -> ConsumeQueueEntry | None:
+        """The entry with the largest physical offset below `at`; None when the queue has none in the log."""
+        with _named_errors():
+            known = self._find(queue)
+            if known is None:
+                return None
+            first = self._first_offset(known)
+            end = first_at_least(known.unit_at_or_after, first, known.maximum, at)
+            unit = known.unit_before(known.maximum if end is None else end.queue_offset)
+        return None if unit is None or unit.queue_offset < first else ConsumeQueueEntry(*unit, None)
+
+    def bounds(self, queue: QueueId) -> QueueBounds:
+        with _named_errors():
+            known = self._find(queue)
+            if known is None:
+                return QueueBounds(QueueOffset(0), QueueOffset(0))
+            return QueueBounds(QueueOffset(self._first_offset(known)), QueueOffset(known.maximum))
+
+    def next_offset(self, queue: QueueId) -> QueueOffset:
+        with _named_errors():
+            known = self._find(queue)
+            return QueueOffset(0 if known is None else known.maximum)
+
+    def dispatched_up_to(self) -> PhysicalOffset | None:
+        return self._dispatched_up_to
+
+    def queues(self, topic: str | None = None) -> Iterator[QueueId]:
+        names = self._topics() if topic is None else [topic] if _is_file_name(topic) else []
+        for name in names:
+            yield from self._queues_of(name)
+
+    # -- changes of many queues
+
+    def delete_topic(self, topic: str) -> None:
+        _require_no_checkpoint(topic)
+        if not _is_file_name(topic):
+            return
+        with _named_errors():
+            for queue in list(self._queues_of(topic)):
+                known = self._find(queue)
+                if known is not None:
+                    known.remove()
+                self._cache.discard(queue)
+            self._disk.remove_directory(self._directory / topic)
+
+    def truncate(self, end: PhysicalOffset) -> None:
+        """Durable when it returns; the watermark falls last. Also removes what a power cut left behind a gap."""
+        with _named_errors():
+            for queue in self.queues():
+                known = self._find(queue)
+                if known is not None:
+                    self._truncate_queue(queue, known, end)
+        if self._dispatched_up_to is not None:
+            self._dispatched_up_to = min(self._dispatched_up_to, end)
+        self.flush()
+
+    def _truncate_queue(self, queue: QueueId, known: FileQueue, end: PhysicalOffset) -> None:
+        first = known.firsts[0] if known.firsts else 0
+        cut = first_at_least(known.unit_at_or_after, first, known.maximum, end)
+        if cut is None:
+            return
+        if cut.queue_offset == 0:
+            known.remove()  # a queue that never was
+            self._cache.discard(queue)
+        else:
+            known.truncate(cut.queue_offset)
+
+    def remove_expired(self, minimum: PhysicalOffset) -> int:
+        """Remove files that hold nothing at or above `minimum`, all but the last of each queue; returns how many."""
+        removed = 0
+        with _named_errors():
+            for queue in self.queues():
+                known = self._find(queue)
+                if known is not None:
+                    removed += known.remove_before(minimum)
+        return removed
+
+    def set_minimum_physical_offset(self, minimum: PhysicalOffset) -> None:
+        if minimum < self._minimum:
+            self._cache.rotate()
+            self._cache.rotate()
+        self._minimum = minimum
+
+    # -- life
+
+    def flush_entries(self) -> None:
+        """The long part of a flush. May run beside puts."""
+        with _named_errors():
+            self._files.flush()
+
+    def flush(self) -> None:
+        self.flush_entries()
+        if self._dispatched_up_to is not None:
+            self._save_dispatched(self._dispatched_up_to)
+
+    def close(self) -> None:
+        self._files.close()
+
+    # -- inside
+
+    def _find(self, queue: QueueId) -> FileQueue | None:
+        """None for a name that can have no queue here."""
+        known = self._cache.get(queue)
+        if known is not None:
+            return known
+        _require_no_checkpoint(queue.topic)
+        if not _is_file_name(queue.topic):
+            return None
+        known = FileQueue(self._disk, self._files, self._directory / queue.topic / str(queue.number), self._file_size)
+        if self._cache.is_full:
+            self._cache.rotate()
+        self._cache.put(queue, known)
+        return known
+
+    def _first_offset(self, known: FileQueue) -> int:
+        """The first unit whose record the log still has, else the maximum (an empty queue)."""
+        if known.first is not None and known.first.physical_offset >= self._minimum:
+            return known.first.queue_offset
+        if not known.firsts or known.last_physical < self._minimum:
+            return known.maximum
+        begin = known.firsts[0] if known.first is None else known.first.queue_offset
+        known.first = first_at_least(known.unit_at_or_after, begin, known.maximum, self._minimum)
+        return known.maximum if known.first is None else known.first.queue_offset
+
+    def _topics(self) -> list[str]:
+        found = [each.name for each in self._disk.list_directory(self._directory) if each.is_directory]
+        return sorted(found, key=lambda name: (len(name.encode()), name.encode()))
+
+    def _queues_of(self, topic: str) -> Iterator[QueueId]:
+        """Those with a file: an empty directory is left by a crash in the middle of a deletion."""
+        found = self._disk.list_directory(self._directory / topic)
+        numbers = sorted(int(each.name) for each in found if each.is_directory and each.name.isdecimal())
+        for number in numbers:
+            entries = self._disk.list_directory(self._directory / topic / str(number))
+            if any(parse_segment_name(each.name) is not None and each.size for each in entries):
+                yield QueueId(topic, number)
+
+    def _size_of_files(self) -> int | None:
+        for topic in self._topics():
+            for queue in self._queues_of(topic):
+                for entry in self._disk.list_directory(self._directory / topic / str(queue.number)):
+                    if parse_segment_name(entry.name) is not None and entry.size:
+                        return entry.size
+        return None
+
+
+def _is_file_name(topic: str) -> bool:
+    return "/" not in topic and topic not in ("", ".", "..") and len(topic.encode()) <= NAME_SIZE_MAX
+
+
+def _require_no_checkpoint(topic: str) -> None:
+    if topic == CHECKPOINT_TOPIC:
+        raise ValueError(f"{CHECKPOINT_TOPIC} is the name of the dispatch checkpoint, not of a topic")
+
+
+@contextmanager
+def _named_errors() -> Iterator[None]:
+    """What the disk refuses, in the words that callers of any consume queue store understand."""
+    try:
+        yield
+    except OSError as error:
+        kind = EngineFull if error.errno in _FULL else KvError
+        raise kind(f"{error.filename}: {error.strerror or error}") from error

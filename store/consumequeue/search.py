@@ -1,0 +1,37 @@
+"""Finding the first unit at or above a physical offset, in any kind of queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from store.offsets import PhysicalOffset, QueueOffset
+
+
+class FoundUnit(NamedTuple):
+    queue_offset: QueueOffset
+    physical_offset: PhysicalOffset
+
+
+UnitAtOrAfter = Callable[[int, int], FoundUnit | None]
+"""`(start, end)` -> the first unit that exists in [start, end), by queue offset."""
+
+
+def first_at_least(unit_at_or_after: UnitAtOrAfter, begin: int, end: int, at_least: PhysicalOffset) -> FoundUnit | None:
+    """The first unit of [begin, end) whose physical offset is `at_least` that; None when there is none.
+
+    Binary search over queue offsets; physical offsets ascend with them. Each step looks at the next unit that
+    exists, so holes (expired units, doubled light-queue names, filler) are passed over.
+    """
+    found: FoundUnit | None = None
+    middle = begin  # the first unit is the answer whenever nothing has expired
+    while begin < end:
+        unit = unit_at_or_after(middle, end)
+        if unit is None:
+            end = middle
+        elif unit.physical_offset >= at_least:
+            found, end = unit, middle
+        else:
+            begin = unit.queue_offset + 1
+        middle = (begin + end) // 2
+    return found

@@ -1,0 +1,85 @@
+"""What consume queues can be stored in, for tests that run on all of it. Another kind: one more line in `BACKINGS`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Protocol
+
+from kv import KeyValueEngine
+from kv.memory import MemoryEngine
+from store.consumequeue import (
+    ConsumeQueueStore,
+    FileConsumeQueues,
+    RocksConsumeQueues,
+    open_consume_queue_engine,
+)
+from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
+from store.disk import Disk, PosixDisk
+from store.offsets import PhysicalOffset
+
+UNITS_PER_FILE: Final = 7
+"""Small, so that tests reach the next file."""
+
+
+class Backing(Protocol):
+    """One place where queues are kept."""
+
+    def open(self, minimum: int = 0, cached: int = 100) -> ConsumeQueueStore:
+        """The queues as a store that opens now finds them, after a clean stop of the one before."""
+
+    def close(self) -> None: ...
+
+
+class EngineBacking:
+    def __init__(self, engine: KeyValueEngine) -> None:
+        self.engine = engine
+
+    def open(self, minimum: int = 0, cached: int = 100) -> RocksConsumeQueues:
+        return RocksConsumeQueues(
+            self.engine, minimum_physical_offset=PhysicalOffset(minimum), cached_queues_max=cached
+        )
+
+    def close(self) -> None:
+        self.engine.close()
+
+
+class FileBacking:
+    def __init__(self, directory: Path, disk: Disk | None = None, saved: PhysicalOffset | None = None) -> None:
+        self.directory = directory
+        self.disk = PosixDisk() if disk is None else disk
+        self.saved = saved
+        self._queues: FileConsumeQueues | None = None
+
+    def open(self, minimum: int = 0, cached: int = 100) -> FileConsumeQueues:
+        if self._queues is not None:
+            self._queues.flush()
+        self._queues = self.open_as_it_is(minimum, cached)
+        return self._queues
+
+    def open_as_it_is(self, minimum: int = 0, cached: int = 100) -> FileConsumeQueues:
+        """As after a crash: only what the last flush saved is known to be complete."""
+        return FileConsumeQueues(
+            self.disk,
+            self.directory,
+            minimum_physical_offset=PhysicalOffset(minimum),
+            dispatched_up_to=self.saved,
+            save_dispatched=self._save,
+            units_per_file=UNITS_PER_FILE,
+            cached_queues_max=cached,
+            open_files_max=3,
+        )
+
+    def close(self) -> None:
+        if self._queues is not None:
+            self._queues.close()
+
+    def _save(self, dispatched_up_to: PhysicalOffset) -> None:
+        self.saved = dispatched_up_to
+
+
+BACKINGS: Final[dict[str, Callable[[Path], Backing]]] = {
+    "memory": lambda _: EngineBacking(MemoryEngine([UNITS_FAMILY, OFFSET_FAMILY])),
+    "rocks": lambda directory: EngineBacking(open_consume_queue_engine(directory / "db", create=True)),
+    "files": lambda directory: FileBacking(directory / "consumequeue"),
+}

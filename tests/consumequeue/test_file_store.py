@@ -1,0 +1,218 @@
+"""File queues as RocketMQ writes them: the same bytes, a bounded number of descriptors, and no trust after a crash."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kv import EngineFull, KvError
+from store.consumequeue import FileConsumeQueues
+from store.consumequeue.file_layout import FILLER_SIZE, UNIT, UNIT_SIZE
+from store.disk import PosixDisk
+from store.errors import StoreDamaged
+from store.message import DispatchRequest
+from store.offsets import PhysicalOffset, QueueId, QueueOffset
+from tests.consumequeue.backings import UNITS_PER_FILE, FileBacking
+from tests.consumequeue.samples import A0, A1, B0, LITE, offsets, physical, put, request
+from tests.consumequeue.test_golden_stores import requests_of
+from tests.faults.disk import FaultyDisk, PowerCut
+
+GoldenStore = Callable[[str], Path]
+
+
+@pytest.fixture
+def backing(tmp_path: Path) -> FileBacking:
+    return FileBacking(tmp_path / "consumequeue")
+
+
+def files_below(directory: Path) -> dict[str, bytes]:
+    """Unwritten units at a file's end are left out: RocketMQ and Quarry may make them of other lengths."""
+    return {
+        str(path.relative_to(directory)): path.read_bytes().rstrip(b"\0")
+        for path in sorted(directory.rglob("0*"))
+        if path.is_file()
+    }
+
+
+def densely(requests: list[DispatchRequest]) -> list[DispatchRequest]:
+    """Light queues numbered by index, as file queues number them (`store.dispatch.DenseNumbering`)."""
+    lengths: dict[str, int] = {}
+    numbered = []
+    for each in requests:
+        lights = []
+        for name, _ in each.light_queues:
+            lights.append((name, QueueOffset(lengths.get(name, 0))))
+            lengths[name] = lengths.get(name, 0) + 1
+        numbered.append(each._replace(light_queues=tuple(lights)))
+    return numbered
+
+
+@pytest.mark.parametrize("name", ["file-clean", "file-kill"])
+def test_the_same_bytes_as_rocketmq(golden_store: GoldenStore, tmp_path: Path, name: str) -> None:
+    """Promise 1 across brokers: queues are a function of the log, whoever computes it."""
+    theirs = golden_store(name) / "store/consumequeue"
+    requests = densely(requests_of(golden_store(name)))
+    some_file = next(path for path in theirs.rglob("0*") if path.is_file() and path.stat().st_size)
+    queues = FileConsumeQueues(
+        PosixDisk(),
+        tmp_path / "ours",
+        minimum_physical_offset=PhysicalOffset(0),
+        dispatched_up_to=None,
+        save_dispatched=lambda _: None,
+        units_per_file=some_file.stat().st_size // UNIT_SIZE,
+        cached_queues_max=16,
+        open_files_max=4,
+    )
+    for start in range(0, len(requests), 64):
+        queues.put(requests[start : start + 64], PhysicalOffset(0))
+    queues.close()
+    assert files_below(tmp_path / "ours") == {path: data for path, data in files_below(theirs).items() if data}
+
+
+def test_rocketmqs_files_are_gone_on_with_in_place(golden_copy: GoldenStore) -> None:
+    directory = golden_copy("file-clean") / "store/consumequeue"
+    queue = QueueId("acme-orders", 0)
+    queues = FileBacking(directory).open()
+    before = queues.next_offset(queue)
+    sizes = {path.stat().st_size for path in directory.rglob("0*") if path.is_file()}
+    put(queues, [request(10_000_000, queue, before)])
+    queues.flush()
+    assert queues.bounds(queue) == (0, before + 1)
+    assert {path.stat().st_size for path in directory.rglob("0*") if path.is_file()} == sizes
+    again = FileBacking(directory).open()
+    assert again.entries(queue, before, 10)[0].physical_offset == physical(10_000_000)
+
+
+def test_what_precedes_the_first_entry_is_filler(backing: FileBacking) -> None:
+    """formats: a queue that begins above 0 has no earlier files, and filler in its first one."""
+    queues = backing.open()
+    put(queues, [request(1, A0, UNITS_PER_FILE + 2)])
+    (only,) = (path for path in backing.directory.rglob("0*") if path.is_file())
+    assert only.name == f"{UNITS_PER_FILE * UNIT_SIZE:020d}"
+    assert list(UNIT.iter_unpack(only.read_bytes()))[:4] == [
+        (0, FILLER_SIZE, 0),
+        (0, FILLER_SIZE, 0),
+        (physical(1), 100, -1),
+        (0, 0, 0),
+    ]
+    assert queues.bounds(A0) == (UNITS_PER_FILE + 2, UNITS_PER_FILE + 3)
+    assert offsets(backing.open(), A0) == [UNITS_PER_FILE + 2]
+
+
+def test_descriptors_do_not_grow_with_the_queues(backing: FileBacking) -> None:
+    queues = backing.open()
+    before = len(os.listdir("/proc/self/fd"))
+    for at in range(3):
+        put(queues, [request(100 * at + number, QueueId("TopicA", number), at) for number in range(100)])
+    assert len(os.listdir("/proc/self/fd")) <= before + 3
+    assert [queues.bounds(QueueId("TopicA", number)) for number in range(100)] == [(0, 3)] * 100
+    queues.close()
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_names_that_are_no_file_names_have_no_queue(backing: FileBacking) -> None:
+    """RocketMQ passes over light queues with a slash in file mode; nothing may be made outside of the directory."""
+    queues = backing.open()
+    put(queues, [request(0, A0, 0, ("%LMQ%../../up", 0), ("%LMQ%" + "x" * 300, 0), ("%LMQ%lite", 0))])
+    assert list(queues.queues()) == [A0, LITE]
+    assert queues.bounds(QueueId("%LMQ%../../up", 0)) == (0, 0)
+    assert list(queues.queues("../..")) == []
+    assert list(backing.directory.parent.iterdir()) == [backing.directory]
+
+
+def test_a_file_of_another_size_is_refused_by_name(backing: FileBacking) -> None:
+    put(backing.open(), [request(number, queue, 0) for number, queue in enumerate([A0, B0])])
+    broken = backing.directory / "TopicB/0" / f"{0:020d}"
+    with broken.open("ab") as file:
+        file.write(b"more")
+    with pytest.raises(StoreDamaged, match=r"TopicB/0/0+: has 144 bytes, the other queue files have 140"):
+        backing.open().bounds(B0)
+
+
+def test_files_of_expired_entries_are_removed_but_the_last(backing: FileBacking) -> None:
+    queues = backing.open()
+    count = 3 * UNITS_PER_FILE + 2
+    put(queues, [request(number, A0, number) for number in range(count)])
+    queues.set_minimum_physical_offset(physical(UNITS_PER_FILE + 1))
+    assert queues.remove_expired(physical(UNITS_PER_FILE + 1)) == 1
+    assert queues.bounds(A0) == (UNITS_PER_FILE + 1, count)
+    queues.set_minimum_physical_offset(physical(1_000))
+    assert queues.remove_expired(physical(1_000)) == 2
+    assert queues.bounds(A0) == (count, count)
+    assert backing.open(physical(1_000)).next_offset(A0) == count
+
+
+def test_a_full_disk_is_told_as_such(backing: FileBacking) -> None:
+    disk = FaultyDisk()
+    queues = FileBacking(Path("/consumequeue"), disk).open()
+    put(queues, [request(0, A0, 0)])
+    disk.fail("write", error=28)
+    with pytest.raises(EngineFull, match="00000000000000000000: No space"):
+        put(queues, [request(1, A0, 1)])
+    assert queues.bounds(A0) == (0, 1)
+    disk.fail("flush")
+    with pytest.raises(KvError):
+        queues.flush()
+    queues.flush()
+
+
+HISTORY = [
+    [
+        request(number, (A0, A1, B0)[number % 3], number // 3, ("%LMQ%lite", number))
+        for number in range(start, start + 6)
+    ]
+    for start in range(0, 42, 6)
+]
+EXPECTED = {A0: 14, A1: 14, B0: 14, LITE: 42}
+
+
+CUT = physical(30)
+
+
+def run_history(backing: FileBacking, begins_to_truncate: Callable[[], None] = lambda: None) -> None:
+    queues = backing.open_as_it_is()
+    for index, batch in enumerate(HISTORY):
+        put(queues, batch)
+        if index % 2:
+            queues.flush()
+    begins_to_truncate()
+    queues.truncate(CUT)
+    for batch in HISTORY[5:]:
+        put(queues, batch)
+    queues.flush()
+
+
+def operations_of_history() -> int:
+    disk = FaultyDisk()
+    run_history(FileBacking(Path("/consumequeue"), disk))
+    return disk.operations
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_power_cut_at_any_operation_loses_nothing_below_the_watermark(seed: int) -> None:
+    """The log says what is to come: queues are cut at its end and completed from the watermark on."""
+    for crash_at in range(1, operations_of_history() + 1):
+        backing = FileBacking(Path("/consumequeue"), FaultyDisk(crash_at=crash_at))
+        log_ends: list[PhysicalOffset] = []
+        with pytest.raises(PowerCut):
+            run_history(backing, lambda log_ends=log_ends: log_ends.append(CUT))  # type: ignore[misc]
+        assert isinstance(backing.disk, FaultyDisk)
+        survivor = FileBacking(backing.directory, backing.disk.power_loss(seed), backing.saved)
+        queues = survivor.open_as_it_is()
+        # the watermark falls last: until then the log's end tells what the queues may have lost
+        durable = min(survivor.saved or physical(0), *log_ends, physical(42))
+        log = [each for batch in HISTORY for each in batch]
+        for queue in EXPECTED:
+            kept = {each.physical_offset for each in queues.entries(queue, QueueOffset(0), 100)}
+            told = {each.physical_offset for each in log if queue in (LITE, (each.topic, each.queue_number))}
+            assert {at for at in told if at < durable} <= kept <= told, (crash_at, queue)
+        end = physical(36)
+        queues.truncate(end)
+        put(queues, [each for each in log if durable <= each.physical_offset < end] or [log[0]])
+        for queue, count in EXPECTED.items():
+            known = count * 36 // 42
+            assert queues.bounds(queue) == (0, known), (crash_at, queue)
+            assert offsets(queues, queue) == list(range(known)), (crash_at, queue)
