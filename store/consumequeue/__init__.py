@@ -3,6 +3,7 @@
 Public face of the package: other packages import from here.
 """
 
+from store.consumequeue.double_write import DoubleWriteConsumeQueues
 from store.consumequeue.engine import open_consume_queue_engine
 from store.consumequeue.file_reader import FileConsumeQueueReader
 from store.consumequeue.file_store import FileConsumeQueues
@@ -12,6 +13,7 @@ from store.consumequeue.rocks_store import RocksConsumeQueues
 __all__ = [
     "ConsumeQueueEntry",
     "ConsumeQueueStore",
+    "DoubleWriteConsumeQueues",
     "FileConsumeQueueReader",
     "FileConsumeQueues",
     "RocksConsumeQueues",

@@ -140,7 +140,7 @@ class FileConsumeQueues:
         return self._dispatched_up_to
 
     def queues(self, topic: str | None = None) -> Iterator[QueueId]:
-        names = self._topics() if topic is None else [topic] if _is_file_name(topic) else []
+        names = self._topics() if topic is None else [topic] if is_file_name(topic) else []
         for name in names:
             yield from self._queues_of(name)
 
@@ -148,7 +148,7 @@ class FileConsumeQueues:
 
     def delete_topic(self, topic: str) -> None:
         _require_no_checkpoint(topic)
-        if not _is_file_name(topic):
+        if not is_file_name(topic):
             return
         with _named_errors():
             for queue in list(self._queues_of(topic)):
@@ -219,7 +219,7 @@ class FileConsumeQueues:
         if known is not None:
             return known
         _require_no_checkpoint(queue.topic)
-        if not _is_file_name(queue.topic):
+        if not is_file_name(queue.topic):
             return None
         known = FileQueue(self._disk, self._files, self._directory / queue.topic / str(queue.number), self._file_size)
         if self._cache.is_full:
@@ -259,7 +259,7 @@ class FileConsumeQueues:
         return None
 
 
-def _is_file_name(topic: str) -> bool:
+def is_file_name(topic: str) -> bool:
     return "/" not in topic and topic not in ("", ".", "..") and len(topic.encode()) <= NAME_SIZE_MAX
 
 

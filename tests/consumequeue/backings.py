@@ -10,6 +10,7 @@ from kv import KeyValueEngine
 from kv.memory import MemoryEngine
 from store.consumequeue import (
     ConsumeQueueStore,
+    DoubleWriteConsumeQueues,
     FileConsumeQueues,
     RocksConsumeQueues,
     open_consume_queue_engine,
@@ -78,8 +79,27 @@ class FileBacking:
         self.saved = dispatched_up_to
 
 
+class DoubleBacking:
+    """Both, and one of them is read."""
+
+    def __init__(self, directory: Path, *, read_rocks: bool) -> None:
+        self.files = FileBacking(directory / "consumequeue")
+        self.rocks = EngineBacking(MemoryEngine([UNITS_FAMILY, OFFSET_FAMILY]))
+        self._read_rocks = read_rocks
+
+    def open(self, minimum: int = 0, cached: int = 100) -> DoubleWriteConsumeQueues:
+        files, rocks = self.files.open(minimum, cached), self.rocks.open(minimum, cached)
+        return DoubleWriteConsumeQueues(files, rocks, read_rocks=self._read_rocks, assign_rocks=self._read_rocks)
+
+    def close(self) -> None:
+        self.files.close()
+        self.rocks.close()
+
+
 BACKINGS: Final[dict[str, Callable[[Path], Backing]]] = {
     "memory": lambda _: EngineBacking(MemoryEngine([UNITS_FAMILY, OFFSET_FAMILY])),
     "rocks": lambda directory: EngineBacking(open_consume_queue_engine(directory / "db", create=True)),
     "files": lambda directory: FileBacking(directory / "consumequeue"),
+    "both, files read": lambda directory: DoubleBacking(directory, read_rocks=False),
+    "both, RocksDB read": lambda directory: DoubleBacking(directory, read_rocks=True),
 }

@@ -1,0 +1,135 @@
+"""Consume queues kept twice, in files and in RocksDB, while a store moves from one to the other.
+
+Which of the two is read and which says what offset comes next is chosen separately, as in RocketMQ's combined store:
+
+    files ──► both, read and numbered by files ──► both, read by RocksDB ──► RocksDB
+
+A crash between the two writes is harmless: the watermark is the lower of both, and putting again changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from heapq import merge
+
+from store.consumequeue.file_store import FileConsumeQueues, is_file_name
+from store.consumequeue.protocol import ConsumeQueueEntry
+from store.consumequeue.rocks_store import RocksConsumeQueues
+from store.message import DispatchRequest
+from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+
+Queues = FileConsumeQueues | RocksConsumeQueues
+
+
+class DoubleWriteConsumeQueues:
+    """See `store.consumequeue.protocol.ConsumeQueueStore`.
+
+    `read_rocks` and `assign_rocks` choose who answers and who numbers; both may be changed while the store runs.
+    Queues that only one of the two can have are read and numbered by that one: names that are no file names, and
+    topics that are not `doubled` (rmq#10450: double write for some topics only). The first are in RocksDB alone,
+    the second in files alone.
+    """
+
+    def __init__(
+        self,
+        files: FileConsumeQueues,
+        rocks: RocksConsumeQueues,
+        *,
+        read_rocks: bool,
+        assign_rocks: bool,
+        doubled: Callable[[str], bool] = lambda _topic: True,
+    ) -> None:
+        self.files = files
+        self.rocks = rocks
+        self.read_rocks = read_rocks
+        self.assign_rocks = assign_rocks
+        self._doubled = doubled
+
+    # -- writing
+
+    def put(self, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None:
+        self.files.put(requests, dispatched_up_to)
+        self.rocks.put(self._for_rocks(requests), dispatched_up_to)
+
+    def put_missing(self, requests: Sequence[DispatchRequest]) -> None:
+        self.files.put_missing(requests)
+        self.rocks.put_missing(self._for_rocks(requests))
+
+    def _for_rocks(self, requests: Sequence[DispatchRequest]) -> Sequence[DispatchRequest]:
+        doubled = self._doubled
+        if all(doubled(request.topic) for request in requests):
+            return requests
+        return [request for request in requests if doubled(request.topic)]
+
+    # -- reading
+
+    def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]:
+        return self._reader(queue).entries(queue, start, limit)
+
+    def last_entry_below(self, queue: QueueId, at: PhysicalOffset) -> ConsumeQueueEntry | None:
+        return self._reader(queue).last_entry_below(queue, at)
+
+    def bounds(self, queue: QueueId) -> QueueBounds:
+        return self._reader(queue).bounds(queue)
+
+    def next_offset(self, queue: QueueId) -> QueueOffset:
+        return self._one_of(queue, prefer_rocks=self.assign_rocks).next_offset(queue)
+
+    def dispatched_up_to(self) -> PhysicalOffset | None:
+        """The older of the two: recovery starts there."""
+        files, rocks = self.files.dispatched_up_to(), self.rocks.dispatched_up_to()
+        return None if files is None or rocks is None else min(files, rocks)
+
+    def queues(self, topic: str | None = None) -> Iterator[QueueId]:
+        """Those of either, in key order."""
+        return merge_queues(self.files.queues(topic), self.rocks.queues(topic))
+
+    def _reader(self, queue: QueueId) -> Queues:
+        return self._one_of(queue, prefer_rocks=self.read_rocks)
+
+    def _one_of(self, queue: QueueId, *, prefer_rocks: bool) -> Queues:
+        if not is_file_name(queue.topic):
+            return self.rocks
+        return self.rocks if prefer_rocks and self._doubled(queue.topic) else self.files
+
+    # -- changes of many queues
+
+    def delete_topic(self, topic: str) -> None:
+        self.files.delete_topic(topic)
+        self.rocks.delete_topic(topic)
+
+    def truncate(self, end: PhysicalOffset) -> None:
+        self.files.truncate(end)
+        self.rocks.truncate(end)
+
+    def set_minimum_physical_offset(self, minimum: PhysicalOffset) -> None:
+        self.files.set_minimum_physical_offset(minimum)
+        self.rocks.set_minimum_physical_offset(minimum)
+
+    # -- life
+
+    def flush_entries(self) -> None:
+        self.files.flush_entries()
+        self.rocks.flush_entries()
+
+    def flush(self) -> None:
+        self.files.flush()
+        self.rocks.flush()
+
+    def close(self) -> None:
+        self.files.close()
+        self.rocks.close()
+
+
+def merge_queues(*listings: Iterator[QueueId]) -> Iterator[QueueId]:
+    """Several listings in key order as one, each queue once."""
+    last: QueueId | None = None
+    for queue in merge(*listings, key=_key_order):
+        if queue != last:
+            yield queue
+        last = queue
+
+
+def _key_order(queue: QueueId) -> tuple[int, bytes, int]:
+    name = queue.topic.encode()
+    return len(name), name, queue.number
