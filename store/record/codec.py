@@ -47,6 +47,18 @@ _PROPERTIES_LENGTH_SIZE: Final = PROPERTIES_LENGTH.size
 _pack_properties_length: Final = PROPERTIES_LENGTH.pack
 
 
+def has_crc_property(raw_properties: bytes) -> bool:
+    """Whether the stored properties end in the CRC property.
+
+    Only the last property counts, as a property of its own: where the text is a part of another property's
+    value (RocketMQ forgets the 0x02 in batches) nobody can tell it from what a producer wrote.
+    """
+    start = len(raw_properties) - CRC_PROPERTY_SIZE
+    return raw_properties.startswith(CRC_PROPERTY_START, max(start, 0)) and (
+        start == 0 or (start > 0 and raw_properties[start - 1] == _ENTRY_END)
+    )
+
+
 def record_size(message: Message, raw_properties: bytes, crc_property: bool = False) -> int:  # noqa: FBT001, FBT002
     """The exact length in bytes of what `encode_record` will return for the same arguments."""
     size = (
@@ -223,7 +235,7 @@ def _locate(
     (properties_length,) = PROPERTIES_LENGTH.unpack_from(segment, topic_end)
     if properties_start + properties_length != end:
         return f"properties length {properties_length} does not fit size {size}"
-    topic = _topic_text(bytes(segment[topic_start:topic_end]))
+    topic = topic_text(bytes(segment[topic_start:topic_end]))
     if topic is None:
         return "the topic is no text"
     return topic, properties_start
@@ -262,18 +274,10 @@ def _broken(segment: memoryview, position: int, physical_offset: PhysicalOffset,
 
 
 def _check_crc_property(record: memoryview, raw_properties: bytes, required: bool) -> str | None:  # noqa: FBT001
-    """What is wrong with the CRC property, None when nothing is.
-
-    Only the last property counts, as a property of its own: where the text is a part of another property's
-    value (RocketMQ forgets the 0x02 in batches) nobody can tell it from what a producer wrote.
-    """
-    start = len(raw_properties) - CRC_PROPERTY_SIZE
-    present = raw_properties.startswith(CRC_PROPERTY_START, max(start, 0)) and (
-        start == 0 or (start > 0 and raw_properties[start - 1] == _ENTRY_END)
-    )
-    if not present:
+    """What is wrong with the CRC property, None when nothing is."""
+    if not has_crc_property(raw_properties):
         return "the record has no CRC property" if required else None
-    if raw_properties[start:] != crc_property_of(record[:-CRC_PROPERTY_SIZE]):
+    if raw_properties[-CRC_PROPERTY_SIZE:] != crc_property_of(record[:-CRC_PROPERTY_SIZE]):
         return "the record does not match its CRC property"
     return None
 
@@ -303,8 +307,8 @@ def _topic_field(topic: str) -> tuple[bytes, int]:
 
 
 @lru_cache(maxsize=_TOPICS_CACHED)
-def _topic_text(encoded: bytes) -> str | None:
-    """The topic, None when the bytes cannot be one."""
+def topic_text(encoded: bytes) -> str | None:
+    """The topic that a record holds as these bytes, None when they cannot be one."""
     if b"\0" in encoded:
         return None
     try:

@@ -1,0 +1,46 @@
+"""CRCs of many records: the bodies against the heads, the records against their CRC properties."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from store.record.crc import crc32_of_each
+from store.record.layout import CRC_DIGITS, CRC_PROPERTY_SIZE, CRC_PROPERTY_START
+from store.scan.columns import Bytes, Flags, Integers, RecordColumns
+from store.scan.fields import pieces
+
+_MASK: Final = 0x7FFF_FFFF
+_ENTRY_END: Final = 0x02
+_POWERS: Final = 10 ** np.arange(CRC_DIGITS)
+"""Of the property's digits, which come lowest first."""
+
+
+def mismatches(segment: memoryview, octets: Bytes, columns: RecordColumns, *, require_crc_property: bool) -> Flags:
+    """Which records do not match a CRC of theirs, or lack the CRC property that they must have; shape (n,)."""
+    starts, lengths = columns.body_position, columns.body_length
+    wrong: Flags = _checksums(segment, starts, starts + lengths) != columns.body_crc
+    if require_crc_property:
+        wrong |= ~columns.has_crc_property
+    if not columns.has_crc_property.any():
+        return wrong
+    rows = np.flatnonzero(columns.has_crc_property)
+    starts = columns.position[rows]
+    property_starts = starts + columns.size[rows] - CRC_PROPERTY_SIZE
+    wrong[rows] |= _stored(octets, property_starts) != _checksums(segment, starts, property_starts)
+    return wrong
+
+
+def _checksums(segment: memoryview, starts: Integers, ends: Integers) -> Integers:
+    values = crc32_of_each(segment, starts.tolist(), ends.tolist())
+    return np.array(values, np.int64) & _MASK
+
+
+def _stored(octets: Bytes, property_starts: Integers) -> Integers:
+    """The numbers in the CRC properties that begin there; -1 where the text is none that a writer makes."""
+    text = pieces(octets, property_starts + len(CRC_PROPERTY_START), CRC_DIGITS + 1)
+    values = text.view(np.uint8).reshape(-1, CRC_DIGITS + 1)
+    digits = values[:, :CRC_DIGITS].astype(np.int64) - ord("0")
+    proper = ((digits >= 0) & (digits <= 9)).all(axis=1) & (values[:, CRC_DIGITS] == _ENTRY_END)
+    return np.where(proper, digits @ _POWERS, -1)

@@ -1,0 +1,128 @@
+"""What a scan finds, as columns: one array per field, one row per record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store.offsets import PhysicalOffset
+from store.record import Blank, Corrupt, EndOfData, StoredMessage, Torn, decode_record
+from store.record.codec import has_crc_property
+from store.record.layout import HEADS, HOST_BITS_SHIFT, PROPERTIES_LENGTH, TOPIC_LENGTHS
+from store.record.system_flag import HOSTS_V6
+
+Bytes = NDArray[np.uint8]
+Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+Ending = Blank | EndOfData | Torn | Corrupt
+"""What a scan can meet instead of a record."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordColumns:
+    """Fields of n records in log order, as docs/formats/commit-log.md names them.
+
+    Every array has the shape (n,) and the dtype int64, whatever width the field has on disk, but for
+    `has_crc_property` (bool). Positions count from the first byte of the segment, lengths are in bytes, times in ms.
+    Magic and body CRC are as stored, unsigned.
+    """
+
+    position: Integers
+    size: Integers
+    magic: Integers
+    body_crc: Integers
+    queue_number: Integers
+    flag: Integers
+    queue_offset: Integers
+    physical_offset: Integers
+    system_flag: Integers
+    born_timestamp_ms: Integers
+    store_timestamp_ms: Integers
+    reconsume_times: Integers
+    prepared_transaction_offset: Integers
+    body_position: Integers
+    body_length: Integers
+    topic_position: Integers
+    topic_length: Integers
+    properties_position: Integers
+    properties_length: Integers
+    topic_index: Integers
+    """Which of the batch's `topics` the record belongs to."""
+    has_crc_property: Flags
+
+    def __len__(self) -> int:
+        return len(self.position)
+
+    def select(self, rows: slice | Integers | Flags) -> RecordColumns:
+        """The same columns of some of the rows: views for a slice, else copies."""
+        return RecordColumns(*(getattr(self, name)[rows] for name in RecordColumns.__slots__))
+
+
+def single_row(record: StoredMessage, position: int) -> RecordColumns:
+    """The columns of one record as the exact decoder gave it."""
+    head_size = HEADS[(record.system_flag & HOSTS_V6) >> HOST_BITS_SHIFT].size
+    body_position = position + head_size
+    topic_length = len(record.topic.encode())
+    topic_position = body_position + len(record.body) + TOPIC_LENGTHS[record.magic].size
+    properties_position = topic_position + topic_length + PROPERTIES_LENGTH.size
+    fields = {
+        "position": position,
+        "body_position": body_position,
+        "body_length": len(record.body),
+        "topic_position": topic_position,
+        "topic_length": topic_length,
+        "properties_position": properties_position,
+        "properties_length": len(record.raw_properties),
+        "topic_index": 0,
+    }
+    return RecordColumns(
+        **{
+            name: np.array([fields[name] if name in fields else getattr(record, name)], np.int64)
+            for name in RecordColumns.__slots__
+            if name != "has_crc_property"
+        },
+        has_crc_property=np.array([has_crc_property(record.raw_properties)]),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordBatch:
+    """Whole records that follow each other in one segment, each of them good by the exact decoder's rules.
+
+    Holds the segment mapped as long as it lives.
+    """
+
+    segment: memoryview
+    """All bytes of the segment, to be read by positions."""
+    base: PhysicalOffset
+    """Physical offset of the segment's first byte."""
+    columns: RecordColumns
+    topics: tuple[str, ...]
+    """The distinct topics, in the order in which they first appear; a topic of a cut-off row may be among them."""
+    end: PhysicalOffset
+    """Behind the last record, and behind the blank if one ended the batch: where reading goes on."""
+    ended_by: Ending | None
+    """What lies behind the last record; None when nothing but the batch's size ended it."""
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def record(self, row: int) -> StoredMessage:
+        """The record as the exact decoder gives it. CRCs are not checked again."""
+        columns = self.columns
+        found = decode_record(
+            self.segment,
+            int(columns.position[row]),
+            PhysicalOffset(int(columns.physical_offset[row])),
+            check_crc=False,
+        )
+        assert isinstance(found, StoredMessage), found
+        return found
+
+    def properties(self, row: int) -> bytes:
+        """The stored properties of one record."""
+        start = int(self.columns.properties_position[row])
+        return bytes(self.segment[start : start + int(self.columns.properties_length[row])])

@@ -1,0 +1,218 @@
+"""Gathers the fields of many records at once, and marks those that the exact decoder has to look at.
+
+The same rules as `store.record.codec.decode_record`, over arrays. A row that breaks one is only marked: what it is
+worth is decided there. So a rule may be broader here, never narrower.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store.record.codec import topic_text
+from store.record.layout import (
+    CRC_PROPERTY_SIZE,
+    CRC_PROPERTY_START,
+    HEADS,
+    HOST_BITS_SHIFT,
+    MAGIC_V1,
+    MAGIC_V2,
+    PORT_MAXIMUM,
+    PROPERTIES_LENGTH,
+    SECTOR_SIZE,
+    TOPIC_LENGTH_V1,
+    TOPIC_LENGTH_V2,
+)
+from store.scan.columns import Bytes, Flags, Integers, RecordColumns
+
+_ENTRY_END: Final = 0x02
+_HOLE: Final = bytes(SECTOR_SIZE)
+_HOST_BITS: Final = 3
+_TOPICS_COMPARED: Final = 4
+"""Topics of one length that are told apart by comparing all records with each; what is left goes through a dict."""
+
+
+def _head_type(born_address_bytes: int, store_address_bytes: int) -> np.dtype[np.void]:
+    """Everything before the body, field by field as `store.record.layout` lists them."""
+    return np.dtype(
+        [
+            ("size", ">i4"),
+            ("magic", ">u4"),
+            ("body_crc", ">u4"),
+            ("queue_number", ">i4"),
+            ("flag", ">i4"),
+            ("queue_offset", ">i8"),
+            ("physical_offset", ">i8"),
+            ("system_flag", ">i4"),
+            ("born_timestamp_ms", ">i8"),
+            ("born_address", f"V{born_address_bytes}"),
+            ("born_port", ">i4"),
+            ("store_timestamp_ms", ">i8"),
+            ("store_address", f"V{store_address_bytes}"),
+            ("store_port", ">i4"),
+            ("reconsume_times", ">i4"),
+            ("prepared_transaction_offset", ">i8"),
+            ("body_length", ">i4"),
+        ]
+    )
+
+
+_HEAD_TYPES: Final = tuple(_head_type(born, store) for store in (4, 16) for born in (4, 16))
+assert [head.itemsize for head in _HEAD_TYPES] == [head.size for head in HEADS], "heads: types and structs disagree"
+
+_BEFORE_HOSTS: Final = (
+    "size",
+    "magic",
+    "body_crc",
+    "queue_number",
+    "flag",
+    "queue_offset",
+    "physical_offset",
+    "system_flag",
+    "born_timestamp_ms",
+)
+_AFTER_BORN_ADDRESS: Final = (
+    "born_port",
+    "store_timestamp_ms",
+    "store_port",
+    "reconsume_times",
+    "prepared_transaction_offset",
+    "body_length",
+)
+
+
+class Gathered(NamedTuple):
+    """`columns` of all rows, those of doubtful ones without meaning. `doubtful` is a bool array of shape (n,)."""
+
+    columns: RecordColumns
+    topics: tuple[str, ...]
+    doubtful: Flags
+
+
+def gather(segment: Bytes, base: int, positions: Integers) -> Gathered:
+    """The fields of the records at `positions` of the segment, which begins at physical offset `base`.
+
+    Each position must leave room for an IPv4 head, and for as many bytes as the size that is stored there.
+    """
+    head, body_position, whole = _heads(segment, positions)
+    size, body_length = head["size"], head["body_length"]
+    end = positions + size
+    version_two = head["magic"] == MAGIC_V2
+    whole &= version_two | (head["magic"] == MAGIC_V1)
+    whole &= body_length >= 0
+    whole &= head["physical_offset"] == positions + base
+    for port in (head["born_port"], head["store_port"]):
+        whole &= (port >= 0) & (port <= PORT_MAXIMUM)
+    whole &= (head["queue_number"] >= 0) & (head["queue_offset"] >= 0) & (head["store_timestamp_ms"] >= 0)
+
+    at = body_position + body_length
+    width = np.where(version_two, TOPIC_LENGTH_V2.size, TOPIC_LENGTH_V1.size)
+    topic_position = at + width
+    # a row that fails is read at its own beginning from here on: any place that exists will do
+    whole &= topic_position + PROPERTIES_LENGTH.size <= end
+    at = np.where(whole, at, positions)
+    topic_length = np.where(version_two, _short(segment, at), segment[at].view(np.int8).astype(np.int64))
+    topic_end = topic_position + topic_length
+    properties_position = topic_end + PROPERTIES_LENGTH.size
+    whole &= (topic_length > 0) & (properties_position <= end)
+    properties_length = _short(segment, np.where(whole, topic_end, positions))
+    whole &= properties_position + properties_length == end
+    whole &= (properties_length == 0) | (segment[end - 1] != 0)
+    _doubt_holes(segment, whole, properties_position, properties_length)
+    topics, topic_index = _topics(segment, whole, topic_position, topic_length)
+    columns = RecordColumns(
+        position=positions,
+        size=size,
+        magic=head["magic"],
+        body_crc=head["body_crc"],
+        queue_number=head["queue_number"],
+        flag=head["flag"],
+        queue_offset=head["queue_offset"],
+        physical_offset=head["physical_offset"],
+        system_flag=head["system_flag"],
+        born_timestamp_ms=head["born_timestamp_ms"],
+        store_timestamp_ms=head["store_timestamp_ms"],
+        reconsume_times=head["reconsume_times"],
+        prepared_transaction_offset=head["prepared_transaction_offset"],
+        body_position=body_position,
+        body_length=body_length,
+        topic_position=topic_position,
+        topic_length=topic_length,
+        properties_position=properties_position,
+        properties_length=properties_length,
+        topic_index=topic_index,
+        has_crc_property=_has_crc_property(segment, whole, end, properties_length),
+    )
+    return Gathered(columns, topics, ~whole)
+
+
+def _heads(segment: Bytes, positions: Integers) -> tuple[dict[str, Integers], Integers, Flags]:
+    """The head's fields by name, where the bodies begin, and which heads lie in the segment as a whole."""
+    heads = pieces(segment, positions, HEADS[0].size).view(_HEAD_TYPES[0])
+    fields = {name: heads[name].astype(np.int64) for name in (*_BEFORE_HOSTS, *_AFTER_BORN_ADDRESS)}
+    body_position = positions + HEADS[0].size
+    whole = np.ones(len(positions), np.bool_)
+    host_bits = fields["system_flag"] >> HOST_BITS_SHIFT & _HOST_BITS
+    if host_bits.any():
+        for bits in range(1, _HOST_BITS + 1):
+            body_position[host_bits == bits] = positions[host_bits == bits] + HEADS[bits].size
+        whole = body_position <= len(segment)
+        for bits in range(1, _HOST_BITS + 1):
+            rows = np.flatnonzero(whole & (host_bits == bits))
+            if len(rows):
+                heads = pieces(segment, positions[rows], HEADS[bits].size).view(_HEAD_TYPES[bits])
+                for name in _AFTER_BORN_ADDRESS:
+                    fields[name][rows] = heads[name]
+    return fields, body_position, whole
+
+
+def pieces(segment: Bytes, starts: Integers, length: int) -> NDArray[np.void]:
+    """Copies of the `length` bytes at each of the starts: shape (n,), dtype void, to be viewed as what they hold."""
+    count = max(len(segment) - length + 1, 0)
+    # plain bytes: numpy copies structures field by field, which takes twenty times as long
+    all_pieces: NDArray[np.void] = np.ndarray(count, f"V{length}", segment, strides=(1,))
+    return all_pieces[starts]
+
+
+def _short(segment: Bytes, at: Integers) -> Integers:
+    """The i16 at each of the positions."""
+    return segment[at].view(np.int8).astype(np.int64) << 8 | segment[at + 1]
+
+
+def _doubt_holes(segment: Bytes, whole: Flags, start: Integers, length: Integers) -> None:
+    """Doubt rows whose properties hold a sector of zeros."""
+    for row in np.flatnonzero(whole & (length >= SECTOR_SIZE)).tolist():
+        if _HOLE in segment[start[row] : start[row] + length[row]].tobytes():
+            whole[row] = False
+
+
+def _topics(segment: Bytes, whole: Flags, start: Integers, length: Integers) -> tuple[tuple[str, ...], Integers]:
+    """The distinct topics and which one each row has. Rows whose topic is no text are doubted."""
+    numbers: dict[bytes, int] = {}
+    index = np.zeros(len(start), np.int64)
+    for topic_length in np.unique(length[whole]).tolist():
+        rows = np.flatnonzero(whole & (length == topic_length))
+        names = pieces(segment, start[rows], topic_length)
+        for _ in range(_TOPICS_COMPARED):
+            if not len(rows):
+                break
+            same = names == names[0]
+            index[rows[same]] = numbers.setdefault(names[0].tobytes(), len(numbers))
+            rows, names = rows[~same], names[~same]
+        index[rows] = [numbers.setdefault(name, len(numbers)) for name in names.tolist()]
+    texts = [topic_text(name) for name in numbers]
+    if None in texts:
+        whole &= np.array([text is not None for text in texts])[index]
+    return tuple(text or "" for text in texts), index
+
+
+def _has_crc_property(segment: Bytes, whole: Flags, end: Integers, properties_length: Integers) -> Flags:
+    """Whether the last property is the CRC, as a property of its own."""
+    possible = whole & (properties_length >= CRC_PROPERTY_SIZE)
+    start = np.where(possible, end - CRC_PROPERTY_SIZE, 0)
+    named = pieces(segment, start, len(CRC_PROPERTY_START)) == np.void(CRC_PROPERTY_START)
+    alone = (properties_length == CRC_PROPERTY_SIZE) | (segment[start - 1] == _ENTRY_END)
+    present: Flags = possible & named & alone
+    return present

@@ -1,0 +1,128 @@
+"""The scan of one segment: batches of columns, and what ended it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from store.offsets import PhysicalOffset
+from store.record import Blank, Decoded, StoredMessage, decode_record
+from store.record.layout import HEAD_SIZE, HEADS, RECORD_SIZE_MINIMUM, SIZE
+from store.scan.checksums import mismatches
+from store.scan.columns import Bytes, Flags, Integers, RecordBatch, single_row
+from store.scan.fields import gather
+
+WINDOW_BYTES: Final = 4 << 20
+"""How much of a segment becomes one batch: enough records to share the cost of some hundred array operations, few
+enough that heads and bodies are still in the processor's cache when their CRCs are taken."""
+
+_HEAD_SIZE_MAXIMUM: Final = HEADS[-1].size
+
+
+def scan_segment(
+    segment: memoryview,
+    base: PhysicalOffset,
+    position: int = 0,
+    *,
+    check_crc: bool = True,
+    require_crc_property: bool = False,
+    window_bytes: int = WINDOW_BYTES,
+    await_bytes: Callable[[int], None] = lambda _: None,
+) -> Iterator[RecordBatch]:
+    """Everything from `position`, the start of a record, to the segment's end or to what is no record.
+
+    `segment` is all of the segment's memory, as contiguous bytes; its first one has the physical offset `base`.
+    Only the last batch has an `ended_by`; it may have no records. A segment that is full to its last byte ends
+    without. Verdicts are those of `decode_record` with the same `check_crc` and `require_crc_property`: what looks
+    unusual is given to it.
+
+    `await_bytes(p)` is called before bytes of positions below p are looked at, with growing p, and may block.
+    """
+    octets = np.frombuffer(segment, np.uint8)
+    checks = _Checks(check_crc, require_crc_property)
+    while position < len(segment):
+        found = _find_records(segment, position, position + window_bytes, await_bytes)
+        for batch in _batches(segment, octets, base, found, checks):
+            yield batch
+            position = batch.end - base
+            if batch.ended_by is not None:
+                return
+
+
+class _Checks(NamedTuple):
+    crc: bool
+    crc_property_required: bool
+
+
+class _Found(NamedTuple):
+    """Where records seem to begin, and where the last of them ends."""
+
+    positions: Integers
+    end: int
+    stopped: bool
+    """No record of a possible size begins at `end`."""
+
+
+def _find_records(segment: memoryview, begin: int, window_end: int, await_bytes: Callable[[int], None]) -> _Found:
+    """Hop from size to size until `window_end` is reached. Nothing but sizes is looked at."""
+    limit = len(segment)
+    heads_end = limit - HEAD_SIZE + 1
+    window_end = min(window_end, heads_end)
+    await_bytes(min(max(begin, window_end) + _HEAD_SIZE_MAXIMUM, limit))
+    unpack = SIZE.unpack_from
+    positions: list[int] = []
+    append = positions.append
+    at = begin
+    stopped = at >= heads_end
+    while at < window_end:
+        (size,) = unpack(segment, at)
+        if size < RECORD_SIZE_MINIMUM:
+            stopped = True
+            break
+        append(at)
+        at += size
+    if at > limit:
+        at = positions.pop()
+        stopped = True
+    await_bytes(at)
+    return _Found(np.array(positions, np.int64), at, stopped)
+
+
+def _batches(
+    segment: memoryview, octets: Bytes, base: PhysicalOffset, found: _Found, checks: _Checks
+) -> Iterator[RecordBatch]:
+    """The records found, up to the first one that the exact decoder has to look at, then what it says of that."""
+    columns, topics, doubtful = gather(octets, base, found.positions)
+    sound = _count_before(doubtful)
+    if checks.crc:
+        candidates = columns.select(slice(sound))
+        wrong = mismatches(segment, octets, candidates, require_crc_property=checks.crc_property_required)
+        sound = _count_before(wrong)
+    if sound == len(columns):
+        end, unusual = found.end, found.stopped
+    else:
+        end, unusual = int(columns.position[sound]), True
+        columns = columns.select(slice(sound))
+    at = PhysicalOffset(base + end)
+    decided = _decide(segment, end, at, checks) if unusual else None
+    if not isinstance(decided, StoredMessage):
+        behind = PhysicalOffset(at + decided.size) if isinstance(decided, Blank) else at
+        yield RecordBatch(segment, base, columns, topics, behind, decided)
+        return
+    yield RecordBatch(segment, base, columns, topics, at, None)
+    yield RecordBatch(
+        segment, base, single_row(decided, end), (decided.topic,), PhysicalOffset(at + decided.size), None
+    )
+
+
+def _count_before(marked: Flags) -> int:
+    """How many rows there are before the first marked one."""
+    return int(marked.argmax()) if marked.any() else len(marked)
+
+
+def _decide(segment: memoryview, position: int, at: PhysicalOffset, checks: _Checks) -> Decoded:
+    return decode_record(
+        segment, position, at, check_crc=checks.crc, require_crc_property=checks.crc_property_required
+    )
