@@ -38,7 +38,7 @@ def scan_segment(
     without. Verdicts are those of `decode_record` with the same `check_crc` and `require_crc_property`: what looks
     unusual is given to it.
 
-    `await_bytes(p)` is called before bytes of positions below p are looked at, with growing p, and may block.
+    `await_bytes(p)` is called before any byte of a position below p is looked at, and may block or raise.
     """
     octets = np.frombuffer(segment, np.uint8)
     checks = _Checks(check_crc, require_crc_property)
@@ -123,6 +123,4 @@ def _count_before(marked: Flags) -> int:
 
 
 def _decide(segment: memoryview, position: int, at: PhysicalOffset, checks: _Checks) -> Decoded:
-    return decode_record(
-        segment, position, at, check_crc=checks.crc, require_crc_property=checks.crc_property_required
-    )
+    return decode_record(segment, position, at, check_crc=checks.crc, require_crc_property=checks.crc_property_required)
