@@ -36,3 +36,13 @@ def progress_bar(console: Console | None = None) -> Iterator[ReportProgress]:
 def is_watched() -> bool:
     """Whether somebody looks at standard error."""
     return sys.stderr.isatty()
+
+
+@contextmanager
+def shown_progress() -> Iterator[ReportProgress]:
+    """Bars for who watches, nothing for a program."""
+    if is_watched():
+        with progress_bar() as report:
+            yield report
+    else:
+        yield lambda _: None

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Protocol, Self
 
+from kv import KeyValueEngine
 from store.commitlog import CommitLogReader, SegmentList
 from store.consumequeue import FileConsumeQueueReader, RocksConsumeQueues, open_consume_queue_engine
 from store.consumequeue.protocol import ConsumeQueueEntry
@@ -22,6 +23,7 @@ from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from store.paths import StorePaths
 from store.record import Corrupt, Decoded, EndOfData, StoredMessage, Torn
 from store.record.properties import LIGHT_QUEUES
+from store.state import open_state_engine
 
 ENTRIES_PER_READ: Final = 1_024
 _CHUNK: Final = 1024 * 1024
@@ -44,8 +46,6 @@ class QueueReader(Protocol):
 
     def queues(self, topic: str | None = None) -> Iterator[QueueId]: ...
 
-    def close(self) -> None: ...
-
 
 class _FileQueues:
     """RocketMQ's consume queue files as a `QueueReader`."""
@@ -63,9 +63,6 @@ class _FileQueues:
     def queues(self, topic: str | None = None) -> Iterator[QueueId]:
         return (queue for queue in self._reader.queues() if topic in {None, queue.topic})
 
-    def close(self) -> None:
-        """Nothing is kept open between calls."""
-
 
 class OfflineStore:
     """A read-only view of a store directory. A context manager; one thread."""
@@ -77,6 +74,8 @@ class OfflineStore:
         self._segments = segments
         self._reader = CommitLogReader(segments)
         self._queues: dict[QueueSource, QueueReader] = {}
+        self._queue_engine: KeyValueEngine | None = None
+        self._state_engine: KeyValueEngine | None = None
         self._lock: DiskLock | None = None
 
     @classmethod
@@ -110,14 +109,33 @@ class OfflineStore:
 
     def close(self) -> None:
         """Release everything. Repeatable."""
-        while self._queues:
-            _, queues = self._queues.popitem()
-            queues.close()
+        self._queues.clear()
+        for engine in (self._queue_engine, self._state_engine):
+            if engine is not None:
+                engine.close()
         self._segments.close()
         if self._lock is not None:
             self._lock.release()
 
+    @property
+    def disk(self) -> Disk:
+        return self._disk
+
+    @property
+    def paths(self) -> StorePaths:
+        return self._paths
+
+    @property
+    def found(self) -> FoundStore:
+        """What the directory is."""
+        return self._found
+
     # -- the commit log
+
+    @property
+    def segments(self) -> SegmentList:
+        """Names and sizes of the log's files."""
+        return self._segments
 
     @property
     def minimum(self) -> PhysicalOffset:
@@ -147,6 +165,10 @@ class OfflineStore:
                     )
                     return
             yield decoded
+
+    def decode(self, at: PhysicalOffset) -> Decoded:
+        """What lies at the offset, CRCs checked. Raises OffsetOutOfRange."""
+        return self._reader.decode(at, check_crc=True)
 
     def record_of(self, entry: ConsumeQueueEntry, queue: QueueId) -> StoredMessage | Torn | Corrupt:
         """The record that an entry of `queue` points to, CRCs checked.
@@ -200,7 +222,7 @@ class OfflineStore:
 
     def queues(self, source: QueueSource | None = None) -> Iterator[tuple[QueueId, QueueBounds]]:
         """Every queue with its bounds, in the source's order. Raises NotAStore when there is no such source."""
-        reader = self._queue_reader(source)
+        reader = self.queue_reader(source)
         return ((queue, reader.bounds(queue)) for queue in reader.queues())
 
     def entries(
@@ -210,7 +232,7 @@ class OfflineStore:
 
         Raises TopicNotFound when the source has no such queue, OffsetOutOfRange when `start` is outside its bounds.
         """
-        reader = self._queue_reader(source)
+        reader = self.queue_reader(source)
         if queue not in reader.queues(queue.topic):
             raise TopicNotFound(f"{self._paths.root}: there is no queue {queue.number} of topic {queue.topic}")
         bounds = reader.bounds(queue)
@@ -226,7 +248,8 @@ class OfflineStore:
             yield from found
             start = QueueOffset(found[-1].queue_offset + 1)
 
-    def _queue_reader(self, source: QueueSource | None) -> QueueReader:
+    def queue_reader(self, source: QueueSource | None = None) -> QueueReader:
+        """The queues of the source (default: `default_source`). Raises NotAStore when there is no such source."""
         source = self.default_source if source is None else source
         if source not in self._queues:
             self._queues[source] = self._open_queues(source)
@@ -237,10 +260,23 @@ class OfflineStore:
             if not self._found.has_file_queues:
                 raise NotAStore(self._paths.consume_queue, "there are no file queues")
             return _FileQueues(self._disk, self._paths.consume_queue, self.minimum)
+        return RocksConsumeQueues(self.queue_engine(), minimum_physical_offset=self.minimum)
+
+    def queue_engine(self) -> KeyValueEngine:
+        """The database of consume queues, read-only. Raises NotAStore when there is none."""
         if not self._found.has_rocksdb:
             raise NotAStore(self._found.rocksdb_directory, "there are no queues in RocksDB")
-        engine = open_consume_queue_engine(self._found.rocksdb_directory, create=False, read_only=True)
-        return RocksConsumeQueues(engine, minimum_physical_offset=self.minimum)
+        if self._queue_engine is None:
+            self._queue_engine = open_consume_queue_engine(self._found.rocksdb_directory, create=False, read_only=True)
+        return self._queue_engine
+
+    def state_engine(self) -> KeyValueEngine:
+        """The database of metadata and delivery state, read-only. Raises NotAStore when Quarry never ran here."""
+        if self._found.kind is not StoreKind.QUARRY:
+            raise NotAStore(self._paths.quarry, "there is none: Quarry never ran on this store")
+        if self._state_engine is None:
+            self._state_engine = open_state_engine(self._paths.quarry, create=False, read_only=True)
+        return self._state_engine
 
 
 def _share_lock(disk: Disk, path: Path) -> DiskLock | None:

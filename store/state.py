@@ -27,7 +27,7 @@ META: Final = "meta"
 FAMILIES: Final = (TOPICS, GROUPS, OFFSETS, INFLIGHT, META)
 
 
-def open_state_engine(directory: Path, *, create: bool) -> RocksEngine:
+def open_state_engine(directory: Path, *, create: bool, read_only: bool = False) -> RocksEngine:
     """Open `<store>/quarry/`. Raises kv.EngineMissing, kv.EngineLocked or kv.EngineCorrupt."""
     options = {name: FamilyOptions() for name in FAMILIES}
-    return RocksEngine.open(directory, options, create=create, write_ahead_log=True)
+    return RocksEngine.open(directory, options, create=create, read_only=read_only, write_ahead_log=True)

@@ -6,11 +6,12 @@ import typer
 
 from cli.offline.decode import decode
 from cli.offline.queues import queues, units
+from cli.offline.verify import verify
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to `quarry`."""
-    for command in (decode, queues, units):
+    for command in (decode, queues, units, verify):
         app.command()(command)
 
 

@@ -18,7 +18,7 @@ from typing import Final
 
 from kv import WriteBatch
 from server.delivery.deliveries import Deliveries
-from server.delivery.inflight import InFlightTable, group_prefix
+from server.delivery.inflight import InFlightTable
 from server.delivery.model import (
     Delivered,
     DeliverySettings,
@@ -37,6 +37,7 @@ from server.delivery.taken import Taken
 from server.errors import InvalidReceiptHandle
 from store.clock import Clock, SteadyClock
 from store.errors import Busy
+from store.in_flight_key import group_prefix
 from store.message import DispatchRequest
 from store.metadata.offsets import ConsumerOffsetTable
 from store.offsets import QueueId, QueueOffset

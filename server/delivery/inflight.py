@@ -1,6 +1,6 @@
 """Deliveries that are handed out and not yet acknowledged, as rows of the `inflight` family.
 
-Key:   u16 group length, group, u16 topic length, topic, i32 queue number, i64 queue offset (big-endian)
+Key:   see `store.in_flight_key`
 Value: i64 visible_at_ms, i64 delivery id, i64 lease_until_ms (0: no auto-renewal), i32 attempt, client id (UTF-8)
 
 The row exists from the first hand-out to the acknowledgement. `visible_at_ms` in the past means that the
@@ -14,11 +14,10 @@ from struct import Struct
 from typing import Final
 
 from kv import KeyRange, KeyValueEngine, WriteBatch
+from store.in_flight_key import pack_position, parse_key
 from store.offsets import QueueId, QueueOffset
 from store.state import INFLIGHT
 
-_LENGTH: Final = Struct(">H")
-_POSITION: Final = Struct(">iq")
 _VALUE: Final = Struct(">qqqi")
 assert _VALUE.size == 28
 
@@ -47,20 +46,6 @@ class InFlight:
         return cls(visible_at_ms, delivery_id, lease_until_ms, attempt, value[_VALUE.size :].decode())
 
 
-def subscription_prefix(group: str, topic: str) -> bytes:
-    """The common beginning of all rows of one group on one topic."""
-    return group_prefix(group) + _text(topic)
-
-
-def group_prefix(group: str) -> bytes:
-    return _text(group)
-
-
-def _text(text: str) -> bytes:
-    raw = text.encode()
-    return _LENGTH.pack(len(raw)) + raw
-
-
 class InFlightTable:
     """The rows, by group, topic, queue and offset."""
 
@@ -69,10 +54,10 @@ class InFlightTable:
         self._family = engine.family(INFLIGHT)
 
     def put(self, batch: WriteBatch, prefix: bytes, number: int, offset: int, row: InFlight) -> None:
-        batch.put(self._family, prefix + _POSITION.pack(number, offset), row.encode())
+        batch.put(self._family, prefix + pack_position(number, offset), row.encode())
 
     def delete(self, batch: WriteBatch, prefix: bytes, number: int, offset: int) -> None:
-        batch.delete(self._family, prefix + _POSITION.pack(number, offset))
+        batch.delete(self._family, prefix + pack_position(number, offset))
 
     def delete_all(self, batch: WriteBatch, prefix: bytes) -> None:
         """All rows whose key begins with the prefix of a group, or of a group and topic."""
@@ -88,16 +73,7 @@ class InFlightTable:
     def all_rows(self) -> Iterator[tuple[str, QueueId, QueueOffset, InFlight]]:
         """Every row, for the start of the broker."""
         for key, value in self._family.iterate(KeyRange(b"", None)):
-            group, at = _read_text(key, 0)
-            topic, at = _read_text(key, at)
-            number, offset = _POSITION.unpack_from(key, at)
-            yield group, QueueId(topic, number), QueueOffset(offset), InFlight.decode(value)
-
-
-def _read_text(key: bytes, at: int) -> tuple[str, int]:
-    (length,) = _LENGTH.unpack_from(key, at)
-    end = at + _LENGTH.size + length
-    return key[at + _LENGTH.size : end].decode(), end
+            yield *parse_key(key), InFlight.decode(value)
 
 
 def _after(prefix: bytes) -> bytes:

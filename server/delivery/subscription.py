@@ -6,8 +6,9 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from heapq import heappop, heappush
 
-from server.delivery.inflight import InFlight, subscription_prefix
+from server.delivery.inflight import InFlight
 from server.delivery.model import Received, ReceiveRequest, Timer
+from store.in_flight_key import subscription_prefix
 from store.offsets import QueueId, QueueOffset
 
 

@@ -112,11 +112,17 @@ def parse_maximum_key(key: bytes) -> QueueId | None:
 
     The checkpoint's key looks like one; its value does not (see `BOUND_SIZE`).
     """
+    queue, is_maximum = parse_bound_key(key)
+    return queue if is_maximum else None
+
+
+def parse_bound_key(key: bytes) -> tuple[QueueId, bool]:
+    """The queue, and whether the key is that of its maximum (else: of its minimum). Raises ValueError."""
     topic, at = _parse_topic(key)
     kind = key[at : at + 3]
     if len(key) != at + 8 or key[at + 3 : at + 4] != _SEPARATOR or kind not in (_MAX, _MIN):
         raise ValueError(f"no key of a maximum or minimum: {key.hex()}")
-    return QueueId(topic, I32.unpack_from(key, at + 4)[0]) if kind == _MAX else None
+    return QueueId(topic, I32.unpack_from(key, at + 4)[0]), kind == _MAX
 
 
 def _parse_topic(key: bytes) -> tuple[str, int]:

@@ -74,6 +74,14 @@ class ConsumerOffsetTable:
             number, _ = read_u32(key, at)
             yield QueueId(topic.decode(), number), QueueOffset(VALUE.unpack(value)[0])
 
+    def all_rows(self) -> Iterator[tuple[str, QueueId, QueueOffset]]:
+        """All offsets of all groups, read a page at a time."""
+        for key, value in self._rows(OFFSET_KEY):
+            group, at = read_counted(key, len(OFFSET_KEY))
+            topic, at = read_counted(key, at)
+            queue = QueueId(topic.decode(), read_u32(key, at)[0])
+            yield group.decode(), queue, QueueOffset(VALUE.unpack(value)[0])
+
     def delete_group(self, batch: WriteBatch, group: str) -> None:
         """Add the deletion of all the group's offsets. Costs one step per row of the group."""
         topics = {queue.topic for queue, _ in self.of_group(group)}

@@ -1,0 +1,85 @@
+"""`quarry verify`: whether all parts of a store agree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.exit import Exit
+from cli.offline.arguments import Json, Store, opened
+from cli.offline.record_text import json_line
+from cli.progress import shown_progress
+from store.verify import DIFFERENCES_MAX, Difference, VerifyReport
+from store.verify import verify as verify_store
+
+
+def verify(
+    store: Store,
+    *,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, help="Differences to show of each kind; all are counted.")
+    ] = DIFFERENCES_MAX,
+    as_json: Json = False,
+) -> None:
+    """Compare commit log, consume queues and metadata of a store or a backup, and tell where they differ.
+
+    Every record must have its unit and every unit its record; minima, maxima and check point, topics, groups and
+    deliveries must fit them. Exit code 0: all agree, 1: something differs, 2: it could not be read.
+    """
+    report = verified(store, limit)
+    show(report, as_json=as_json)
+    raise typer.Exit(Exit.FINE if report.agrees else Exit.FINDING)
+
+
+def verified(store: Path, limit: int = DIFFERENCES_MAX) -> VerifyReport:
+    """The report on a store that can be read; otherwise the command ends here."""
+    with opened(store) as open_store, shown_progress() as report:
+        return verify_store(open_store, report, differences_max=limit)
+
+
+def show(report: VerifyReport, *, as_json: bool) -> None:
+    """Differences first, the verdict last."""
+    for difference in report.differences:
+        typer.echo(json_line(_fields(difference)) if as_json else f"{difference.check.value}: {difference}")
+    verdict = "agree" if report.agrees else "differ"
+    if as_json:
+        typer.echo(
+            json_line(
+                {
+                    "verdict": verdict,
+                    "checks": {
+                        check.value: {"checked": count.checked, "differences": count.differences}
+                        for check, count in report.counts.items()
+                    },
+                    "notes": {note.value: count for note, count in report.notes.items()},
+                    "logBegin": report.log_begin,
+                    "logEnd": report.log_end,
+                    "cleanStop": report.clean_stop,
+                }
+            )
+        )
+        return
+    typer.echo(f"{'checked':>12}  {'differences':>12}  check")
+    for check, count in report.counts.items():
+        typer.echo(f"{count.checked:>12}  {count.differences:>12}  {check.value}")
+    for note, number in report.notes.items():
+        typer.echo(f"{number:>12}  {'':>12}  {note.value}")
+    hint = (
+        "" if report.agrees or report.clean_stop else "; the last stop was unclean, a start of the broker may repair it"
+    )
+    typer.echo(f"log [{report.log_begin}, {report.log_end}): the parts of the store {verdict}{hint}")
+
+
+def _fields(difference: Difference) -> dict[str, object]:
+    return {
+        "check": difference.check.value,
+        "file": str(difference.file),
+        "topic": None if difference.queue is None else difference.queue.topic,
+        "queueId": None if difference.queue is None else difference.queue.number,
+        "queueOffset": difference.queue_offset,
+        "phyOffset": difference.physical_offset,
+        "expected": difference.expected,
+        "found": difference.found,
+    }

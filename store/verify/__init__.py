@@ -1,0 +1,9 @@
+"""Whether all parts of a store agree: commit log, consume queues, metadata, deliveries. For `quarry verify`.
+
+Public face of the package: other packages import from here.
+"""
+
+from store.verify.report import Check, Count, Difference, Note, VerifyReport
+from store.verify.verification import DIFFERENCES_MAX, verify
+
+__all__ = ["DIFFERENCES_MAX", "Check", "Count", "Difference", "Note", "VerifyReport", "verify"]

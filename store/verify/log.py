@@ -1,0 +1,66 @@
+"""The commit log as verification reads it: on behind damage, at the next segment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from store.consumequeue import ConsumeQueueEntry
+from store.dispatch import StoredNumbering, dispatch_request, is_queued
+from store.errors import OffsetOutOfRange
+from store.offline import OfflineStore
+from store.offsets import PhysicalOffset, QueueId, QueueOffset
+from store.record import Blank, Corrupt, EndOfData, StoredMessage, Torn
+
+_NUMBERING = StoredNumbering()
+
+
+def walk(
+    store: OfflineStore, start: PhysicalOffset, end: PhysicalOffset | None = None
+) -> Iterator[StoredMessage | Blank | Torn | Corrupt]:
+    """What the log holds from a record's start at `start` up to `end`; damage is given and reading goes on behind it.
+
+    Where a record is damaged its size cannot be trusted, so the next one that is known to begin somewhere is the
+    first of the next segment.
+    """
+    segments = store.segments
+    at = start
+    while at < segments.end_of_files:
+        for found in store.records(at):
+            if end is not None and found.physical_offset >= end:
+                return
+            if isinstance(found, EndOfData):
+                return
+            yield found
+            if isinstance(found, Torn | Corrupt):
+                break
+        else:
+            return
+        at = PhysicalOffset(segments.base_of(found.physical_offset) + segments.segment_size)
+
+
+def units_of(record: StoredMessage) -> Iterator[tuple[QueueId, ConsumeQueueEntry]]:
+    """The units that the record must have: one in its queue, one in each light queue it names."""
+    if not is_queued(record.system_flag):
+        return
+    request = dispatch_request(record, _NUMBERING)
+    rest = (record.physical_offset, record.size, request.tags_code, record.store_timestamp_ms)
+    yield QueueId(record.topic, record.queue_number), ConsumeQueueEntry(record.queue_offset, *rest)
+    for name, offset in request.light_queues:
+        yield QueueId(name, 0), ConsumeQueueEntry(QueueOffset(offset), *rest)
+
+
+def whole_record_at(store: OfflineStore, at: PhysicalOffset) -> StoredMessage | str:
+    """The record, or in words what else lies there."""
+    try:
+        found = store.decode(at)
+    except OffsetOutOfRange as outside:
+        return str(outside)
+    match found:
+        case StoredMessage():
+            return found
+        case Torn(reason=reason) | Corrupt(reason=reason):
+            return reason
+        case Blank():
+            return "the blank at the end of a segment"
+        case EndOfData():
+            return "nothing was written there"

@@ -1,0 +1,165 @@
+"""Topics, groups and deliveries against the queues."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import groupby
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+from kv import KeyRange, KeyValueEngine
+from store.errors import StoreDamaged
+from store.in_flight_key import parse_key
+from store.metadata import ConsumerOffsetTable, TopicTable, is_light_queue, is_system_topic
+from store.offline import OfflineStore, QueueReader
+from store.offsets import QueueId, QueueOffset
+from store.paths import StorePaths
+from store.record import StoredMessage
+from store.rocketmq import RocketmqMetadata
+from store.state import INFLIGHT
+from store.verify.log import units_of
+from store.verify.report import Check, Difference, Findings, Note
+from store.verify.sources import entry_at
+
+
+class Claim(NamedTuple):
+    """What metadata says about a queue: it has (or had) messages below `end`."""
+
+    check: Check
+    holder: str
+    queue: QueueId
+    end: QueueOffset
+
+
+class Metadata(Protocol):
+    """Topics and claims, Quarry's or RocketMQ's."""
+
+    def has_topic(self, name: str) -> bool: ...
+
+    def group_claims(self) -> Iterator[Claim]: ...
+
+    def deliveries(self) -> Iterator[tuple[str, QueueId, QueueOffset]]:
+        """Group, queue and offset of each message that is handed out and not acknowledged."""
+
+
+class QuarryMetadata:
+    """Rows of `quarry/`."""
+
+    def __init__(self, engine: KeyValueEngine, directory: Path) -> None:
+        self._directory = directory
+        self._topics = TopicTable(engine)
+        self._offsets = ConsumerOffsetTable(engine)
+        self._in_flight = engine.family(INFLIGHT)
+
+    def has_topic(self, name: str) -> bool:
+        return self._topics.get(name) is not None
+
+    def group_claims(self) -> Iterator[Claim]:
+        with self._naming_damage():
+            for row in self._offsets.all_rows():
+                yield Claim(Check.GROUPS, *row)
+
+    def deliveries(self) -> Iterator[tuple[str, QueueId, QueueOffset]]:
+        with self._naming_damage():
+            for key, _ in self._in_flight.iterate(KeyRange(b"", None)):
+                yield parse_key(key)
+
+    @contextmanager
+    def _naming_damage(self) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, struct.error) as error:
+            raise StoreDamaged(self._directory, f"a row that is none: {error}") from error
+
+
+class RocketmqRows:
+    """What RocketMQ's `config/` holds."""
+
+    def __init__(self, metadata: RocketmqMetadata) -> None:
+        self._metadata = metadata
+        self._names: Final = {topic.name for topic in metadata.topics}
+
+    def has_topic(self, name: str) -> bool:
+        return name in self._names
+
+    def group_claims(self) -> Iterator[Claim]:
+        for rows in (self._metadata.offsets, self._metadata.light_offsets):
+            for group, queue, offset in rows:
+                yield Claim(Check.GROUPS, group, queue, offset)
+
+    def deliveries(self) -> Iterator[tuple[str, QueueId, QueueOffset]]:
+        return iter(())
+
+
+class MetadataComparison:
+    """Metadata against the queues of `reader`. Used in this order: `check_topics`, `read_claims`, `add_undispatched`
+    for each record that has no unit yet, `finish`.
+    """
+
+    def __init__(self, store: OfflineStore, metadata: Metadata, reader: QueueReader, findings: Findings) -> None:
+        self._paths: Final = StorePaths(store.paths.root)
+        self._state = self._paths.config if isinstance(metadata, RocketmqRows) else self._paths.quarry
+        self._metadata = metadata
+        self._reader = reader
+        self._findings = findings
+        self._open: dict[QueueId, list[Claim]] = {}
+        """Claims on messages that the queues do not have: the log may, above the check point."""
+        self._ends: dict[QueueId, QueueOffset] = {}
+
+    def check_topics(self) -> None:
+        """Light queues have no metadata of their own, and RocketMQ keeps none of some of its own topics."""
+        for topic, queues in groupby(self._reader.queues(), key=lambda queue: queue.topic):
+            if is_light_queue(topic) or is_system_topic(topic):
+                continue
+            self._findings.count(Check.TOPICS)
+            if not self._metadata.has_topic(topic):
+                numbers = ", ".join(str(queue.number) for queue in queues)
+                self._differ(Check.TOPICS, QueueId(topic, 0), None, "metadata of the topic", f"only queues: {numbers}")
+
+    def read_claims(self) -> None:
+        for claim in self._metadata.group_claims():
+            self._findings.count(Check.GROUPS)
+            self._require(claim)
+        for group, queue, offset in self._metadata.deliveries():
+            self._findings.count(Check.IN_FLIGHT)
+            bounds = self._reader.bounds(queue)
+            if offset >= bounds.maximum:
+                self._require(Claim(Check.IN_FLIGHT, group, queue, QueueOffset(offset + 1)))
+            elif offset < bounds.minimum:
+                self._findings.note(Note.EXPIRED_IN_FLIGHT)
+            elif entry_at(self._reader, queue, offset) is None:
+                self._differ(
+                    Check.IN_FLIGHT, queue, offset, f"a unit of the message that group {group} has in flight", "none"
+                )
+
+    def add_undispatched(self, record: StoredMessage) -> None:
+        """The next start gives the record its units: whoever is ahead of the queues may mean them."""
+        if self._open:
+            for queue, unit in units_of(record):
+                if queue in self._open:
+                    self._ends[queue] = QueueOffset(max(unit.queue_offset + 1, self._ends.get(queue, 0)))
+
+    def finish(self) -> None:
+        for queue, claims in self._open.items():
+            end = max(self._ends.get(queue, 0), self._reader.bounds(queue).maximum)
+            for claim in claims:
+                if claim.end > end:
+                    what = "is at" if claim.check is Check.GROUPS else "has in flight the message before"
+                    self._differ(
+                        claim.check,
+                        queue,
+                        claim.end,
+                        f"at most {end}, the end of the queue",
+                        f"group {claim.holder} {what} {claim.end}",
+                    )
+
+    def _require(self, claim: Claim) -> None:
+        if claim.end > self._reader.bounds(claim.queue).maximum:
+            self._open.setdefault(claim.queue, []).append(claim)
+
+    def _differ(self, check: Check, queue: QueueId, at: QueueOffset | None, expected: str, found: str) -> None:
+        self._findings.differ(
+            Difference(check=check, file=self._state, expected=expected, found=found, queue=queue, queue_offset=at)
+        )

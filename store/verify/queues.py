@@ -1,0 +1,276 @@
+"""Units against the log: first summed piece by piece, then, where the sums differ, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from store.consumequeue import ConsumeQueueEntry
+from store.metadata import is_light_queue
+from store.offline import OfflineStore
+from store.offsets import PhysicalOffset, QueueId, QueueOffset
+from store.record import StoredMessage
+from store.verify.log import units_of, walk, whole_record_at
+from store.verify.report import Check, Difference, Findings, Note
+from store.verify.sources import StoredQueue, UnitSource, entry_at, entry_of_record
+from store.verify.sums import PIECE_BYTES, Sums, piece_of
+
+UNITS_PER_REPORT: Final = 65_536
+"""Units between two reports of progress."""
+
+TopicTest = Callable[[str], bool]
+_FIELDS: Final = ("size", "tags code", "store time")
+
+
+class QueueComparison:
+    """One source of units against the log. Used in this order: `read_units`, `add_record` for each record of the
+    log, `compare`.
+    """
+
+    def __init__(self, store: OfflineStore, source: UnitSource, findings: Findings) -> None:
+        self._store = store
+        self._source = source
+        self._findings = findings
+        self._stored = Sums(with_time=source.with_time)
+        self._expected = Sums(with_time=source.with_time)
+        self._read = 0
+        self._first_records: dict[int, PhysicalOffset] = {}  # of each piece
+        self._above: set[int] = set()  # pieces with units of records from the check point on
+        self._below = source.compared_below
+        for check in (source.records_check, source.units_check):
+            findings.count(check, 0)
+
+    def read_units(self) -> Iterator[int]:
+        """Sum the units, and check each queue by itself. Yields now and then how many units were read."""
+        for queue in self._source.queues():
+            yield from self._read_queue(queue)
+
+    def add_record(self, record: StoredMessage) -> None:
+        """Sum what the record must have, if it must have it by now."""
+        at = record.physical_offset
+        self._first_records.setdefault(piece_of(at), at)
+        if self._below is not None and at >= self._below:
+            self._findings.note(Note.UNDISPATCHED)
+            return
+        for queue, unit in units_of(record):
+            self._findings.count(self._source.records_check)
+            self._expected.add(queue, unit, with_offset=self._counts_offset(queue))
+
+    def compare(self, deleted_topic: TopicTest) -> Iterator[tuple[int, int]]:
+        """Look into the pieces that differ. Yields how many of them are done, and how many there are."""
+        pieces = sorted({*self._expected.differing(self._stored), *self._above})
+        if not pieces:
+            return
+        for done, piece in enumerate(pieces):
+            yield done, len(pieces)
+            self._compare_records(piece, deleted_topic)
+        yield len(pieces), len(pieces)
+        self._compare_units(set(pieces))
+
+    # -- each queue by itself
+
+    def _read_queue(self, queue: StoredQueue) -> Iterator[int]:
+        findings, source = self._findings, self._source
+        minimum = self._store.minimum
+        with_offset = self._counts_offset(queue.queue)
+        maximum = None if queue.maximum is None else queue.maximum.queue_offset
+        first: ConsumeQueueEntry | None = None
+        last: ConsumeQueueEntry | None = None
+        unowned = expired = left_behind = 0
+        for entry in queue.entries:
+            self._read += 1
+            if self._read % UNITS_PER_REPORT == 0:
+                yield self._read
+            if entry.physical_offset < minimum:
+                expired += 1
+                continue
+            if source.has_bounds and maximum is None:
+                unowned += 1
+                continue
+            if maximum is not None and entry.queue_offset > maximum:
+                left_behind += 1
+                continue
+            if last is not None and entry.physical_offset <= last.physical_offset:
+                self._differ_unit(
+                    queue.queue,
+                    entry,
+                    f"a place above that of entry {last.queue_offset}, {last.physical_offset}",
+                    f"{entry.physical_offset}",
+                )
+            first = first or entry
+            last = entry
+            findings.count(source.units_check)
+            self._stored.add(queue.queue, entry, with_offset=with_offset)
+            if self._below is not None and entry.physical_offset >= self._below:
+                self._above.add(piece_of(entry.physical_offset))
+        findings.note(Note.EXPIRED, expired)
+        findings.note(Note.ABOVE_MAXIMUM, left_behind)
+        if source.has_bounds:
+            self._check_bounds(queue, first, last, unowned)
+
+    def _check_bounds(
+        self, queue: StoredQueue, first: ConsumeQueueEntry | None, last: ConsumeQueueEntry | None, unowned: int
+    ) -> None:
+        self._findings.count(Check.OFFSETS)
+        lowest, highest = queue.minimum, queue.maximum
+        if highest is None:
+            if unowned:
+                self._differ_offsets(queue.queue, None, "a maximum", f"none, but {unowned} units")
+            if lowest is not None and lowest.queue_offset > 0:
+                self._differ_offsets(queue.queue, lowest.queue_offset, "a maximum", "none, but a minimum")
+            return
+        if last is not None and (last.physical_offset, last.queue_offset) != highest:
+            self._differ_offsets(
+                queue.queue,
+                highest.queue_offset,
+                f"a maximum of entry {last.queue_offset} at offset {last.physical_offset}, the last one",
+                f"entry {highest.queue_offset} at offset {highest.physical_offset}",
+            )
+        # a place of 0 is what stays of a queue whose entries were all cut or expired
+        if last is None and highest.physical_offset >= max(self._store.minimum, 1):
+            self._differ_offsets(
+                queue.queue,
+                highest.queue_offset,
+                f"a unit at the maximum, entry {highest.queue_offset} at offset {highest.physical_offset}",
+                "none",
+            )
+        if lowest is None:
+            return
+        end = highest.queue_offset + 1
+        if lowest.queue_offset > end:
+            self._differ_offsets(queue.queue, lowest.queue_offset, f"a minimum of at most {end}", "one above it")
+        elif first is not None and lowest.queue_offset > first.queue_offset:
+            self._differ_offsets(
+                queue.queue,
+                lowest.queue_offset,
+                f"a minimum of at most {first.queue_offset}, the first entry whose record the log has",
+                f"{lowest.queue_offset}",
+            )
+
+    # -- one by one
+
+    def _compare_records(self, piece: int, deleted_topic: TopicTest) -> None:
+        """Look up the units of each record that begins in the piece."""
+        start = self._first_records.get(piece)
+        if start is None:
+            return
+        end = PhysicalOffset((piece + 1) * PIECE_BYTES)
+        if self._below is not None:
+            end = PhysicalOffset(min(end, self._below))
+        for found in walk(self._store, start, end):
+            if isinstance(found, StoredMessage):
+                for queue, unit in units_of(found):
+                    self._compare_record(queue, unit, deleted_topic)
+
+    def _compare_record(self, queue: QueueId, unit: ConsumeQueueEntry, deleted_topic: TopicTest) -> None:
+        reader, source = self._source.reader, self._source
+        by_place = not self._counts_offset(queue)
+        stored = (
+            entry_of_record(reader, queue, unit.physical_offset)
+            if by_place
+            else entry_at(reader, queue, unit.queue_offset)
+        )
+        if stored is not None and stored.physical_offset == unit.physical_offset:
+            wrong = [
+                (name, expected, found)
+                for name, expected, found in zip(_FIELDS, unit[2:], stored[2:], strict=True)
+                if expected != found and (source.with_time or name != "store time")
+            ]
+            if wrong:
+                self._differ_record(
+                    queue,
+                    unit,
+                    ", ".join(f"{name} {expected}" for name, expected, _ in wrong),
+                    ", ".join(f"{name} {found}" for name, _, found in wrong),
+                )
+            return
+        note = self._why_missing(queue, unit, deleted_topic)
+        if note is not None:
+            self._findings.note(note)
+            return
+        bounds = reader.bounds(queue)
+        seen = f"the queue shows [{bounds.minimum}, {bounds.maximum})"
+        found = "no unit" if stored is None else f"a unit that points at offset {stored.physical_offset}"
+        self._differ_record(queue, unit, f"a unit that points at offset {unit.physical_offset}", f"{found}; {seen}")
+
+    def _why_missing(self, queue: QueueId, unit: ConsumeQueueEntry, deleted_topic: TopicTest) -> Note | None:
+        """Why it is no loss that the record has no unit; None: it is."""
+        source = self._source
+        bounds = source.reader.bounds(queue)
+        first = next(iter(source.reader.entries(queue, QueueOffset(0), 1)), None)
+        if source.begins_late and (first is None or unit.physical_offset < first.physical_offset):
+            return Note.BEFORE_DOUBLE_WRITE
+        if source.ends_early or (source.light_ends_early and is_light_queue(queue.topic)):
+            last = entry_at(source.reader, queue, QueueOffset(bounds.maximum - 1))
+            if last is None or unit.physical_offset > last.physical_offset:
+                return Note.AFTER_FILE_QUEUES
+        if first is not None and first.queue_offset == 0 and unit.physical_offset < first.physical_offset:
+            return Note.EARLIER_LIFE
+        if bounds.maximum == 0 and not is_light_queue(queue.topic) and deleted_topic(queue.topic):
+            return Note.DELETED
+        return None
+
+    def _compare_units(self, pieces: set[int]) -> None:
+        """Read the record of each unit of these pieces."""
+        minimum = self._store.minimum
+        for queue in self._source.queues():
+            maximum = None if queue.maximum is None else queue.maximum.queue_offset
+            if self._source.has_bounds and maximum is None:
+                continue
+            for entry in queue.entries:
+                if entry.physical_offset < minimum or (maximum is not None and entry.queue_offset > maximum):
+                    continue
+                if piece_of(entry.physical_offset) in pieces:
+                    self._compare_unit(queue.queue, entry)
+
+    def _compare_unit(self, queue: QueueId, entry: ConsumeQueueEntry) -> None:
+        record = whole_record_at(self._store, entry.physical_offset)
+        if isinstance(record, str):
+            self._differ_unit(queue, entry, f"a whole record at offset {entry.physical_offset}", record)
+            return
+        units = list(units_of(record))
+        by_place = not self._counts_offset(queue)
+        for owner, unit in units:
+            if owner == queue and (by_place or unit.queue_offset == entry.queue_offset):
+                undispatched = self._below is not None and entry.physical_offset >= self._below
+                if undispatched and (unit.size, unit.tags_code) != (entry.size, entry.tags_code):
+                    self._differ_unit(queue, entry, f"size and tags code {unit[2:4]}", f"{entry[2:4]}")
+                return  # other differences of a unit are told by its record
+        owners = ", ".join(f"entry {unit.queue_offset} of {owner.topic}/{owner.number}" for owner, unit in units)
+        self._differ_unit(
+            queue, entry, "a record of this entry", f"at offset {entry.physical_offset} that of {owners or 'no queue'}"
+        )
+
+    def _counts_offset(self, queue: QueueId) -> bool:
+        return not (self._source.light_by_place and is_light_queue(queue.topic))
+
+    def _differ_record(self, queue: QueueId, unit: ConsumeQueueEntry, expected: str, found: str) -> None:
+        self._differ(self._source.records_check, queue, unit, expected, found)
+
+    def _differ_unit(self, queue: QueueId, entry: ConsumeQueueEntry, expected: str, found: str) -> None:
+        self._differ(self._source.units_check, queue, entry, expected, found)
+
+    def _differ(self, check: Check, queue: QueueId, entry: ConsumeQueueEntry, expected: str, found: str) -> None:
+        self._findings.differ(
+            Difference(
+                check=check,
+                file=self._source.file,
+                expected=expected,
+                found=found,
+                queue=queue,
+                queue_offset=entry.queue_offset,
+                physical_offset=entry.physical_offset,
+            )
+        )
+
+    def _differ_offsets(self, queue: QueueId, at: QueueOffset | None, expected: str, found: str) -> None:
+        self._findings.differ(
+            Difference(
+                check=Check.OFFSETS,
+                file=self._source.file,
+                expected=expected,
+                found=found,
+                queue=queue,
+                queue_offset=at,
+            )
+        )

@@ -1,0 +1,195 @@
+"""Where units are compared from: RocksDB, or RocketMQ's queue files. Both are read queue by queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, groupby
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from kv import KeyRange, KeyValueEngine
+from store.consumequeue import ConsumeQueueEntry
+from store.consumequeue.rocks_layout import (
+    BOUND_SIZE,
+    CHECKPOINT_KEY,
+    CHECKPOINT_SIZE,
+    I32,
+    I64,
+    OFFSET_FAMILY,
+    UNIT,
+    UNIT_SIZE,
+    UNITS_FAMILY,
+    StoredBound,
+    parse_bound,
+    parse_bound_key,
+    parse_unit_key,
+)
+from store.offline import ENTRIES_PER_READ, QueueReader
+from store.offsets import PhysicalOffset, QueueId, QueueOffset
+from store.verify.report import Check, Difference, Findings
+
+_TOPIC_AT: Final = 6
+"""Where the topic ends in a key, less its own length: the length, a separator, the topic, a separator."""
+_make_entry: Final = ConsumeQueueEntry._make
+
+Pair = tuple[bytes, bytes]
+
+
+class StoredQueue(NamedTuple):
+    """One queue as stored. `entries` must be read before the next queue is asked for.
+
+    Queue files store no bounds: `maximum` and `minimum` are None then, and in RocksDB where there is no such row.
+    """
+
+    queue: QueueId
+    minimum: StoredBound | None
+    maximum: StoredBound | None
+    entries: Iterator[ConsumeQueueEntry]
+
+
+class UnitSource(NamedTuple):
+    """One place that holds units, and what may be missing there without being lost.
+
+    `with_time`: units hold the store time. `light_by_place`: light queues are numbered one after the other, so that
+    the numbers in the records do not count. `begins_late`: it holds what came since double write began.
+    `ends_early`: it need not hold the newest; `light_ends_early`: not those of light queues, which RocketMQ can be told
+    to keep in RocksDB alone (`combineCQUseRocksdbForLmq`). `compared_below`: where the check point is; None: nowhere.
+    """
+
+    records_check: Check
+    units_check: Check
+    file: Path
+    reader: QueueReader
+    queues: Callable[[], Iterator[StoredQueue]]
+    has_bounds: bool
+    with_time: bool
+    light_by_place: bool
+    begins_late: bool
+    ends_early: bool
+    light_ends_early: bool
+    compared_below: PhysicalOffset | None
+
+
+def rocks_queues(engine: KeyValueEngine, file: Path, findings: Findings) -> Iterator[StoredQueue]:
+    """All queues that have units or bounds. In memory at any time: the bounds of one topic."""
+    units = _well_formed_units(engine.family(UNITS_FAMILY).iterate(KeyRange(b"", None)), file, findings)
+    bounds = _well_formed_bounds(engine.family(OFFSET_FAMILY).iterate(KeyRange(b"", None)), file, findings)
+    for units_of_topic, bounds_of_topic in _side_by_side(units, bounds):
+        minima: dict[QueueId, StoredBound] = {}
+        maxima: dict[QueueId, StoredBound] = {}
+        for key, value in bounds_of_topic:
+            queue, of_maximum = parse_bound_key(key)
+            (maxima if of_maximum else minima)[queue] = parse_bound(value)
+        for _, pairs in groupby(units_of_topic, key=_queue_of):
+            first = next(pairs)
+            try:
+                queue, _ = parse_unit_key(first[0])
+            except ValueError:
+                findings.differ(_stranger(Check.UNITS, file, "the key of a unit", first))
+                continue
+            yield StoredQueue(queue, minima.pop(queue, None), maxima.pop(queue, None), _entries(chain((first,), pairs)))
+        for queue in sorted(minima.keys() | maxima.keys()):
+            yield StoredQueue(queue, minima.get(queue), maxima.get(queue), iter(()))
+
+
+def file_queues(reader: QueueReader) -> Iterator[StoredQueue]:
+    """All queues that have a file."""
+    for queue in reader.queues():
+        yield StoredQueue(queue, None, None, entries_from(reader, queue, reader.bounds(queue).minimum))
+
+
+def entries_from(reader: QueueReader, queue: QueueId, start: QueueOffset) -> Iterator[ConsumeQueueEntry]:
+    while found := reader.entries(queue, start, ENTRIES_PER_READ):
+        yield from found
+        start = QueueOffset(found[-1].queue_offset + 1)
+
+
+def entry_at(reader: QueueReader, queue: QueueId, at: QueueOffset) -> ConsumeQueueEntry | None:
+    """The visible entry with exactly this queue offset."""
+    found = reader.entries(queue, at, 1)
+    return found[0] if found and found[0].queue_offset == at else None
+
+
+def entry_of_record(reader: QueueReader, queue: QueueId, at: PhysicalOffset) -> ConsumeQueueEntry | None:
+    """The visible entry that points at `at`, found by halving: places ascend with queue offsets."""
+    low, high = reader.bounds(queue)
+    while low < high:
+        middle = QueueOffset((low + high) // 2)
+        found = reader.entries(queue, middle, 1)
+        if not found or found[0].queue_offset >= high or found[0].physical_offset > at:
+            high = middle
+        elif found[0].physical_offset == at:
+            return found[0]
+        else:
+            low = QueueOffset(found[0].queue_offset + 1)
+    return None
+
+
+def _well_formed_units(pairs: Iterable[Pair], file: Path, findings: Findings) -> Iterator[Pair]:
+    for pair in pairs:
+        key, value = pair
+        size = len(key)
+        if size > 19 and I32.unpack_from(key)[0] == size - 19 and len(value) == UNIT_SIZE:
+            yield pair
+        else:
+            findings.differ(_stranger(Check.UNITS, file, "a unit of 28 bytes under the key of one", pair))
+
+
+def _well_formed_bounds(pairs: Iterable[Pair], file: Path, findings: Findings) -> Iterator[Pair]:
+    for pair in pairs:
+        key, value = pair
+        if key == CHECKPOINT_KEY and len(value) == CHECKPOINT_SIZE:
+            continue
+        try:
+            parse_bound_key(key)
+        except ValueError:
+            well_formed = False
+        else:
+            well_formed = len(value) == BOUND_SIZE
+        if well_formed:
+            yield pair
+        else:
+            findings.differ(_stranger(Check.OFFSETS, file, "16 bytes under the key of a minimum or maximum", pair))
+
+
+def _stranger(check: Check, file: Path, expected: str, pair: Pair) -> Difference:
+    key, value = pair
+    return Difference(
+        check=check, file=file, expected=expected, found=f"{len(value)} bytes under the key {key[:64].hex()}"
+    )
+
+
+def _topic_of(pair: Pair) -> bytes:
+    key = pair[0]
+    return key[: _TOPIC_AT + int(I32.unpack_from(key)[0])]
+
+
+def _queue_of(pair: Pair) -> bytes:
+    return pair[0][: -I64.size]
+
+
+def _side_by_side(units: Iterator[Pair], bounds: Iterator[Pair]) -> Iterator[tuple[Iterator[Pair], Iterator[Pair]]]:
+    """Both, topic by topic: they are sorted by the same beginnings of keys."""
+    by_unit, by_bound = groupby(units, key=_topic_of), groupby(bounds, key=_topic_of)
+    of_units, of_bounds = next(by_unit, None), next(by_bound, None)
+    while of_units is not None or of_bounds is not None:
+        topic = min(each[0] for each in (of_units, of_bounds) if each is not None)
+        mine: Iterator[Pair] = iter(())
+        theirs: Iterator[Pair] = iter(())
+        has_units = of_units is not None and of_units[0] == topic
+        has_bounds = of_bounds is not None and of_bounds[0] == topic
+        if of_units is not None and has_units:
+            mine = of_units[1]
+        if of_bounds is not None and has_bounds:
+            theirs = of_bounds[1]
+        yield mine, theirs
+        if has_units:
+            of_units = next(by_unit, None)
+        if has_bounds:
+            of_bounds = next(by_bound, None)
+
+
+def _entries(pairs: Iterable[Pair]) -> Iterator[ConsumeQueueEntry]:
+    unpack_offset, unpack_unit = I64.unpack, UNIT.unpack
+    for key, value in pairs:
+        yield _make_entry(unpack_offset(key[-8:]) + unpack_unit(value))
