@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from kv import KeyRange, KeyValueEngine, WriteBatch
+from store.consumequeue.expired_entries import ExpiredEntries, ExpiredEntrySearch
 from store.consumequeue.protocol import ConsumeQueueEntry
 from store.consumequeue.rocks_layout import (
     BOUND,
@@ -90,6 +91,7 @@ class RocksConsumeQueues:
         self._units = engine.family(UNITS_FAMILY)
         self._offsets = engine.family(OFFSET_FAMILY)
         self._minimum = minimum_physical_offset
+        self._removals = 0
         self._cache: GenerationCache[tuple[str, int], _Queue] = GenerationCache(max(1, cached_queues_max // 2))
 
     # -- writing
@@ -182,11 +184,32 @@ class RocksConsumeQueues:
 
     # -- changes of many queues
 
+    def expired_entries(self) -> ExpiredEntrySearch:
+        """A search for entries below the log's minimum as it is now. It may run on another thread."""
+        return ExpiredEntrySearch(self._engine, self._minimum)
+
+    @property
+    def removals(self) -> int:
+        """How often topics were deleted or the log was truncated: what was found before must not be dropped after."""
+        return self._removals
+
+    def drop(self, found: ExpiredEntries, *, removals: int) -> bool:
+        """Remove what a search found. False, and nothing done, when `removals` is not what it was before that."""
+        if removals != self._removals:
+            return False
+        batch = self._engine.batch()
+        for keys in found.ranges:
+            batch.delete_range(self._units, keys)
+        batch.put_all(self._offsets, found.minima)
+        self._engine.write(batch)
+        return True
+
     def forget_minima(self) -> None:
         """Remove all stored minima, so that each is found anew: for a database about to be completed downwards.
 
         RocketMQ's double write stores a minimum above entries that `put_missing` will bring back.
         """
+        self._removals += 1
         batch = self._engine.batch()
         for key, value in self._offsets.iterate(KeyRange(b"", None)):
             if len(value) == BOUND_SIZE and parse_maximum_key(key) is None:
@@ -198,6 +221,7 @@ class RocksConsumeQueues:
     def delete_topic(self, topic: str) -> None:
         """Two range deletes, which need not know the queues (rmq#9454). Durable with the next flush."""
         _require_no_checkpoint(topic)
+        self._removals += 1
         batch = self._engine.batch()
         keys = topic_range(topic)
         batch.delete_range(self._units, keys)
@@ -213,6 +237,7 @@ class RocksConsumeQueues:
         The caller must not append to the log before: records that took the place of removed ones would be
         taken for dispatched.
         """
+        self._removals += 1
         self.flush_entries()
         batch = self._engine.batch()
         for queue, last in self._maxima(KeyRange(b"", None)):
