@@ -42,6 +42,25 @@ class SteadyClock:
         return self._monotonic_s()
 
 
+class CautiousClock:
+    """Another clock whose wall time is never ahead of the machine's nor of one that goes on steadily.
+
+    For what cannot be taken back once it is too old. A machine's clock that is set a day ahead must not make messages
+    a day older; one that was ahead at the start and is set back is believed at once. One that was behind at the start
+    is believed after a restart.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._steady = SteadyClock(clock)
+
+    def wall_ms(self) -> int:
+        return min(self._clock.wall_ms(), self._steady.wall_ms())
+
+    def monotonic_s(self) -> float:
+        return self._clock.monotonic_s()
+
+
 class ManualClock:
     """A clock that moves only when told to, for tests."""
 

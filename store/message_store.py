@@ -73,6 +73,11 @@ class MessageStore:
         self._last_store_timestamp_ms = 0
         self._flushed_stored_ms = flushed_stored_ms
 
+    @property
+    def reader(self) -> CommitLogReader:
+        """The log, as far as it is appended."""
+        return self._reader
+
     # -- writing
 
     @property

@@ -32,6 +32,7 @@ from store.disk import Disk, DiskLock
 from store.dispatch import DenseNumbering, LightQueueNumbering, StoredNumbering
 from store.engines import RocksStoreEngines, StoreEngines
 from store.errors import NotAStore, StoreDamaged, StoreLocked, StoreUnusable
+from store.expiry import LogExpiry
 from store.identity import StoreIdentity
 from store.kind import FoundStore, StoreKind, inspect_store
 from store.message_store import MessageStore
@@ -77,6 +78,7 @@ class OpenStore:
         checkpoint: StoreCheckpoint,
         recovery: RecoveryReport,
         pins: SegmentPins,
+        expiry: LogExpiry,
         queue_engine: KeyValueEngine,
         state_engine: KeyValueEngine,
         parts: ExitStack,
@@ -91,6 +93,7 @@ class OpenStore:
         self.checkpoint = checkpoint
         self.recovery = recovery
         self.pins = pins
+        self.expiry = expiry
         self.queue_engine = queue_engine
         self.state_engine = state_engine
         self._parts = parts
@@ -182,13 +185,25 @@ class _Opening:
         with ExitStack() as closing:
             parts = self._open_parts(found, closing)
             identity, segments = parts.identity, parts.segments
-            _warn_of_missing_begin(segments, identity.log_begin)
+            warn_of_missing_begin(segments, identity.log_begin)
             durable_up_to = max(identity.flushed_up_to or segments.minimum, segments.minimum)
             recovery = self._recover(parts, found)
             if identity.log_begin != segments.minimum:
                 identity.log_begin = segments.minimum
             tables = self._open_tables(parts, recovery.end)
             messages, checkpoint = self._begin_writing(parts, found, recovery, durable_up_to, closing)
+            pins = SegmentPins(self._clock)
+            expiry = LogExpiry(
+                self._disk,
+                segments=segments,
+                reader=messages.reader,
+                queues=parts.queues,
+                queue_directory=found.rocksdb_directory,
+                positions=tables.offsets,
+                identity=identity,
+                pins=pins,
+                clock=self._clock,
+            )
             self._disk.replace_atomically(self._paths.abort, str(os.getpid()).encode())
             return OpenStore(
                 messages=messages,
@@ -196,7 +211,8 @@ class _Opening:
                 identity=identity,
                 checkpoint=checkpoint,
                 recovery=recovery,
-                pins=SegmentPins(self._clock),
+                pins=pins,
+                expiry=expiry,
                 queue_engine=parts.queue_engine,
                 state_engine=parts.state_engine,
                 parts=closing.pop_all(),
@@ -362,7 +378,7 @@ def _advising(directory: Path, advice: str) -> Iterator[None]:
         raise StoreDamaged(directory, f"the database is damaged ({error}); {advice}") from error
 
 
-def _warn_of_missing_begin(segments: SegmentList, began_at: PhysicalOffset | None) -> None:
+def warn_of_missing_begin(segments: SegmentList, began_at: PhysicalOffset | None) -> None:
     """Tell of segments that are gone from the log's beginning since a broker of ours last ran.
 
     No refusal: RocketMQ may have run on the store meanwhile and let them expire, and the files do not tell.

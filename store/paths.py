@@ -53,6 +53,11 @@ def cut_directory(commit_log: Path) -> Path:
     return commit_log / "broken"
 
 
+def expired_directory(commit_log: Path) -> Path:
+    """Where segments that have expired wait for their removal: out of the log, under their old names."""
+    return commit_log / "expired"
+
+
 @dataclass(frozen=True, slots=True)
 class StorePaths:
     """The files and directories directly below a store's root, laid out as RocketMQ does."""

@@ -61,7 +61,8 @@ class CommitLogReader:
 
         Yields StoredMessage and Blank and goes on behind each. The last thing yielded is one EndOfData, Torn or
         Corrupt; a log whose last segment is closed by a blank ends without. Of a live log it sees everything
-        committed up to the moment it gets there. Raises OffsetOutOfRange outside [minimum, end].
+        committed up to the moment it gets there. Raises OffsetOutOfRange outside [minimum, end], also later: when the
+        log's beginning has overtaken it.
         """
         if not self._segments.minimum <= start <= self.end:
             raise OffsetOutOfRange(f"offset {start} is outside the commit log [{self._segments.minimum}, {self.end}]")
@@ -87,6 +88,10 @@ class CommitLogReader:
                     return
         if at < self._segments.end_of_files:
             yield EndOfData(at)
+
+    def let_go(self) -> None:
+        """Keep no segment mapped that nobody reads at this moment."""
+        self._last = None
 
     def _segment_of(self, offset: PhysicalOffset) -> tuple[PhysicalOffset, memoryview, int]:
         end = self._segments.end_of_files if self._end is None else self._end()

@@ -71,8 +71,9 @@ class SegmentList:
         self._mapped_max = mapped_max
         self._next = NextSegment(disk, executor)
         self._lock = Lock()
+        # Guarded by _lock for writing. Two ends, each of which moves by itself, so that readers need no lock.
         self._minimum = found.minimum
-        self._count = found.count  # guarded by _lock
+        self._end = PhysicalOffset(found.minimum + found.count * self.segment_size)
         self._mapped: OrderedDict[PhysicalOffset, SegmentFile] = OrderedDict()  # guarded by _lock
         self._writing: dict[PhysicalOffset, SegmentFile] = {}  # guarded by _lock
 
@@ -88,27 +89,27 @@ class SegmentList:
     @property
     def end_of_files(self) -> PhysicalOffset:
         """The first offset behind the last segment."""
-        return PhysicalOffset(self._minimum + self._count * self.segment_size)
+        return self._end
 
     def __len__(self) -> int:
-        return self._count
+        return len(self.bases)
 
     @property
     def bases(self) -> list[PhysicalOffset]:
         """Base offsets of all segments, ascending."""
-        return [PhysicalOffset(self._minimum + index * self.segment_size) for index in range(self._count)]
+        return [PhysicalOffset(base) for base in range(self._minimum, self._end, self.segment_size)]
 
     def base_of(self, offset: PhysicalOffset) -> PhysicalOffset:
         """The base of the segment that holds the byte; `end_of_files` belongs to the last segment.
 
         Raises OffsetOutOfRange for anything outside [minimum, end_of_files].
         """
-        end = self.end_of_files
-        if not self._minimum <= offset <= end:
-            raise OffsetOutOfRange(f"offset {offset} is outside the commit log [{self._minimum}, {end}]")
-        if offset == end and self._count:
+        minimum, end = self._minimum, self._end
+        if not minimum <= offset <= end:
+            raise OffsetOutOfRange(f"offset {offset} is outside the commit log [{minimum}, {end}]")
+        if offset == end and minimum < end:
             return PhysicalOffset(end - self.segment_size)
-        return PhysicalOffset(offset - (offset - self._minimum) % self.segment_size)
+        return PhysicalOffset(offset - (offset - minimum) % self.segment_size)
 
     def path_of(self, offset: PhysicalOffset) -> Path:
         """The file of the segment that holds the byte, as `base_of`."""
@@ -157,7 +158,7 @@ class SegmentList:
         segment = self._next.take(self.directory / segment_name(base), self.segment_size)
         with self._lock:
             self._writing[base] = segment
-            self._count += 1
+            self._end = PhysicalOffset(base + self.segment_size)
         return segment
 
     def remove_after(self, base: PhysicalOffset) -> list[Path]:
@@ -174,9 +175,30 @@ class SegmentList:
             with self._lock:
                 self._writing.pop(last, None)
                 self._mapped.pop(last, None)
-                self._count -= 1
+                self._end = last
                 self.removals += 1
         return removed
+
+    def retire_before(self, minimum: PhysicalOffset) -> list[Path]:
+        """Let the log begin at the segment whose base is `minimum`: those before are no part of it any more.
+
+        Returns their files, the oldest first, for the caller to remove. Views of them stay valid. They must be
+        durable: nobody flushes them from now on. Raises OffsetOutOfRange when no segment begins there.
+        """
+        self._check_writable()
+        with self._lock:
+            if minimum not in self.bases:
+                raise OffsetOutOfRange(
+                    f"no segment of the commit log [{self._minimum}, {self._end}) begins at {minimum}"
+                )
+            retired = [base for base in self.bases if base < minimum]
+            self._minimum = minimum
+            self.removals += 1
+            for base in retired:
+                # Not closed, as in `_keep_mapped`.
+                self._writing.pop(base, None)
+                self._mapped.pop(base, None)
+        return [self.directory / segment_name(base) for base in retired]
 
     def close(self) -> None:
         """Let go of all mappings and remove a segment that was prepared but not used. Repeatable."""
@@ -188,9 +210,10 @@ class SegmentList:
             self._mapped.clear()
 
     def _existing_base(self, offset: PhysicalOffset) -> PhysicalOffset:
-        if not self._minimum <= offset < self.end_of_files:
-            raise OffsetOutOfRange(f"offset {offset} is outside the commit log [{self._minimum}, {self.end_of_files})")
-        return PhysicalOffset(offset - (offset - self._minimum) % self.segment_size)
+        minimum, end = self._minimum, self._end
+        if not minimum <= offset < end:
+            raise OffsetOutOfRange(f"offset {offset} is outside the commit log [{minimum}, {end})")
+        return PhysicalOffset(offset - (offset - minimum) % self.segment_size)
 
     def _keep_mapped(self, base: PhysicalOffset, segment: SegmentFile) -> None:
         self._mapped[base] = segment

@@ -182,6 +182,20 @@ class RocksConsumeQueues:
         for queue, _ in self._maxima(keys):
             yield queue
 
+    def unread_below(self, queue: QueueId, start: QueueOffset, at: PhysicalOffset) -> int:
+        """How many entries from `start` on have records below `at` that the log still has.
+
+        May be called from any thread: it looks at the database alone. Offsets without an entry are counted too.
+        """
+        known = _Queue(queue, self._offsets.get(maximum_key(queue)))
+        if start >= known.maximum:
+            return 0
+        first = self._search(known, start, known.maximum, self._minimum)
+        if first is None or first.physical_offset >= at:
+            return 0
+        end = self._search(known, first.queue_offset, known.maximum, at)
+        return (known.maximum if end is None else end.queue_offset) - first.queue_offset
+
     # -- changes of many queues
 
     def expired_entries(self) -> ExpiredEntrySearch:

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from store.disk.protocol import DirectoryEntry
+from store.disk.protocol import DirectoryEntry, DiskSpace
 
 MADV_POPULATE_WRITE: Final = 23
 """Linux 5.14; the `mmap` module does not name it."""
@@ -24,6 +24,9 @@ FILE_MODE: Final = 0o644
 ZEROS: Final = bytes(1024 * 1024)
 FLOCK: Final = struct.Struct("hhqqi4x")
 """`struct flock` of 64-bit Linux: type, whence, start, length, pid."""
+
+
+MAPPINGS: Final = Path("/proc/self/maps")
 
 
 class _Descriptor:
@@ -99,6 +102,16 @@ def _data_extents(number: int, start: int, end: int) -> list[tuple[int, int]]:
         position = os.lseek(number, begin, os.SEEK_HOLE)
         extents.append((begin, min(position, end)))
     return extents
+
+
+def _maps(line: str, inode: int, name: str) -> bool:
+    """Whether the line of /proc/self/maps (range, access, offset, device, inode, path) is about the file.
+
+    Inode or path: on stacked file systems one of them may be another's. The device is not looked at for that reason;
+    at worst a file counts as mapped because one of the same number elsewhere is.
+    """
+    fields = line.rstrip("\n").split(maxsplit=5)
+    return len(fields) == 6 and (fields[4] == str(inode) or fields[5] == name)
 
 
 def _take_lock(descriptor: _Descriptor, kind: int) -> None:
@@ -222,6 +235,10 @@ class PosixDisk:
     """Files of the machine this process runs on."""
 
     def create_segment(self, path: Path, size: int) -> PosixSegment:
+        free_bytes = self.free_bytes(path.parent)
+        if free_bytes is not None and free_bytes < size:
+            # An allocation that fails has taken the last block for a moment, and databases need some at any time.
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(path))
         with _naming(path):
             descriptor = _Descriptor(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
             number = descriptor.fileno()
@@ -301,6 +318,14 @@ class PosixDisk:
         blocks = system.f_bfree if os.geteuid() == 0 else system.f_bavail
         return blocks * system.f_frsize if system.f_blocks else None
 
+    def space(self, directory: Path) -> DiskSpace | None:
+        with _naming(directory):
+            system = os.statvfs(directory)
+        if not system.f_blocks:
+            return None
+        used = (system.f_blocks - system.f_bfree) * system.f_frsize
+        return DiskSpace(used, system.f_bavail * system.f_frsize)
+
     def list_directory(self, path: Path) -> list[DirectoryEntry]:
         entries = []
         try:
@@ -337,6 +362,22 @@ class PosixDisk:
         with suppress(FileNotFoundError):
             path.unlink()
             _sync_directory(path.parent)
+
+    def move(self, path: Path, target: Path) -> None:
+        path.rename(target)
+        _sync_directory(target.parent)
+        _sync_directory(path.parent)
+
+    def truncate(self, path: Path, size: int) -> None:
+        os.truncate(path, size)
+
+    def name_count(self, path: Path) -> int:
+        return path.stat().st_nlink
+
+    def is_mapped(self, path: Path) -> bool:
+        inode, name = path.stat().st_ino, os.fspath(path.resolve())
+        with MAPPINGS.open() as mappings:
+            return any(_maps(line, inode, name) for line in mappings)
 
     def make_directories(self, path: Path) -> None:
         if path.is_dir():

@@ -18,6 +18,22 @@ class DirectoryEntry(NamedTuple):
     is_directory: bool
 
 
+class DiskSpace(NamedTuple):
+    """How full a file system is, as `df` counts: what only root may use is neither used nor available."""
+
+    used_bytes: int
+    available_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        return self.used_bytes + self.available_bytes
+
+    @property
+    def used_percent(self) -> int:
+        """Rounded up: 100 as soon as the last byte is gone, never sooner."""
+        return -(-100 * self.used_bytes // self.total_bytes)
+
+
 class DiskLock(Protocol):
     def release(self) -> None:
         """Give the lock up. Repeatable."""
@@ -129,6 +145,9 @@ class Disk(Protocol):
     def free_bytes(self, directory: Path) -> int | None:
         """Room for new files on the file system of the directory; None when it does not tell its size."""
 
+    def space(self, directory: Path) -> DiskSpace | None:
+        """How full the file system of the directory is; None when it does not tell its size."""
+
     def list_directory(self, path: Path) -> list[DirectoryEntry]:
         """Entries sorted by name; empty when the directory does not exist."""
 
@@ -144,6 +163,22 @@ class Disk(Protocol):
 
     def remove(self, path: Path) -> None:
         """Remove one file, durably; a file that is not there is no error."""
+
+    def move(self, path: Path, target: Path) -> None:
+        """Give a file another name on the same file system, durably: a crash leaves one of the two names."""
+
+    def truncate(self, path: Path, size: int) -> None:
+        """Cut the file to `size` bytes. Not durable.
+
+        For a file that is about to be removed: nothing may have it mapped (reading a page behind the new end is
+        SIGBUS), and it must have no other name (`name_count`), under which somebody keeps it whole.
+        """
+
+    def name_count(self, path: Path) -> int:
+        """How many names (hard links) the file has."""
+
+    def is_mapped(self, path: Path) -> bool:
+        """Whether this process has the file mapped anywhere: a segment that is not closed, or a view of one."""
 
     def make_directories(self, path: Path) -> None:
         """Make the directory and its missing parents, durably. One that exists is no error."""

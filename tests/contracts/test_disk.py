@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from store.disk.posix import PosixDisk
-from store.disk.protocol import DirectoryEntry, Disk
+from store.disk.protocol import DirectoryEntry, Disk, DiskSpace
 from tests.faults.disk import FaultyDisk
 
 SIZE = 4 * 4096
@@ -297,3 +297,67 @@ def test_a_name_that_was_not_synced_may_be_lost_with_all_below_it() -> None:
         file.flush()
     survivors = [disk_after.exists(Path("/lost/file")) for disk_after in (disk.power_loss(seed) for seed in range(20))]
     assert {True, False} == set(survivors)
+
+
+# -- removing what expired
+
+
+def test_a_moved_file_has_its_new_name_alone(disk: Disk, folder: Path) -> None:
+    disk.replace_atomically(folder / "old", b"content")
+    disk.make_directories(folder / "below")
+    disk.move(folder / "old", folder / "below" / "new")
+    assert not disk.exists(folder / "old")
+    assert disk.read(folder / "below" / "new") == b"content"
+
+
+def test_moving_what_is_not_there_or_to_where_nothing_is_names_a_file(disk: Disk, folder: Path) -> None:
+    disk.replace_atomically(folder / "old", b"content")
+    for path, target in ((folder / "missing", folder / "new"), (folder / "old", folder / "missing" / "new")):
+        with pytest.raises(FileNotFoundError) as caught:
+            disk.move(path, target)
+        assert caught.value.filename is not None
+    assert disk.read(folder / "old") == b"content"
+
+
+def test_a_truncated_file_keeps_its_beginning(disk: Disk, folder: Path) -> None:
+    segment = disk.create_segment(folder / "a", SIZE)
+    segment.write(0, b"begin")
+    segment.close()
+    del segment
+    disk.truncate(folder / "a", 4096)
+    assert disk.read(folder / "a") == b"begin" + bytes(4091)
+
+
+def test_a_file_is_mapped_as_long_as_a_segment_or_a_view_is_there(disk: Disk, folder: Path) -> None:
+    segment = disk.create_segment(folder / "a", SIZE)
+    other = disk.create_segment(folder / "b", SIZE)
+    view = segment.view()[10:20]
+    assert disk.is_mapped(folder / "a")
+    segment.close()
+    del segment
+    assert disk.is_mapped(folder / "a"), "a view is left"
+    disk.move(folder / "a", folder / "moved")
+    assert disk.is_mapped(folder / "moved")
+    view.release()
+    assert not disk.is_mapped(folder / "moved")
+    assert disk.is_mapped(folder / "b")
+    other.close()
+
+
+def test_a_file_has_one_name_unless_somebody_links_it(disk: Disk, folder: Path) -> None:
+    disk.replace_atomically(folder / "a", b"content")
+    assert disk.name_count(folder / "a") == 1
+
+
+def test_the_space_that_is_told_adds_up(disk: Disk, folder: Path) -> None:
+    space = disk.space(folder)
+    if space is not None:
+        assert space.total_bytes == space.used_bytes + space.available_bytes > 0
+        assert 0 <= space.used_percent <= 100
+
+
+@pytest.mark.parametrize(
+    ("used", "available", "percent"), [(0, 100, 0), (1, 999, 1), (750, 250, 75), (7501, 2499, 76), (100, 0, 100)]
+)
+def test_percents_are_rounded_up_as_df_does(used: int, available: int, percent: int) -> None:
+    assert DiskSpace(used, available).used_percent == percent

@@ -13,14 +13,15 @@ import random
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Literal
+from weakref import WeakSet
 
-from store.disk.protocol import DirectoryEntry
+from store.disk.protocol import DirectoryEntry, DiskSpace
 
 PAGE = 4096
 SECTOR = 512
 """What a device writes whole; a page can end up with sectors of two ages."""
 
-Operation = Literal["create", "write", "prefault", "flush", "zero", "replace", "remove", "sync"]
+Operation = Literal["create", "write", "prefault", "flush", "zero", "replace", "remove", "sync", "move", "truncate"]
 
 
 class PowerCut(Exception):
@@ -34,6 +35,32 @@ class FaultyFile:
         self.live = bytearray(content)
         self.durable = bytearray(content)
         self.dirty: set[int] = set()
+        self.openings: WeakSet[FaultySegment] = WeakSet()
+
+    def without_mappings(self) -> FaultyFile:
+        """The same file, as the next process finds it."""
+        found = FaultyFile(bytes(self.live))
+        found.durable = bytearray(self.durable)
+        found.dirty = set(self.dirty)
+        return found
+
+    @property
+    def is_mapped(self) -> bool:
+        if any(not segment.is_closed for segment in self.openings):
+            return True
+        try:
+            # a bytearray of which there are views refuses to change its size
+            self.live.append(0)
+        except BufferError:
+            return True
+        self.live.pop()
+        return False
+
+    def cut(self, size: int) -> None:
+        """As ext4 does: the new length is in the next transaction, which un-synced pages need not be in."""
+        del self.live[size:]
+        del self.durable[size:]
+        self.dirty = {page for page in self.dirty if page * PAGE < size}
 
     def change(self, position: int, data: bytes | bytearray | memoryview) -> None:
         self.live[position : position + len(data)] = data
@@ -74,6 +101,7 @@ class FaultySegment:
         self._file: FaultyFile | None = file
         self._size = len(file.live)
         self._writable = writable
+        file.openings.add(self)
 
     @property
     def path(self) -> Path:
@@ -121,6 +149,10 @@ class FaultySegment:
 
     def close(self) -> None:
         self._file = None
+
+    @property
+    def is_closed(self) -> bool:
+        return self._file is None
 
     def _open(self) -> FaultyFile:
         if self._file is None:
@@ -205,7 +237,7 @@ class FaultyDisk:
         """The disk after the process alone died: nothing written is lost, nothing more is durable."""
         survivor = FaultyDisk(capacity=self.capacity)
         survivor.directories = set(self.directories)
-        survivor.files = self.files
+        survivor.files = {path: file.without_mappings() for path, file in self.files.items()}
         self._powered = False
         return survivor
 
@@ -309,6 +341,12 @@ class FaultyDisk:
             return None
         return max(0, self.capacity - sum(len(file.live) for file in self.files.values()))
 
+    def space(self, directory: Path) -> DiskSpace | None:
+        free_bytes = self.free_bytes(directory)
+        if self.capacity is None or free_bytes is None:
+            return None
+        return DiskSpace(self.capacity - free_bytes, free_bytes)
+
     def list_directory(self, path: Path) -> list[DirectoryEntry]:
         self._check_power()
         found = [
@@ -343,6 +381,32 @@ class FaultyDisk:
             if self.starts("remove", path):
                 raise PowerCut
             del self.files[path]
+
+    def move(self, path: Path, target: Path) -> None:
+        file = self._file(path)
+        self._check_parent(target)
+        cut = self.starts("move", path)
+        if not cut or self.operations % 2:
+            # a rename that was cut short has happened or has not
+            del self.files[path]
+            self.files[target] = file
+        if cut:
+            raise PowerCut
+
+    def truncate(self, path: Path, size: int) -> None:
+        file = self._file(path)
+        assert not file.is_mapped, f"{path} is mapped: in a process this would be SIGBUS"
+        if self.starts("truncate", path):
+            file.cut((len(file.live) + size) // 2)
+            raise PowerCut
+        file.cut(size)
+
+    def name_count(self, path: Path) -> int:
+        self._file(path)
+        return 1
+
+    def is_mapped(self, path: Path) -> bool:
+        return self._file(path).is_mapped
 
     def make_directories(self, path: Path) -> None:
         self._check_power()

@@ -41,6 +41,7 @@ class Assembly:
     segments: SegmentList
     queues: RocksConsumeQueues
     report: RecoveryReport
+    reader: CommitLogReader
     store: MessageStore
     clock: ManualClock
 
@@ -52,6 +53,7 @@ def assemble(
     flushed_up_to: PhysicalOffset | None = None,
     clean_shutdown: bool = False,
     cached_queues_max: int = 1024,
+    clock: ManualClock | None = None,
 ) -> Assembly:
     """Recover what is there and open it."""
     disk.make_directories(LOG)
@@ -67,13 +69,14 @@ def assemble(
     )
     writer = CommitLogWriter(segments, report.end)
     flusher = CommitLogFlusher(segments, writer, segments.minimum)
-    clock = ManualClock()
+    clock = clock or ManualClock()
+    reader = CommitLogReader(segments, end=lambda: writer.end)
     store = MessageStore(
         StoreSettings(root=LOG.parent, segment_size=SEGMENT_SIZE, cached_queues_max=cached_queues_max),
         clock=clock,
         writer=writer,
         flusher=flusher,
-        reader=CommitLogReader(segments, end=lambda: writer.end),
+        reader=reader,
         queues=queues,
     )
-    return Assembly(disk, engine, segments, queues, report, store, clock)
+    return Assembly(disk, engine, segments, queues, report, reader, store, clock)

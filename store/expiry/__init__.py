@@ -1,0 +1,33 @@
+"""Expiry: old segments leave the log, by age or because the disk fills up (ADR 11).
+
+`decide` says which, and does nothing; `LogExpiry` looks, lets the log begin later and removes the files;
+`SegmentRemover` does the last without getting in the way of appends.
+"""
+
+from store.expiry.log_expiry import LogExpiry
+from store.expiry.remover import SegmentRemover
+from store.expiry.rules import (
+    Candidate,
+    Cause,
+    ExpirySettings,
+    FileSystem,
+    Plan,
+    Situation,
+    decide,
+    refusal,
+)
+from store.expiry.unread import Unread
+
+__all__ = [
+    "Candidate",
+    "Cause",
+    "ExpirySettings",
+    "FileSystem",
+    "LogExpiry",
+    "Plan",
+    "SegmentRemover",
+    "Situation",
+    "Unread",
+    "decide",
+    "refusal",
+]

@@ -1,0 +1,41 @@
+"""What consumer groups lose when the log begins later (rmq#4549: a full disk deleted messages nobody had read)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from store.offsets import PhysicalOffset, QueueId, QueueOffset
+
+
+class Unread(NamedTuple):
+    """Messages that a group has not been given yet and never will be, over all queues."""
+
+    messages_by_group: dict[str, int]
+    complete: bool
+    """False when there were more positions of groups than were looked at."""
+
+    @property
+    def messages(self) -> int:
+        return sum(self.messages_by_group.values())
+
+
+def count_unread(
+    positions: Iterator[tuple[str, QueueId, QueueOffset]],
+    unread_below: Callable[[QueueId, QueueOffset, PhysicalOffset], int],
+    minimum: PhysicalOffset,
+    *,
+    positions_max: int,
+) -> Unread:
+    """What each group has not read below `minimum`. Looks at `positions_max` positions at most.
+
+    Messages that were handed out and not acknowledged are not counted, those that a group's filter would pass over are.
+    """
+    found: dict[str, int] = {}
+    for looked_at, (group, queue, next_offset) in enumerate(positions):
+        if looked_at >= positions_max:
+            return Unread(found, complete=False)
+        count = unread_below(queue, next_offset, minimum)
+        if count:
+            found[group] = found.get(group, 0) + count
+    return Unread(found, complete=True)

@@ -1,0 +1,108 @@
+"""Files of expired segments on a real disk: cut shorter step by step, and never under somebody's eyes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from store.clock import ManualClock
+from store.commitlog import CommitLogReader, SegmentList
+from store.disk import PosixDisk
+from store.expiry import SegmentRemover
+from store.expiry.remover import STEP_BYTES
+from store.offsets import PhysicalOffset
+from store.paths import expired_directory, segment_name
+
+SIZE = 3 * STEP_BYTES
+
+
+class WatchedDisk(PosixDisk):
+    """Remembers in which steps files were given back."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[str, int]] = []
+
+    def truncate(self, path: Path, size: int) -> None:
+        self.steps.append(("truncate", size))
+        super().truncate(path, size)
+
+    def remove(self, path: Path) -> None:
+        self.steps.append(("remove", path.stat().st_size))
+        super().remove(path)
+
+
+@pytest.fixture
+def disk() -> WatchedDisk:
+    return WatchedDisk()
+
+
+def remover_of(disk: WatchedDisk, log: Path) -> SegmentRemover:
+    disk.make_directories(log)
+    reader = CommitLogReader(SegmentList(disk, log, SIZE, writable=False))
+    return SegmentRemover(disk, log, reader, clock=ManualClock(), patience_s=0, pause_s=0)
+
+
+def sparse(path: Path) -> Path:
+    with path.open("wb") as file:
+        file.truncate(SIZE)
+    return path
+
+
+def test_a_large_file_goes_in_steps(disk: WatchedDisk, tmp_path: Path) -> None:
+    """rmq#7799: removing old files stalled the sends."""
+    remover = remover_of(disk, tmp_path)
+    remover.take([sparse(tmp_path / segment_name(PhysicalOffset(0)))])
+    assert [(each.path.name, each.size) for each in remover.run()] == [(segment_name(PhysicalOffset(0)), SIZE)]
+    assert disk.steps == [("truncate", 2 * STEP_BYTES), ("truncate", STEP_BYTES), ("remove", STEP_BYTES)]
+    assert not list(expired_directory(tmp_path).iterdir())
+
+
+def test_a_file_with_another_name_is_not_cut_shorter(disk: WatchedDisk, tmp_path: Path) -> None:
+    """A hard link is how a backup keeps a segment: the same bytes under another name."""
+    remover = remover_of(disk, tmp_path)
+    path = sparse(tmp_path / segment_name(PhysicalOffset(0)))
+    (tmp_path / "backup").hardlink_to(path)
+    remover.take([path])
+    remover.run()
+    assert disk.steps == [("remove", SIZE)]
+    assert (tmp_path / "backup").stat().st_size == SIZE
+
+
+def test_a_file_that_is_mapped_is_not_cut_shorter_even_when_patience_is_over(disk: WatchedDisk, tmp_path: Path) -> None:
+    """Reading a page behind the end of a mapped file kills the process (SIGBUS)."""
+    remover = remover_of(disk, tmp_path)
+    path = sparse(tmp_path / segment_name(PhysicalOffset(0)))
+    view = disk.open_segment(path, writable=False).view()
+    remover.take([path])
+    assert len(remover.run()) == 1
+    assert disk.steps == [("remove", SIZE)]
+    assert view[SIZE - 1] == 0
+
+
+def test_what_an_earlier_process_left_is_removed(disk: WatchedDisk, tmp_path: Path) -> None:
+    disk.make_directories(expired_directory(tmp_path))
+    sparse(expired_directory(tmp_path) / segment_name(PhysicalOffset(0)))
+    remover = remover_of(disk, tmp_path)
+    assert (remover.pending, remover.pending_bytes(SIZE)) == (1, SIZE)
+    remover.run()
+    assert not list(expired_directory(tmp_path).iterdir())
+
+
+def test_a_stop_ends_it_between_two_steps_and_the_next_life_goes_on(disk: WatchedDisk, tmp_path: Path) -> None:
+    remover = remover_of(disk, tmp_path)
+    remover.take([sparse(tmp_path / segment_name(PhysicalOffset(0)))])
+    remover.stop()
+    assert remover.run() == []
+    assert [path.name for path in tmp_path.iterdir()] == [segment_name(PhysicalOffset(0))]
+    again = remover_of(disk, tmp_path)
+    again.take([tmp_path / segment_name(PhysicalOffset(0))])
+    again.run()
+    assert again.pending == 0
+
+
+def test_a_file_that_somebody_else_took_away_is_no_trouble(disk: WatchedDisk, tmp_path: Path) -> None:
+    remover = remover_of(disk, tmp_path)
+    remover.take([tmp_path / segment_name(PhysicalOffset(0))])
+    assert remover.run() == []
+    assert remover.pending == 0
