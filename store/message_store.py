@@ -43,6 +43,10 @@ _make: Final = tuple.__new__
 """`_make(Appended, (…))` is `Appended(…)` at half the price (a NamedTuple's constructor is Python code that does just
 this), but nothing checks the fields: only for what is made per message.
 """
+STORE_TIME_LEAD_MAX_MS: Final = 7 * 86_400_000
+"""How far in the future the last store time may lie at a start for the next ones to follow it. Order is worth some days
+of wrong times, not years: segments expire by them.
+"""
 _physical_offset: Final = attrgetter("physical_offset")
 
 
@@ -70,7 +74,8 @@ class MessageStore:
         self._next_offsets = NextOffsets(queues.next_offset, cached_max=settings.cached_queues_max)
         self._undispatched: list[DispatchRequest] = []
         self._dispatched_up_to = writer.end
-        self._last_store_timestamp_ms = 0
+        self._queues_durable_up_to = writer.end
+        self._last_store_timestamp_ms = _believable(flushed_stored_ms, clock.wall_ms())
         self._flushed_stored_ms = flushed_stored_ms
 
     @property
@@ -96,6 +101,11 @@ class MessageStore:
     @property
     def dispatched_up_to(self) -> PhysicalOffset:
         return self._dispatched_up_to
+
+    @property
+    def queues_durable_up_to(self) -> PhysicalOffset:
+        """The entries of all records below survive a crash, and so does where numbering goes on in their queues."""
+        return self._queues_durable_up_to
 
     def append(self, messages: Sequence[Message]) -> list[Appended]:
         """Put the messages into the log, in order, all or none.
@@ -213,6 +223,7 @@ class MessageStore:
     def flush_queues(self) -> None:
         """Make the dispatched entries and then the watermark durable. No dispatch may run meanwhile."""
         self._queues.flush()
+        self._queues_durable_up_to = self._dispatched_up_to
 
     # -- reading
 
@@ -257,6 +268,11 @@ class MessageStore:
         self._queues.delete_topic(topic)
         self._undispatched = [request for request in self._undispatched if request.topic != topic]
         self._next_offsets.forget(topic)
+
+
+def _believable(stored_ms: int, now_ms: int) -> int:
+    """Where store times go on: behind those in the log, unless a clock gone wild has left them far in the future."""
+    return stored_ms if stored_ms <= now_ms + STORE_TIME_LEAD_MAX_MS else 0
 
 
 def _queues_of(requests: Iterable[DispatchRequest]) -> set[QueueId]:

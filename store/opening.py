@@ -196,7 +196,7 @@ class _Opening:
             expiry = LogExpiry(
                 self._disk,
                 segments=segments,
-                reader=messages.reader,
+                messages=messages,
                 queues=parts.queues,
                 queue_directory=found.rocksdb_directory,
                 positions=tables.offsets,

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from store.clock import CautiousClock, Clock
 from store.commitlog import CommitLogReader, SegmentList
@@ -34,6 +34,16 @@ POSITIONS_MAX: Final = 200_000
 """Positions of groups that are looked at to tell what they lose: some seconds of a background thread."""
 
 
+class ExpiringMessages(Protocol):
+    """What expiry asks of the message store."""
+
+    @property
+    def reader(self) -> CommitLogReader: ...
+
+    @property
+    def queues_durable_up_to(self) -> PhysicalOffset: ...
+
+
 class LogExpiry:
     """Decides about and removes the oldest segments of one log.
 
@@ -46,7 +56,7 @@ class LogExpiry:
         disk: Disk,
         *,
         segments: SegmentList,
-        reader: CommitLogReader,
+        messages: ExpiringMessages,
         queues: RocksConsumeQueues,
         queue_directory: Path,
         positions: ConsumerOffsetTable,
@@ -56,7 +66,8 @@ class LogExpiry:
     ) -> None:
         self._disk = disk
         self._segments = segments
-        self._reader = reader
+        self._messages = messages
+        self._reader = messages.reader
         self._queues = queues
         self._queue_directory = queue_directory
         self._positions = positions
@@ -64,7 +75,7 @@ class LogExpiry:
         self._pins = pins
         self._age_clock = CautiousClock(clock)
         self._newest_ms: dict[PhysicalOffset, int] = {}
-        self.remover: Final = SegmentRemover(disk, segments.directory, reader, clock=clock)
+        self.remover: Final = SegmentRemover(disk, segments.directory, messages.reader, clock=clock)
 
     # -- looking
 
@@ -101,10 +112,6 @@ class LogExpiry:
         """What groups have not read below the offset: what they lose when the log begins there."""
         return count_unread(self._positions.all_rows(), self._queues.unread_below, minimum, positions_max=POSITIONS_MAX)
 
-    @property
-    def queues_durable_up_to(self) -> PhysicalOffset:
-        return self._identity.flushed_up_to or self._segments.minimum
-
     # -- doing
 
     def announce(self, minimum: PhysicalOffset) -> None:
@@ -133,7 +140,7 @@ class LogExpiry:
         The segment that is being filled stays. So does everything whose consume queue entries a crash could take
         back: numbering of a queue goes on from its last entry, which would be found in no log any more.
         """
-        end = min(self._reader.end, self.queues_durable_up_to)
+        end = min(self._reader.end, self._messages.queues_durable_up_to)
         pinned = self._pins.lowest()
         if pinned is not None:
             end = min(end, pinned)

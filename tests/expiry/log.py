@@ -45,7 +45,7 @@ class Life:
         store = self.opened.store
         store.dispatch(store.flush())
         store.flush_queues()
-        self.identity.flushed_up_to = store.dispatched_up_to
+        self.identity.flushed_up_to = store.flushed_up_to
 
     def expire_to(self, minimum: int) -> None:
         """All steps in order, as the broker takes them."""
@@ -106,7 +106,7 @@ def expiry_of(
     expiry = LogExpiry(
         disk,
         segments=opened.segments,
-        reader=opened.reader,
+        messages=opened.store,
         queues=opened.queues,
         queue_directory=LOG,
         positions=positions,
