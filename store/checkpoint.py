@@ -8,9 +8,12 @@ from threading import Lock
 from typing import Protocol
 
 from store.commitlog import CommitLogReader, SegmentList
+from store.consumequeue import FileConsumeQueueReader
 from store.disk import Disk
 from store.identity import StoreIdentity
+from store.kind import FoundStore
 from store.offsets import PhysicalOffset
+from store.paths import StorePaths
 from store.record import StoredMessage
 from store.rocketmq import TIME_MARGIN_MS, UNKNOWN, Checkpoint, decode_checkpoint, encode_checkpoint
 
@@ -44,22 +47,48 @@ def taken_over(found: Checkpoint, *, clean_shutdown: bool) -> Checkpoint:
     return found if clean_shutdown else replace(found, file_queues_ms=0, file_queues_up_to=UNKNOWN)
 
 
-def durable_segments(segments: SegmentList, *, flushed_ms: int) -> PhysicalOffset:
-    """The begin of a segment below which RocketMQ has flushed all, whatever a power cut took.
+def durable_offset(
+    disk: Disk, segments: SegmentList, identity: StoreIdentity, found: FoundStore, paths: StorePaths
+) -> PhysicalOffset:
+    """An offset below which the log must be whole.
 
-    It flushes every half second, and a new segment is begun only when the one before is full: so all but the last two
-    that hold records. And `flushed_ms`, the time in its checkpoint: a segment whose first record is older by some
-    margin was begun when everything before it was flushed.
+    Our own row, and whatever RocketMQ left that tells of later ones: it may have run on the store since. It writes no
+    offset down, only a time. As long as we have not recovered the store once, two more things are known of it: its
+    queue files, which a clean stop leaves complete; and that it flushes every half second, so that a power cut takes
+    nothing from the last segment but one.
     """
+    flushed_ms = read_checkpoint(disk, paths.checkpoint).log_flushed_ms
+    is_first = identity.log_begin is None
+    durable = max(
+        identity.flushed_up_to or segments.minimum,
+        durable_segments(segments, flushed_ms=flushed_ms, last_but_one=is_first),
+    )
+    if is_first and found.has_file_queues and not found.has_abort:
+        durable = max(durable, FileConsumeQueueReader(disk, paths.consume_queue).log_end())
+    return durable
+
+
+def durable_segments(segments: SegmentList, *, flushed_ms: int, last_but_one: bool) -> PhysicalOffset:
+    """The begin of a segment below which all was flushed, whatever a power cut took.
+
+    `flushed_ms` is the store time in the checkpoint: a segment whose first record is older by some margin was begun
+    when everything before it was flushed. With `last_but_one` it is at least the last segment but one that begins
+    with a record.
+    """
+    if not flushed_ms and not last_but_one:
+        return segments.minimum
     # a list of its own: what recovery is to read anew must not stay mapped
     probed = SegmentList(segments.disk, segments.directory, segments.segment_size, writable=False)
     try:
         reader = CommitLogReader(probed)
         for base in reversed(probed.bases):
             first = reader.decode(base, check_crc=True)
-            if isinstance(first, StoredMessage):
-                flushed = first.store_timestamp_ms <= flushed_ms - TIME_MARGIN_MS
-                return base if flushed else PhysicalOffset(max(base - segments.segment_size, segments.minimum))
+            if not isinstance(first, StoredMessage):
+                continue
+            if first.store_timestamp_ms <= flushed_ms - TIME_MARGIN_MS:
+                return base
+            if last_but_one:
+                return PhysicalOffset(max(base - segments.segment_size, segments.minimum))
     finally:
         probed.close()
     return segments.minimum

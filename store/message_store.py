@@ -76,7 +76,7 @@ class MessageStore:
         self._dispatched_up_to = writer.end
         self._queues_durable_up_to = writer.end
         self._last_store_timestamp_ms = _believable(flushed_stored_ms, clock.wall_ms())
-        self._flushed_stored_ms = flushed_stored_ms
+        self._flushed_stored_ms = self._last_store_timestamp_ms
 
     @property
     def reader(self) -> CommitLogReader:
@@ -95,7 +95,7 @@ class MessageStore:
 
     @property
     def flushed_stored_ms(self) -> int:
-        """Store time of a durable record with no newer one before it; 0 when none is known."""
+        """A store time: all records with an older one are durable. 0 when none is known."""
         return self._flushed_stored_ms
 
     @property
@@ -192,7 +192,7 @@ class MessageStore:
         """Make everything appended so far durable; returns how far. Raises StorePoisoned, now and ever after."""
         stored_ms = self._last_store_timestamp_ms  # before the flush: all that has it by now will be durable
         flushed = self._flusher.flush()
-        self._flushed_stored_ms = max(self._flushed_stored_ms, stored_ms)
+        self._flushed_stored_ms = stored_ms
         return flushed
 
     def dispatch(self, up_to: PhysicalOffset) -> list[DispatchRequest]:

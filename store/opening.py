@@ -24,10 +24,10 @@ from typing import Final
 import structlog
 
 from kv import EngineCorrupt, EngineFull, KeyValueEngine, KvError
-from store.checkpoint import StoreCheckpoint, durable_segments, read_checkpoint, taken_over
+from store.checkpoint import StoreCheckpoint, durable_offset, read_checkpoint, taken_over
 from store.clock import Clock
 from store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogWriter, SegmentList
-from store.consumequeue import FileConsumeQueueReader, RocksConsumeQueues
+from store.consumequeue import RocksConsumeQueues
 from store.disk import Disk, DiskLock
 from store.dispatch import DenseNumbering, LightQueueNumbering, StoredNumbering
 from store.engines import RocksStoreEngines, StoreEngines
@@ -43,6 +43,7 @@ from store.pins import SegmentPins
 from store.recovery import RecoveryReport, ReportProgress, backfill, recover
 from store.rocketmq import import_metadata, read_metadata
 from store.settings import Durability, StoreSettings
+from store.verdict import Stop
 
 log = structlog.get_logger(__name__)
 
@@ -266,7 +267,7 @@ class _Opening:
             flusher=flusher,
             reader=CommitLogReader(segments, end=lambda: writer.end),
             queues=parts.queues,
-            flushed_stored_ms=recovery.last_stored_ms or before.log_flushed_ms,
+            flushed_stored_ms=recovery.findings.last_stored_ms or before.log_flushed_ms,
         )
         checkpoint = StoreCheckpoint(
             self._disk,
@@ -298,35 +299,25 @@ class _Opening:
 
     def _recover(self, parts: _Parts, found: FoundStore) -> RecoveryReport:
         origin = StoreKind(parts.identity.origin)
+
+        def save_position(position: PhysicalOffset) -> None:
+            parts.identity.flushed_up_to = position
+
         recovery = recover(
             parts.segments,
             parts.queues,
             _numbering(origin, parts.queues),
-            flushed_up_to=self._promised_up_to(parts.segments, parts.identity, found),
-            clean_shutdown=not found.has_abort,
+            flushed_up_to=durable_offset(self._disk, parts.segments, parts.identity, found, self._paths),
+            stop=Stop.UNCLEAN if found.has_abort else Stop.CLEAN,
             report=self._report,
+            save_position=save_position,
         )
-        log.info("log recovered", start=recovery.start, end=recovery.end, dispatched=recovery.dispatched)
-        if recovery.removed is not None and recovery.removed.kept:
+        log.info("log recovered", start=recovery.start, end=recovery.end, dispatched=recovery.findings.dispatched)
+        if recovery.removed.kept:
             log.warning("bytes behind the log's end were cut off and kept", files=list(map(str, recovery.removed.kept)))
         if origin is StoreKind.ROCKETMQ_DOUBLE_WRITE:
             self._backfill(parts, recovery.end)
         return recovery
-
-    def _promised_up_to(self, segments: SegmentList, identity: StoreIdentity, found: FoundStore) -> PhysicalOffset:
-        """An offset below which the log must be whole.
-
-        RocketMQ writes none down, only a time. But its queue files know how far the log went, and at a clean stop it
-        flushes all. After another one a power cut may have taken the last half second, for which a whole segment is
-        left.
-        """
-        if identity.flushed_up_to is not None:
-            return identity.flushed_up_to
-        checkpoint = read_checkpoint(self._disk, self._paths.checkpoint)
-        promised = durable_segments(segments, flushed_ms=checkpoint.log_flushed_ms)
-        if found.has_file_queues and not found.has_abort:
-            promised = max(promised, FileConsumeQueueReader(self._disk, self._paths.consume_queue).log_end())
-        return promised
 
     def _backfill(self, parts: _Parts, end: PhysicalOffset) -> None:
         identity, queues, minimum = parts.identity, parts.queues, parts.segments.minimum

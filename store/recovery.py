@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from store.commitlog import CommitLogReader, CutReport, SegmentList, cut
 from store.consumequeue import RocksConsumeQueues
@@ -19,10 +19,11 @@ from store.dispatch import DenseNumbering, LightQueueNumbering, dispatch_request
 from store.errors import StoreDamaged
 from store.message import DispatchRequest
 from store.offsets import PhysicalOffset
-from store.record import Blank, Decoded, StoredMessage
-from store.scan import RUN_RECORDS, LogScan, scan_records
+from store.record import Blank, Corrupt, EndOfData, StoredMessage, Torn
+from store.scan import RUN_RECORDS, FoundRecords, LogScan, scan_records
+from store.verdict import Place, Stop, Verdict, judge, place_of
 
-FLUSH_EVERY_BYTES: Final = 256 << 20  # how much log a killed recovery reads again at most
+SAVE_EVERY_BYTES: Final = 256 << 20  # how much log a killed recovery reads again at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +40,65 @@ class Progress:
 
 
 ReportProgress = Callable[[Progress], None]
+SavePosition = Callable[[PhysicalOffset], None]
+"""Told an offset below which the work is done for good."""
+
+
+class DispatchedQueues(Protocol):
+    """What recovery asks of the queues before it changes them."""
+
+    def dispatched_up_to(self) -> PhysicalOffset | None:
+        """Exclusive end of the log range whose entries are stored; None when nothing was ever dispatched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What reading the log found, and what is to be done about it. Nothing is changed yet but the queues."""
+
+    start: PhysicalOffset
+    """Where reading began: everything below is dispatched and was checked, by an earlier start or a clean stop."""
+    end: PhysicalOffset
+    """Where the log ends: behind the last whole record."""
+    records: int
+    dispatched: int
+    last_stored_ms: int | None
+    """Store time of the last record that was read; None when none was."""
+    stopped_by: EndOfData | Torn | Corrupt | None
+    """What ended the log; None when it fills its last segment."""
+    durable_up_to: PhysicalOffset
+    """Everything below was promised to be there."""
+    queues_were_ahead: bool
+    """The queues know of records behind the end."""
+    verdict: Verdict
+
+    @property
+    def reason(self) -> str:
+        """Why the log ends, in words."""
+        match self.stopped_by:
+            case Torn(reason=reason):
+                return f"torn: {reason}"
+            case Corrupt(reason=reason):
+                return f"corrupt: {reason}"
+            case EndOfData():
+                return "nothing was ever written there"
+            case None:
+                return "its files end there"
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
     """What recovery found and did."""
 
-    start: PhysicalOffset
-    end: PhysicalOffset
-    records: int
-    dispatched: int
-    last_stored_ms: int | None
-    """Store time of the last record that was read; None when none was."""
-    stopped_by: Decoded | None
-    """What ended the log; None when it fills its last segment."""
-    removed: CutReport | None
-    queues_were_ahead: bool
+    findings: Findings
+    removed: CutReport
+
+    @property
+    def start(self) -> PhysicalOffset:
+        return self.findings.start
+
+    @property
+    def end(self) -> PhysicalOffset:
+        return self.findings.end
 
 
 def recover(
@@ -64,70 +108,146 @@ def recover(
     *,
     scan: LogScan = scan_records,
     flushed_up_to: PhysicalOffset | None,
-    clean_shutdown: bool,
+    stop: Stop,
     report: ReportProgress,
+    save_position: SavePosition,
+    save_every_bytes: int = SAVE_EVERY_BYTES,
 ) -> RecoveryReport:
-    """Make log and queues agree. Killed at any point, it goes on where its last flush was.
+    """Make log and queues agree. Killed at any point, it goes on where it last saved its position (rmq#9587).
 
-    `flushed_up_to` is an offset below which the log is known to be durable; after a clean stop that is all
-    the queues know of. Damage below it raises StoreDamaged and changes nothing; above it the log is cut after
-    the last good record, and the cut bytes are kept.
+    `flushed_up_to` is an offset below which the log is known to be durable; after a clean stop so is all that the
+    queues know of. `save_position` is called with later ones as recovery gets on. What is done about damage:
+    `store.verdict`. Raises StoreDamaged, and then neither log nor queues have lost anything.
+    """
+    findings = examine(
+        segments,
+        queues,
+        numbering,
+        scan=scan,
+        flushed_up_to=flushed_up_to,
+        stop=stop,
+        report=report,
+        store_run=_Saving(queues, save_position, save_every_bytes).store,
+    )
+
+    # pass 3: what was promised must be whole
+    if findings.verdict is Verdict.REFUSE:
+        raise refusal(segments, findings)
+
+    # pass 4: cut what follows the last good record, in the log and in the queues
+    removed = cut(segments, findings.end)
+    if findings.queues_were_ahead:
+        queues.truncate(findings.end)
+    queues.flush()
+    return RecoveryReport(findings, removed)
+
+
+def examine(
+    segments: SegmentList,
+    queues: DispatchedQueues,
+    numbering: LightQueueNumbering,
+    *,
+    scan: LogScan = scan_records,
+    flushed_up_to: PhysicalOffset | None,
+    stop: Stop,
+    report: ReportProgress,
+    store_run: Callable[[FoundRecords, PhysicalOffset], None],
+) -> Findings:
+    """Passes 1 and 2 of recovery. Changes nothing but what `store_run` does.
+
+    It is called with each run of records and with the offset at and above which its requests are to be dispatched.
     """
     # pass 1: where to begin. Below the watermark everything is dispatched; below `flushed_up_to` all is whole.
     dispatched = queues.dispatched_up_to()
-    watermark = segments.minimum if dispatched is None else PhysicalOffset(max(dispatched, segments.minimum))
-    start = _start(segments, watermark, flushed_up_to, clean_shutdown=clean_shutdown)
+    watermark = PhysicalOffset(max(dispatched or segments.minimum, segments.minimum))
+    start = _start(segments, watermark, flushed_up_to, stop)
+    total_bytes = max(start, _data_end(segments)) - start
 
-    # pass 2: read forward, every record checked; dispatch what lies at or above the watermark
+    # pass 2: read forward, every record checked; dispatch what lies at or above the watermark (`>=`: it is the
+    # exclusive end of what was dispatched)
+    report(Progress("recovering", 0, total_bytes))
     records = dispatched_count = 0
-    end, flushed_end, stopped_by, last_stored_ms = start, start, None, None
-    runs = scan(segments, start, dispatch_from=watermark, numbering=numbering, from_device=not clean_shutdown)
-    for run in runs:
-        if run.end > watermark:
-            queues.put(run.requests, run.end)
+    end, stopped_by, last_stored_ms = start, None, None
+    from_device = stop is Stop.UNCLEAN
+    for run in scan(segments, start, dispatch_from=watermark, numbering=numbering, from_device=from_device):
+        store_run(run, watermark)
+        end, stopped_by = run.end, run.stopped_by
         records += run.records
         dispatched_count += run.dispatched
-        end, stopped_by = run.end, run.stopped_by
         last_stored_ms = run.last_stored_ms or last_stored_ms
-        report(Progress("recovering", end - start, segments.end_of_files - start))
-        if end - flushed_end >= FLUSH_EVERY_BYTES:
-            queues.flush()
-            flushed_end = end
+        report(Progress("recovering", end - start, total_bytes))
 
-    # pass 3: what was promised must be whole. A clean stop flushes the log before it ends.
-    promised = max(flushed_up_to or 0, dispatched or 0) if clean_shutdown else flushed_up_to or 0
-    if end < promised:
-        raise StoreDamaged(
-            segments.path_of(end) if len(segments) else segments.directory,
-            f"the log breaks at offset {end}, but everything below {promised} was durable: "
-            f"{stopped_by or 'its files end there'}",
-        )
+    known = (flushed_up_to or 0, dispatched or 0) if stop is Stop.CLEAN else (flushed_up_to or 0,)
+    durable_up_to = PhysicalOffset(max(known))
+    return Findings(
+        start=start,
+        end=end,
+        records=records,
+        dispatched=dispatched_count,
+        last_stored_ms=last_stored_ms,
+        stopped_by=stopped_by,
+        durable_up_to=durable_up_to,
+        queues_were_ahead=dispatched is not None and dispatched > end,
+        verdict=judge(end, stopped_by, durable_up_to=durable_up_to, stop=stop),
+    )
 
-    # pass 4: cut what follows the last good record, in the log and in the queues
-    removed = cut(segments, end)
-    queues_were_ahead = dispatched is not None and dispatched > end
-    if queues_were_ahead:
-        queues.truncate(end)
-    queues.flush()
-    return RecoveryReport(start, end, records, dispatched_count, last_stored_ms, stopped_by, removed, queues_were_ahead)
+
+def refusal(segments: SegmentList, findings: Findings) -> StoreDamaged:
+    """The error that names file, offset, reason, and the command that repairs."""
+    end = findings.end
+    if place_of(end, findings.durable_up_to) is Place.BELOW:
+        promised = f"everything below {findings.durable_up_to} was durable"
+    else:
+        promised = "the broker before stopped in good order, after it had written more"
+    command = f"quarry recover {segments.directory.parent} --replace-damaged"
+    return StoreDamaged(
+        segments.path_of(end) if len(segments) else segments.directory,
+        f"the log breaks at offset {end}, but {promised}: {findings.reason}; `{command} --dry-run` shows what is "
+        f"lost, `{command}` gives it up and keeps the rest",
+    )
+
+
+class _Saving:
+    """Puts what is found into the queues, and writes down now and then how far that is done for good."""
+
+    def __init__(self, queues: RocksConsumeQueues, save_position: SavePosition, every_bytes: int) -> None:
+        self._queues = queues
+        self._save_position = save_position
+        self._every_bytes = every_bytes
+        self._saved: PhysicalOffset | None = None
+
+    def store(self, run: FoundRecords, watermark: PhysicalOffset) -> None:
+        if run.end > watermark:
+            self._queues.put(run.requests, run.end)
+        if self._saved is None:
+            self._saved = run.end
+        elif run.end - self._saved >= self._every_bytes:
+            self._queues.flush()
+            # it was read from the device, or flushed before a clean stop
+            self._save_position(run.end)
+            self._saved = run.end
 
 
 def _start(
-    segments: SegmentList,
-    watermark: PhysicalOffset,
-    flushed_up_to: PhysicalOffset | None,
-    *,
-    clean_shutdown: bool,
+    segments: SegmentList, watermark: PhysicalOffset, flushed_up_to: PhysicalOffset | None, stop: Stop
 ) -> PhysicalOffset:
     if watermark > segments.end_of_files:
         # the queues know records that the log has lost: read the last segment as a whole
-        watermark = segments.end_of_files
-        flushed_up_to, clean_shutdown = None, False
-    if clean_shutdown:
+        return segments.base_of(segments.end_of_files)
+    if stop is Stop.CLEAN:
         return watermark
     if flushed_up_to is not None and flushed_up_to >= segments.minimum:
         return min(watermark, flushed_up_to)
     return segments.base_of(watermark)
+
+
+def _data_end(segments: SegmentList) -> PhysicalOffset:
+    """An offset behind which the files hold only zeros, for telling how long reading will take."""
+    for base in reversed(segments.bases):
+        length = segments.disk.data_end(segments.path_of(base))
+        if length:
+            return PhysicalOffset(base + length)
+    return segments.minimum
 
 
 def backfill(
@@ -136,7 +256,7 @@ def backfill(
     *,
     start: PhysicalOffset,
     end: PhysicalOffset,
-    save_position: Callable[[PhysicalOffset], None],
+    save_position: SavePosition,
     report: ReportProgress,
 ) -> None:
     """Add the entries of log range [start, end) that a double-write store has only in its file queues.
@@ -160,7 +280,7 @@ def backfill(
             queues.put_missing(pending)
             pending = []
             report(Progress("completing the queues of a double-write store", at - start, end - start))
-            if at - saved >= FLUSH_EVERY_BYTES:
+            if at - saved >= SAVE_EVERY_BYTES:
                 queues.flush()
                 save_position(at)
                 saved = at

@@ -15,8 +15,10 @@ from store.dispatch import StoredNumbering
 from store.message import Host, Message
 from store.message_store import MessageStore
 from store.offsets import PhysicalOffset
-from store.recovery import RecoveryReport, recover
+from store.recovery import Progress, RecoveryReport, SavePosition, recover
+from store.scan import LogScan, scan_records
 from store.settings import StoreSettings
+from store.verdict import Stop
 from tests.commitlog.records import SameThread
 
 LOG = Path("/store/commitlog")
@@ -44,6 +46,7 @@ class Assembly:
     reader: CommitLogReader
     store: MessageStore
     clock: ManualClock
+    progress: list[Progress]
 
 
 def assemble(
@@ -52,6 +55,9 @@ def assemble(
     *,
     flushed_up_to: PhysicalOffset | None = None,
     clean_shutdown: bool = False,
+    scan: LogScan = scan_records,
+    save_position: SavePosition = lambda _: None,
+    save_every_bytes: int = 1 << 30,
     cached_queues_max: int = 1024,
     clock: ManualClock | None = None,
 ) -> Assembly:
@@ -59,13 +65,17 @@ def assemble(
     disk.make_directories(LOG)
     segments = SegmentList(disk, LOG, SEGMENT_SIZE, executor=SameThread())
     queues = RocksConsumeQueues(engine, minimum_physical_offset=segments.minimum, cached_queues_max=cached_queues_max)
+    progress: list[Progress] = []
     report = recover(
         segments,
         queues,
         StoredNumbering(),
         flushed_up_to=flushed_up_to,
-        clean_shutdown=clean_shutdown,
-        report=lambda _: None,
+        stop=Stop.CLEAN if clean_shutdown else Stop.UNCLEAN,
+        scan=scan,
+        save_position=save_position,
+        save_every_bytes=save_every_bytes,
+        report=progress.append,
     )
     writer = CommitLogWriter(segments, report.end)
     flusher = CommitLogFlusher(segments, writer, segments.minimum)
@@ -79,4 +89,4 @@ def assemble(
         reader=reader,
         queues=queues,
     )
-    return Assembly(disk, engine, segments, queues, report, reader, store, clock)
+    return Assembly(disk, engine, segments, queues, report, reader, store, clock, progress)

@@ -125,7 +125,7 @@ def test_a_store_keeps_it_from_the_start_to_the_stop(tmp_path: Path) -> None:
     assert stopped.confirmed_up_to == place.physical_offset + place.size
     assert stopped.log_flushed_ms == place.store_timestamp_ms
     store = opened(tmp_path)
-    assert store.recovery.records == 0
+    assert store.recovery.findings.records == 0
     assert read_checkpoint(PosixDisk(), paths.checkpoint) == stopped, "nothing was read, and nothing forgotten"
     store.close()
 
@@ -157,7 +157,7 @@ def test_rocketmqs_time_tells_which_segments_must_be_whole(
     last = CommitLogReader(segments).decode(segments.bases[-1])
     assert isinstance(last, StoredMessage)
     flushed_ms = last.store_timestamp_ms + flushed_after_the_first_record_ms
-    assert durable_segments(segments, flushed_ms=flushed_ms) == begin
+    assert durable_segments(segments, flushed_ms=flushed_ms, last_but_one=True) == begin
     segments.close()
 
 

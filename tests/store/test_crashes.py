@@ -190,7 +190,7 @@ def test_a_recovery_that_is_killed_goes_on_where_it_was() -> None:
     live.store.append([message(body=b"%d" % number) for number in range(100, 130)])
     engine.crash(0)
     again = assemble(disk.process_death(), engine, flushed_up_to=live.store.flushed_up_to)
-    assert (again.report.records, again.report.dispatched) == (30, 30)
+    assert (again.report.findings.records, again.report.findings.dispatched) == (30, 30)
 
 
 def test_damage_below_what_is_durable_refuses_to_start_and_changes_nothing() -> None:
@@ -221,7 +221,6 @@ def test_damage_above_it_is_cut_and_the_bytes_are_kept() -> None:
     segment.flush()
     opened = assemble(broken, engine, flushed_up_to=PhysicalOffset(0))
     assert opened.report.end == places[4].physical_offset
-    assert opened.report.removed is not None
     assert [path.parent.name for path in opened.report.removed.kept] == ["broken"]
     assert len(content(opened)) == 4
     opened.store.append([message(body=b"4" * 50)])

@@ -117,7 +117,7 @@ def test_a_second_opening_changes_nothing(name: str, golden_copy: Callable[[str]
     store = opened(directory / "store")
     try:
         assert {queue: units_of(store.messages, queue) for queue in store.messages.iterate_queues()} == before
-        assert store.recovery.records == 0, "a clean stop leaves nothing to read again"
+        assert store.recovery.findings.records == 0, "a clean stop leaves nothing to read again"
     finally:
         store.close()
 

@@ -1,0 +1,105 @@
+"""What recovery does about the end of the log that it found: a table.
+
+    below    before the offset below which everything was durable: something that was promised is missing
+    at       exactly there: all that was promised is whole
+    above    behind it
+
+| the log ends…   | and last stop was | nothing more | torn   | corrupt |
+|-----------------|-------------------|--------------|--------|---------|
+| below           | clean or not      | refuse       | refuse | refuse  |
+| at              | clean or not      | end          | end    | end     |
+| above           | unclean           | end          | end    | end     |
+| above           | clean             | end          | refuse | refuse  |
+
+`end`: the log ends there. Bytes that follow are cut off and kept in `commitlog/broken/`.
+`refuse`: nothing is changed, the store does not open, an operator has to act.
+
+The last row: a clean stop flushes the log as a whole. Records behind what we know to be durable were written by another
+broker (RocketMQ) after us, so a broken one among them was whole once. Behind the last record a clean stop leaves
+zeros: other bytes exactly there belong to nobody.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from store.offsets import PhysicalOffset
+from store.record import Corrupt, EndOfData, Torn
+
+
+class Ending(Enum):
+    """What stands where the log ends."""
+
+    NOTHING_MORE = "nothing more"  # zeros, or the end of its last segment
+    TORN = "torn"
+    CORRUPT = "corrupt"
+
+
+class Place(Enum):
+    """Where the log ends, seen from the offset below which everything was durable."""
+
+    BELOW = "below"
+    AT = "at"
+    ABOVE = "above"
+
+
+class Stop(Enum):
+    """How the broker before ended."""
+
+    CLEAN = "clean"
+    UNCLEAN = "unclean"
+
+
+class Verdict(Enum):
+    END = "end"
+    REFUSE = "refuse"
+
+
+VERDICTS: Final = {
+    (Place.BELOW, Stop.CLEAN, Ending.NOTHING_MORE): Verdict.REFUSE,
+    (Place.BELOW, Stop.CLEAN, Ending.TORN): Verdict.REFUSE,
+    (Place.BELOW, Stop.CLEAN, Ending.CORRUPT): Verdict.REFUSE,
+    (Place.BELOW, Stop.UNCLEAN, Ending.NOTHING_MORE): Verdict.REFUSE,
+    (Place.BELOW, Stop.UNCLEAN, Ending.TORN): Verdict.REFUSE,
+    (Place.BELOW, Stop.UNCLEAN, Ending.CORRUPT): Verdict.REFUSE,
+    (Place.AT, Stop.CLEAN, Ending.NOTHING_MORE): Verdict.END,
+    (Place.AT, Stop.CLEAN, Ending.TORN): Verdict.END,
+    (Place.AT, Stop.CLEAN, Ending.CORRUPT): Verdict.END,
+    (Place.AT, Stop.UNCLEAN, Ending.NOTHING_MORE): Verdict.END,
+    (Place.AT, Stop.UNCLEAN, Ending.TORN): Verdict.END,
+    (Place.AT, Stop.UNCLEAN, Ending.CORRUPT): Verdict.END,
+    (Place.ABOVE, Stop.CLEAN, Ending.NOTHING_MORE): Verdict.END,
+    (Place.ABOVE, Stop.CLEAN, Ending.TORN): Verdict.REFUSE,
+    (Place.ABOVE, Stop.CLEAN, Ending.CORRUPT): Verdict.REFUSE,
+    (Place.ABOVE, Stop.UNCLEAN, Ending.NOTHING_MORE): Verdict.END,
+    (Place.ABOVE, Stop.UNCLEAN, Ending.TORN): Verdict.END,
+    (Place.ABOVE, Stop.UNCLEAN, Ending.CORRUPT): Verdict.END,
+}
+
+
+def ending_of(stopped_by: EndOfData | Torn | Corrupt | None) -> Ending:
+    match stopped_by:
+        case Torn():
+            return Ending.TORN
+        case Corrupt():
+            return Ending.CORRUPT
+        case EndOfData() | None:
+            return Ending.NOTHING_MORE
+
+
+def place_of(end: PhysicalOffset, durable_up_to: PhysicalOffset) -> Place:
+    if end < durable_up_to:
+        return Place.BELOW
+    return Place.AT if end == durable_up_to else Place.ABOVE
+
+
+def judge(
+    end: PhysicalOffset,
+    stopped_by: EndOfData | Torn | Corrupt | None,
+    *,
+    durable_up_to: PhysicalOffset,
+    stop: Stop,
+) -> Verdict:
+    """What to do with a log that ends at `end`."""
+    return VERDICTS[place_of(end, durable_up_to), stop, ending_of(stopped_by)]
