@@ -112,13 +112,14 @@ def dispatch_request(record: StoredMessage, numbering: LightQueueNumbering) -> D
         store_timestamp_ms=record.store_timestamp_ms,
         system_flag=record.system_flag,
         properties=properties,
-        light_queues=tuple(_light_queues(record.topic, properties, record.physical_offset, numbering)),
+        light_queues=tuple(light_queues(record.topic, properties, record.physical_offset, numbering)),
     )
 
 
-def _light_queues(
+def light_queues(
     topic: str, properties: Mapping[str, str], at: PhysicalOffset, numbering: LightQueueNumbering
 ) -> Iterable[tuple[str, QueueOffset]]:
+    """Name and queue offset of each light queue that a record with these properties goes to."""
     if LIGHT_QUEUE_NAMES not in properties or LIGHT_QUEUE_OFFSETS not in properties:
         return
     if not may_name_light_queues(topic):

@@ -3,6 +3,7 @@
 Public face of the package: other packages import from here.
 """
 
+from store.consumequeue.columns import ColumnRequests, UnitColumns
 from store.consumequeue.double_write import DoubleWriteConsumeQueues
 from store.consumequeue.engine import open_consume_queue_engine
 from store.consumequeue.file_reader import FileConsumeQueueReader
@@ -11,11 +12,13 @@ from store.consumequeue.protocol import ConsumeQueueEntry, ConsumeQueueStore
 from store.consumequeue.rocks_store import RocksConsumeQueues
 
 __all__ = [
+    "ColumnRequests",
     "ConsumeQueueEntry",
     "ConsumeQueueStore",
     "DoubleWriteConsumeQueues",
     "FileConsumeQueueReader",
     "FileConsumeQueues",
     "RocksConsumeQueues",
+    "UnitColumns",
     "open_consume_queue_engine",
 ]

@@ -17,7 +17,10 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from kv import KeyRange
+from store.consumequeue.columns import Integers, UnitColumns
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 
 UNITS_FAMILY: Final = "default"
@@ -36,6 +39,12 @@ CHECKPOINT_SIZE: Final = 8
 assert UNIT.size == UNIT_SIZE, "table and struct disagree"
 assert BOUND.size == BOUND_SIZE, "table and struct disagree"
 assert I64.size == CHECKPOINT_SIZE, "table and struct disagree"
+
+_UNITS: Final = np.dtype(
+    [("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8"), ("store_timestamp_ms", ">i8")]
+)
+"""A unit as numpy packs it."""
+assert _UNITS.itemsize == UNIT_SIZE, "struct and numpy disagree"
 
 _SEPARATOR: Final = b"\x01"
 _AFTER_SEPARATOR: Final = b"\x02"
@@ -69,6 +78,21 @@ def unit_prefix(queue: QueueId) -> bytes:
 
 def unit_key(queue: QueueId, at: QueueOffset) -> bytes:
     return unit_prefix(queue) + I64.pack(at)
+
+
+def pack_offsets(offsets: Integers) -> list[bytes]:
+    """What completes the `unit_prefix` of each unit."""
+    packed: list[bytes] = offsets.astype(">i8").view(f"V{I64.size}").tolist()
+    return packed
+
+
+def pack_units(units: UnitColumns) -> list[bytes]:
+    """The stored value of each unit."""
+    packed = np.empty(len(units), _UNITS)
+    for name in _UNITS.fields or ():
+        packed[name] = getattr(units, name)
+    values: list[bytes] = packed.view(f"V{UNIT_SIZE}").tolist()
+    return values
 
 
 def units_end(prefix: bytes) -> bytes:

@@ -9,9 +9,11 @@ State in memory is a bounded cache of per-queue keys and bounds; everything in i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import add
 from typing import Final
 
 from kv import KeyRange, KeyValueEngine, WriteBatch
+from store.consumequeue.columns import ColumnRequests, UnitColumns
 from store.consumequeue.expired_entries import ExpiredEntries, ExpiredEntrySearch
 from store.consumequeue.protocol import ConsumeQueueEntry
 from store.consumequeue.rocks_layout import (
@@ -28,6 +30,8 @@ from store.consumequeue.rocks_layout import (
     maximum_key,
     minimum_key,
     minimum_key_beside,
+    pack_offsets,
+    pack_units,
     parse_bound,
     parse_maximum_key,
     topic_range,
@@ -115,6 +119,8 @@ class RocksConsumeQueues:
 
     def _put_units(self, batch: WriteBatch, requests: Sequence[DispatchRequest]) -> _LastEntries:
         """Add a unit per request and light queue. Returns the last entry of each queue touched."""
+        if isinstance(requests, ColumnRequests):
+            return self._put_columns(batch, requests.units)
         cached = self._cache.get
         last_of: _LastEntries = {}
         units: list[tuple[bytes, bytes]] = []
@@ -129,6 +135,17 @@ class RocksConsumeQueues:
                 last_of[queue] = (light_offset, physical_offset)
         batch.put_all(self._units, units)
         return last_of
+
+    def _put_columns(self, batch: WriteBatch, units: UnitColumns) -> _LastEntries:
+        queues = [self._find(queue) for queue in units.queues]
+        prefixes = [queue.prefix for queue in queues]
+        of_units = map(prefixes.__getitem__, units.queue_index.tolist())
+        batch.put_all(
+            self._units, zip(map(add, of_units, pack_offsets(units.queue_offset)), pack_units(units), strict=True)
+        )
+        last = units.last_of_queues()
+        places = zip(units.queue_offset[last].tolist(), units.physical_offset[last].tolist(), strict=True)
+        return dict(zip(queues, places, strict=True))
 
     def _write(self, batch: WriteBatch, last_of: _LastEntries) -> None:
         self._engine.write(batch)

@@ -22,6 +22,7 @@ LOCK_CONTENT: Final = b"lock"
 
 FILE_MODE: Final = 0o644
 ZEROS: Final = bytes(1024 * 1024)
+FETCH_BYTES: Final = 1024 * 1024
 FLOCK: Final = struct.Struct("hhqqi4x")
 """`struct flock` of 64-bit Linux: type, whence, start, length, pid."""
 
@@ -291,15 +292,20 @@ class PosixDisk:
             size = os.fstat(descriptor.fileno()).st_size
             return max((end for _, end in _data_extents(descriptor.fileno(), 0, size)), default=0)
 
-    def reread(self, path: Path, position: int) -> None:
+    def drop_cached(self, path: Path) -> None:
+        with _naming(path):
+            descriptor = _Descriptor(path, os.O_RDONLY)
+            os.fdatasync(descriptor)
+            os.posix_fadvise(descriptor.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def fetch(self, path: Path, begin: int, end: int) -> None:
         with _naming(path):
             descriptor = _Descriptor(path, os.O_RDONLY)
             number = descriptor.fileno()
-            os.fdatasync(number)
-            os.posix_fadvise(number, 0, 0, os.POSIX_FADV_DONTNEED)
-            for begin, end in _data_extents(number, position, os.fstat(number).st_size):
-                for at in range(begin, end, len(ZEROS)):
-                    os.pread(number, min(len(ZEROS), end - at), at)
+            buffer = bytearray(FETCH_BYTES)
+            for data_begin, data_end in _data_extents(number, begin, end):
+                for at in range(data_begin, data_end, FETCH_BYTES):
+                    os.preadv(number, [memoryview(buffer)[: data_end - at]], at)
 
     def zero_from(self, path: Path, position: int) -> None:
         with _naming(path):

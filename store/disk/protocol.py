@@ -127,12 +127,17 @@ class Disk(Protocol):
         It may lie well behind the last byte that is not zero (a block, or all of the file).
         """
 
-    def reread(self, path: Path, position: int) -> None:
-        """Make the file show what the device holds from `position` on. Nothing may have it mapped.
+    def drop_cached(self, path: Path) -> None:
+        """Write dirty pages out and forget all that is cached of the file. Nothing may have it mapped.
 
-        Dirty pages are written out, then the cache is forgotten and filled anew. After a failed flush it shows
-        bytes that never reached the device and counts them as clean, to the next process too. What cannot be
-        read is an OSError here; through a mapping it would be SIGBUS.
+        After a failed flush the cache shows bytes that never reached the device and counts them as clean, to the
+        next process too. What is read after this call is what the device holds.
+        """
+
+    def fetch(self, path: Path, begin: int, end: int) -> None:
+        """Bring the bytes of [begin, end) into the cache. May run beside mappings and releases the GIL.
+
+        What cannot be read is an OSError here; through a mapping it would be SIGBUS.
         """
 
     def zero_from(self, path: Path, position: int) -> None:

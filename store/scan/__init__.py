@@ -3,16 +3,21 @@
 In layers, each usable by itself:
 
 - `scan_segment` turns one segment's memory into batches of columns, thousands of records at a time;
-- `scan_records` reads a stretch of the log record by record, and makes what queues need of it: slow, and what
-  faster ways are compared with.
+- `scan_log` does so for a log, one segment after the other, and reads ahead;
+- `ScannedRequests` are the dispatch requests of a batch's records, for queues that take columns;
+- `scan_in_bulk` is all of this for recovery. `scan_records` does the same record by record: slow, and what faster ways
+  are compared with.
 
 The verdict on every byte is that of `store.record.decode_record`, whichever way is taken.
 
 Public face of the package: other packages import from here.
 """
 
+from store.scan.bulk import found_in, scan_in_bulk
 from store.scan.columns import Ending, RecordBatch, RecordColumns
+from store.scan.dispatch import ScannedRequests
 from store.scan.found import FoundRecords, LogScan
+from store.scan.log import scan_log
 from store.scan.plain import RUN_RECORDS, scan_records
 from store.scan.segment import WINDOW_BYTES, scan_segment
 
@@ -24,6 +29,10 @@ __all__ = [
     "LogScan",
     "RecordBatch",
     "RecordColumns",
+    "ScannedRequests",
+    "found_in",
+    "scan_in_bulk",
+    "scan_log",
     "scan_records",
     "scan_segment",
 ]

@@ -9,7 +9,7 @@ import numpy as np
 from store.record.crc import crc32_of_each
 from store.record.layout import CRC_DIGITS, CRC_PROPERTY_SIZE, CRC_PROPERTY_START
 from store.scan.columns import Bytes, Flags, Integers, RecordColumns
-from store.scan.fields import pieces
+from store.scan.texts import pieces
 
 _MASK: Final = 0x7FFF_FFFF
 _ENTRY_END: Final = 0x02

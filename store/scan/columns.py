@@ -101,7 +101,7 @@ class RecordBatch:
     """Physical offset of the segment's first byte."""
     columns: RecordColumns
     topics: tuple[str, ...]
-    """The distinct topics, in the order in which they first appear; a topic of a cut-off row may be among them."""
+    """The distinct topics, in no particular order; those of records behind the batch's end may be among them."""
     end: PhysicalOffset
     """Behind the last record, and behind the blank if one ended the batch: where reading goes on."""
     ended_by: Ending | None

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from store.record.codec import topic_text
 from store.record.layout import (
@@ -26,12 +25,11 @@ from store.record.layout import (
     TOPIC_LENGTH_V2,
 )
 from store.scan.columns import Bytes, Flags, Integers, RecordColumns
+from store.scan.texts import distinct, pieces
 
 _ENTRY_END: Final = 0x02
 _HOLE: Final = bytes(SECTOR_SIZE)
 _HOST_BITS: Final = 3
-_TOPICS_COMPARED: Final = 4
-"""Topics of one length that are told apart by comparing all records with each; what is left goes through a dict."""
 
 
 def _head_type(born_address_bytes: int, store_address_bytes: int) -> np.dtype[np.void]:
@@ -168,14 +166,6 @@ def _heads(segment: Bytes, positions: Integers) -> tuple[dict[str, Integers], In
     return fields, body_position, whole
 
 
-def pieces(segment: Bytes, starts: Integers, length: int) -> NDArray[np.void]:
-    """Copies of the `length` bytes at each of the starts: shape (n,), dtype void, to be viewed as what they hold."""
-    count = max(len(segment) - length + 1, 0)
-    # plain bytes: numpy copies structures field by field, which takes twenty times as long
-    all_pieces: NDArray[np.void] = np.ndarray(count, f"V{length}", segment, strides=(1,))
-    return all_pieces[starts]
-
-
 def _short(segment: Bytes, at: Integers) -> Integers:
     """The i16 at each of the positions."""
     return segment[at].view(np.int8).astype(np.int64) << 8 | segment[at + 1]
@@ -190,22 +180,13 @@ def _doubt_holes(segment: Bytes, whole: Flags, start: Integers, length: Integers
 
 def _topics(segment: Bytes, whole: Flags, start: Integers, length: Integers) -> tuple[tuple[str, ...], Integers]:
     """The distinct topics and which one each row has. Rows whose topic is no text are doubted."""
-    numbers: dict[bytes, int] = {}
-    index = np.zeros(len(start), np.int64)
-    for topic_length in np.unique(length[whole]).tolist():
-        rows = np.flatnonzero(whole & (length == topic_length))
-        names = pieces(segment, start[rows], topic_length)
-        for _ in range(_TOPICS_COMPARED):
-            if not len(rows):
-                break
-            same = names == names[0]
-            index[rows[same]] = numbers.setdefault(names[0].tobytes(), len(numbers))
-            rows, names = rows[~same], names[~same]
-        index[rows] = [numbers.setdefault(name, len(numbers)) for name in names.tolist()]
-    texts = [topic_text(name) for name in numbers]
-    if None in texts:
-        whole &= np.array([text is not None for text in texts])[index]
-    return tuple(text or "" for text in texts), index
+    rows = np.flatnonzero(whole)
+    index = np.zeros(len(whole), np.int64)
+    names, index[rows] = distinct(segment, start[rows], length[rows])
+    topics = [topic_text(name) for name in names]
+    if None in topics:
+        whole[rows] &= np.array([topic is not None for topic in topics])[index[rows]]
+    return tuple(topic or "" for topic in topics), index
 
 
 def _has_crc_property(segment: Bytes, whole: Flags, end: Integers, properties_length: Integers) -> Flags:

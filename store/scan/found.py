@@ -51,7 +51,7 @@ class LogScan(Protocol):
         the exclusive end of what was dispatched). `numbering` may look at the queues: the requests of a run are
         made when the run is asked for, which is after those of the run before were stored.
 
-        With `from_device` each segment is first read anew from the device (`Disk.reread`): a broker that died of a
+        With `from_device` bytes come from the device (`Disk.drop_cached`, `Disk.fetch`): a broker that died of a
         failed flush left pages in the cache that are not on the device and count as clean. Trusted, they would be
         told durable, and the next power cut would take them. Raises OSError for what cannot be read.
         """

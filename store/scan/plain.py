@@ -52,10 +52,15 @@ def scan_records(
 
 def _reread(segments: SegmentList, reader: CommitLogReader, start: PhysicalOffset) -> Iterator[Decoded]:
     """The records from `start` as they are on the device."""
-    disk = segments.disk
     if start < segments.end_of_files:
-        disk.reread(segments.path_of(start), start - segments.base_of(start))
+        _fetch_anew(segments, start)
     for found in reader.scan(start):
         yield found
         if isinstance(found, Blank) and (following := found.physical_offset + found.size) < segments.end_of_files:
-            disk.reread(segments.path_of(PhysicalOffset(following)), 0)
+            _fetch_anew(segments, PhysicalOffset(following))
+
+
+def _fetch_anew(segments: SegmentList, start: PhysicalOffset) -> None:
+    path = segments.path_of(start)
+    segments.disk.drop_cached(path)
+    segments.disk.fetch(path, start - segments.base_of(start), segments.segment_size)

@@ -15,8 +15,9 @@ from store.scan.columns import Bytes, Flags, Integers, RecordBatch, single_row
 from store.scan.fields import gather
 
 WINDOW_BYTES: Final = 4 << 20
-"""How much of a segment becomes one batch: enough records to share the cost of some hundred array operations, few
-enough that heads and bodies are still in the processor's cache when their CRCs are taken."""
+WINDOW_RECORDS: Final = 8192
+"""How much of a segment becomes one batch at most: enough records to share the cost of some hundred array operations,
+few enough that heads and bodies are still in the processor's cache when their CRCs are taken."""
 
 _HEAD_SIZE_MAXIMUM: Final = HEADS[-1].size
 
@@ -26,6 +27,7 @@ def scan_segment(
     base: PhysicalOffset,
     position: int = 0,
     *,
+    end: int | None = None,
     check_crc: bool = True,
     require_crc_property: bool = False,
     window_bytes: int = WINDOW_BYTES,
@@ -34,6 +36,7 @@ def scan_segment(
     """Everything from `position`, the start of a record, to the segment's end or to what is no record.
 
     `segment` is all of the segment's memory, as contiguous bytes; its first one has the physical offset `base`.
+    No record that begins at or behind the position `end` is looked at: for a log that is still written.
     Only the last batch has an `ended_by`; it may have no records. A segment that is full to its last byte ends
     without. Verdicts are those of `decode_record` with the same `check_crc` and `require_crc_property`: what looks
     unusual is given to it.
@@ -42,8 +45,9 @@ def scan_segment(
     """
     octets = np.frombuffer(segment, np.uint8)
     checks = _Checks(check_crc, require_crc_property)
-    while position < len(segment):
-        found = _find_records(segment, position, position + window_bytes, await_bytes)
+    end = len(segment) if end is None else end
+    while position < end:
+        found = _find_records(segment, position, min(position + window_bytes, end), await_bytes)
         for batch in _batches(segment, octets, base, found, checks):
             yield batch
             position = batch.end - base
@@ -76,7 +80,7 @@ def _find_records(segment: memoryview, begin: int, window_end: int, await_bytes:
     append = positions.append
     at = begin
     stopped = at >= heads_end
-    while at < window_end:
+    while at < window_end and len(positions) < WINDOW_RECORDS:
         (size,) = unpack(segment, at)
         if size < RECORD_SIZE_MINIMUM:
             stopped = True

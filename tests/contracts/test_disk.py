@@ -180,16 +180,20 @@ def test_removing_twice_is_no_error(disk: Disk, folder: Path) -> None:
         disk.read(folder / "a")
 
 
-def test_rereading_keeps_what_was_written_and_is_durable(disk: Disk, folder: Path) -> None:
+def test_dropping_what_is_cached_keeps_what_was_written_and_makes_it_durable(disk: Disk, folder: Path) -> None:
     segment = disk.create_segment(folder / "a", SIZE)
     segment.write(0, b"head")
     segment.write(8000, b"tail")
     segment.close()
-    disk.reread(folder / "a", 4096)
+    disk.drop_cached(folder / "a")
+    disk.fetch(folder / "a", 4096, SIZE)
     content = disk.read(folder / "a")
     assert (content[:4], content[8000:8004], len(content)) == (b"head", b"tail", SIZE)
     with pytest.raises(FileNotFoundError) as caught:
-        disk.reread(folder / "missing", 0)
+        disk.drop_cached(folder / "missing")
+    assert caught.value.filename is not None
+    with pytest.raises(FileNotFoundError) as caught:
+        disk.fetch(folder / "missing", 0, 1)
     assert caught.value.filename is not None
     if isinstance(disk, FaultyDisk):
         assert disk.power_loss(seed=1).read(folder / "a") == content

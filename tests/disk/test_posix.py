@@ -222,7 +222,7 @@ def _is_cached(path: Path, position: int) -> bool:
     return True
 
 
-def test_rereading_forgets_the_page_cache_and_fills_it_from_the_device(tmp_path: Path) -> None:
+def test_the_page_cache_is_dropped_and_filled_from_the_device(tmp_path: Path) -> None:
     """What was cached before it, clean or not, is not what is seen after it."""
     plain = tmp_path / "plain"
     plain.write_bytes(bytes(SIZE))
@@ -242,6 +242,8 @@ def test_rereading_forgets_the_page_cache_and_fills_it_from_the_device(tmp_path:
     segment.write(HUGE // 2, b"y" * SIZE)
     segment.close()
     assert _is_cached(path, 0)
-    PosixDisk().reread(path, HUGE // 2)
+    PosixDisk().drop_cached(path)
+    assert not _is_cached(path, HUGE // 2)
+    PosixDisk().fetch(path, HUGE // 2, HUGE)
     assert not _is_cached(path, 0), "forgotten"
     assert _is_cached(path, HUGE // 2), "read again"

@@ -315,10 +315,13 @@ class FaultyDisk:
         live = self._file(path).live
         return min(len(live), -(-len(live.rstrip(b"\0")) // PAGE) * PAGE)
 
-    def reread(self, path: Path, position: int) -> None:
+    def drop_cached(self, path: Path) -> None:
         file = self._file(path)
         FaultySegment(self, path, file, writable=False).flush()
-        file.live[position:] = file.durable[position:]
+        file.live[:] = file.durable
+
+    def fetch(self, path: Path, begin: int, end: int) -> None:
+        self._file(path)
 
     def zero_from(self, path: Path, position: int) -> None:
         file = self._file(path)

@@ -1,0 +1,43 @@
+"""The scan for recovery: bulk batches, and their dispatch requests as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from store.commitlog import SegmentList
+from store.dispatch import LightQueueNumbering
+from store.offsets import PhysicalOffset
+from store.record import Blank
+from store.scan.columns import RecordBatch
+from store.scan.dispatch import ScannedRequests
+from store.scan.found import FoundRecords
+from store.scan.log import scan_log
+
+
+def scan_in_bulk(
+    segments: SegmentList,
+    start: PhysicalOffset,
+    *,
+    dispatch_from: PhysicalOffset,
+    numbering: LightQueueNumbering,
+    from_device: bool,
+) -> Iterator[FoundRecords]:
+    """See `LogScan`. Equal to `scan_records` but for where a run ends."""
+    for batch in scan_log(segments, start, from_device=from_device):
+        yield found_in(batch, dispatch_from, numbering)
+
+
+def found_in(batch: RecordBatch, dispatch_from: PhysicalOffset, numbering: LightQueueNumbering) -> FoundRecords:
+    """One batch as a run."""
+    columns = batch.columns
+    first = int(np.searchsorted(columns.physical_offset, dispatch_from))
+    return FoundRecords(
+        batch.end,
+        len(batch),
+        len(batch) - first,
+        ScannedRequests(batch, slice(first, None), numbering),
+        int(columns.store_timestamp_ms[-1]) if len(batch) else None,
+        None if isinstance(batch.ended_by, Blank) else batch.ended_by,
+    )

@@ -1,0 +1,173 @@
+"""Dispatch from columns: what queues need of the records of a batch, equal to `store.dispatch.dispatch_request`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Final, overload
+
+import numpy as np
+
+from store.consumequeue import ColumnRequests, UnitColumns
+from store.dispatch import LIGHT_QUEUE_NUMBER, TRANSACTION_MASK, LightQueueNumbering, is_queued, light_queues
+from store.message import DispatchRequest
+from store.offsets import PhysicalOffset, QueueId, QueueOffset
+from store.record import decode_properties, tags_code
+from store.record.tags import SCHEDULE_TOPIC
+from store.scan.columns import Flags, Integers, RecordBatch
+from store.scan.tags import StoredProperties
+
+_STATES_QUEUED: Final = np.array([is_queued(state) for state in range(TRANSACTION_MASK + 1)])
+"""By the transaction bits of the system flag."""
+_PAIRS_COUNTED_MAX: Final = 1 << 16
+"""Pairs of topic and queue number that are told apart by counting; if more are possible, by sorting."""
+
+
+class ScannedRequests(ColumnRequests):
+    """The requests of some rows of a batch: of those that queues hold.
+
+    `numbering` is asked when it is made, so the requests of everything before must have been stored by then.
+    """
+
+    def __init__(self, batch: RecordBatch, rows: slice, numbering: LightQueueNumbering) -> None:
+        columns = batch.columns.select(rows)
+        queued = _STATES_QUEUED[columns.system_flag & TRANSACTION_MASK]
+        if not queued.all():
+            columns = columns.select(queued)
+        self._batch = batch
+        self._columns = columns
+        starts = columns.properties_position
+        ends = starts + columns.properties_length
+        segment = batch.segment
+        joined = b"".join([segment[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)])
+        properties = StoredProperties(joined, columns.properties_length)
+        self._tags_codes = properties.tags_hashes()
+        self._correct_scheduled()
+        self._light_queues = self._find_light_queues(properties.may_name_light_queues(), numbering)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    @overload
+    def __getitem__(self, index: int) -> DispatchRequest: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[DispatchRequest]: ...
+
+    def __getitem__(self, index: int | slice) -> DispatchRequest | list[DispatchRequest]:
+        return self._requests[index]
+
+    def __iter__(self) -> Iterator[DispatchRequest]:
+        return iter(self._requests)
+
+    @cached_property
+    def _requests(self) -> list[DispatchRequest]:
+        columns = self._columns
+        topics = self._batch.topics
+        light_queues = self._light_queues
+        return [
+            DispatchRequest(
+                topics[topic],
+                number,
+                QueueOffset(queue_offset),
+                PhysicalOffset(physical_offset),
+                size,
+                code,
+                stored_ms,
+                system_flag,
+                self._properties(row),
+                light_queues.get(row, ()),
+            )
+            for row, (topic, number, queue_offset, physical_offset, size, code, stored_ms, system_flag) in enumerate(
+                zip(
+                    columns.topic_index.tolist(),
+                    columns.queue_number.tolist(),
+                    columns.queue_offset.tolist(),
+                    columns.physical_offset.tolist(),
+                    columns.size.tolist(),
+                    self._tags_codes.tolist(),
+                    columns.store_timestamp_ms.tolist(),
+                    columns.system_flag.tolist(),
+                    strict=True,
+                )
+            )
+        ]
+
+    @cached_property
+    def units(self) -> UnitColumns:
+        columns = self._columns
+        queues, queue_index = self._queues()
+        own = UnitColumns(
+            tuple(queues),
+            queue_index,
+            columns.queue_offset,
+            columns.physical_offset,
+            columns.size,
+            self._tags_codes,
+            columns.store_timestamp_ms,
+        )
+        return _with_light_queues(own, self._light_queues) if self._light_queues else own
+
+    def _queues(self) -> tuple[list[QueueId], Integers]:
+        """The distinct queues, and which one each record belongs to."""
+        columns, topics = self._columns, self._batch.topics
+        numbers = columns.queue_number
+        if not len(numbers):
+            return [], numbers
+        width = int(numbers.max()) + 1
+        pairs = columns.topic_index * width + numbers
+        if len(topics) * width <= _PAIRS_COUNTED_MAX:
+            present = np.flatnonzero(np.bincount(pairs))
+            places = np.empty(len(topics) * width, np.int64)
+            places[present] = np.arange(len(present))
+            index = places[pairs]
+        else:
+            present, index = np.unique(pairs, return_inverse=True)
+        return [QueueId(topics[pair // width], pair % width) for pair in present.tolist()], index
+
+    def _correct_scheduled(self) -> None:
+        """The schedule topic's tags code is a time."""
+        columns, topics = self._columns, self._batch.topics
+        if SCHEDULE_TOPIC in topics:
+            for row in np.flatnonzero(columns.topic_index == topics.index(SCHEDULE_TOPIC)).tolist():
+                stored_ms = int(columns.store_timestamp_ms[row])
+                self._tags_codes[row] = tags_code(SCHEDULE_TOPIC, self._properties(row), stored_ms)
+
+    def _find_light_queues(
+        self, candidates: Flags, numbering: LightQueueNumbering
+    ) -> dict[int, tuple[tuple[str, QueueOffset], ...]]:
+        """The light queues that a record goes to, by row."""
+        columns, topics = self._columns, self._batch.topics
+        found = {}
+        for row in np.flatnonzero(candidates).tolist():
+            topic, at = topics[columns.topic_index[row]], PhysicalOffset(int(columns.physical_offset[row]))
+            if named := tuple(light_queues(topic, self._properties(row), at, numbering)):
+                found[row] = named
+        return found
+
+    def _properties(self, row: int) -> dict[str, str]:
+        start = int(self._columns.properties_position[row])
+        return decode_properties(bytes(self._batch.segment[start : start + int(self._columns.properties_length[row])]))
+
+
+def _with_light_queues(own: UnitColumns, light: dict[int, tuple[tuple[str, QueueOffset], ...]]) -> UnitColumns:
+    """Each record's unit once more for each light queue that it goes to."""
+    counts = np.ones(len(own), np.int64)
+    counts[list(light)] += [len(named) for named in light.values()]
+    first = np.cumsum(counts) - counts
+    rows = np.repeat(np.arange(len(own)), counts)
+    queue_index, queue_offset = own.queue_index[rows], own.queue_offset[rows]
+    numbers = {queue: number for number, queue in enumerate(own.queues)}
+    for row, named in light.items():
+        for at, (name, offset) in enumerate(named, start=int(first[row]) + 1):
+            queue_index[at] = numbers.setdefault(QueueId(name, LIGHT_QUEUE_NUMBER), len(numbers))
+            queue_offset[at] = offset
+    return UnitColumns(
+        tuple(numbers),
+        queue_index,
+        queue_offset,
+        own.physical_offset[rows],
+        own.size[rows],
+        own.tags_code[rows],
+        own.store_timestamp_ms[rows],
+    )
