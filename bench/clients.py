@@ -77,7 +77,7 @@ def _cases(options: Options, sizes: Sizes, durability: Durability) -> list[Case]
     scratch.mkdir()
     with (
         closing(Quarry(scratch / "quarry", durability)) as quarry,
-        closing(RocketMQ(scratch / "rocketmq", durability, topic=TOPIC, queues=QUEUES, group=GROUP)) as rocketmq,
+        closing(RocketMQ(scratch / "rocketmq", durability, topic=TOPIC, queues=QUEUES, groups=[GROUP])) as rocketmq,
         closing(LoadGenerator(scratch / "load")) as load,
     ):
         quarry.start()

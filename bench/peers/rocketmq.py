@@ -7,7 +7,9 @@ import os
 import socket
 import subprocess
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from bench.peers.maven import class_path
@@ -34,10 +36,24 @@ PORTS: Final = 8
 
 
 class RocketMQ:
-    """One RocketMQ on loopback ports, with one topic and one consumer group. Files lie in `directory`."""
+    """One RocketMQ on loopback ports, with one topic and some consumer groups. Files lie in `directory`."""
 
-    def __init__(self, directory: Path, durability: Durability, *, topic: str, queues: int, group: str) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        durability: Durability,
+        *,
+        topic: str,
+        queues: int,
+        groups: Sequence[str],
+        store: Path | None = None,
+        properties: Mapping[str, object] = MappingProxyType({}),
+    ) -> None:
+        """A new store, or an existing one; its tables of topics and groups are overwritten. `properties` are more
+        settings of the broker.
+        """
         directory.mkdir()
+        store = store or directory / "store"
         self._directory = directory
         self._class_path = class_path(PROJECT)
         front, remoting, names, broker = _ports()
@@ -46,7 +62,7 @@ class RocketMQ:
         self._processes: list[subprocess.Popen[bytes]] = []
         configuration = directory / "conf"
         configuration.mkdir()
-        _write_tables(directory / "store" / "config", topic=topic, queues=queues, group=group)
+        _write_tables(store / "config", topic=topic, queues=queues, groups=groups)
         _write_properties(configuration / "namesrv.conf", {"listenPort": names})
         _write_properties(
             configuration / "broker.conf",
@@ -59,8 +75,9 @@ class RocketMQ:
                 "namesrvAddr": f"127.0.0.1:{names}",
                 "brokerRole": "ASYNC_MASTER",
                 "flushDiskType": FLUSH_DISK_TYPE[durability],
-                "storePathRootDir": directory / "store",
-                "storePathCommitLog": directory / "store" / "commitlog",
+                "storePathRootDir": store,
+                "storePathCommitLog": store / "commitlog",
+                **properties,
             },
         )
         proxy = {
@@ -92,7 +109,7 @@ class RocketMQ:
         self._wait_for(self._front)
 
     def close(self) -> None:
-        """Kill both: an orderly stop takes many seconds, and nobody reads the files again."""
+        """Kill both, as `kill -9` does: an orderly stop takes many seconds."""
         for process in self._processes:
             process.kill()
             process.wait()
@@ -121,15 +138,15 @@ class RocketMQ:
             time.sleep(0.1)
 
 
-def _write_tables(directory: Path, *, topic: str, queues: int, group: str) -> None:
+def _write_tables(directory: Path, *, topic: str, queues: int, groups: Sequence[str]) -> None:
     """Topics and groups as a broker stores them: 5.5.0 refuses consumers of groups that do not exist yet."""
-    directory.mkdir(parents=True)
+    directory.mkdir(parents=True, exist_ok=True)
     version = {"counter": 1, "stateVersion": 0, "timestamp": 1_700_000_000_000}
     settings = {"topicName": topic, "readQueueNums": queues, "writeQueueNums": queues, "perm": READ_AND_WRITE}
     topics = {"dataVersion": version, "topicConfigTable": {topic: settings}}
-    groups = {"dataVersion": version, "subscriptionGroupTable": {group: {"groupName": group}}}
+    group_table = {"dataVersion": version, "subscriptionGroupTable": {group: {"groupName": group} for group in groups}}
     (directory / "topics.json").write_text(json.dumps(topics))
-    (directory / "subscriptionGroup.json").write_text(json.dumps(groups))
+    (directory / "subscriptionGroup.json").write_text(json.dumps(group_table))
 
 
 def _write_properties(path: Path, properties: dict[str, object]) -> None:

@@ -26,6 +26,8 @@ class Ledger:
     """What happened on one topic, by message id."""
 
     topic: str
+    prefix: str
+    """Of the message ids."""
     acknowledged_s: dict[str, float] = field(default_factory=dict)
     """Sends the broker has acknowledged, and when that was known here (monotonic clock)."""
     seen_s: dict[str, float] = field(default_factory=dict)
@@ -34,15 +36,16 @@ class Ledger:
 
 
 @asynccontextmanager
-async def load(endpoint: str, ledger: Ledger, chance: random.Random) -> AsyncIterator[None]:
-    """Senders and a consumer at work as long as this is entered, or until the broker refuses or is gone."""
+async def load(endpoint: str, ledger: Ledger, chance: random.Random, *, consume: bool = True) -> AsyncIterator[None]:
+    """Senders, and a consumer, at work as long as this is entered, or until the broker refuses or is gone."""
     async with AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(RawClient(endpoint)) for _ in range(3)]
         tasks = [
             asyncio.create_task(_send(clients[n % 2], ledger, n, random.Random(chance.random())))
             for n in range(SENDERS)
         ]
-        tasks.append(asyncio.create_task(_consume(clients[2], ledger)))
+        if consume:
+            tasks.append(asyncio.create_task(_consume(clients[2], ledger)))
         try:
             yield
         finally:
@@ -58,7 +61,7 @@ async def _send(client: RawClient, ledger: Ledger, number: int, chance: random.R
     count = 0
     while True:
         count += 1
-        message_id = f"{ledger.topic}-{number}-{count}"
+        message_id = f"{ledger.prefix}-{number}-{count}"
         try:
             await client.send(ledger.topic, message_id, stamped_body(message_id, chance.choice(SIZES)))
         except GONE as error:
@@ -79,8 +82,8 @@ async def _consume(client: RawClient, ledger: Ledger) -> None:
         ledger.refused.append(str(error))
 
 
-async def everything(endpoint: str, topic: str) -> set[str]:
+async def everything(endpoint: str, topic: str, *, group: str = "auditors") -> set[str]:
     """The ids of all messages of the topic, each checked from its digest to its last byte."""
     async with RawClient(endpoint) as client:
-        await client.subscribe("auditors", topic)
-        return set(await drain(client, "auditors", topic))
+        await client.subscribe(group, topic)
+        return set(await drain(client, group, topic))

@@ -74,7 +74,7 @@ class PowerCuts:
     async def run(self, rounds: int) -> None:
         self._broker.start()
         for number in range(rounds):
-            ledger = Ledger(f"round-{number}")
+            ledger = Ledger(f"round-{number}", prefix=str(number))
             async with load(self._broker.endpoint, ledger, self._chance):
                 await asyncio.sleep(self._chance.uniform(0.02, 0.8))
                 cut_s = await asyncio.to_thread(self._image.cut)
