@@ -12,7 +12,7 @@ from store.scan.columns import Bytes
 PORTION_BYTES: Final = 4 << 20
 AHEAD_BYTES: Final = 32 << 20
 """As far as the thread gets ahead of the scan. It begins with nothing: at most starts there is little to read."""
-_CACHE_LINE_BYTES: Final = 64
+_PAGE_BYTES: Final = 4096
 
 
 class ReadAhead:
@@ -46,7 +46,7 @@ class ReadAhead:
             self._loaded_up_to = end
 
 
-def touch(octets: Bytes, begin: int, end: int) -> None:
-    """Have the pages of the range mapped, and its bytes in the processor's cache. Lets other threads run meanwhile."""
+def map_pages(octets: Bytes, begin: int, end: int) -> None:
+    """Have the pages of a part of a mapping in memory. Lets other threads run meanwhile."""
     if begin < end:
-        octets[begin:end:_CACHE_LINE_BYTES].max()
+        octets[begin:end:_PAGE_BYTES].max()

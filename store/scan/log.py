@@ -11,7 +11,7 @@ from store.commitlog import SegmentList
 from store.errors import OffsetOutOfRange
 from store.offsets import PhysicalOffset
 from store.record import Blank
-from store.scan.ahead import ReadAhead, touch
+from store.scan.ahead import ReadAhead, map_pages
 from store.scan.columns import RecordBatch
 from store.scan.segment import scan_segment
 
@@ -82,6 +82,6 @@ def _open(
     def load(begin: int, end: int) -> None:
         if from_device:
             disk.fetch(path, begin, end)
-        touch(octets, begin, end)
+        map_pages(octets, begin, end)
 
     return view, ReadAhead(executor, load, start - segments.base_of(start), len(view))
