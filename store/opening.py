@@ -332,8 +332,7 @@ class _Opening:
         def save_position(position: PhysicalOffset) -> None:
             identity.backfilled_to = position
 
-        reader = CommitLogReader(parts.segments)
-        backfill(reader, queues, start=start, end=goal, save_position=save_position, report=self._report)
+        backfill(parts.segments, queues, start=start, end=goal, save_position=save_position, report=self._report)
         log.info("queues of a double-write store completed", start=start, end=goal)
 
     def _open_tables(self, parts: _Parts, end: PhysicalOffset) -> StoreTables:

@@ -4,7 +4,7 @@ Everything but the commit log is a function of the commit log. So recovery trust
 and derived data only as far as its own watermark says.
 
 How the log is read is not its business: pass 2 takes `store.scan.FoundRecords`, runs of whole records, from any
-`store.scan.LogScan` (`scan_records` decodes one record after the other).
+`store.scan.LogScan` (`scan_in_bulk`; `scan_records` decodes one record after the other).
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from store.commitlog import CommitLogReader, CutReport, SegmentList, cut
+from store.commitlog import CutReport, SegmentList, cut
 from store.consumequeue import RocksConsumeQueues
-from store.dispatch import DenseNumbering, LightQueueNumbering, dispatch_request, is_queued
+from store.dispatch import DenseNumbering, LightQueueNumbering
 from store.errors import StoreDamaged
-from store.message import DispatchRequest
 from store.offsets import PhysicalOffset
-from store.record import Blank, Corrupt, EndOfData, StoredMessage, Torn
-from store.scan import RUN_RECORDS, FoundRecords, LogScan, scan_records
+from store.record import Corrupt, EndOfData, Torn
+from store.scan import FoundRecords, LogScan, found_in, scan_in_bulk, scan_log
 from store.verdict import Place, Stop, Verdict, judge, place_of
 
 SAVE_EVERY_BYTES: Final = 256 << 20  # how much log a killed recovery reads again at most
@@ -106,7 +105,7 @@ def recover(
     queues: RocksConsumeQueues,
     numbering: LightQueueNumbering,
     *,
-    scan: LogScan = scan_records,
+    scan: LogScan = scan_in_bulk,
     flushed_up_to: PhysicalOffset | None,
     stop: Stop,
     report: ReportProgress,
@@ -147,7 +146,7 @@ def examine(
     queues: DispatchedQueues,
     numbering: LightQueueNumbering,
     *,
-    scan: LogScan = scan_records,
+    scan: LogScan = scan_in_bulk,
     flushed_up_to: PhysicalOffset | None,
     stop: Stop,
     report: ReportProgress,
@@ -251,7 +250,7 @@ def _data_end(segments: SegmentList) -> PhysicalOffset:
 
 
 def backfill(
-    reader: CommitLogReader,
+    segments: SegmentList,
     queues: RocksConsumeQueues,
     *,
     start: PhysicalOffset,
@@ -265,25 +264,17 @@ def backfill(
     harmless; `save_position` is called with offsets below which it is complete and durable. Raises StoreDamaged.
     """
     numbering = DenseNumbering(queues)
-    pending: list[DispatchRequest] = []
-    at = saved = start
-    for found in reader.scan(start, check_crc=False):
-        if found.physical_offset >= end:
-            break
-        if not isinstance(found, StoredMessage | Blank):
-            at = found.physical_offset
-            raise StoreDamaged(reader.path_of(at), f"the log breaks at offset {at}, but goes on to {end}: {found}")
-        at = PhysicalOffset(found.physical_offset + found.size)
-        if isinstance(found, StoredMessage) and is_queued(found.system_flag):
-            pending.append(dispatch_request(found, numbering))
-        if len(pending) >= RUN_RECORDS:
-            queues.put_missing(pending)
-            pending = []
-            report(Progress("completing the queues of a double-write store", at - start, end - start))
-            if at - saved >= SAVE_EVERY_BYTES:
-                queues.flush()
-                save_position(at)
-                saved = at
-    queues.put_missing(pending)
+    saved = start
+    for batch in scan_log(segments, start, end, check_crc=False):
+        run = found_in(batch, start, numbering)
+        if run.stopped_by is not None:
+            path = segments.path_of(run.end)
+            raise StoreDamaged(path, f"the log breaks at offset {run.end}, but goes on to {end}: {run.stopped_by}")
+        queues.put_missing(run.requests)
+        report(Progress("completing the queues of a double-write store", run.end - start, end - start))
+        if run.end - saved >= SAVE_EVERY_BYTES:
+            queues.flush()
+            save_position(run.end)
+            saved = run.end
     queues.flush()
     save_position(end)

@@ -46,7 +46,7 @@ def scan_segment(
     """
     octets = np.frombuffer(segment, np.uint8)
     checks = _Checks(check_crc, require_crc_property)
-    end = len(segment) if end is None else end
+    end = len(segment) if end is None else min(end, len(segment))
     while position < end:
         window_end = min(position + window_bytes, end)
         await_bytes(window_end)

@@ -19,11 +19,13 @@ from store.dispatch import DenseNumbering, LightQueueNumbering, StoredNumbering
 from store.errors import OffsetOutOfRange
 from store.message import DispatchRequest
 from store.offsets import PhysicalOffset
+from store.paths import segment_name
 from store.record import Blank, Decoded, EndOfData, StoredMessage, Torn, encode_blank
 from store.scan import FoundRecords, LogScan, scan_in_bulk, scan_log, scan_records
 from tests import golden
+from tests.commitlog.records import LOG, open_log
 from tests.faults.disk import FaultyDisk
-from tests.record.records import message
+from tests.record.records import message, record
 from tests.scan.logs import SEGMENT_SIZE, log_files, random_messages, sent, write_log
 
 GoldenStore = Callable[[str], Path]
@@ -70,6 +72,21 @@ def test_a_log_that_fills_its_last_segment_ends_without_ending() -> None:
     assert last.ended_by == Blank(PhysicalOffset(end), SEGMENT_SIZE - end)
     assert last.end == segments.end_of_files == SEGMENT_SIZE
     assert list(scan_log(segments, last.end)) == []
+
+
+def test_a_segment_may_be_full_to_its_last_byte() -> None:
+    """No writer does that, and readers go on at the next one."""
+    disk = FaultyDisk()
+    disk.make_directories(LOG)
+    for number in range(2):
+        base = number * SEGMENT_SIZE
+        padding = SEGMENT_SIZE - len(record(message(body=b""), base))
+        segment = disk.create_segment(LOG / segment_name(PhysicalOffset(base)), SEGMENT_SIZE)
+        segment.write(0, record(message(body=b"x" * padding), base))
+    segments = open_log(disk, SEGMENT_SIZE)
+    expected = list(CommitLogReader(segments).scan(START))
+    assert len(expected) == 2
+    assert list(outcomes(segments, START)) == expected
 
 
 def test_nothing_from_the_end_on_is_looked_at() -> None:

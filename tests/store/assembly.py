@@ -16,7 +16,7 @@ from store.message import Host, Message
 from store.message_store import MessageStore
 from store.offsets import PhysicalOffset
 from store.recovery import Progress, RecoveryReport, SavePosition, recover
-from store.scan import LogScan, scan_records
+from store.scan import LogScan, scan_in_bulk
 from store.settings import StoreSettings
 from store.verdict import Stop
 from tests.commitlog.records import SameThread
@@ -55,7 +55,7 @@ def assemble(
     *,
     flushed_up_to: PhysicalOffset | None = None,
     clean_shutdown: bool = False,
-    scan: LogScan = scan_records,
+    scan: LogScan = scan_in_bulk,
     save_position: SavePosition = lambda _: None,
     save_every_bytes: int = 1 << 30,
     cached_queues_max: int = 1024,
