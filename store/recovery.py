@@ -217,7 +217,7 @@ class _Saving:
 
     def store(self, run: FoundRecords, watermark: PhysicalOffset) -> None:
         if run.end > watermark:
-            self._queues.put(run.requests, run.end)
+            self._queues.put_again(run.requests, run.end)
         if self._saved is None:
             self._saved = run.end
         elif run.end - self._saved >= self._every_bytes:

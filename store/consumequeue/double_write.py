@@ -55,6 +55,10 @@ class DoubleWriteConsumeQueues:
         self.files.put_missing(requests)
         self.rocks.put_missing(self._for_rocks(requests))
 
+    def put_again(self, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None:
+        self.files.put_again(requests, dispatched_up_to)
+        self.rocks.put_again(self._for_rocks(requests), dispatched_up_to)
+
     def _for_rocks(self, requests: Sequence[DispatchRequest]) -> Sequence[DispatchRequest]:
         doubled = self._doubled
         if all(doubled(request.topic) for request in requests):

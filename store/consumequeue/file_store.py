@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from kv import EngineFull, KvError
+from store.consumequeue.again import put_again
 from store.consumequeue.file_layout import UNIT, UNIT_SIZE
 from store.consumequeue.file_queue import FileQueue
 from store.consumequeue.open_files import OpenFiles
@@ -86,6 +87,27 @@ class FileConsumeQueues:
         with _named_errors():
             for queue, by_offset in units.items():
                 self._write(QueueId(*queue), by_offset)
+
+    def put_again(self, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None:
+        put_again(self, requests, dispatched_up_to)
+
+    def last_offset_below(self, queue: QueueId, at: PhysicalOffset) -> QueueOffset | None:
+        """See `store.consumequeue.again`."""
+        with _named_errors():
+            known = self._find(queue)
+        if known is None or known.maximum == 0 or known.last_physical >= at:
+            return None
+        return QueueOffset(known.maximum - 1)
+
+    def begin_anew(self, queue: QueueId, offset: QueueOffset) -> None:
+        """See `store.consumequeue.again`."""
+        with _named_errors():
+            known = self._find(queue)
+            if known is not None and offset > (known.firsts[0] if known.firsts else 0):
+                known.truncate(offset)
+            elif known is not None:
+                known.remove()
+                self._cache.discard(queue)
 
     def _write(self, queue: QueueId, by_offset: dict[int, bytes]) -> None:
         """Each stretch of neighbours in one write."""

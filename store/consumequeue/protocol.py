@@ -35,6 +35,14 @@ class ConsumeQueueStore(Protocol):
     def put_missing(self, requests: Sequence[DispatchRequest]) -> None:
         """Store entries of records from below the watermark, which stays. For queues that began in mid-log."""
 
+    def put_again(self, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None:
+        """`put` for requests read back from the log, which may tell of a queue that began anew.
+
+        A record whose offset is not above that of the record before it in its queue tells that the queue was
+        deleted between the two: what the queue had at this offset and above goes. A crash can take the deletion
+        back, but not what was stored after it.
+        """
+
     def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]:
         """At most `limit` entries with offset >= start, ascending, none below the log's minimum.
 

@@ -13,6 +13,7 @@ from operator import add
 from typing import Final
 
 from kv import KeyRange, KeyValueEngine, WriteBatch
+from store.consumequeue.again import put_again
 from store.consumequeue.columns import ColumnRequests, UnitColumns
 from store.consumequeue.expired_entries import ExpiredEntries, ExpiredEntrySearch
 from store.consumequeue.protocol import ConsumeQueueEntry
@@ -107,6 +108,23 @@ class RocksConsumeQueues:
         offsets.append((CHECKPOINT_KEY, _pack_offset(dispatched_up_to)))
         batch.put_all(self._offsets, offsets)
         self._write(batch, last_of)
+
+    def put_again(self, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None:
+        put_again(self, requests, dispatched_up_to)
+
+    def last_offset_below(self, queue: QueueId, at: PhysicalOffset) -> QueueOffset | None:
+        """See `store.consumequeue.again`."""
+        known = self._find(queue)
+        if known.maximum == 0 or known.last_physical >= at:
+            return None
+        return QueueOffset(known.maximum - 1)
+
+    def begin_anew(self, queue: QueueId, offset: QueueOffset) -> None:
+        """See `store.consumequeue.again`."""
+        batch = self._engine.batch()
+        self._end_queue_at(batch, queue, offset)
+        self._engine.write(batch)
+        self._cache.discard(queue)
 
     def put_missing(self, requests: Sequence[DispatchRequest]) -> None:
         """Store entries of records from below the watermark, which stays. For a database that began in mid-log."""
@@ -284,10 +302,15 @@ class RocksConsumeQueues:
         self._engine.flush(OFFSETS_FIRST)
 
     def _truncate_queue(self, batch: WriteBatch, queue: QueueId, last: StoredBound, end: PhysicalOffset) -> None:
+        cut = self._search(_Queue(queue, None), 0, last.queue_offset + 1, end)
+        minimum = self._end_queue_at(batch, queue, last.queue_offset if cut is None else cut.queue_offset)
+        if minimum is not None and minimum.physical_offset >= end:
+            batch.delete(self._offsets, minimum_key(queue))
+
+    def _end_queue_at(self, batch: WriteBatch, queue: QueueId, first_gone: int) -> StoredBound | None:
+        """Remove the entries from `first_gone` on and lower the maximum. Returns the stored minimum."""
         known = _Queue(queue, None)
         prefix = known.prefix
-        cut = self._search(known, 0, last.queue_offset + 1, end)
-        first_gone = last.queue_offset if cut is None else cut.queue_offset
         batch.delete_range(self._units, KeyRange(prefix + _pack_offset(first_gone), units_end(prefix)))
         below = self._units.scan(
             KeyRange(prefix + _pack_offset(0), prefix + _pack_offset(first_gone)), limit=1, reverse=True
@@ -304,10 +327,12 @@ class RocksConsumeQueues:
             maximum = 0
             batch.delete(self._offsets, known.maximum_key)
         stored = self._offsets.get(minimum_key(queue))
-        if stored is not None:
-            minimum = parse_bound(stored)
-            if minimum.queue_offset > maximum or minimum.physical_offset >= end:
-                batch.delete(self._offsets, minimum_key(queue))
+        if stored is None:
+            return None
+        minimum = parse_bound(stored)
+        if minimum.queue_offset > maximum:
+            batch.delete(self._offsets, minimum_key(queue))
+        return minimum
 
     def set_minimum_physical_offset(self, minimum: PhysicalOffset) -> None:
         if minimum < self._minimum:

@@ -429,3 +429,26 @@ def test_agrees_with_the_model(backing: Backing, steps: list[tuple[str, object]]
             assert queues.bounds(queue) == model.bounds(queue)
             assert offsets(queues, queue) == model.visible(queue)
         assert sorted(queues.queues()) == sorted(queue for queue in QUEUES if model.next[queue])
+
+
+def test_a_queue_that_was_deleted_and_began_anew_is_told_by_the_log(queues: ConsumeQueueStore) -> None:
+    """A crash can take the deletion back; the entries from before it must not stand among those from after it."""
+    put(queues, [request(number, A0, number, ("%LMQ%lite", number)) for number in range(5)])
+    again = [request(5, A0, 5), request(6, B0, 0), request(7, A0, 0), request(8, A0, 1), request(9, B0, 1)]
+    queues.put_again(again, physical(10))
+    assert [each.physical_offset for each in queues.entries(A0, QueueOffset(0), 10)] == [physical(7), physical(8)]
+    assert queues.bounds(A0) == QueueBounds(QueueOffset(0), QueueOffset(2))
+    assert offsets(queues, B0) == [0, 1]
+    assert offsets(queues, LITE) == [0, 1, 2, 3, 4]
+    assert queues.dispatched_up_to() == physical(10)
+    queues.put_again(again, physical(10))
+    assert offsets(queues, A0) == [0, 1]
+
+
+def test_requests_that_are_put_again_in_their_order_change_nothing(queues: ConsumeQueueStore) -> None:
+    requests = [request(number, A0, number, ("%LMQ%lite", 2 * number)) for number in range(6)]
+    put(queues, requests)
+    for begin in range(6):
+        queues.put_again(requests[begin:], physical(6))
+        assert offsets(queues, A0) == [0, 1, 2, 3, 4, 5]
+        assert offsets(queues, LITE) == [0, 2, 4, 6, 8, 10]

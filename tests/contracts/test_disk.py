@@ -1,27 +1,43 @@
-"""What every Disk promises, run on the real one and on the one that fails on order."""
+"""What every Disk promises, run on the real one, on the real one over a simulated kernel, and on the one that fails
+on order.
+"""
 
 from __future__ import annotations
 
 import errno
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from store.disk.posix import PosixDisk
 from store.disk.protocol import DirectoryEntry, Disk, DiskSpace
 from tests.faults.disk import FaultyDisk
+from tests.faults.kernel import Kernel
 
 SIZE = 4 * 4096
 
 
-@pytest.fixture(params=["posix", "faulty"])
-def disk(request: pytest.FixtureRequest) -> Disk:
-    return PosixDisk() if request.param == "posix" else FaultyDisk()
+@pytest.fixture
+def kernel() -> Kernel:
+    return Kernel(Random(0))
+
+
+@pytest.fixture(params=["posix", "simulated", "faulty"])
+def disk(request: pytest.FixtureRequest, kernel: Kernel) -> Disk:
+    match request.param:
+        case "posix":
+            return PosixDisk()
+        case "simulated":
+            return kernel.disk()
+        case _:
+            return FaultyDisk()
 
 
 @pytest.fixture
-def folder(disk: Disk, tmp_path: Path) -> Path:
-    path = tmp_path / "some" / "folder"
+def folder(request: pytest.FixtureRequest, disk: Disk, kernel: Kernel, tmp_path: Path) -> Path:
+    simulated = "simulated" in request.node.callspec.params.values()
+    path = (kernel.path("/machine") if simulated else tmp_path) / "some" / "folder"
     disk.make_directories(path)
     return path
 

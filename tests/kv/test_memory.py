@@ -98,3 +98,18 @@ def test_options_that_make_no_sense_are_named(setting: str) -> None:
     senseless: dict[str, Any] = {setting: 0}
     with pytest.raises(ValueError, match=setting):
         replace(FamilyOptions(), **senseless)
+
+
+@pytest.mark.parametrize("surviving", range(4))
+def test_with_a_write_ahead_log_a_power_loss_takes_only_what_follows_the_last_synchronous_write(surviving: int) -> None:
+    engine = engine_with(2, write_ahead_log=True)
+    batch = engine.batch()
+    batch.put(engine.family("first"), b"durable", b"yes")
+    engine.write(batch, sync=True)
+    for number in range(2, 5):
+        write(engine, number)
+    engine.crash()
+    assert values(engine) == (b"4", b"4")
+    engine.crash(surviving, power_loss=True)
+    assert engine.family("first").get(b"durable") == b"yes"
+    assert values(engine) == (b"%d" % (1 + surviving),) * 2

@@ -1,0 +1,226 @@
+"""A machine that a store runs on and that crashes, and a broker that does what it does in the order of the real one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from server.delivery.inflight import InFlight, InFlightTable
+from store.clock import ManualClock
+from store.consumequeue import ConsumeQueueEntry
+from store.dispatch import LIGHT_QUEUE_NAMES
+from store.engines import StoreEngines
+from store.in_flight_key import subscription_prefix
+from store.message import Host, Message
+from store.metadata import Topic, TopicType, is_light_queue
+from store.offsets import QueueId, QueueOffset
+from store.opening import OpenStore, open_store
+from store.settings import Durability, StoreSettings
+from tests.faults.engines import MachineEngines, MachineRocksEngines
+from tests.faults.kernel import Kernel
+from tests.faults.ledger import Ledger
+
+SEGMENT_SIZE = 64 * 1024
+HOST = Host(bytes([127, 0, 0, 1]), 8081)
+
+
+class Sending(NamedTuple):
+    """One message to be sent; `size` is that of its body, which is unique and made up by the broker."""
+
+    queue: QueueId
+    size: int
+    light_queues: tuple[str, ...] = ()
+
+
+class Machine:
+    """Keeps kernel, disk and databases over all crashes. With `directory` these are RocksDB's, else in memory."""
+
+    def __init__(self, seed: int, durability: Durability, directory: Path | None = None) -> None:
+        self.kernel = Kernel(Random(seed))
+        self.disk = self.kernel.disk()
+        self.engines: MachineEngines = (
+            MachineEngines(self.kernel, self.disk)
+            if directory is None
+            else MachineRocksEngines(self.kernel, self.disk, directory)
+        )
+        self.ledger = Ledger(durability)
+        self.durability = durability
+        self.clock = ManualClock()
+
+    def start(self) -> Broker:
+        engines: StoreEngines = self.engines
+        settings = StoreSettings(
+            root=self.kernel.path("/store"),
+            segment_size=SEGMENT_SIZE,
+            durability=self.durability,
+            mapped_segments_max=4,
+            cached_queues_max=16,
+        )
+        store = open_store(settings, disk=self.disk, clock=self.clock, report=lambda _: None, engines=engines)
+        return Broker(self, store)
+
+    def crash(self, *, power_loss: bool) -> None:
+        """To be called after PowerCut, or at any other moment."""
+        self.kernel.cut()
+        self.engines.crash(power_loss=power_loss)
+        if power_loss:
+            self.kernel.power_loss()
+        else:
+            self.kernel.process_death()
+        self.ledger.crashed(power_loss=power_loss)
+
+    def close(self) -> None:
+        self.engines.release()
+
+
+class Broker:
+    """One life on the machine. It does what `server` does, in its order, and enters what was promised."""
+
+    def __init__(self, machine: Machine, store: OpenStore) -> None:
+        self.store = store
+        self.ledger = machine.ledger
+        self._durability = machine.durability
+        self._clock = machine.clock
+        self._inflight = InFlightTable(store.state_engine)
+
+    # -- as server.group_commit
+
+    def send(self, sendings: Sequence[Sending]) -> None:
+        self._clock.advance(0.01)
+        messages = []
+        for sending in sendings:
+            body = self.ledger.attempt(sending.queue, sending.light_queues, sending.size)
+            properties = {"TAGS": "blue"}
+            if sending.light_queues:
+                properties[LIGHT_QUEUE_NAMES] = ",".join(sending.light_queues)
+            message = Message(
+                sending.queue.topic, sending.queue.number, body, properties, 1_700_000_000_000, HOST, HOST
+            )
+            messages.append(message)
+        for message, where in zip(messages, self.store.messages.append(messages), strict=True):
+            self.ledger.stored(message.body, where)
+        if self._durability is Durability.ASYNC:
+            self._make_visible()
+
+    def flush(self) -> None:
+        self.ledger.flushed(self.store.messages.flush())
+        self._make_visible()
+
+    def _make_visible(self) -> None:
+        messages = self.store.messages
+        up_to = messages.flushed_up_to if self._durability is Durability.SYNC else messages.appended_up_to
+        messages.dispatch(up_to)
+        self.ledger.visible(messages.dispatched_up_to)
+
+    def flush_queues(self, between: Sequence[Sending] = ()) -> None:
+        """`between` are sent while the bulk of the entries is written."""
+        messages = self.store.messages
+        self.ledger.flushed(messages.flush())
+        messages.flush_entries()
+        if between:
+            self.send(between)
+            self.flush()
+        self.ledger.flushed(messages.flush())
+        messages.flush_queues()
+        self.ledger.queues_flushed()
+
+    def save_checkpoint(self) -> None:
+        self.store.checkpoint.save()
+
+    # -- as server.delivery
+
+    def receive(self, group: str, queue: QueueId, count: int) -> list[ConsumeQueueEntry]:
+        """Hand out the next entries: their rows and the next offset are written together."""
+        store = self.store
+        start = self.ledger.position(group, queue)
+        if start is None:
+            start = store.messages.bounds(queue).minimum
+        entries = store.messages.entries(queue, QueueOffset(start), count)
+        if not entries:
+            return []
+        for entry in entries:
+            self.ledger.check_read(queue, entry.queue_offset, bytes(store.messages.read(entry).body))
+        batch = store.state_engine.batch()
+        prefix = subscription_prefix(group, queue.topic)
+        for entry in entries:
+            row = InFlight(self._clock.wall_ms() + 1000, 1, 0, 1, "client")
+            self._inflight.put(batch, prefix, queue.number, entry.queue_offset, row)
+        following = QueueOffset(entries[-1].queue_offset + 1)
+        store.offsets.stage(batch, group, queue, following)
+        self._sign(batch)
+        self.ledger.hands_out(group, queue, start, following)
+        store.state_engine.write(batch)
+        self.ledger.handed_out(group, queue, following)
+        return entries
+
+    def acknowledge(self, group: str, queue: QueueId, offset: QueueOffset) -> None:
+        batch = self.store.state_engine.batch()
+        self._inflight.delete(batch, subscription_prefix(group, queue.topic), queue.number, offset)
+        self._sign(batch)
+        self.ledger.acknowledges(group, queue, offset)
+        self.store.state_engine.write(batch)
+
+    def _sign(self, batch: object) -> None:
+        if self._durability is Durability.ASYNC:
+            self.store.identity.stage_seen_up_to(batch, self.store.messages.dispatched_up_to)  # type: ignore[arg-type]
+
+    # -- as server.administration
+
+    def create_topic(self, name: str) -> None:
+        if self.store.topics.get(name) is None:
+            self.store.topics.create(Topic(name, TopicType.NORMAL, 2, 2))
+            self.ledger.topic_created(name)
+
+    def delete_topic(self, name: str) -> None:
+        if self.store.topics.get(name) is None:
+            return
+        self.ledger.deletes_topic(name)
+        batch = self.store.state_engine.batch()
+        for group in self.ledger.groups:
+            self._inflight.delete_all(batch, subscription_prefix(group, name))
+        self.store.offsets.delete_topic(batch, name)
+        self.store.state_engine.write(batch, sync=True)
+        self.store.messages.delete_topic(name)
+        self.store.topics.delete(name)
+        self.ledger.topic_deleted(name)
+
+    # -- the end, and a look from outside
+
+    def stop(self) -> None:
+        self.store.close()
+        self.ledger.stopped()
+
+    def check(self) -> None:
+        """Compare everything there is with what was promised, and go on from what is there."""
+        self.ledger.check(self.content(), self.rows(), self.store)
+
+    def content(self) -> dict[QueueId, dict[int, tuple[int, bytes]]]:
+        """What consumers would read of all queues: by offset the place in the log and the body."""
+        messages = self.store.messages
+        found: dict[QueueId, dict[int, tuple[int, bytes]]] = {}
+        for queue in messages.iterate_queues():
+            bounds = messages.bounds(queue)
+            entries = messages.entries(queue, QueueOffset(0), 100_000)
+            offsets = [int(each.queue_offset) for each in entries]
+            between = list(range(bounds.minimum, bounds.maximum))
+            if is_light_queue(queue.topic):
+                # what was not yet visible when its topic was deleted leaves a hole
+                between = [each for each in between if each in offsets]
+            assert offsets == between, f"{queue}: {bounds} but {offsets}"
+            places = [each.physical_offset for each in entries]
+            assert places == sorted(set(places)), f"{queue}: entries not in log order: {places}"
+            found[queue] = {}
+            for entry in entries:
+                record = messages.read(entry)
+                if queue.topic == record.topic:
+                    assert (record.queue_number, record.queue_offset) == (queue.number, entry.queue_offset)
+                found[queue][entry.queue_offset] = entry.physical_offset, bytes(record.body)
+        return found
+
+    def rows(self) -> dict[tuple[str, QueueId], set[int]]:
+        found: dict[tuple[str, QueueId], set[int]] = {}
+        for group, queue, offset, _ in self._inflight.all_rows():
+            found.setdefault((group, queue), set()).add(offset)
+        return found

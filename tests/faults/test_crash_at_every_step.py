@@ -1,0 +1,237 @@
+"""The power goes at every single step of a workload, and again during the recoveries that follow.
+
+A step is a system call that changes something, a store through a mapping, a write to a database or the flush of one
+of its families. One failure is repeated with its seed and place: QUARRY_CRASH="seed,step,durability" pytest this_file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from store.consumequeue import RocksConsumeQueues
+from store.consumequeue.rocks_layout import OFFSET_FAMILY
+from store.offsets import QueueId, QueueOffset
+from store.settings import Durability
+from tests.faults.disk import PowerCut
+from tests.faults.inodes import Directory
+from tests.faults.machine import Broker, Machine, Sending
+
+TOPICS = ("orders", "bills")
+QUEUES = [QueueId(topic, number) for topic in TOPICS for number in range(2)]
+LIGHT = ("%LMQ%a", "%LMQ%b")
+STEPS = 60
+SMALL = 600
+"""Bytes of a message larger than a sector: one that is torn often has a whole one behind it."""
+LIVES_MAX = 4
+
+
+def sending(chance: Random) -> Sending:
+    light_queues = tuple(name for name in LIGHT if chance.random() < 0.15)
+    return Sending(chance.choice(QUEUES), chance.choice((SMALL, SMALL, SMALL, 3000, 9000)), light_queues)
+
+
+def work(broker: Broker, chance: Random, start: Callable[[], Broker]) -> Broker:
+    """A day of a broker, with clean restarts in it. Returns the last life."""
+    for name in TOPICS:
+        broker.create_topic(name)
+    for _ in range(STEPS):
+        match chance.randrange(17):
+            case 0 | 1 | 2 | 3:
+                broker.send([sending(chance)])
+            case 4 | 5:
+                broker.send([sending(chance) for _ in range(chance.randrange(2, 8))])
+            case 6 | 7 | 8:
+                broker.flush()
+            case 9 | 10:
+                broker.flush_queues([sending(chance)] if chance.random() < 0.5 else [])
+            case 11 | 12 | 13:
+                group = chance.choice(broker.ledger.groups)
+                queue = chance.choice([*QUEUES, QueueId(LIGHT[0], 0)])
+                for entry in broker.receive(group, queue, chance.randrange(1, 5)):
+                    if chance.random() < 0.7:
+                        broker.acknowledge(group, queue, QueueOffset(entry.queue_offset))
+            case 14:
+                broker.save_checkpoint()
+            case 15:
+                topic = chance.choice(TOPICS)
+                if chance.random() < 0.3:
+                    broker.delete_topic(topic)
+                broker.create_topic(topic)
+            case _:
+                if chance.random() < 0.3:
+                    broker.stop()
+                    broker = start()
+    return broker
+
+
+def run_until_cut(machine: Machine, seed: int) -> Broker | None:
+    """None when the power went."""
+    with suppress(PowerCut):
+        return work(machine.start(), Random(seed), machine.start)
+    return None
+
+
+def come_back(machine: Machine, chance: Random) -> Broker:
+    """Crash, and start again. The first recoveries are stopped somewhere, too."""
+    for _ in range(LIVES_MAX):
+        machine.crash(power_loss=chance.random() < 0.7)
+        machine.kernel.crash_at = machine.kernel.steps + chance.randrange(1, 25)
+        with suppress(PowerCut):
+            broker = machine.start()
+            machine.kernel.crash_at = None
+            return broker
+    machine.crash(power_loss=True)
+    return machine.start()
+
+
+def use_again(machine: Machine, broker: Broker) -> None:
+    """The store goes on where it ended, and a clean stop leaves nothing to do."""
+    for queue in QUEUES:
+        end = broker.store.messages.bounds(queue).maximum
+        broker.send([Sending(queue, SMALL)])
+        broker.flush()
+        assert broker.store.messages.bounds(queue).maximum == end + 1
+    broker.check()
+    before = broker.content()
+    broker.stop()
+    again = machine.start()
+    assert again.store.recovery.findings.records == 0
+    assert again.content() == before
+    again.check()
+    again.stop()
+
+
+def steps_of(seed: int, durability: Durability) -> int:
+    machine = Machine(seed, durability)
+    broker = run_until_cut(machine, seed)
+    assert broker is not None
+    return machine.kernel.steps
+
+
+def crash_at(seed: int, step: int, durability: Durability, directory: Path | None = None) -> None:
+    machine = Machine(seed, durability, directory)
+    machine.kernel.crash_at = step
+    chance = Random(seed * 1_000_003 + step)
+    try:
+        run_until_cut(machine, seed)
+        broker = come_back(machine, chance)
+        broker.check()
+        use_again(machine, broker)
+    except Exception as error:
+        tail = "\n".join(machine.kernel.log[-12:])
+        error.add_note(f'replay with QUARRY_CRASH="{seed},{step},{durability.value}"; the last steps were\n{tail}')
+        raise
+    finally:
+        machine.close()
+
+
+def chosen() -> tuple[int, int, str] | None:
+    """The one place to try instead of all."""
+    text = os.environ.get("QUARRY_CRASH")
+    if not text:
+        return None
+    seed, step, durability = text.split(",")
+    return int(seed), int(step), durability
+
+
+def crash_at_every_step(seed: int, durability: Durability) -> None:
+    for step in range(1, steps_of(seed, durability) + 2):
+        crash_at(seed, step, durability)
+
+
+def test_the_workload_takes_every_kind_of_step() -> None:
+    taken = set()
+    for seed in range(6):
+        machine = Machine(seed, Durability.SYNC)
+        assert run_until_cut(machine, seed) is not None
+        taken |= {" ".join(step.split()[: 3 if step.startswith("fsync of") else 1]) for step in machine.kernel.log}
+    wanted = {"create", "store", "fsync", "fsync of the", "ftruncate", "fallocate", "rename", "unlink", "mkdir"}
+    assert wanted | {"write", "flush"} <= taken
+
+
+@pytest.mark.skipif(chosen() is None, reason="no place is chosen")
+def test_the_chosen_place() -> None:
+    place = chosen()
+    assert place is not None
+    crash_at(place[0], place[1], Durability(place[2]))
+
+
+@pytest.mark.parametrize("durability", list(Durability))
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_crash_at_any_step_breaks_no_promise(seed: int, durability: Durability) -> None:
+    """Jepsen on NATS: acknowledged writes were lost in a power cut. rmq#10417: bounds were inverted after one."""
+    crash_at_every_step(seed, durability)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("durability", list(Durability))
+@pytest.mark.parametrize("seed", range(2, 42))
+def test_a_crash_at_any_step_breaks_no_promise_in_many_histories(seed: int, durability: Durability) -> None:
+    crash_at_every_step(seed, durability)
+
+
+@pytest.mark.parametrize("durability", list(Durability))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 9))])
+def test_with_rocksdb_itself_a_crash_breaks_no_promise_either(
+    seed: int, durability: Durability, tmp_path: Path
+) -> None:
+    """Its directories are taken as they lie there at the moment of the cut."""
+    chance = Random(seed)
+    for step in sorted(chance.sample(range(1, steps_of(seed, durability) + 1), 8)):
+        crash_at(seed, step, durability, tmp_path / str(step))
+
+
+def plant_a_flush_that_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.faults.kernel.Kernel.sync", lambda kernel, inode: kernel.step("a lie"))
+
+
+def plant_names_not_synced(monkeypatch: pytest.MonkeyPatch) -> None:
+    settle = Directory.settle
+    monkeypatch.setattr(Directory, "settle", lambda self, count=0: settle(self, count))
+
+
+def plant_nothing_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("store.metadata.ConsumerOffsetTable.lower", lambda *_: 0)
+
+
+def plant_watermark_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("store.consumequeue.rocks_store.ENTRIES_FAMILIES", (OFFSET_FAMILY,))
+
+
+def plant_queues_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("store.consumequeue.RocksConsumeQueues.truncate", lambda *_: None)
+
+
+def plant_queues_that_do_not_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("store.consumequeue.RocksConsumeQueues.put_again", RocksConsumeQueues.put)
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        plant_a_flush_that_lies,
+        plant_names_not_synced,
+        plant_nothing_lowered,
+        plant_watermark_first,
+        plant_queues_not_cut,
+        plant_queues_that_do_not_begin_anew,
+    ],
+)
+def test_a_planted_mistake_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proof that passes whatever the store does proves nothing."""
+    plant(monkeypatch)
+    for seed in range(20):
+        for step in range(20 + seed, 300, 7):
+            try:
+                crash_at(seed, step, Durability.ASYNC)
+            except Exception:
+                return
+    pytest.fail("nobody noticed")
