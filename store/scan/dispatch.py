@@ -36,11 +36,12 @@ class ScannedRequests(ColumnRequests):
             columns = columns.select(queued)
         self._batch = batch
         self._columns = columns
-        starts = columns.properties_position
-        ends = starts + columns.properties_length
-        segment = batch.segment
-        joined = b"".join([segment[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)])
-        properties = StoredProperties(joined, columns.properties_length)
+        properties = StoredProperties(
+            batch.segment,
+            np.frombuffer(batch.segment, np.uint8),
+            columns.properties_position,
+            columns.properties_length,
+        )
         self._tags_codes = properties.tags_hashes()
         self._correct_scheduled()
         self._light_queues = self._find_light_queues(properties.may_name_light_queues(), numbering)
