@@ -35,6 +35,19 @@ class UnitColumns:
     def __len__(self) -> int:
         return len(self.queue_index)
 
+    def grouped(self) -> UnitColumns:
+        """The same units queue by queue, those of a queue still in log order."""
+        order = np.argsort(self.queue_index, kind="stable")
+        return UnitColumns(
+            self.queues,
+            self.queue_index[order],
+            self.queue_offset[order],
+            self.physical_offset[order],
+            self.size[order],
+            self.tags_code[order],
+            self.store_timestamp_ms[order],
+        )
+
     def last_of_queues(self) -> Integers:
         """The row of the last unit of each of `queues`. Each has one."""
         rows = np.empty(len(self.queues), np.int64)
