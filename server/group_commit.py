@@ -2,7 +2,7 @@
 
     pass end     all sends that came in during the pass are appended together
     sync         a flush follows; sends that come in while it runs are one round after it, behind the next flush
-    async        they go on at once; a flush follows within the flush interval
+    async        they go on at once; a flush begins when the oldest of them is half a flush interval old
     dispatch     their consume queue entries are written in one batch, who waits for them is woken, they are answered
 
 A failed flush of the log poisons the store: everyone who waits is told, nothing is accepted any more. Consume queues
@@ -65,7 +65,7 @@ class AppendingStore(Protocol):
 
 
 class GroupCommitMetrics(Protocol):
-    def observe_flush(self, seconds: float) -> None: ...
+    def observe_flush(self, seconds: float, sends: int) -> None: ...
 
     def observe_round(self, messages: int) -> None: ...
 
@@ -122,6 +122,9 @@ class GroupCommit:
         self._dispatch_held = False
         self._failure: Exception | None = None
         self._no_room: DiskRefused | None = None
+        self._too_full: DiskRefused | None = None
+        self._unflushed_sends = 0
+        self._unflushed_since_s = 0.0
         self._room_check: asyncio.TimerHandle | None = None
         self._refusing = False
 
@@ -142,7 +145,7 @@ class GroupCommit:
         sends, self._incoming = self._incoming, []
         if not sends:
             return  # a flush that ended in this pass has taken them along
-        refusal = self._failure or self._no_room
+        refusal = self._failure or self._no_room or self._too_full
         if refusal is not None:
             for send in sends:
                 send.stored((), refusal)
@@ -183,6 +186,9 @@ class GroupCommit:
 
     def _await_durable(self, send: _Send, appended: Sequence[Appended]) -> None:
         last = appended[-1]
+        if not self._unflushed_sends:
+            self._unflushed_since_s = self._clock.monotonic_s()
+        self._unflushed_sends += 1
         self._waiting.append(_Waiting(PhysicalOffset(last.physical_offset + last.size), appended, send.stored))
 
     def _go_on(self) -> None:
@@ -209,11 +215,18 @@ class GroupCommit:
             self._flush_task = None
 
     async def _flush_once(self) -> None:
+        """One fdatasync, for all sends so far.
+
+        Under `async` a power cut takes back at most what came in during one flush interval. So it begins when the
+        oldest send that is not on disk is half an interval old; the other half is for the fdatasync itself.
+        """
         if self._durability is Durability.ASYNC:
-            await asyncio.sleep(self._flush_interval_s)
+            age_s = self._clock.monotonic_s() - self._unflushed_since_s
+            await asyncio.sleep(max(0.0, self._flush_interval_s / 2 - age_s))
+        sends, self._unflushed_sends = self._unflushed_sends, 0
         started_s = self._clock.monotonic_s()
         await asyncio.get_running_loop().run_in_executor(self._executor, self._store.flush)
-        self._metrics.observe_flush(self._clock.monotonic_s() - started_s)
+        self._metrics.observe_flush(self._clock.monotonic_s() - started_s, sends)
 
     @property
     def _needs_flush_task(self) -> bool:
@@ -263,6 +276,12 @@ class GroupCommit:
         if self._queue_flush_task is None:
             self._queue_flush_task = asyncio.get_running_loop().create_task(self.flush_queues())
 
+    async def make_queues_durable(self) -> None:
+        """Make the queues durable as far as they are dispatched now; returns when that is tried."""
+        self.flush_queues_soon()
+        while self._queue_flush_task is not None:
+            await asyncio.wait([self._queue_flush_task])
+
     async def flush_queues(self) -> None:
         """Make the entries durable up to now, so that a restart dispatches little again.
 
@@ -306,6 +325,15 @@ class GroupCommit:
 
     # -- a full disk
 
+    def refuse_sends(self, reason: str) -> None:
+        """Take no sends from now on, since the disk is too full; the empty text: take them again."""
+        before = "" if self._too_full is None else str(self._too_full)
+        if bool(reason) != bool(before):
+            log.warning("sends are refused" if reason else "sends are taken again", reason=reason or before)
+        self._too_full = DiskRefused(reason) if reason else None
+        if reason or before:
+            self._tell_refusing(reason or ("" if self._no_room is None else str(self._no_room)))
+
     def _await_room(self, error: EngineFull) -> None:
         """Take no more sends until a flush of the queues gets through, which is tried again and again."""
         if self._no_room is None:
@@ -323,8 +351,8 @@ class GroupCommit:
 
     def _go_on_with_room(self) -> None:
         self._no_room = None
-        log.warning("there is room again, sends are taken")
-        self._tell_refusing("")
+        log.warning("there is room for the queues again")
+        self._tell_refusing("" if self._too_full is None else str(self._too_full))
 
     def _tell_refusing(self, reason: str) -> None:
         self._refusing = bool(reason)

@@ -20,7 +20,7 @@ import structlog
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from server.health import HealthState
-from server.settings import split_address
+from server.setting_sections import split_address
 from store.clock import Clock, SystemClock
 
 if TYPE_CHECKING:

@@ -30,6 +30,7 @@ from server.http import HttpEndpoint
 from server.logs import configure_logs
 from server.metadata import AutoCreation, Directory
 from server.metrics import ServerMetrics, watch_health
+from server.retention import Retention, RetentionTimes
 from server.routing import Address, BrokerIdentity
 from server.rpc.admin import AdminServer
 from server.rpc.context import Edge
@@ -196,15 +197,34 @@ class Broker:
             sends_refused=health.sends_refused,
             metrics=self._metrics,
         )
+        self._retention = self._make_retention()
         self._checkpoint = CheckpointKeeper(store.checkpoint.save, poisoned=lambda error: health.poisoned(str(error)))
         self._front = make_front(
             settings.network.front, self._methods(), limits=settings.for_front(), access_log=settings.log.access
         )
+        self._watch()
+
+    def _watch(self) -> None:
+        """Export what the parts count by themselves."""
+        metrics, store = self._metrics, self._store
         if self._front.figures is not None:
-            self._metrics.watch_front(self._front.figures)
-        self._metrics.watch_delivery(self._delivery)
-        self._metrics.watch_clients(self._clients)
-        self._metrics.watch_engines(store.queue_engine, store.state_engine)
+            metrics.watch_front(self._front.figures)
+        metrics.watch_delivery(self._delivery)
+        metrics.watch_clients(self._clients)
+        metrics.watch_engines(store.queue_engine, store.state_engine)
+        metrics.watch_expiry(store.expiry, lambda: self._retention.used_ratios)
+
+    def _make_retention(self) -> Retention:
+        settings, expiry = self._settings.expiry, self._store.expiry
+        expiry.remover.configure(patience_s=settings.reader_patience_ms / 1000, pause_s=settings.pause_ms / 1000)
+        return Retention(
+            expiry,
+            self._settings.for_expiry(),
+            RetentionTimes(interval_s=settings.interval_ms / 1000, start_delay_s=settings.start_delay_ms / 1000),
+            commit=self._commit,
+            clock=self._clock,
+            metrics=self._metrics,
+        )
 
     def _methods(self) -> Methods:
         """The messaging service: its five parts over this broker's components."""
@@ -254,6 +274,8 @@ class Broker:
             async with (
                 self._supervisor.running("housekeeping", self._keep_house()),
                 self._supervisor.running("checkpoint", self._checkpoint.run()),
+                self._supervisor.running("expiry", self._retention.watch()),
+                self._supervisor.running("removal of expired segments", self._retention.remove()),
             ):
                 listening = await self._front.start(network.listen)
                 if network.tls_listen is not None:
@@ -265,6 +287,7 @@ class Broker:
                     yield {"listen": listening, "admin": admin_listening}
         finally:
             await self._stop_front(network.stop_grace_ms / 1000)
+            await self._retention.stop()
             await self._commit.drain()
             self._delivery.stop()
             self._state_writer.write_now()
@@ -272,7 +295,7 @@ class Broker:
 
     @contextlib.asynccontextmanager
     async def _administering(self) -> AsyncIterator[str]:
-        admin = AdminServer(self._administration(), self._faults)
+        admin = AdminServer(self._administration(), self._faults, expire=self._retention.expire_now)
         try:
             yield await admin.start(self._settings.network.admin)
         finally:

@@ -16,12 +16,16 @@ from prometheus_client.registry import Collector
 
 from server.front import FrontFigures
 from server.health import HealthState
+from store.expiry import Cause
 
 SEND_BUCKETS_S: Final = [0.000_25 * 2**step for step in range(15)]
 """250 µs … 4 s: from an asynchronous send on an idle broker to beyond every client's patience of 3 s."""
 
 FLUSH_BUCKETS_S: Final = [0.000_1 * 2**step for step in range(17)]
 """100 µs … 6.5 s: from a disk with a protected cache to a dying one."""
+
+REMOVAL_BUCKETS_S: Final = [0.01 * 2**step for step in range(14)]
+"""10 ms … 82 s: a file of 1 GiB takes about a second."""
 
 ROUND_BUCKETS: Final = [2**step for step in range(13)]
 """1 … 4096 messages: from one lone client to more than one loop pass was ever seen to take in."""
@@ -52,6 +56,19 @@ class DeliveryFigures(Protocol):
     def subscription_count(self) -> int: ...
 
     redeliveries: int
+
+
+class ExpiryFigures(Protocol):
+    """What the log's expiry counts by itself."""
+
+    @property
+    def segment_count(self) -> int: ...
+
+    @property
+    def segment_size(self) -> int: ...
+
+    @property
+    def going_bytes(self) -> int: ...
 
 
 class EngineFigures(Protocol):
@@ -91,6 +108,27 @@ class ServerMetrics:
             buckets=FLUSH_BUCKETS_S,
             registry=registry,
         )
+        self._flush_sends = Histogram(
+            "quarry_flush_sends",
+            "Sends that one fdatasync of the commit log made durable",
+            buckets=ROUND_BUCKETS,
+            registry=registry,
+        )
+        expired = Counter(
+            "quarry_expired_segments", "Commit log files that expired, by cause", ["cause"], registry=registry
+        )
+        self._expired_by_cause = {cause: expired.labels(cause=cause.value) for cause in Cause}
+        self._expired_unread = Counter(
+            "quarry_expired_unread_messages",
+            "Messages that expired before a group had read them, counted for each group",
+            registry=registry,
+        )
+        self._removal_duration = Histogram(
+            "quarry_segment_removal_seconds",
+            "Removal of one expired commit log file, pauses included",
+            buckets=REMOVAL_BUCKETS_S,
+            registry=registry,
+        )
         self._damage_met = Counter(
             "quarry_damage_met", "Reads that met a damaged record or table and were refused", registry=registry
         )
@@ -115,11 +153,22 @@ class ServerMetrics:
     def acknowledged(self, messages: int) -> None:
         self._messages_acknowledged.inc(messages)
 
-    def observe_flush(self, seconds: float) -> None:
+    def observe_flush(self, seconds: float, sends: int) -> None:
+        """A flush of the log has ended; `sends` came in since the one before had begun."""
         self._flush_duration.observe(seconds)
+        self._flush_sends.observe(sends)
 
     def observe_round(self, messages: int) -> None:
         self._round_messages.observe(messages)
+
+    def expired(self, cause: Cause, segments: int) -> None:
+        self._expired_by_cause[cause].inc(segments)
+
+    def expired_unread(self, messages: int) -> None:
+        self._expired_unread.inc(messages)
+
+    def removed_segment(self, seconds: float) -> None:
+        self._removal_duration.observe(seconds)
 
     def damage_met(self) -> None:
         self._damage_met.inc()
@@ -133,6 +182,10 @@ class ServerMetrics:
     def watch_engines(self, queues: EngineFigures, state: EngineFigures) -> None:
         engines = {"queues": queues, "state": state}
         self._watch(lambda: _engine_figures(engines))
+
+    def watch_expiry(self, expiry: ExpiryFigures, used_ratios: Callable[[], Mapping[str, float]]) -> None:
+        """`used_ratios` are those of the file systems of `log` and `queues`, as they were seen last."""
+        self._watch(lambda: _expiry_figures(expiry, used_ratios()))
 
     def watch_front(self, figures: FrontFigures) -> None:
         self._watch(lambda: _front_figures(figures))
@@ -182,6 +235,20 @@ def _delivery_figures(delivery: DeliveryFigures) -> Iterator[Metric]:
     yield CounterMetricFamily(
         "quarry_redeliveries", "Deliveries after the first one of a message", value=delivery.redeliveries
     )
+
+
+def _expiry_figures(expiry: ExpiryFigures, used_ratios: Mapping[str, float]) -> Iterator[Metric]:
+    yield _gauge("quarry_log_segments", "Files of the commit log", expiry.segment_count)
+    yield _gauge(
+        "quarry_log_bytes", "Room that the files of the commit log take", expiry.segment_count * expiry.segment_size
+    )
+    yield _gauge(
+        "quarry_expired_bytes", "Room that expired commit log files still take, read or about to go", expiry.going_bytes
+    )
+    used = GaugeMetricFamily("quarry_disk_used_ratio", "How full the file system is, from 0 to 1", labels=["holds"])
+    for holds, ratio in used_ratios.items():
+        used.add_metric([holds], ratio)
+    yield used
 
 
 def _engine_figures(engines: Mapping[str, EngineFigures]) -> Iterator[Metric]:

@@ -6,9 +6,9 @@ that administration needs no locks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from itertools import islice
-from typing import Any, Final, NoReturn, ParamSpec, TypeVar
+from typing import Any, Final, NoReturn, ParamSpec, Protocol, TypeVar
 
 import grpc
 import grpc.aio
@@ -21,6 +21,7 @@ from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceService
 from server.administration import Administration, GroupChange, Place, QueueReset, TopicChange
 from server.faults import FaultLog
 from server.front.grpcio import bind
+from server.retention import ExpiryReport
 from server.wire.status import INTERNAL_TEXT
 from store import errors
 from store.metadata import (
@@ -80,6 +81,12 @@ _Answer = TypeVar("_Answer")
 _Row = TypeVar("_Row")
 
 
+class Expire(Protocol):
+    """Lets old segments expire, see `server.retention`."""
+
+    def __call__(self, *, dry_run: bool) -> Awaitable[ExpiryReport]: ...
+
+
 def _answers(
     method: Callable[[AdminService, _Request], _Answer],
 ) -> Callable[[AdminService, _Request, _Context], Coroutine[Any, Any, _Answer]]:
@@ -116,9 +123,10 @@ def _streams(
 class AdminService(AdminServiceServicer):
     """Each method checks, calls and translates."""
 
-    def __init__(self, administration: Administration, faults: FaultLog) -> None:
+    def __init__(self, administration: Administration, faults: FaultLog, expire: Expire) -> None:
         self._administration = administration
         self._faults = faults
+        self._expire = expire
 
     async def refuse(self, context: _Context, error: Exception) -> NoReturn:
         """End the call with the error's code and text; the text of an unexpected one stays in the log."""
@@ -201,6 +209,12 @@ class AdminService(AdminServiceServicer):
         )
         return pb.ResetOffsetResponse(queues=[reset_message(reset) for reset in resets])
 
+    async def ExpireSegments(self, request: pb.ExpireSegmentsRequest, context: _Context) -> pb.ExpireSegmentsResponse:
+        try:
+            return expiry_message(await self._expire(dry_run=request.dry_run))
+        except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
+            await self.refuse(context, error)
+
     @_answers
     def ListQueues(self, request: pb.ListQueuesRequest) -> pb.ListQueuesResponse:
         return pb.ListQueuesResponse(
@@ -211,8 +225,8 @@ class AdminService(AdminServiceServicer):
 class AdminServer:
     """The admin port of one broker."""
 
-    def __init__(self, administration: Administration, faults: FaultLog) -> None:
-        self._service = AdminService(administration, faults)
+    def __init__(self, administration: Administration, faults: FaultLog, *, expire: Expire) -> None:
+        self._service = AdminService(administration, faults, expire)
         self._health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None
 
@@ -330,6 +344,18 @@ def queue_message(queue: QueueId, bounds: QueueBounds) -> pb.Queue:
         queue=queue.number,
         minimum_offset=bounds.minimum,
         maximum_offset=bounds.maximum,
+    )
+
+
+def expiry_message(report: ExpiryReport) -> pb.ExpireSegmentsResponse:
+    most_first = sorted(report.unread.messages_by_group.items(), key=lambda each: -each[1])
+    return pb.ExpireSegmentsResponse(
+        segments=[
+            pb.ExpiringSegment(name=each.name, size=each.size, newest_at_ms=each.newest_ms, cause=each.cause.value)
+            for each in report.segments
+        ],
+        unread=[pb.UnreadMessages(group=group, messages=messages) for group, messages in most_first],
+        unread_complete=report.unread.complete,
     )
 
 

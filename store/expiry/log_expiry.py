@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from threading import Event
 from typing import Final, Protocol
 
 from store.clock import CautiousClock, Clock
@@ -32,6 +33,8 @@ from store.record import StoredMessage
 
 POSITIONS_MAX: Final = 200_000
 """Positions of groups that are looked at to tell what they lose: some seconds of a background thread."""
+
+PAGE_PAUSE_S: Final = 0.001
 
 
 class ExpiringMessages(Protocol):
@@ -74,6 +77,7 @@ class LogExpiry:
         self._identity = identity
         self._pins = pins
         self._age_clock = CautiousClock(clock)
+        self._stopping = Event()
         self._newest_ms: dict[PhysicalOffset, int] = {}
         self.remover: Final = SegmentRemover(disk, segments.directory, messages.reader, clock=clock)
 
@@ -88,11 +92,21 @@ class LogExpiry:
         return len(self._segments)
 
     @property
+    def end(self) -> PhysicalOffset:
+        """Where the last segment ends, filled or not."""
+        return self._segments.end_of_files
+
+    @property
     def minimum(self) -> PhysicalOffset:
         """Where the log begins."""
         return self._segments.minimum
 
-    def situation(self, hour: int, *, requested: bool = False) -> Situation:
+    @property
+    def going_bytes(self) -> int:
+        """Room that expired segments still take."""
+        return self.remover.pending_bytes(self.segment_size)
+
+    def situation(self, hour: int, *, requested: bool = False, futile: bool = False) -> Situation:
         """How things are now. Raises OSError."""
         log, queues = (self._file_system(each) for each in (self._segments.directory, self._queue_directory))
         return Situation(
@@ -100,8 +114,9 @@ class LogExpiry:
             hour=hour,
             log=log,
             others=() if queues is None else (queues,),
-            going_bytes=self.remover.pending_bytes(self.segment_size),
+            going_bytes=self.going_bytes,
             requested=requested,
+            futile=futile,
         )
 
     def plan(self, settings: ExpirySettings, situation: Situation) -> Plan:
@@ -110,9 +125,19 @@ class LogExpiry:
 
     def unread_before(self, minimum: PhysicalOffset) -> Unread:
         """What groups have not read below the offset: what they lose when the log begins there."""
-        return count_unread(self._positions.all_rows(), self._queues.unread_below, minimum, positions_max=POSITIONS_MAX)
+        return count_unread(
+            self._positions.all_rows(),
+            self._queues.unread_below,
+            minimum,
+            positions_max=POSITIONS_MAX,
+            go_on=lambda: not self._stopping.wait(PAGE_PAUSE_S),
+        )
 
     # -- doing
+
+    def may_begin_at(self, minimum: PhysicalOffset) -> bool:
+        """Whether `retire` would go as far as that now."""
+        return minimum <= self._latest_beginning()
 
     def announce(self, minimum: PhysicalOffset) -> None:
         """Step 1: from now on no start wonders where the segments below have gone."""
@@ -131,6 +156,11 @@ class LogExpiry:
             self._reader.let_go()
             self._newest_ms = {base: known for base, known in self._newest_ms.items() if base > minimum}
         return self._segments.minimum
+
+    def stop(self) -> None:
+        """Let whatever runs on other threads end soon."""
+        self._stopping.set()
+        self.remover.stop()
 
     # -- inside
 

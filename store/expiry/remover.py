@@ -7,6 +7,7 @@ steps of 32 MiB, with pauses, it is hardly noticed (docs/benchmarks.md).
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 from pathlib import Path
 from threading import Event, Lock
@@ -134,15 +135,25 @@ class SegmentRemover:
                 if not self._to_move:
                     return
                 path = self._to_move[0]
-            self._disk.make_directories(self._directory)
-            target = self._directory / path.name
             size = self._size(path)
-            if size is not None:
-                self._disk.move(path, target)
+            target = None if size is None else self._move(path)
             with self._lock:
                 del self._to_move[0]
-                if size is not None:
+                if size is not None and target is not None:
                     self._waiting[target] = size
+
+    def _move(self, path: Path) -> Path | None:
+        """Where the file is now; None when it is gone already: a full disk may have no room for a name."""
+        target = self._directory / path.name
+        try:
+            self._disk.make_directories(self._directory)
+            self._disk.move(path, target)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            self._disk.remove(path)
+            return None
+        return target
 
     def _size(self, path: Path) -> int | None:
         """None when it is gone: moved before an error, or taken away by somebody."""

@@ -68,7 +68,8 @@ class Situation:
     """What a decision rests on.
 
     `now_ms` is compared with store times; `hour` is the local hour, 0 to 23. `log` is None when the file system does
-    not tell its size. `going_bytes` belong to segments that expired before and still have their files.
+    not tell its size. `going_bytes` belong to segments that expired before and still have their files. `futile`:
+    deletion was forced lately and made no room, as when backups hold the same files.
     """
 
     now_ms: int
@@ -77,6 +78,7 @@ class Situation:
     others: Sequence[FileSystem] = ()
     going_bytes: int = 0
     requested: bool = False
+    futile: bool = False
 
     @property
     def fullest_percent(self) -> int:
@@ -135,6 +137,18 @@ def is_expired(settings: ExpirySettings, now_ms: int, candidate: Candidate) -> b
     return candidate.newest_ms is not None and candidate.newest_ms + settings.retention_ms <= now_ms
 
 
+class Forced(NamedTuple):
+    """A deletion that was to make room: what was deleted, and how things were before."""
+
+    freed_bytes: int
+    used_bytes: int
+    log_end: PhysicalOffset
+
+    def was_futile(self, used_bytes: int, log_end: PhysicalOffset) -> bool:
+        """Whether, now that the files are gone, less than half of their room is back. New segments are allowed for."""
+        return used_bytes - (log_end - self.log_end) > self.used_bytes - self.freed_bytes // 2
+
+
 def refusal(settings: ExpirySettings, situation: Situation) -> str:
     """Why no sends are to be taken; empty when they are."""
     for each in ([situation.log] if situation.log is not None else []) + list(situation.others):
@@ -148,7 +162,7 @@ def refusal(settings: ExpirySettings, situation: Situation) -> str:
 
 def _wanted_bytes(settings: ExpirySettings, situation: Situation) -> int:
     """How much room has to be made whatever it costs: only on the log's file system, where deleting makes any."""
-    if situation.log is None or not settings.force:
+    if situation.log is None or situation.futile or not settings.force:
         return 0
     space = situation.log.space
     if space.used_percent <= settings.force_percent:

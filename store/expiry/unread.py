@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
+
+PAGE_POSITIONS: Final = 64
+"""So few that the event loop's thread does not wait longer for the interpreter than for one of its own calls."""
 
 
 class Unread(NamedTuple):
@@ -26,14 +29,16 @@ def count_unread(
     minimum: PhysicalOffset,
     *,
     positions_max: int,
+    go_on: Callable[[], bool],
 ) -> Unread:
     """What each group has not read below `minimum`. Looks at `positions_max` positions at most.
 
+    `go_on` is asked after each page of them; it may take its time, and tell to end.
     Messages that were handed out and not acknowledged are not counted, those that a group's filter would pass over are.
     """
     found: dict[str, int] = {}
     for looked_at, (group, queue, next_offset) in enumerate(positions):
-        if looked_at >= positions_max:
+        if looked_at >= positions_max or (looked_at % PAGE_POSITIONS == PAGE_POSITIONS - 1 and not go_on()):
             return Unread(found, complete=False)
         count = unread_below(queue, next_offset, minimum)
         if count:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from kv.memory import MemoryEngine
 from server.administration import Administration, BrokerFacts
 from server.faults import FaultLog
+from server.retention import ExpiryReport
+from store.expiry import Unread
 from store.metadata import GroupTable, TopicTable
 from store.offsets import PhysicalOffset, QueueBounds, QueueId
 from store.settings import Durability
@@ -70,7 +72,15 @@ class AdminBench:
             default_queues=8,
             queues_deleted=self._count_deletion,
         )
+        self.expiring = ExpiryReport([], Unread({}, complete=True))
         self.faults = FaultLog(self.delivery.clock, damage_met=lambda: None)
+
+    async def expire(self, *, dry_run: bool) -> ExpiryReport:
+        """What a test has put there; the real thing is in tests/server/test_retention.py."""
+        if dry_run:
+            return self.expiring
+        expired, self.expiring = self.expiring, ExpiryReport([], Unread({}, complete=True))
+        return expired
 
     def _count_deletion(self) -> None:
         self.deletions += 1

@@ -18,9 +18,11 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from kv import EngineCorrupt, EngineFull
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
 from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from server.retention import Expiring, ExpiryReport
 from server.rpc.admin import PERMISSIONS, SERVICE_NAME, STATUS_CODES, TOPIC_TYPES, AdminServer, status_code
 from server.wire.status import INTERNAL_TEXT
 from store import errors
+from store.expiry import Cause, Unread
 from store.metadata import IllegalTopicName, Permission, Topic, TopicType
 from store.offsets import QueueId
 from tests.admin.broker import FACTS, AdminBench
@@ -32,7 +34,7 @@ UNKNOWN: Any = 99
 
 @asynccontextmanager
 async def serving(bench: AdminBench) -> AsyncIterator[tuple[Any, grpc.aio.Channel]]:
-    server = AdminServer(bench.administration, bench.faults)
+    server = AdminServer(bench.administration, bench.faults, expire=bench.expire)
     address = await server.start("127.0.0.1:0")
     try:
         async with grpc.aio.insecure_channel(address) as channel:
@@ -330,7 +332,54 @@ def test_a_taken_address_is_named() -> None:
             taken.bind(("127.0.0.1", 0))
             taken.listen()
             address = f"127.0.0.1:{taken.getsockname()[1]}"
+            bench = AdminBench()
+            server = AdminServer(bench.administration, bench.faults, expire=bench.expire)
             with pytest.raises(OSError, match=address):
-                await AdminServer(AdminBench().administration, AdminBench().faults).start(address)
+                await server.start(address)
+
+    run(test())
+
+
+def test_expiring_tells_segments_and_who_loses_messages() -> None:
+    async def test() -> None:
+        bench = AdminBench()
+        bench.expiring = ExpiryReport(
+            [
+                Expiring("00000000000000000000", 1 << 30, 1_700_000_000_000, Cause.AGE),
+                Expiring("00000000001073741824", 1 << 30, None, Cause.ROOM),
+            ],
+            Unread({"a little": 1, "much": 500}, complete=False),
+        )
+        expected = pb.ExpireSegmentsResponse(
+            segments=[
+                pb.ExpiringSegment(
+                    name="00000000000000000000", size=1 << 30, newest_at_ms=1_700_000_000_000, cause="age"
+                ),
+                pb.ExpiringSegment(name="00000000001073741824", size=1 << 30, cause="room"),
+            ],
+            unread=[pb.UnreadMessages(group="much", messages=500), pb.UnreadMessages(group="a little", messages=1)],
+            unread_complete=False,
+        )
+        async with serving(bench) as (stub, _):
+            assert await stub.ExpireSegments(pb.ExpireSegmentsRequest(dry_run=True)) == expected
+            assert await stub.ExpireSegments(pb.ExpireSegmentsRequest()) == expected
+            assert await stub.ExpireSegments(pb.ExpireSegmentsRequest()) == pb.ExpireSegmentsResponse(
+                unread_complete=True
+            )
+
+    run(test())
+
+
+def test_expiring_that_fails_is_a_status() -> None:
+    async def test() -> None:
+        bench = AdminBench()
+
+        async def refuse(*, dry_run: bool) -> ExpiryReport:
+            raise EngineCorrupt("block checksum mismatch")
+
+        bench.expire = refuse  # type: ignore[method-assign]
+        async with serving(bench) as (stub, _):
+            code, text = await refusal(stub.ExpireSegments(pb.ExpireSegmentsRequest(dry_run=True)))
+            assert (code, text) == (grpc.StatusCode.DATA_LOSS, "block checksum mismatch")
 
     run(test())

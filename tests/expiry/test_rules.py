@@ -9,7 +9,7 @@ import pytest
 
 from store.disk import DiskSpace
 from store.errors import Invalid
-from store.expiry import Candidate, Cause, ExpirySettings, FileSystem, Plan, Situation, decide, refusal
+from store.expiry import Candidate, Cause, ExpirySettings, FileSystem, Forced, Plan, Situation, decide, refusal
 from store.offsets import PhysicalOffset
 
 SIZE = 100
@@ -39,6 +39,7 @@ def situation(
     queues: int = 10,
     going_bytes: int = 0,
     requested: bool = False,
+    futile: bool = False,
     now_ms: int = NOW_MS,
 ) -> Situation:
     return Situation(
@@ -48,6 +49,7 @@ def situation(
         others=(on(QUEUES, queues),),
         going_bytes=going_bytes,
         requested=requested,
+        futile=futile,
     )
 
 
@@ -79,6 +81,7 @@ def situation(
         pytest.param(situation(log=99), [YOUNG] * 50, [ROOM] * 10, id="no more than a round's"),
         pytest.param(situation(hour=4), [OLD] * 50, [AGE] * 10, id="no more than a round's by age"),
         pytest.param(situation(log=99), [], [], id="nothing to delete"),
+        pytest.param(situation(log=99, futile=True), [OLD, YOUNG], [AGE], id="force has made no room lately"),
     ],
 )
 def test_which_segments_go(now: Situation, newest_ms: list[int | None], expected: list[Cause]) -> None:
@@ -86,6 +89,21 @@ def test_which_segments_go(now: Situation, newest_ms: list[int | None], expected
     assert causes(plan) == expected
     assert [candidate.base for candidate, _ in plan.segments] == [index * SIZE for index in range(len(expected))]
     assert plan.forced == expected.count(ROOM)
+
+
+@pytest.mark.parametrize(
+    ("used_bytes", "log_end", "futile"),
+    [
+        pytest.param(800, 0, False, id="all of it is back"),
+        pytest.param(900, 0, False, id="half of it"),
+        pytest.param(901, 0, True, id="less than half"),
+        pytest.param(1_100, 300, False, id="new segments took some of it meanwhile"),
+        pytest.param(1_300, 300, True, id="new segments and nothing back"),
+    ],
+)
+def test_when_a_forced_deletion_was_for_nothing(used_bytes: int, log_end: int, futile: bool) -> None:
+    forced = Forced(freed_bytes=200, used_bytes=1_000, log_end=PhysicalOffset(0))
+    assert forced.was_futile(used_bytes, PhysicalOffset(log_end)) == futile
 
 
 @pytest.mark.parametrize("hour", range(24))

@@ -12,13 +12,14 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from tests import golden
-from tests.e2e.broker import Broker, environment_of, quarry
+from tests.e2e.broker import Broker, environment_of, quarry, until
 from tests.e2e.load.raw_client import Refused
 from tests.hostile.caller import Client
 from tests.hostile.conftest import SETTINGS
@@ -145,6 +146,46 @@ def test_a_log_that_finds_no_room_refuses_sends_until_there_is_some(
     with Client(broker.endpoint) as client:
         assert harvest(client, "after-a-restart") == sender.acknowledged
     broker.stop()
+
+
+def test_above_the_threshold_sends_are_refused_and_consumers_are_served(mount: Mount, tmp_path: Path) -> None:
+    """rmq#4549: a nearly full disk deletes what nobody has read; here only if wanted, and then it is told."""
+    disk = mount(60)
+    settings = {
+        **SMALL_SEGMENTS,
+        "expiry.refuse_percent": 90,
+        "expiry.interval_ms": 100,
+        "expiry.start_delay_ms": 0,
+    }
+    ballast = disk / "something-else"
+    broker = Broker(disk / "store", logs=tmp_path / "logs", environment=environment_of(settings))
+    with closing(broker.start()), Client(broker.endpoint) as client:
+        sender = Sender(client)
+        assert sender.send(1_200) == 1_200
+        client.subscribe("slow", TOPIC)
+        ballast.write_bytes(bytes(31 << 20))
+        until(lambda: "sends are refused" in broker.get("/readyz")[1], "the disk is too full")
+        assert sender.send(3) == 0
+        assert set(sender.refusals) == {"TOO_MANY_REQUESTS"}
+        assert harvest(client, "quick") == sender.acknowledged
+        ballast.unlink()
+        until(lambda: broker.get("/readyz")[1] == "ready\n", "there is room again")
+        assert sender.send(1) == 1
+        broker.stop()
+    ballast.write_bytes(bytes(31 << 20))
+    forced = Broker(
+        disk / "store", logs=tmp_path / "logs", environment=environment_of({**settings, "expiry.force": "true"})
+    )
+    with closing(forced.start()), Client(forced.endpoint) as client:
+        until(lambda: forced.get("/readyz")[1] == "ready\n", "the oldest segments make room")
+        until(lambda: "expired segment removed" in forced.words(last=100_000), "they are removed")
+        assert not (disk / "store" / "commitlog" / f"{0:020d}").exists()
+        newest = max(sender.acknowledged)
+        got = harvest(client, "slow")
+        assert newest in got
+        assert got < sender.acknowledged, "the oldest are gone"
+        assert "messages expired that groups had not read" in forced.words(last=100_000)
+        forced.stop()
 
 
 def test_delivery_without_a_free_block_is_refused_and_loses_nothing(

@@ -38,7 +38,7 @@ HOMES: Final = {
     "google.protobuf": r"server/wire/.*|server/rpc/.*|cli/online/.*",
     "server._generated": r"server/wire/.*|server/rpc/.*|cli/online/.*",
     "prometheus_client": r".*/metrics\.py|server/http\.py|server/main\.py",
-    "pydantic": r"server/settings\.py",
+    "pydantic": r"server/setting\w*\.py",
     "pydantic_settings": r"server/settings\.py",
     "uvloop": r"server/main\.py",
     "typer": r"cli/.*",

@@ -23,6 +23,12 @@ class Figures:
     redeliveries = 0
 
 
+class LogFigures:
+    segment_count = 3
+    segment_size = 1 << 30
+    going_bytes = 0
+
+
 def rows(directory: Path) -> set[tuple[str, str, str]]:
     registry = CollectorRegistry()
     watch_health(registry, HealthState())
@@ -33,6 +39,7 @@ def rows(directory: Path) -> set[tuple[str, str, str]]:
         metrics.watch_clients(())
         metrics.watch_engines(engine, engine)
         metrics.watch_front(FrontFigures())
+        metrics.watch_expiry(LogFigures(), lambda: {"log": 0.5, "queues": 0.5})
         return {
             (each.name + ("_total" if each.type == "counter" else ""), each.type, each.documentation)
             for each in registry.collect()
@@ -61,6 +68,7 @@ def test_no_label_grows_with_topics_queues_or_groups(tmp_path: Path) -> None:
     metrics.watch_front(
         FrontFigures(connections_ended=Counter(["NO_ERROR"]), calls_failed=Counter([GrpcStatus.INTERNAL]))
     )
+    metrics.watch_expiry(LogFigures(), lambda: {"log": 0.5, "queues": 0.5})
     labels = {label for each in registry.collect() for sample in each.samples for label in sample.labels}
     engine.close()
-    assert labels <= {"le", "outcome", "database", "family", "code", "status"}
+    assert labels <= {"le", "outcome", "database", "family", "code", "status", "cause", "holds"}

@@ -65,11 +65,12 @@ def test_outcomes_are_there_before_they_happen(registry: CollectorRegistry, metr
 
 
 def test_flushes_and_rounds_are_observed(registry: CollectorRegistry, metrics: ServerMetrics) -> None:
-    metrics.observe_flush(0.004)
+    metrics.observe_flush(0.004, sends=12)
     metrics.observe_round(64)
     assert value(registry, "quarry_flush_duration_seconds_count") == 1
     assert value(registry, "quarry_flush_duration_seconds_bucket", le="0.0032") == 0
     assert value(registry, "quarry_flush_duration_seconds_bucket", le="0.0064") == 1
+    assert value(registry, "quarry_flush_sends_sum") == 12
     assert value(registry, "quarry_round_messages_bucket", le="64.0") == 1
 
 

@@ -27,10 +27,14 @@ from tests.store.assembly import assemble, message
 class Figures:
     def __init__(self) -> None:
         self.rounds: list[int] = []
-        self.flushes = 0
+        self.sends_per_flush: list[int] = []
 
-    def observe_flush(self, seconds: float) -> None:
-        self.flushes += 1
+    @property
+    def flushes(self) -> int:
+        return len(self.sends_per_flush)
+
+    def observe_flush(self, seconds: float, sends: int) -> None:
+        self.sends_per_flush.append(sends)
 
     def observe_round(self, messages: int) -> None:
         self.rounds.append(messages)

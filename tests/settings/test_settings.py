@@ -9,7 +9,8 @@ from pydantic import ValidationError
 
 from server.clients import ClientTimeouts
 from server.delivery.model import NewGroupStart
-from server.settings import BrokerSettings, SettingsInvalid, load_settings, split_address
+from server.setting_sections import split_address
+from server.settings import BrokerSettings, SettingsInvalid, load_settings
 from store.settings import Durability
 
 

@@ -356,3 +356,39 @@ class Queue(_message.Message):
     minimum_offset: int
     maximum_offset: int
     def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., minimum_offset: _Optional[int] = ..., maximum_offset: _Optional[int] = ...) -> None: ...
+
+class ExpireSegmentsRequest(_message.Message):
+    __slots__ = ("dry_run",)
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    dry_run: bool
+    def __init__(self, dry_run: _Optional[bool] = ...) -> None: ...
+
+class ExpireSegmentsResponse(_message.Message):
+    __slots__ = ("segments", "unread", "unread_complete")
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    UNREAD_FIELD_NUMBER: _ClassVar[int]
+    UNREAD_COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    segments: _containers.RepeatedCompositeFieldContainer[ExpiringSegment]
+    unread: _containers.RepeatedCompositeFieldContainer[UnreadMessages]
+    unread_complete: bool
+    def __init__(self, segments: _Optional[_Iterable[_Union[ExpiringSegment, _Mapping]]] = ..., unread: _Optional[_Iterable[_Union[UnreadMessages, _Mapping]]] = ..., unread_complete: _Optional[bool] = ...) -> None: ...
+
+class ExpiringSegment(_message.Message):
+    __slots__ = ("name", "size", "newest_at_ms", "cause")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    size: int
+    newest_at_ms: int
+    cause: str
+    def __init__(self, name: _Optional[str] = ..., size: _Optional[int] = ..., newest_at_ms: _Optional[int] = ..., cause: _Optional[str] = ...) -> None: ...
+
+class UnreadMessages(_message.Message):
+    __slots__ = ("group", "messages")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    messages: int
+    def __init__(self, group: _Optional[str] = ..., messages: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,57 @@
+"""`quarry expire`: let old files of a live broker's commit log go now."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Final
+
+import typer
+
+from cli.online.administration import admin_port
+from cli.online.arguments import ADMIN_DEFAULT, Admin, Json
+from cli.online.output import json_line, print_rows
+from server._generated.quarry.admin.v1 import admin_pb2 as pb
+
+CALL_TIMEOUT_S: Final = 300.0
+"""Telling what groups lose means to look at every position of a group."""
+
+SEGMENT_COLUMNS: Final = ("segment", "bytes", "newestMessage", "cause")
+UNREAD_COLUMNS: Final = ("group", "unreadMessages")
+
+
+def expire(
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would go.")] = False,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Delete what is past its retention from a live broker's commit log, whatever the hour.
+
+    Lists the files, and the groups that have not read all messages in them. Above expiry.force_percent of the disk
+    younger files go, too.
+    """
+    with admin_port(admin) as broker:
+        answer = broker.ExpireSegments(pb.ExpireSegmentsRequest(dry_run=dry_run), timeout=CALL_TIMEOUT_S)
+    segments = [
+        {
+            "segment": each.name,
+            "bytes": each.size,
+            "newestMessage": _time(each.newest_at_ms) if each.HasField("newest_at_ms") else None,
+            "cause": each.cause,
+        }
+        for each in answer.segments
+    ]
+    unread = [{"group": each.group, "unreadMessages": each.messages} for each in answer.unread]
+    print_rows(segments, SEGMENT_COLUMNS, as_json=as_json)
+    if as_json:
+        for row in unread:
+            typer.echo(json_line(row))
+    elif unread:
+        typer.echo()
+        print_rows(unread, UNREAD_COLUMNS, as_json=False)
+    if not answer.unread_complete:
+        typer.echo("not all groups were looked at", err=True)
+
+
+def _time(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

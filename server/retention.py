@@ -1,0 +1,282 @@
+"""Lets old segments expire while the broker runs: looks at disk and clock, decides, and has the files removed.
+
+Two tasks that do not wait for each other, so that a removal that takes long never keeps a full disk from being seen
+(rmq#1400): `watch` decides every few seconds, `remove` works off what was decided. Blocking work is on other threads;
+only the moment at which log and queues begin later is on the event loop's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from typing import Final, NamedTuple, ParamSpec, Protocol, TypeVar
+
+import structlog
+
+from kv import EngineFull, KvError
+from store.clock import Clock
+from store.expiry import (
+    Candidate,
+    Cause,
+    ExpirySettings,
+    FileSystem,
+    Forced,
+    LogExpiry,
+    Plan,
+    Situation,
+    Unread,
+    refusal,
+)
+from store.offsets import PhysicalOffset
+from store.paths import segment_name
+
+log = structlog.get_logger(__name__)
+
+THREADS: Final = 2  # one that looks, one that removes
+FUTILE_PAUSE_S: Final = 600.0
+"""How long nothing is deleted before its time after that has made no room."""
+
+UNLIMITED: Final = 1 << 62
+NAMED_GROUPS_MAX: Final = 16
+"""How many groups a log line names."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RetentionTimes:
+    """How often it is looked. `start_delay_s`: nothing expires sooner after a start, as clocks are set right then."""
+
+    interval_s: float = 10.0
+    start_delay_s: float = 60.0
+
+
+class RetentionMetrics(Protocol):
+    def expired(self, cause: Cause, segments: int) -> None: ...
+
+    def expired_unread(self, messages: int) -> None: ...
+
+    def removed_segment(self, seconds: float) -> None: ...
+
+
+class Commit(Protocol):
+    """What retention asks of group commit."""
+
+    async def make_queues_durable(self) -> None: ...
+
+    def refuse_sends(self, reason: str) -> None: ...
+
+
+class Expiring(NamedTuple):
+    """One segment that goes."""
+
+    name: str
+    size: int
+    newest_ms: int | None
+    cause: Cause
+
+
+class ExpiryReport(NamedTuple):
+    """What goes, and what groups lose by it: messages they have not been given."""
+
+    segments: Sequence[Expiring]
+    unread: Unread
+
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+
+class Retention:
+    """Expiry of one open store. Lives on the event loop's thread."""
+
+    def __init__(
+        self,
+        expiry: LogExpiry,
+        settings: ExpirySettings,
+        times: RetentionTimes,
+        *,
+        commit: Commit,
+        clock: Clock,
+        metrics: RetentionMetrics,
+        minimum_grew: Sequence[Callable[[PhysicalOffset], None]] = (),
+    ) -> None:
+        """`minimum_grew` are told where the log begins each time that this has changed."""
+        self._expiry = expiry
+        self._settings = settings
+        self._times = times
+        self._commit = commit
+        self._clock = clock
+        self._metrics = metrics
+        self._minimum_grew = minimum_grew
+        self._started_s = clock.monotonic_s()
+        self._forced: Forced | None = None
+        self._futile_until_s = self._started_s
+        self._round = asyncio.Lock()
+        self._to_remove = asyncio.Event()
+        self._complaint = ""
+        self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="expiry")
+        self._used_ratios: Mapping[str, float] = {}
+        if expiry.remover.pending:
+            self._to_remove.set()
+
+    @property
+    def used_ratios(self) -> Mapping[str, float]:
+        """How full the file systems of `log` and `queues` were when last looked at, from 0 to 1. For any thread."""
+        return self._used_ratios
+
+    # -- tasks
+
+    async def watch(self) -> None:
+        """Look, and expire what has to go, until cancelled."""
+        while True:
+            try:
+                await self._look()
+            except (OSError, KvError) as error:
+                self._complain(error)
+            await asyncio.sleep(self._times.interval_s)
+
+    async def remove(self) -> None:
+        """Remove the files of what expired, until cancelled. What cannot be removed now is tried again."""
+        remover = self._expiry.remover
+        while True:
+            await self._to_remove.wait()
+            self._to_remove.clear()
+            try:
+                for each in await self._elsewhere(remover.run):
+                    self._metrics.removed_segment(each.seconds)
+                    log.info("expired segment removed", file=each.path.name, seconds=round(each.seconds, 3))
+            except OSError as error:
+                self._complain(error)
+            if remover.pending:
+                await asyncio.sleep(self._times.interval_s)
+                self._to_remove.set()
+
+    async def stop(self) -> None:
+        """Do nothing more; when it returns nothing is under way on any thread. Both tasks have been cancelled before.
+
+        What is not removed yet is removed by the next broker.
+        """
+        self._expiry.stop()
+        await asyncio.to_thread(self._executor.shutdown)
+
+    # -- on request
+
+    async def expire_now(self, *, dry_run: bool) -> ExpiryReport:
+        """Let everything expire that is past its retention, whatever the hour; with `dry_run` only tell what.
+
+        The files are removed soon after. Raises OSError, kv.KvError.
+        """
+        async with self._round:
+            situation = await self._see(requested=True)
+            settings = replace(self._settings, segments_per_round=UNLIMITED)
+            plan = await self._elsewhere(self._expiry.plan, settings, situation)
+            unread = await self._unread(plan)
+            if not dry_run:
+                plan = await self._carry_out(plan, unread)
+            return ExpiryReport([self._expiring(*each) for each in plan.segments], unread)
+
+    # -- inside
+
+    async def _look(self) -> None:
+        async with self._round:
+            situation = self._judge_forced(await self._see())
+            self._commit.refuse_sends(refusal(self._settings, situation))
+            if self._clock.monotonic_s() - self._started_s < self._times.start_delay_s:
+                return
+            if self._expiry.remover.is_stuck:
+                return  # what expired before comes first
+            plan = await self._elsewhere(self._expiry.plan, self._settings, situation)
+            if plan.segments:
+                done = await self._carry_out(plan, await self._unread(plan))
+                if done.forced and situation.log is not None:
+                    freed_bytes = len(done.segments) * self._expiry.segment_size + situation.going_bytes
+                    self._forced = Forced(freed_bytes, situation.log.space.used_bytes, self._expiry.end)
+        self._complaint = ""
+
+    def _judge_forced(self, situation: Situation) -> Situation:
+        """The log must not be deleted bit by bit for nothing, when something else fills the disk or keeps the files."""
+        if self._forced is None or situation.going_bytes or situation.log is None:
+            return situation
+        forced, self._forced = self._forced, None
+        if not forced.was_futile(situation.log.space.used_bytes, self._expiry.end):
+            return situation
+        log.error(
+            "deleting segments before their time has made no room, nothing more is deleted so for a while",
+            deleted_bytes=forced.freed_bytes,
+            seconds=FUTILE_PAUSE_S,
+        )
+        self._futile_until_s = self._clock.monotonic_s() + FUTILE_PAUSE_S
+        return replace(situation, futile=True)
+
+    async def _see(self, *, requested: bool = False) -> Situation:
+        hour = datetime.fromtimestamp(self._clock.wall_ms() / 1000).hour
+        futile = self._clock.monotonic_s() < self._futile_until_s
+        situation = await self._elsewhere(self._expiry.situation, hour, requested=requested, futile=futile)
+        seen: dict[str, FileSystem | None] = {"log": situation.log, "queues": next(iter(situation.others), None)}
+        self._used_ratios = {
+            name: each.space.used_bytes / each.space.total_bytes for name, each in seen.items() if each is not None
+        }
+        return situation
+
+    async def _unread(self, plan: Plan) -> Unread:
+        if not plan.segments:
+            return Unread({}, complete=True)
+        return await self._elsewhere(self._expiry.unread_before, self._end(plan))
+
+    def _end(self, plan: Plan) -> PhysicalOffset:
+        return PhysicalOffset(plan.segments[-1][0].base + self._expiry.segment_size)
+
+    async def _carry_out(self, plan: Plan, unread: Unread) -> Plan:
+        """Returns what of the plan could be done."""
+        if not plan.segments:
+            return plan
+        wanted = self._end(plan)
+        if not self._expiry.may_begin_at(wanted):
+            await self._commit.make_queues_durable()
+        try:
+            await self._elsewhere(self._expiry.announce, wanted)
+        except EngineFull as error:
+            # room is what this is about to make; without the announcement the next start warns, no more
+            log.warning("the new beginning of the log could not be written down", error=str(error))
+        before = self._expiry.minimum
+        reached = self._expiry.retire(wanted)
+        done = Plan(tuple(each for each in plan.segments if before <= each[0].base < reached))
+        if reached > before:
+            self._tell(done, unread, reached)
+            self._to_remove.set()
+            for tell in self._minimum_grew:
+                tell(reached)
+        return done
+
+    def _tell(self, plan: Plan, unread: Unread, begins_at: PhysicalOffset) -> None:
+        for cause in Cause:
+            self._metrics.expired(cause, sum(each is cause for _, each in plan.segments))
+        log.info("segments expired", segments=len(plan.segments), forced=plan.forced, log_begins_at=begins_at)
+        if plan.forced:
+            log.warning("the disk is nearly full: segments were deleted before their time", segments=plan.forced)
+        if unread.messages:
+            self._metrics.expired_unread(unread.messages)
+            most = sorted(unread.messages_by_group.items(), key=lambda each: -each[1])
+            log.warning(
+                "messages expired that groups had not read",
+                messages=unread.messages,
+                groups=dict(most[:NAMED_GROUPS_MAX]),
+                groups_count=len(most),
+                complete=unread.complete,
+            )
+
+    def _expiring(self, candidate: Candidate, cause: Cause) -> Expiring:
+        return Expiring(segment_name(candidate.base), self._expiry.segment_size, candidate.newest_ms, cause)
+
+    async def _elsewhere(
+        self, work: Callable[_Parameters, _Result], *args: _Parameters.args, **kwargs: _Parameters.kwargs
+    ) -> _Result:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, partial(work, *args, **kwargs))
+
+    def _complain(self, error: Exception) -> None:
+        if str(error) != self._complaint:
+            log.error("expiry is held up, it is tried again", error=str(error))
+        self._complaint = str(error)
