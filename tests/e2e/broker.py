@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 PROJECT: Final = Path(__file__).parents[2]
@@ -89,22 +90,26 @@ class Broker:
         assert self._process is not None, "the broker was not started"
         return self._process.pid
 
-    def launch(self, *, under: Sequence[str] = ()) -> None:
-        """Start without waiting for anything. `under` goes before the command, such as a tracer."""
+    def launch(self, *, under: Sequence[str] = (), settings: Mapping[str, object] = MappingProxyType({})) -> None:
+        """Start without waiting for anything. `under` goes before the command, such as a tracer; `settings` are for
+        this start only.
+        """
         assert self._process is None, "the broker runs already"
         with self._output.open("ab") as output, self._errors.open("ab") as errors:
             self._process = subprocess.Popen(
                 [*under, sys.executable, "-m", "cli.main", *self.arguments],
                 cwd=PROJECT,
-                env=self._environment,
+                env={**self._environment, **environment_of(settings)},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=errors,
             )
 
-    def start(self, *, ready_timeout_s: float = READY_TIMEOUT_S) -> Broker:
+    def start(
+        self, *, ready_timeout_s: float = READY_TIMEOUT_S, settings: Mapping[str, object] = MappingProxyType({})
+    ) -> Broker:
         """Start and wait until it is ready. Fails with the broker's own words when it ends before."""
-        self.launch()
+        self.launch(settings=settings)
         status = self.ready_or_ended(timeout_s=ready_timeout_s)
         assert status is None, f"the broker ended with status {status}:\n{self.words()}"
         return self

@@ -24,8 +24,9 @@ TOPIC: Final = "orders"
 class Sender:
     """Sends one by one, and knows what was acknowledged and in which words the others were refused."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, *, prefix: str = "m") -> None:
         self._client = client
+        self._prefix = prefix
         self._count = 0
         self.acknowledged: set[str] = set()
         self.refusals: list[str] = []
@@ -35,7 +36,7 @@ class Sender:
         before = len(self.acknowledged)
         for _ in range(count):
             self._count += 1
-            message_id = f"m{self._count:05d}"
+            message_id = f"{self._prefix}{self._count:05d}"
             try:
                 self._client.send(TOPIC, message_id, size)
             except Refused as refused:
