@@ -20,9 +20,10 @@ import pytest
 from store.offsets import PhysicalOffset
 from store.paths import StorePaths, segment_name
 from tests.e2e.broker import Broker, until
+from tests.e2e.load.raw_client import Refused
 from tests.hostile.caller import Client
 from tests.power.conftest import MakeBroker
-from tests.power.sender import SEGMENT_SIZE, SETTINGS, Sender, all_messages, harvest
+from tests.power.sender import SEGMENT_SIZE, SETTINGS, TOPIC, Sender, all_messages, harvest
 from tests.power.tracing import attached, failing, need_strace, under_strace
 
 
@@ -180,3 +181,48 @@ def test_any_call_of_a_start_may_fail(broker: Broker, pristine: tuple[Path, set[
     chosen = random.Random(seed).sample(once, min(len(once), 40)) + ever_after
     done = start_with_failures(broker, store, wanted, iter(chosen))
     print(f"{done} starts with a failing call, {len(wanted)} messages there after each")
+
+
+def test_delivery_state_that_cannot_be_written_refuses_and_loses_nothing(broker: Broker, tmp_path: Path) -> None:
+    """A hand-out whose row is not written has not happened; what was acknowledged before stays acknowledged."""
+    broker.start()
+    with Client(broker.endpoint) as client:
+        sender = Sender(client)
+        assert sender.send(100) == 100
+        client.subscribe("readers", TOPIC)
+        consumed = set(client.receive("readers", TOPIC, invisible_s=1))
+        assert consumed
+        logs = sorted((broker.store / "quarry").glob("*.log"))
+        with attached(broker.pid, failing("write", error="EIO", when="1+", paths=logs), tmp_path / "trace"):
+            for _ in range(3):
+                with pytest.raises(Refused):
+                    client.receive("readers", TOPIC, invisible_s=1)
+        status, words = broker.get("/readyz")
+        assert status == 503
+        assert words.startswith("poisoned: delivery state cannot be written: IO error: While appending to file: ")
+        assert sender.send(3) == 3, "the log is whole"
+    broker.kill()
+    broker.start()
+    with Client(broker.endpoint) as client:
+        assert harvest(client, "readers") >= sender.acknowledged - consumed
+        assert harvest(client, "auditors") == sender.acknowledged
+    broker.stop()
+
+
+def test_queues_whose_flush_fails_end_all_sends_and_lose_nothing(broker: Broker, tmp_path: Path) -> None:
+    """RocksDB's own sync of its directory fails in a thread of RocksDB."""
+    broker.start()
+    queues = broker.store / "consumequeue_rocksdb"
+    with Client(broker.endpoint) as client:
+        sender = Sender(client)
+        assert sender.send(10) == 10
+        with attached(broker.pid, failing("fsync", error="EIO", when="1", paths=[queues]), tmp_path / "trace"):
+            assert 30 < sender.send(80, size=100_000) < 80
+        assert sender.send(3) == 0
+        assert "While fsync: a directory: Input/output error; restart to go on" in sender.refusals[0]
+        assert broker.get("/readyz")[0] == 503
+        assert harvest(client, "readers") == sender.acknowledged
+    broker.kill()
+    broker.start()
+    assert sender.acknowledged <= all_messages(broker, "auditors")
+    broker.stop()

@@ -135,6 +135,8 @@ def cut_often(
     assert figures.seen_by_consumers > rounds
     assert figures.oldest_lost_ms <= FLUSH_INTERVAL_MS + FLUSH_ALLOWANCE_MS
     broker.assert_no_stack_trace()
+    done = quarry("verify", str(broker.store), timeout_s=300)
+    assert done.returncode == 0, done.stdout + done.stderr
     done = quarry("decode", str(broker.store), "--json", timeout_s=300)
     assert done.returncode == 0, done.stderr[-4000:]
     ids = {json.loads(line).get("properties", {}).get("UNIQ_KEY") for line in done.stdout.splitlines()}
