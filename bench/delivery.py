@@ -122,7 +122,7 @@ class _Consumer:
             timers=self._loop,
             after_pass=self._pass.append,
             is_client_alive=lambda _: True,
-            faults=FaultLog(SystemClock(), damage_met=lambda: None),
+            faults=FaultLog(SystemClock(), damage_met=lambda: None, passed_over=lambda: None),
         )
 
     def drain(self) -> int:

@@ -10,7 +10,7 @@ import structlog
 from kv import EngineCorrupt, KvError
 from server.wire.status import is_expected
 from store.clock import Clock
-from store.errors import StoreDamaged, StorePoisoned
+from store.errors import MessageGivenUp, StoreDamaged, StorePoisoned
 
 REPEATED_AFTER_S: Final = 300.0
 PLACES_MAX: Final = 256
@@ -28,16 +28,22 @@ class FaultLog:
     written, uncounted: whoever asks meets it, as often as they ask. Anything else gets a traceback.
     """
 
-    def __init__(self, clock: Clock, *, damage_met: Callable[[], None]) -> None:
-        """`damage_met` is called each time."""
+    def __init__(self, clock: Clock, *, damage_met: Callable[[], None], passed_over: Callable[[], None]) -> None:
+        """`damage_met` is called each time that something damaged is met, `passed_over` for what was given up."""
         self._clock = clock
         self._damage_met = damage_met
+        self._passed_over = passed_over
         self._logged_s: dict[str, float] = {}
         """When each damaged place was last logged, oldest first."""
 
     def report(self, error: Exception, **where: object) -> None:
         """`where` goes into the log beside the error."""
         if is_expected(error) or isinstance(error, StorePoisoned):
+            return
+        if isinstance(error, MessageGivenUp):
+            self._passed_over()
+            if self._is_due(str(error)):
+                log.warning("message passed over", error=str(error), **where)
             return
         if isinstance(error, StoreDamaged | EngineCorrupt):
             self._damage_met()

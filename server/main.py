@@ -161,7 +161,7 @@ class Broker:
         self._store = store
         self._clock = SystemClock()
         self._metrics = ServerMetrics(registry)
-        self._faults = FaultLog(self._clock, damage_met=self._metrics.damage_met)
+        self._faults = FaultLog(self._clock, damage_met=self._metrics.damage_met, passed_over=self._metrics.passed_over)
         self._clients = ClientRegistry(self._clock, settings.for_clients())
         self._state_writer = StateWriter(
             store.state_engine,

@@ -129,9 +129,7 @@ class ServerMetrics:
             buckets=REMOVAL_BUCKETS_S,
             registry=registry,
         )
-        self._damage_met = Counter(
-            "quarry_damage_met", "Reads that met a damaged record or table and were refused", registry=registry
-        )
+        self._damage_met, self._passed_over = _damage_counters(registry)
         self._round_messages = Histogram(
             "quarry_round_messages",
             "Messages appended together in one pass of the event loop",
@@ -172,6 +170,9 @@ class ServerMetrics:
 
     def damage_met(self) -> None:
         self._damage_met.inc()
+
+    def passed_over(self) -> None:
+        self._passed_over.inc()
 
     def watch_delivery(self, delivery: DeliveryFigures) -> None:
         self._watch(lambda: _delivery_figures(delivery))
@@ -224,6 +225,18 @@ class _Watched(Collector):
     def describe(self) -> list[Metric]:
         """Nothing: otherwise registration would collect, from things that are not complete yet."""
         return []
+
+
+def _damage_counters(registry: CollectorRegistry) -> tuple[Counter, Counter]:
+    """What was refused because it is damaged, and what was passed over because somebody gave it up."""
+    return (
+        Counter("quarry_damage_met", "Reads that met a damaged record or table and were refused", registry=registry),
+        Counter(
+            "quarry_messages_passed_over",
+            "Damaged messages that were given up and replaced, each time that a group passed over one",
+            registry=registry,
+        ),
+    )
 
 
 def _delivery_figures(delivery: DeliveryFigures) -> Iterator[Metric]:

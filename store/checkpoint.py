@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from store.commitlog import CommitLogReader, SegmentList
 from store.consumequeue import FileConsumeQueueReader
@@ -47,8 +47,20 @@ def taken_over(found: Checkpoint, *, clean_shutdown: bool) -> Checkpoint:
     return found if clean_shutdown else replace(found, file_queues_ms=0, file_queues_up_to=UNKNOWN)
 
 
+class Known(NamedTuple):
+    """What our own rows say of the log, if there are any."""
+
+    flushed_up_to: PhysicalOffset | None
+    was_recovered: bool
+    """Whether we have opened the store before."""
+
+
+def known_of(identity: StoreIdentity) -> Known:
+    return Known(identity.flushed_up_to, identity.log_begin is not None)
+
+
 def durable_offset(
-    disk: Disk, segments: SegmentList, identity: StoreIdentity, found: FoundStore, paths: StorePaths
+    disk: Disk, paths: StorePaths, segments: SegmentList, found: FoundStore, known: Known
 ) -> PhysicalOffset:
     """An offset below which the log must be whole.
 
@@ -58,12 +70,11 @@ def durable_offset(
     nothing from the last segment but one.
     """
     flushed_ms = read_checkpoint(disk, paths.checkpoint).log_flushed_ms
-    is_first = identity.log_begin is None
     durable = max(
-        identity.flushed_up_to or segments.minimum,
-        durable_segments(segments, flushed_ms=flushed_ms, last_but_one=is_first),
+        known.flushed_up_to or segments.minimum,
+        durable_segments(segments, flushed_ms=flushed_ms, last_but_one=not known.was_recovered),
     )
-    if is_first and found.has_file_queues and not found.has_abort:
+    if not known.was_recovered and found.has_file_queues and not found.has_abort:
         durable = max(durable, FileConsumeQueueReader(disk, paths.consume_queue).log_end())
     return durable
 
@@ -122,8 +133,8 @@ class StoreCheckpoint:
         """Save a last time. Later calls do nothing: the database is about to be closed."""
         with self._lock:
             if not self._closed:
-                self._save()
                 self._closed = True
+                self._save()
 
     def _save(self) -> None:
         # the time first: a flush in between makes the offset newer, never the time ahead of it

@@ -16,6 +16,7 @@ BrokerError
 │   ├── NotAStore         the directory is no RocketMQ or Quarry store
 │   ├── StoreLocked       another broker holds it
 │   └── StoreDamaged      bytes that were promised are missing or wrong; names file, offset and reason
+├── MessageGivenUp        the message was damaged and an operator gave it up: pass over it
 └── StorePoisoned         a flush failed: nothing more is accepted until a restart recovers
 """
 
@@ -91,6 +92,10 @@ class StoreLocked(StoreUnusable):
 
 class StoreDamaged(StoreUnusable):
     """Stored bytes are missing or wrong where they were promised whole."""
+
+
+class MessageGivenUp(BrokerError):
+    """An operator gave the damaged record up (`quarry recover --replace-damaged`): there is nothing to hand out."""
 
 
 class StorePoisoned(BrokerError):

@@ -32,11 +32,11 @@ from store.dispatch import (
     is_queued,
     may_name_light_queues,
 )
-from store.errors import DiskRefused, MessageTooLarge, OffsetOutOfRange, StoreDamaged
+from store.errors import DiskRefused, MessageGivenUp, MessageTooLarge, OffsetOutOfRange, StoreDamaged
 from store.message import Appended, DispatchRequest, Message
 from store.numbering import NextOffsets
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
-from store.record import Corrupt, StoredMessage, Torn, encode_properties, encode_record, tags_code
+from store.record import REPLACED_TOPIC, Corrupt, StoredMessage, Torn, encode_properties, encode_record, tags_code
 from store.settings import StoreSettings
 
 _make: Final = tuple.__new__
@@ -236,7 +236,7 @@ class MessageStore:
     def read(self, entry: ConsumeQueueEntry) -> StoredMessage:
         """The record of an entry, every CRC checked: it costs 1 µs, and whoever gets a wrong bit cannot tell.
 
-        Raises StoreDamaged when the log does not hold a whole record there.
+        Raises StoreDamaged when the log does not hold a whole record there, MessageGivenUp when an operator knows.
         """
         at = entry.physical_offset
         try:
@@ -246,8 +246,10 @@ class MessageStore:
                 self._settings.root / "commitlog",
                 f"consume queue entry {entry.queue_offset} points at offset {at}: {error}",
             ) from error
-        if isinstance(record, StoredMessage):
+        if isinstance(record, StoredMessage) and record.topic != REPLACED_TOPIC:
             return record
+        if self._reader.is_replaced(at):
+            raise MessageGivenUp(f"{self._reader.path_of(at)}: the record at offset {at} was damaged and given up")
         reason = record.reason if isinstance(record, Torn | Corrupt) else "there is none"
         raise StoreDamaged(
             self._reader.path_of(at),

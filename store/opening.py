@@ -15,47 +15,40 @@ Every step is repeatable and picks up where it was killed.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Final
 
 import structlog
 
-from kv import EngineCorrupt, EngineFull, KeyValueEngine, KvError
-from store.checkpoint import StoreCheckpoint, durable_offset, read_checkpoint, taken_over
+from kv import EngineFull, KeyValueEngine, KvError
+from store.checkpoint import StoreCheckpoint, durable_offset, known_of, read_checkpoint, taken_over
 from store.clock import Clock
 from store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogWriter, SegmentList
 from store.consumequeue import RocksConsumeQueues
 from store.disk import Disk, DiskLock
 from store.dispatch import DenseNumbering, LightQueueNumbering, StoredNumbering
 from store.engines import RocksStoreEngines, StoreEngines
-from store.errors import NotAStore, StoreDamaged, StoreLocked, StoreUnusable
+from store.errors import StoreLocked, StoreUnusable
 from store.expiry import LogExpiry
 from store.identity import StoreIdentity
 from store.kind import FoundStore, StoreKind, inspect_store
 from store.message_store import MessageStore
 from store.metadata import READ_WRITE, ConsumerOffsetTable, GroupTable, Topic, TopicTable, TopicType, is_light_queue
 from store.offsets import PhysicalOffset
+from store.parts import StoreParts, open_parts, stop_of
 from store.paths import StorePaths, segment_name
 from store.pins import SegmentPins
 from store.recovery import RecoveryReport, ReportProgress, backfill, recover
+from store.repair import NO_ORDERS, Damage, Orders, give_up_damaged, set_queues_aside
 from store.rocketmq import import_metadata, read_metadata
 from store.settings import Durability, StoreSettings
-from store.verdict import Stop
 
 log = structlog.get_logger(__name__)
 
 
 NAMED_SEGMENTS_MAX: Final = 16
 """How many missing files a log line names; their number is told beside them."""
-
-QUEUES_ADVICE: Final = "all of it can be made again from the log: move the directory away and start again"
-STATE_ADVICE: Final = (
-    "it holds topics, groups and their positions, but no message: restore it, or move the directory away and start "
-    "without them"
-)
 
 
 class StoreTables:
@@ -78,6 +71,7 @@ class OpenStore:
         identity: StoreIdentity,
         checkpoint: StoreCheckpoint,
         recovery: RecoveryReport,
+        given_up: Damage | None,
         pins: SegmentPins,
         expiry: LogExpiry,
         queue_engine: KeyValueEngine,
@@ -93,6 +87,8 @@ class OpenStore:
         self.identity = identity
         self.checkpoint = checkpoint
         self.recovery = recovery
+        self.given_up = given_up
+        """What was replaced because an operator ordered it; None without an order."""
         self.pins = pins
         self.expiry = expiry
         self.queue_engine = queue_engine
@@ -114,11 +110,18 @@ class OpenStore:
                 flushed = self.messages.flush()
                 self.messages.dispatch(flushed)
                 self.messages.flush_queues()
-                self.checkpoint.close()
+                self._save_checkpoint()
                 self._parts.close()
                 self._mark_clean()
         except EngineFull as error:
             log.warning("stopped on a full disk, the next start makes again what found no room", error=str(error))
+
+    def _save_checkpoint(self) -> None:
+        try:
+            self.checkpoint.close()
+        except OSError as error:
+            # the one from before claims less, which costs RocketMQ time and us nothing
+            log.warning("the checkpoint could not be written, it stays where it was", error=str(error))
 
 
 def open_store(
@@ -128,37 +131,37 @@ def open_store(
     clock: Clock,
     report: ReportProgress,
     engines: StoreEngines | None = None,
+    orders: Orders = NO_ORDERS,
 ) -> OpenStore:
     """Open the store at `settings.root`, recovered and ready; `report` hears of long steps.
+
+    `orders` are repairs that an operator accepts, done before recovery (`store.repair`).
 
     Raises StoreUnusable (one line that names the file) when an operator has to act first, OSError when the
     disk refuses. The lock comes before everything else: a store that another broker holds is not touched.
     """
-    return _Opening(settings, disk, clock, report, engines or RocksStoreEngines()).run()
-
-
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """What lies on disk, open."""
-
-    segments: SegmentList
-    state_engine: KeyValueEngine
-    queue_engine: KeyValueEngine
-    identity: StoreIdentity
-    queues: RocksConsumeQueues
+    return _Opening(settings, disk, clock, report, engines=engines or RocksStoreEngines(), orders=orders).run()
 
 
 class _Opening:
     """The steps of one opening."""
 
     def __init__(
-        self, settings: StoreSettings, disk: Disk, clock: Clock, report: ReportProgress, engines: StoreEngines
+        self,
+        settings: StoreSettings,
+        disk: Disk,
+        clock: Clock,
+        report: ReportProgress,
+        *,
+        engines: StoreEngines,
+        orders: Orders,
     ) -> None:
         self._settings = settings
         self._disk = disk
         self._clock = clock
         self._report = report
         self._engines = engines
+        self._orders = orders
         self._paths = StorePaths(settings.root)
 
     def run(self) -> OpenStore:
@@ -170,6 +173,9 @@ class _Opening:
             # looked at again: what was seen before the lock was ours may have changed since
             found = inspect_store(self._disk, self._settings.root)
             try:
+                if self._orders.rebuild_queues:
+                    set_queues_aside(self._disk, self._paths, found, self._engines)
+                    found = inspect_store(self._disk, self._settings.root)
                 store = self._open(found, lock)
             except KvError as error:
                 raise StoreUnusable(self._settings.root, str(error)) from error
@@ -184,8 +190,11 @@ class _Opening:
 
     def _open(self, found: FoundStore, lock: DiskLock) -> OpenStore:
         with ExitStack() as closing:
-            parts = self._open_parts(found, closing)
+            parts = open_parts(self._settings, self._disk, self._engines, found, closing)
             identity, segments = parts.identity, parts.segments
+            damage = None
+            if self._orders.replace_damaged:
+                damage = give_up_damaged(self._disk, self._paths, parts, found, report=self._report)
             warn_of_missing_begin(segments, identity.log_begin)
             durable_up_to = max(identity.flushed_up_to or segments.minimum, segments.minimum)
             recovery = self._recover(parts, found)
@@ -212,6 +221,7 @@ class _Opening:
                 identity=identity,
                 checkpoint=checkpoint,
                 recovery=recovery,
+                given_up=damage,
                 pins=pins,
                 expiry=expiry,
                 queue_engine=parts.queue_engine,
@@ -221,30 +231,9 @@ class _Opening:
                 lock=lock,
             )
 
-    def _open_parts(self, found: FoundStore, closing: ExitStack) -> _Parts:
-        paths = self._paths
-        segments = self._open_segments()
-        closing.callback(segments.close)
-        with _advising(paths.quarry, STATE_ADVICE):
-            state_engine = self._engines.open_state(paths.quarry, create=found.kind is not StoreKind.QUARRY)
-        closing.callback(state_engine.close)
-        identity = StoreIdentity(state_engine, paths.quarry)
-        if identity.origin is None:
-            # before the queues' database is made: it would make a file store look like double write
-            identity.origin = found.layout.value
-        with _advising(found.rocksdb_directory, QUEUES_ADVICE):
-            queue_engine = self._engines.open_queues(found.rocksdb_directory, create=not found.has_rocksdb)
-        closing.callback(queue_engine.close)
-        queues = RocksConsumeQueues(
-            queue_engine,
-            minimum_physical_offset=segments.minimum,
-            cached_queues_max=self._settings.cached_queues_max,
-        )
-        return _Parts(segments, state_engine, queue_engine, identity, queues)
-
     def _begin_writing(
         self,
-        parts: _Parts,
+        parts: StoreParts,
         found: FoundStore,
         recovery: RecoveryReport,
         durable_up_to: PhysicalOffset,
@@ -279,25 +268,7 @@ class _Opening:
         checkpoint.save()
         return messages, checkpoint
 
-    def _open_segments(self) -> SegmentList:
-        """The log of the store. A store keeps the segment size it was made with."""
-        directory, mapped_max = self._paths.commit_log, self._settings.mapped_segments_max
-        self._disk.make_directories(directory)
-        try:
-            return SegmentList(self._disk, directory, None, mapped_max=mapped_max)
-        except NotAStore:
-            segment_size = self._settings.segment_size
-        free_bytes = self._disk.free_bytes(directory)
-        if free_bytes is not None and free_bytes < segment_size:
-            # there is nothing to receive either
-            raise StoreUnusable(
-                directory,
-                f"the first segment needs {segment_size} bytes, the file system has {free_bytes} left: make room, or "
-                "choose a smaller store.segment_size",
-            )
-        return SegmentList(self._disk, directory, segment_size, mapped_max=mapped_max)
-
-    def _recover(self, parts: _Parts, found: FoundStore) -> RecoveryReport:
+    def _recover(self, parts: StoreParts, found: FoundStore) -> RecoveryReport:
         origin = StoreKind(parts.identity.origin)
 
         def save_position(position: PhysicalOffset) -> None:
@@ -307,8 +278,8 @@ class _Opening:
             parts.segments,
             parts.queues,
             _numbering(origin, parts.queues),
-            flushed_up_to=durable_offset(self._disk, parts.segments, parts.identity, found, self._paths),
-            stop=Stop.UNCLEAN if found.has_abort else Stop.CLEAN,
+            flushed_up_to=durable_offset(self._disk, self._paths, parts.segments, found, known_of(parts.identity)),
+            stop=stop_of(found),
             report=self._report,
             save_position=save_position,
         )
@@ -319,7 +290,7 @@ class _Opening:
             self._backfill(parts, recovery.end)
         return recovery
 
-    def _backfill(self, parts: _Parts, end: PhysicalOffset) -> None:
+    def _backfill(self, parts: StoreParts, end: PhysicalOffset) -> None:
         identity, queues, minimum = parts.identity, parts.queues, parts.segments.minimum
         goal = identity.backfill_end
         if goal is None:
@@ -335,7 +306,7 @@ class _Opening:
         backfill(parts.segments, queues, start=start, end=goal, save_position=save_position, report=self._report)
         log.info("queues of a double-write store completed", start=start, end=goal)
 
-    def _open_tables(self, parts: _Parts, end: PhysicalOffset) -> StoreTables:
+    def _open_tables(self, parts: StoreParts, end: PhysicalOffset) -> StoreTables:
         """The metadata, imported if it was not yet, and in agreement with the log that recovery left."""
         engine, queues, identity = parts.state_engine, parts.queues, parts.identity
         tables = StoreTables(engine)
@@ -357,15 +328,6 @@ class _Opening:
             log.warning("metadata import", problem=warning)
         import_metadata(metadata, tables.topics, tables.groups, tables.offsets, engine)
         log.info("metadata imported", topics=len(metadata.topics), groups=len(metadata.groups))
-
-
-@contextmanager
-def _advising(directory: Path, advice: str) -> Iterator[None]:
-    """A damaged database is named together with what can be done about it."""
-    try:
-        yield
-    except EngineCorrupt as error:
-        raise StoreDamaged(directory, f"the database is damaged ({error}); {advice}") from error
 
 
 def warn_of_missing_begin(segments: SegmentList, began_at: PhysicalOffset | None) -> None:

@@ -27,14 +27,20 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
 
 @contextmanager
 def opened(store: Path) -> Iterator[OfflineStore]:
-    """The store, open while the block runs. Errors become one line on stderr and an exit code.
+    """The store, open while the block runs; errors as `reporting_errors` has them."""
+    with reporting_errors(store), OfflineStore.open(PosixDisk(), store) as open_store:
+        yield open_store
+
+
+@contextmanager
+def reporting_errors(store: Path) -> Iterator[None]:
+    """Errors of the block become one line on stderr and an exit code.
 
     Damage is a finding; everything else (no store, locked, unreadable, no such queue) means that the command could
     not run.
     """
     try:
-        with OfflineStore.open(PosixDisk(), store) as open_store:
-            yield open_store
+        yield
     except (StoreDamaged, EngineCorrupt) as damage:
         end(Exit.FINDING, _line(store, str(damage)))
     except BrokenPipeError:

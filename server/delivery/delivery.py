@@ -36,11 +36,13 @@ from server.delivery.subscription import QueueProgress, Subscription, WaitingPol
 from server.delivery.taken import Taken
 from server.errors import InvalidReceiptHandle
 from store.clock import Clock, SteadyClock
-from store.errors import Busy
+from store.consumequeue import ConsumeQueueEntry
+from store.errors import Busy, MessageGivenUp
 from store.in_flight_key import group_prefix
 from store.message import DispatchRequest
 from store.metadata.offsets import ConsumerOffsetTable
 from store.offsets import QueueId, QueueOffset
+from store.record import StoredMessage
 
 ENTRIES_PER_SCAN: Final = 32
 IDLE_SUBSCRIPTION_S: Final = 300.0
@@ -242,10 +244,13 @@ class Delivery:
                 if not taken.has_room_for(entries[0]):
                     progress.make_ready(offset)
                     return
-                record = self._source.read(entries[0])
+                record = self._read(entries[0], subscription)
             except Exception:
                 progress.make_ready(offset)
                 raise
+            if record is None:
+                self._deliveries.end(subscription, progress, offset)
+                continue
             self.redeliveries += 1
             taken.add(entries[0], self._deliveries.begin(subscription, progress, offset, record, request))
 
@@ -266,19 +271,24 @@ class Delivery:
                         drained = False
                         break
                     taken.entries_left -= 1
-                    if may_match:
-                        record = self._source.read(entry)
-                        if not wanted.tags or wanted.matches(record.properties.get("TAGS")):
-                            delivered = self._deliveries.begin(
-                                subscription, progress, entry.queue_offset, record, request
-                            )
-                            taken.add(entry, delivered)
+                    record = self._read(entry, subscription) if may_match else None
+                    if record is not None and (not wanted.tags or wanted.matches(record.properties.get("TAGS"))):
+                        delivered = self._deliveries.begin(subscription, progress, entry.queue_offset, record, request)
+                        taken.add(entry, delivered)
                     progress.next_offset = QueueOffset(entry.queue_offset + 1)
         finally:
             # with the rows of what was handed out: a message below the next offset without a row is done
             if progress.next_offset != before:
                 self._positions.store(subscription, progress)
         return drained
+
+    def _read(self, entry: ConsumeQueueEntry, subscription: Subscription) -> StoredMessage | None:
+        """The record; None for one that was given up: whoever did has accepted that nobody gets it."""
+        try:
+            return self._source.read(entry)
+        except MessageGivenUp as gone:
+            self._report(gone, subscription)
+            return None
 
     # -- acknowledge and change
 

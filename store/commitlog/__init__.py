@@ -4,7 +4,7 @@
 `cut` ends a log after its last good record.
 """
 
-from store.commitlog.cut import CutReport, cut
+from store.commitlog.cut import CutReport, bytes_behind, cut, keep
 from store.commitlog.flush import CommitLogFlusher
 from store.commitlog.poison import Poison
 from store.commitlog.reader import CommitLogReader
@@ -18,5 +18,7 @@ __all__ = [
     "CutReport",
     "Poison",
     "SegmentList",
+    "bytes_behind",
     "cut",
+    "keep",
 ]

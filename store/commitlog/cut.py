@@ -42,25 +42,29 @@ def cut(segments: SegmentList, at: PhysicalOffset) -> CutReport:
     last_base = segments.base_of(at)
     if at == segments.end_of_files:
         return CutReport(at, kept=(), kept_bytes=0, removed=())
-    kept = []
-    kept_bytes = 0
-    untouched_from = at
-    for base in segments.bases:
-        if base < last_base:
-            continue
-        start = max(at, base)
-        end = _end_of_data(segments, base, start)
-        if end > start:
-            kept.append(_keep(segments, start, end))
-            kept_bytes += end - start
-            untouched_from = PhysicalOffset(base + segments.segment_size)
+    behind = bytes_behind(segments, at)
+    kept = [keep(segments, start, end) for start, end in behind]
+    untouched_from = PhysicalOffset(segments.base_of(behind[-1][0]) + segments.segment_size) if behind else at
     # Later segments before the cut itself: while the bad record is still there, a start that follows a crash
     # finds the same end again.
     spare = PhysicalOffset(last_base + segments.segment_size)
     removed = segments.remove_after(spare if untouched_from <= spare else last_base)
     # Also where nothing was kept: an earlier cut may have zeroed the bytes and died before they were durable.
     segments.disk.zero_from(segments.path_of(at), at - last_base)
-    return CutReport(at, tuple(kept), kept_bytes, tuple(removed))
+    return CutReport(at, tuple(kept), sum(end - start for start, end in behind), tuple(removed))
+
+
+def bytes_behind(segments: SegmentList, at: PhysicalOffset) -> list[tuple[PhysicalOffset, PhysicalOffset]]:
+    """What a cut at the offset would take away: per segment that has any, the bytes up to the last that is not zero."""
+    found = []
+    for base in segments.bases:
+        if base + segments.segment_size <= at:
+            continue
+        start = max(at, base)
+        end = _end_of_data(segments, base, start)
+        if end > start:
+            found.append((start, end))
+    return found
 
 
 def _end_of_data(segments: SegmentList, base: PhysicalOffset, start: PhysicalOffset) -> PhysicalOffset:
@@ -78,8 +82,8 @@ def _end_of_data(segments: SegmentList, base: PhysicalOffset, start: PhysicalOff
     return start
 
 
-def _keep(segments: SegmentList, start: PhysicalOffset, end: PhysicalOffset) -> Path:
-    """Copy the bytes of one segment to a file of their own; returns its path."""
+def keep(segments: SegmentList, start: PhysicalOffset, end: PhysicalOffset) -> Path:
+    """Copy bytes of one segment to a file of their own in `broken/`, durably; returns its path. Raises OSError."""
     directory = cut_directory(segments.directory)
     segments.disk.make_directories(directory)
     number = 0

@@ -8,7 +8,7 @@ from pathlib import Path
 from store.commitlog.segments import SegmentList
 from store.errors import OffsetOutOfRange
 from store.offsets import PhysicalOffset
-from store.record import Blank, Decoded, EndOfData, StoredMessage, Torn, decode_record
+from store.record import Blank, Decoded, EndOfData, StoredMessage, Torn, decode_record, is_replaced
 
 
 class CommitLogReader:
@@ -55,6 +55,11 @@ class CommitLogReader:
         if isinstance(found, StoredMessage) and physical_offset + found.size > self.end:
             return Torn(physical_offset, f"its {found.size} bytes reach over the log's end at {self.end}")
         return found
+
+    def is_replaced(self, physical_offset: PhysicalOffset) -> bool:
+        """Whether the record that once began there was damaged and has been replaced. Raises OffsetOutOfRange."""
+        base, view, _ = self._segment_of(physical_offset)
+        return is_replaced(view, physical_offset - base, physical_offset)
 
     def scan(self, start: PhysicalOffset, *, check_crc: bool = True) -> Iterator[Decoded]:
         """Everything from `start`, which must be the start of a record, in log order.

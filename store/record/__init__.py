@@ -10,9 +10,11 @@ from store.record.message_id import (
 )
 from store.record.outcome import Blank, Corrupt, Decoded, EndOfData, StoredMessage, Torn
 from store.record.properties import decode_properties, encode_properties
+from store.record.replacement import REPLACED_TOPIC, encode_replacement, is_replaced
 from store.record.tags import java_hash, tags_code
 
 __all__ = [
+    "REPLACED_TOPIC",
     "Blank",
     "Corrupt",
     "Decoded",
@@ -26,6 +28,8 @@ __all__ = [
     "encode_blank",
     "encode_properties",
     "encode_record",
+    "encode_replacement",
+    "is_replaced",
     "java_hash",
     "offset_message_id",
     "parse_offset_message_id",

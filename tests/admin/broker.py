@@ -73,7 +73,7 @@ class AdminBench:
             queues_deleted=self._count_deletion,
         )
         self.expiring = ExpiryReport([], Unread({}, complete=True))
-        self.faults = FaultLog(self.delivery.clock, damage_met=lambda: None)
+        self.faults = FaultLog(self.delivery.clock, damage_met=lambda: None, passed_over=lambda: None)
 
     async def expire(self, *, dry_run: bool) -> ExpiryReport:
         """What a test has put there; the real thing is in tests/server/test_retention.py."""

@@ -90,7 +90,7 @@ def _parse(lines: list[dict[str, Any]]) -> StoreDump:
     for line in by_kind["unit"]:
         place = Place(line["topic"], line["queueId"], line["offset"])
         units[place] = Unit(line["phyOffset"], line["size"], line["tagsCode"], line["storeTimestamp"])
-        messages[place] = line["message"]
+        messages[place] = line.get("message")  # left out when RocketMQ reads none
     assert (end["queues"], end["units"]) == (len(by_kind["queue"]), len(units)), end
     return StoreDump(
         min_physical_offset=store["minPhyOffset"],

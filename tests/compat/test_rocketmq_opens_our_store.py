@@ -7,6 +7,7 @@ not from Quarry's own queues.
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -154,6 +155,47 @@ def test_a_new_store(end: str, tmp_path: Path, start_broker: StartBroker, start_
     assert dump.checkpoint_confirmed_up_to <= newest["phyOffset"] + newest["storeSize"]
     if end == "stop":
         assert dump.checkpoint_flushed_ms == newest["storeTimestamp"]
+
+
+@pytest.mark.parametrize("queues", ["kept", "made by RocketMQ"])
+def test_a_store_with_replaced_records(
+    queues: str, tmp_path: Path, start_broker: StartBroker, start_clients: StartClients
+) -> None:
+    """RocketMQ reads over what an operator gave up, makes no entries of it, and hands out everything else."""
+    broker = start_broker()
+    clients = start_clients("python", broker.endpoint)
+    clients.producer().send(messages())
+    clients.close()
+    broker.stop()
+    before = records(broker.store)
+    # the last of their queues: a queue with holes, made by RocketMQ, begins behind them
+    last_of = {(record["topic"], record["queueId"]): record for record in before}
+    damaged = [record for record in last_of.values() if "INNER_MULTI_DISPATCH" not in record["properties"]]
+    assert len(damaged) > 2
+    (segment,) = (path for path in (broker.store / "commitlog").iterdir() if path.is_file())
+    with segment.open("r+b") as file:
+        for record in damaged:
+            file.seek(record["phyOffset"] + 100)
+            file.write(b"\xff\xff\xff")
+    assert quarry("recover", str(broker.store), "--replace-damaged").returncode == 1
+    if queues == "made by RocketMQ":
+        shutil.rmtree(broker.store / "consumequeue_rocksdb")
+        (broker.store / "abort").touch()
+
+    found = [record for record in records(broker.store) if record["topic"] != "~"]
+    dump = open_in_rocketmq(broker.store, tmp_path)
+
+    gone = {record["phyOffset"] for record in damaged}
+    assert found == [record for record in before if record["phyOffset"] not in gone]
+    if queues == "kept":
+        to_gone = {place: unit for place, unit in dump.units.items() if unit.physical_offset in gone}
+        assert len(to_gone) == len(gone)
+        assert {(dump.messages[place] or {"topic": "~"})["topic"] for place in to_gone} == {"~"}
+        rest = {place: unit for place, unit in dump.units.items() if place not in to_gone}
+        assert {unit.physical_offset for unit in rest.values()} == {record["phyOffset"] for record in found}
+    else:
+        assert_equal(dump, found)
+    assert dump.max_physical_offset >= before[-1]["phyOffset"] + before[-1]["storeSize"]
 
 
 def doubled_light_queues(found: list[dict[str, Any]]) -> frozenset[str]:

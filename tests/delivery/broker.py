@@ -19,6 +19,7 @@ from server.delivery import (
 )
 from store.clock import ManualClock
 from store.consumequeue.protocol import ConsumeQueueEntry
+from store.errors import MessageGivenUp
 from store.message import DispatchRequest, Host
 from store.metadata.offsets import ConsumerOffsetTable
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
@@ -66,6 +67,7 @@ class ListedMessages:
         self.appended_up_to = PhysicalOffset(0)
         self.entries_read = 0
         self.unreadable: set[int] = set()
+        self.given_up: set[int] = set()
 
     def add(self, queue: QueueId, body: bytes, tag: str | None) -> DispatchRequest:
         at = self.appended_up_to
@@ -95,6 +97,8 @@ class ListedMessages:
     def read(self, entry: ConsumeQueueEntry) -> StoredMessage:
         if entry.physical_offset in self.unreadable:
             raise OSError(f"cannot read at {entry.physical_offset}")
+        if entry.physical_offset in self.given_up:
+            raise MessageGivenUp(f"the record at offset {entry.physical_offset} was damaged and given up")
         for queue in self.queues.values():
             for known, record in queue:
                 if known.physical_offset == entry.physical_offset:

@@ -53,6 +53,25 @@ def test_a_redelivery_that_cannot_be_read_is_tried_again() -> None:
     assert bench.receive().bodies == [b"m"]
 
 
+def test_messages_that_were_given_up_are_passed_over_and_reported() -> None:
+    bench = DeliveryBench(queues=1)
+    for body in (b"a", b"b", b"c"):
+        bench.send(body)
+    first = bench.receive(batch=1, invisible_s=5)
+    bench.source.given_up = {0, 100}
+    assert bench.receive().bodies == [b"c"]
+    bench.advance(5)
+    assert bench.receive().bodies == [], "one that was in flight ends, too"
+    assert [str(error) for error, _ in bench.reported] == [
+        f"the record at offset {at} was damaged and given up" for at in (100, 0)
+    ]
+    assert bench.reported[0][1] == {"group": GROUP, "topic": TOPIC}
+    assert first.bodies == [b"a"]
+    bench.restart()
+    assert bench.receive().bodies == []
+    assert len(bench.reported) == 2
+
+
 def test_a_queue_that_cannot_be_read_does_not_stop_the_others() -> None:
     bench = DeliveryBench(queues=3)
     for queue in range(3):

@@ -192,6 +192,27 @@ def test_a_flipped_bit_in_an_old_record_is_reported_and_the_others_are_delivered
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_a_damaged_record_that_was_given_up_is_passed_over_and_told(store: Path) -> None:
+    """The operator accepted the loss in words; nobody else loses anything, and it is counted."""
+    at = segment(store, 0).read_bytes().index(b"m0030|") + 5_000
+    record_at = int(segment(store, 0).name) + _record_start(segment(store, 0), b"m0030|")
+    flip(segment(store, 0), at)
+    done = quarry("recover", str(store), "--replace-damaged")
+    assert done.returncode == 1
+    assert f"bytes at offset {record_at} were replaced: the body does not match its CRC" in done.stdout
+    with running(store) as broker:
+        harvest = Harvest(broker.endpoint)
+        assert harvest.refusals == []
+        assert frozenset(harvest.ids) == SENT - {"m0030"}
+        assert broker.figure("quarry_messages_passed_over_total") == 1
+        assert broker.figure("quarry_damage_met_total") == 0
+        lines = [line for line in broker.words(last=100_000).splitlines() if "passed over" in line]
+        broker.stop()
+    (line,) = lines
+    assert f"the record at offset {record_at} was damaged and given up" in line
+    assert quarry("decode", str(store)).returncode == 0
+
+
 @pytest.mark.parametrize("directory", ["consumequeue_rocksdb", "quarry"])
 @pytest.mark.parametrize("damage", ["CURRENT is gone", "MANIFEST is gone", "tables are gone"])
 def test_a_database_that_does_not_open_is_named_with_what_to_do(store: Path, directory: str, damage: str) -> None:
@@ -205,7 +226,10 @@ def test_a_database_that_does_not_open_is_named_with_what_to_do(store: Path, dir
     line = refusal(store)
     assert line.startswith(f"{database}: ")
     assert "move the directory away" in line
-    if damage == "CURRENT is gone":
+    if directory == "consumequeue_rocksdb":
+        assert quarry("recover", str(store), "--rebuild-queues").returncode == 0
+        assert_complete(store)
+    elif damage == "CURRENT is gone":
         database.rename(store.parent / "moved-away")
         assert_complete(store)
 

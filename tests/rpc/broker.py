@@ -44,7 +44,7 @@ class Broker:
         self.subscribed: list[tuple[str, tuple[str, ...]]] = []
         self.command_answers: list[tuple[str, service.TelemetryCommand]] = []
         self.directory = Directory(self.topics, self.groups, auto_creation)
-        edge = Edge(self.clients, FaultLog(self.clock, damage_met=lambda: None))
+        edge = Edge(self.clients, FaultLog(self.clock, damage_met=lambda: None, passed_over=lambda: None))
         identity = BrokerIdentity(name="broker-a", listen=Address("127.0.0.1", 8081), advertise=advertise)
         self.telemetry = TelemetryService(
             edge,

@@ -106,7 +106,7 @@ class Failing:
     def __init__(self, error: Exception) -> None:
         self._error = error
         clock = ManualClock()
-        edge = Edge(ClientRegistry(clock), FaultLog(clock, damage_met=lambda: None))
+        edge = Edge(ClientRegistry(clock), FaultLog(clock, damage_met=lambda: None, passed_over=lambda: None))
         self.unary = edge.unary(service.HeartbeatRequest, service.HeartbeatResponse, self._raise)
         self.stream = edge.server_stream(
             service.ReceiveMessageRequest, service.ReceiveMessageResponse, self._raise, lambda: b"the last item"

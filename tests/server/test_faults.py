@@ -11,17 +11,21 @@ from structlog.typing import EventDict
 from kv import EngineClosed, EngineCorrupt, KvError
 from server.faults import PLACES_MAX, REPEATED_AFTER_S, FaultLog
 from store.clock import ManualClock
-from store.errors import BrokerError, Busy, StoreDamaged, StorePoisoned, TopicNotFound
+from store.errors import BrokerError, Busy, MessageGivenUp, StoreDamaged, StorePoisoned, TopicNotFound
 
 
 class Bench:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.damage_met = 0
-        self.faults = FaultLog(self.clock, damage_met=self._count)
+        self.passed_over = 0
+        self.faults = FaultLog(self.clock, damage_met=self._count, passed_over=self._count_passed)
 
     def _count(self) -> None:
         self.damage_met += 1
+
+    def _count_passed(self) -> None:
+        self.passed_over += 1
 
     def lines(self, *errors: Exception) -> list[EventDict]:
         with structlog.testing.capture_logs() as lines:
@@ -64,6 +68,13 @@ def test_a_file_that_cannot_be_read_gets_one_line_in_a_while(bench: Bench) -> No
     assert line == {"event": "disk error", "log_level": "error", "error": str(error), "peer": "10.0.0.1:77"}
     assert bench.damage_met == 0
     assert [type(line["exc_info"]) for line in bench.lines(EngineClosed("closed"))] == [EngineClosed]
+
+
+def test_a_message_that_was_given_up_gets_one_line_in_a_while_and_is_counted_each_time(bench: Bench) -> None:
+    error = MessageGivenUp("/data/commitlog/0: the record at offset 7 was damaged and given up")
+    (line,) = bench.lines(*[error] * 100)
+    assert line == {"event": "message passed over", "log_level": "warning", "error": str(error), "peer": "10.0.0.1:77"}
+    assert (bench.passed_over, bench.damage_met) == (100, 0)
 
 
 def test_what_nobody_expected_has_a_traceback_each_time(bench: Bench) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -130,9 +132,27 @@ def test_a_store_keeps_it_from_the_start_to_the_stop(tmp_path: Path) -> None:
     store.close()
 
 
+def test_a_stop_that_finds_no_room_for_it_is_clean_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(tmp_path)
+    store.messages.append([message()])
+
+    def replace_atomically(_: PosixDisk, path: Path, __: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    with monkeypatch.context() as full:
+        full.setattr(PosixDisk, "replace_atomically", replace_atomically)
+        store.close()
+    assert not StorePaths(tmp_path).abort.exists()
+    store = opened(tmp_path)
+    assert store.recovery.findings.records == 0
+    store.close()
+
+
 def test_damage_in_what_was_flushed_a_second_ago_refuses_to_start(tmp_path: Path) -> None:
     """Acknowledged messages must not be cut off in silence, however fresh they are."""
-    store = opened(tmp_path / "live")
+    store = opened(tmp_path / "live", segment_size=1 << 20)
     places = store.messages.append([message(body=b"%d" % number * 50) for number in range(10)])
     store.messages.flush()
     store.checkpoint.save()

@@ -20,15 +20,15 @@ from store.offsets import QueueId, QueueOffset
 from store.opening import OpenStore, open_store
 from store.paths import StorePaths
 from store.recovery import Progress
-from store.settings import StoreSettings
+from store.settings import SEGMENT_SIZE, StoreSettings
 
 GOLDEN = ("file-clean", "file-kill", "rocks-clean", "double-clean")
 LIGHT = "%LMQ%"
 
 
-def opened(root: Path, reports: list[Progress] | None = None) -> OpenStore:
+def opened(root: Path, reports: list[Progress] | None = None, *, segment_size: int = SEGMENT_SIZE) -> OpenStore:
     return open_store(
-        StoreSettings(root=root),
+        StoreSettings(root=root, segment_size=segment_size),
         disk=PosixDisk(),
         clock=SystemClock(),
         report=(reports if reports is not None else []).append,

@@ -1,0 +1,156 @@
+"""`quarry recover`: what a start would do to a store, and repairs that a start must not do by itself."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import structlog
+import typer
+
+from cli.exit import Exit
+from cli.offline.arguments import Json, Store, reporting_errors
+from cli.offline.record_text import json_line
+from cli.progress import shown_progress
+from store.clock import SystemClock
+from store.disk import PosixDisk
+from store.errors import NotAStore
+from store.kind import StoreKind, inspect_store
+from store.opening import open_store
+from store.preview import preview
+from store.recovery import Findings
+from store.repair import Damage, Orders
+from store.settings import StoreSettings
+from store.verdict import ending_of
+
+
+def recover(
+    store: Store,
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done. Changes nothing.")] = False,
+    replace_damaged: Annotated[
+        bool,
+        typer.Option(
+            "--replace-damaged",
+            help="Give up damaged records in what was durable: keep their bytes, put fillers in their place.",
+        ),
+    ] = False,
+    rebuild_queues: Annotated[
+        bool,
+        typer.Option("--rebuild-queues", help="Set the queues' database aside and make a new one from the log."),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Recover a store as a start of the broker does, and leave it as a clean stop does.
+
+    Exit code 0: nothing was damaged, 1: something was, or still is, 2: it could not run.
+    """
+    orders = Orders(replace_damaged=replace_damaged, rebuild_queues=rebuild_queues)
+    with reporting_errors(store), _logging_to_stderr():
+        outcome = _preview(store, orders) if dry_run else _recover(store, orders)
+    _show(outcome, as_json=as_json)
+    raise typer.Exit(Exit.FINDING if outcome.findings else Exit.FINE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What is shown: findings for people, figures for programs."""
+
+    findings: list[str]
+    log: Findings
+    damage: Damage | None
+    cut_bytes: int
+    kept: list[str]
+    dry_run: bool
+
+
+def _preview(root: Path, orders: Orders) -> _Outcome:
+    with shown_progress() as report:
+        seen = preview(PosixDisk(), root, orders, report)
+    findings = []
+    if seen.queues_damaged is not None:
+        findings.append(f"the queues' database is damaged: {seen.queues_damaged}; --rebuild-queues makes a new one")
+    if seen.refusal is not None:
+        findings.append(f"a start would refuse: {seen.refusal}")
+    if seen.cut_bytes:
+        findings.append(f"{seen.cut_bytes} bytes behind offset {seen.findings.end} would be cut off and kept")
+    findings += _damage_texts(seen.damage, "would be")
+    return _Outcome(findings, seen.findings, seen.damage, seen.cut_bytes, [], dry_run=True)
+
+
+def _recover(root: Path, orders: Orders) -> _Outcome:
+    disk = PosixDisk()
+    if inspect_store(disk, root).kind is StoreKind.NEW:
+        raise NotAStore(root, "there is no store in this directory")
+    with shown_progress() as report:
+        opened = open_store(StoreSettings(root=root), disk=disk, clock=SystemClock(), report=report, orders=orders)
+    opened.close()
+    log, removed = opened.recovery.findings, opened.recovery.removed
+    findings = _damage_texts(opened.given_up, "were")
+    if removed.kept_bytes:
+        findings.append(f"{removed.kept_bytes} bytes behind offset {log.end} were cut off and kept")
+    kept = [str(path) for path in removed.kept]
+    return _Outcome(findings, log, opened.given_up, removed.kept_bytes, kept, dry_run=False)
+
+
+@contextmanager
+def _logging_to_stderr() -> Iterator[None]:
+    """What recovery logs must not stand between the lines of the result."""
+    structlog.configure(
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+    )
+    try:
+        yield
+    finally:
+        structlog.reset_defaults()
+
+
+def _damage_texts(damage: Damage | None, verb: str) -> list[str]:
+    if damage is None:
+        return []
+    texts = [
+        f"{each.end - each.begin} bytes at offset {each.begin} {verb} replaced: {each.reason}"
+        for each in damage.stretches
+    ]
+    if damage.tail_is_lost:
+        texts.append(f"what was durable from offset {damage.log_end} on {verb} given up")
+    return texts
+
+
+def _show(outcome: _Outcome, *, as_json: bool) -> None:
+    """One JSON object, or the findings and a line of figures."""
+    log = outcome.log
+    if as_json:
+        typer.echo(json_line(_fields(outcome)))
+        return
+    for finding in outcome.findings:
+        typer.echo(finding)
+    verb = "would be" if outcome.dry_run else "were"
+    typer.echo(f"log [{log.start}, {log.end}) read: {log.records} records, of which {log.dispatched} {verb} dispatched")
+
+
+def _fields(outcome: _Outcome) -> dict[str, object]:
+    log, damage = outcome.log, outcome.damage
+    stretches = [] if damage is None else damage.stretches
+    return {
+        "dryRun": outcome.dry_run,
+        "findings": outcome.findings,
+        "start": log.start,
+        "end": log.end,
+        "endedBy": ending_of(log.stopped_by).value,
+        "durableUpTo": log.durable_up_to,
+        "verdict": log.verdict.value,
+        "records": log.records,
+        "dispatched": log.dispatched,
+        "queuesWereAhead": log.queues_were_ahead,
+        "cutBytes": outcome.cut_bytes,
+        "kept": outcome.kept,
+        "damaged": [{"begin": each.begin, "end": each.end, "reason": each.reason} for each in stretches],
+        "tailLostFrom": damage.log_end if damage is not None and damage.tail_is_lost else None,
+    }

@@ -1,0 +1,108 @@
+"""What of a store lies on disk, open: the log's segments and the two databases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from kv import EngineCorrupt, KeyValueEngine
+from store.commitlog import SegmentList
+from store.consumequeue import RocksConsumeQueues
+from store.disk import Disk
+from store.engines import StoreEngines
+from store.errors import NotAStore, StoreDamaged, StoreUnusable
+from store.identity import StoreIdentity
+from store.kind import FoundStore, StoreKind
+from store.paths import StorePaths
+from store.settings import StoreSettings
+from store.verdict import Stop
+
+
+@dataclass(frozen=True, slots=True)
+class StoreParts:
+    """Opened together, recovered together."""
+
+    segments: SegmentList
+    state_engine: KeyValueEngine
+    queue_engine: KeyValueEngine
+    identity: StoreIdentity
+    queues: RocksConsumeQueues
+
+
+def open_parts(
+    settings: StoreSettings, disk: Disk, engines: StoreEngines, found: FoundStore, closing: ExitStack
+) -> StoreParts:
+    """Open what was found, make what is missing; `closing` gets what closes it. The lock is ours.
+
+    Raises StoreUnusable, kv.KvError, OSError.
+    """
+    segments = _open_segments(settings, disk)
+    closing.callback(segments.close)
+    state_engine, identity = open_identity(engines, StorePaths(settings.root).quarry, found)
+    closing.callback(state_engine.close)
+    with _advising(
+        found.rocksdb_directory,
+        f"all of it can be made again from the log: `quarry recover {settings.root} --rebuild-queues` does so, or move "
+        "the directory away and start again",
+    ):
+        queue_engine = engines.open_queues(found.rocksdb_directory, create=not found.has_rocksdb)
+    closing.callback(queue_engine.close)
+    queues = RocksConsumeQueues(
+        queue_engine,
+        minimum_physical_offset=segments.minimum,
+        cached_queues_max=settings.cached_queues_max,
+    )
+    return StoreParts(segments, state_engine, queue_engine, identity, queues)
+
+
+def open_identity(engines: StoreEngines, directory: Path, found: FoundStore) -> tuple[KeyValueEngine, StoreIdentity]:
+    """The database in `quarry/`, and the rows in which it says what the store was when Quarry met it."""
+    with _advising(
+        directory,
+        "it holds topics, groups and their positions, but no message: restore it, or move the directory away and "
+        "start without them",
+    ):
+        engine = engines.open_state(directory, create=found.kind is not StoreKind.QUARRY)
+    try:
+        identity = StoreIdentity(engine, directory)
+        if identity.origin is None:
+            # before the queues' database is made: it would make a file store look like double write
+            identity.origin = found.layout.value
+    except BaseException:
+        engine.close()
+        raise
+    return engine, identity
+
+
+def stop_of(found: FoundStore) -> Stop:
+    return Stop.UNCLEAN if found.has_abort else Stop.CLEAN
+
+
+def _open_segments(settings: StoreSettings, disk: Disk) -> SegmentList:
+    """The log of the store. A store keeps the segment size it was made with."""
+    directory, mapped_max = StorePaths(settings.root).commit_log, settings.mapped_segments_max
+    disk.make_directories(directory)
+    try:
+        return SegmentList(disk, directory, None, mapped_max=mapped_max)
+    except NotAStore:
+        segment_size = settings.segment_size
+    free_bytes = disk.free_bytes(directory)
+    if free_bytes is not None and free_bytes < segment_size:
+        # there is nothing to receive either
+        raise StoreUnusable(
+            directory,
+            f"the first segment needs {segment_size} bytes, the file system has {free_bytes} left: make room, or "
+            "choose a smaller store.segment_size",
+        )
+    return SegmentList(disk, directory, segment_size, mapped_max=mapped_max)
+
+
+@contextmanager
+def _advising(directory: Path, advice: str) -> Iterator[None]:
+    """A damaged database is named together with what can be done about it."""
+    try:
+        yield
+    except EngineCorrupt as error:
+        raise StoreDamaged(directory, f"the database is damaged ({error}); {advice}") from error

@@ -1,0 +1,113 @@
+"""What a start would do to a store, found out without changing anything."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from kv import EngineCorrupt
+from store.checkpoint import Known, durable_offset, known_of
+from store.commitlog import SegmentList, bytes_behind
+from store.consumequeue import RocksConsumeQueues, open_consume_queue_engine
+from store.disk import Disk
+from store.dispatch import StoredNumbering
+from store.identity import StoreIdentity
+from store.kind import FoundStore, StoreKind
+from store.offline import OfflineStore
+from store.offsets import PhysicalOffset
+from store.parts import stop_of
+from store.paths import StorePaths
+from store.recovery import DispatchedQueues, Findings, ReportProgress, examine, refusal
+from store.repair import Damage, Orders, find_damage
+from store.state import open_state_engine
+from store.verdict import Stop, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What was found."""
+
+    findings: Findings
+    stop: Stop
+    refusal: str | None
+    """Why a start would refuse, with the command that repairs; None when it would not."""
+    cut_bytes: int
+    """How much a start would cut off behind the end, and keep."""
+    damage: Damage | None
+    """What would be replaced; None when that was not asked for."""
+    queues_damaged: str | None
+    """Why the queues' database does not open, None when it does."""
+
+
+class _NoQueues:
+    """Queues that are yet to be made."""
+
+    def dispatched_up_to(self) -> PhysicalOffset | None:
+        return None
+
+
+def preview(disk: Disk, root: Path, orders: Orders, report: ReportProgress) -> Preview:
+    """Do what recovery does, but for the writing. Takes a share of the lock.
+
+    Raises StoreUnusable and OSError as opening an offline store does.
+    """
+    paths = StorePaths(root)
+    with OfflineStore.open(disk, root) as store, ExitStack() as closing:
+        found, stop = store.found, stop_of(store.found)
+        segments = SegmentList(disk, paths.commit_log, None, writable=False)
+        closing.callback(segments.close)
+        known = _known(paths.quarry, found)
+        durable_up_to = durable_offset(disk, paths, segments, found, known)
+        queues_damaged = None
+        queues: DispatchedQueues = _NoQueues()
+        if found.has_rocksdb and not orders.rebuild_queues:
+            try:
+                queues = _queues(found.rocksdb_directory, segments, closing)
+            except EngineCorrupt as error:
+                queues_damaged = str(error)
+        damage = None
+        if orders.replace_damaged:
+            dispatched = queues.dispatched_up_to() if stop is Stop.CLEAN else None
+            damage = find_damage(
+                disk,
+                paths.commit_log,
+                durable_up_to=max(durable_up_to, dispatched or durable_up_to),
+                stop=stop,
+                report=report,
+            )
+        findings = examine(
+            segments,
+            queues,
+            StoredNumbering(),
+            flushed_up_to=durable_up_to,
+            stop=stop,
+            report=report,
+            store_run=lambda run, watermark: None,  # noqa: ARG005
+        )
+        refused = findings.verdict is Verdict.REFUSE
+        behind = [] if refused else bytes_behind(segments, findings.end)
+        return Preview(
+            findings=findings,
+            stop=stop,
+            refusal=str(refusal(segments, findings)) if refused else None,
+            cut_bytes=sum(end - start for start, end in behind),
+            damage=damage,
+            queues_damaged=queues_damaged,
+        )
+
+
+def _known(directory: Path, found: FoundStore) -> Known:
+    if found.kind is not StoreKind.QUARRY:
+        return Known(None, was_recovered=False)
+    engine = open_state_engine(directory, create=False, read_only=True)
+    try:
+        return known_of(StoreIdentity(engine, directory))
+    finally:
+        engine.close()
+
+
+def _queues(directory: Path, segments: SegmentList, closing: ExitStack) -> RocksConsumeQueues:
+    engine = open_consume_queue_engine(directory, create=False, read_only=True)
+    closing.callback(engine.close)
+    return RocksConsumeQueues(engine, minimum_physical_offset=segments.minimum)

@@ -1,0 +1,236 @@
+"""What an operator may order when a store does not open: give damaged bytes up, or have the queues made anew.
+
+Damage in the middle of what was durable is not repaired by ending the log there: what follows is good. So each damaged
+stretch, from the last whole record to the next, is copied to `commitlog/broken/` and then filled with replacement
+records (`store.record.replacement`). Offsets stay as they are, in the log and in the queues.
+
+A crash leaves some of the stretch replaced; doing it again finds the rest.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from store.checkpoint import durable_offset, known_of
+from store.commitlog import CommitLogReader, SegmentList, keep
+from store.disk import Disk
+from store.dispatch import StoredNumbering
+from store.engines import StoreEngines
+from store.kind import DATABASE_MARKER, FoundStore
+from store.offsets import PhysicalOffset
+from store.parts import StoreParts, open_identity, stop_of
+from store.paths import PHYSICAL_OFFSET_MAXIMUM, StorePaths
+from store.record import Blank, Corrupt, EndOfData, StoredMessage, Torn, encode_replacement
+from store.record.layout import BLANK_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_SIZE_MINIMUM, SIZE
+from store.recovery import Progress, ReportProgress
+from store.scan import scan_in_bulk
+from store.verdict import Stop
+
+RECORD_MAGIC: Final = re.compile(b"|".join(re.escape(magic.to_bytes(4, "big")) for magic in (MAGIC_V1, MAGIC_V2)))
+BLANK_MAGIC: Final = re.compile(re.escape(MAGIC_BLANK.to_bytes(4, "big")))
+MAGIC_POSITION: Final = SIZE.size
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What an operator accepts to be done before recovery. Nothing of it is ever done without being asked for."""
+
+    replace_damaged: bool = False
+    rebuild_queues: bool = False
+
+
+NO_ORDERS: Final = Orders()
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedStretch:
+    """Bytes of one segment between two whole records."""
+
+    begin: PhysicalOffset
+    end: PhysicalOffset
+    reason: str
+    store_timestamp_ms: int
+    """Of the record before it, for its replacement: RocketMQ takes a segment that begins with 0 for unwritten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """All that is damaged in what was durable."""
+
+    stretches: tuple[DamagedStretch, ...]
+    log_end: PhysicalOffset
+    """Where the log ends when they are replaced."""
+    tail_is_lost: bool
+    """Something that was durable would follow there: its files are gone, or nothing whole comes behind it."""
+
+    def __bool__(self) -> bool:
+        return bool(self.stretches) or self.tail_is_lost
+
+
+def find_damage(
+    disk: Disk, directory: Path, *, durable_up_to: PhysicalOffset, stop: Stop, report: ReportProgress
+) -> Damage:
+    """Read the whole log in `directory`. Changes nothing.
+
+    After an unclean stop the first damage at or above `durable_up_to` ends the log, as it does for recovery, and is
+    not looked at; after a clean one everything was durable.
+    """
+    # a list of its own: what recovery reads from the device afterwards must not be mapped
+    segments = SegmentList(disk, directory, None, writable=False)
+    stretches: list[DamagedStretch] = []
+    at, stored_ms, total_bytes = segments.minimum, 1, segments.end_of_files - segments.minimum
+    try:
+        while True:
+            stopped_by = None
+            for run in scan_in_bulk(
+                segments, at, dispatch_from=segments.end_of_files, numbering=StoredNumbering(), from_device=False
+            ):
+                at, stopped_by = run.end, run.stopped_by
+                stored_ms = run.last_stored_ms or stored_ms
+                report(Progress("looking for damage", at - segments.minimum, total_bytes))
+            if at >= segments.end_of_files or (at >= durable_up_to and stop is Stop.UNCLEAN):
+                break
+            end = _end_of_damage(segments, at, durable_up_to)
+            if end is None:
+                break
+            stretches.append(DamagedStretch(at, end, _reason(stopped_by), stored_ms))
+            at = end
+    finally:
+        segments.close()
+    is_broken = isinstance(stopped_by, Torn | Corrupt) and stop is Stop.CLEAN
+    return Damage(tuple(stretches), at, tail_is_lost=at < durable_up_to or (at > durable_up_to and is_broken))
+
+
+def replace_all(disk: Disk, directory: Path, damage: Damage) -> list[Path]:
+    """Put replacement records in the place of each stretch, durably, once its bytes are kept.
+
+    Returns where bytes that were not zero are kept. Raises OSError.
+    """
+    segments = SegmentList(disk, directory, None)
+    try:
+        kept = [_replace(segments, stretch) for stretch in damage.stretches]
+    finally:
+        segments.close()
+    return [path for path in kept if path is not None]
+
+
+def _replace(segments: SegmentList, stretch: DamagedStretch) -> Path | None:
+    base = segments.base_of(stretch.begin)
+    size = stretch.end - stretch.begin
+    kept = None
+    content = bytes(segments.segment_at(base).view()[stretch.begin - base : stretch.end - base]).rstrip(b"\0")
+    if content:
+        kept = keep(segments, stretch.begin, PhysicalOffset(stretch.begin + len(content)))
+    segment = segments.open_for_writing(base)
+    closes_segment = stretch.end == base + segments.segment_size
+    records = encode_replacement(stretch.begin, size, stretch.store_timestamp_ms, closes_segment=closes_segment)
+    for at, record in records:
+        segment.write(at - base, record)
+    segment.flush()
+    log.warning("damaged bytes of the log were replaced", offset=stretch.begin, size=size, kept=str(kept or ""))
+    return kept
+
+
+def give_up_damaged(
+    disk: Disk, paths: StorePaths, parts: StoreParts, found: FoundStore, *, report: ReportProgress
+) -> Damage:
+    """Find what is damaged in what was durable, keep its bytes, and replace it. Returns what that was.
+
+    When this has returned the log is whole as far as it was durable, or as far as anything is left of it. Cut short by
+    a crash it is to be ordered again. Raises OSError, kv.KvError.
+    """
+    identity, stop = parts.identity, stop_of(found)
+    durable_up_to = durable_offset(disk, paths, parts.segments, found, known_of(identity))
+    if stop is Stop.CLEAN:
+        durable_up_to = max(durable_up_to, parts.queues.dispatched_up_to() or durable_up_to)
+    damage = find_damage(disk, paths.commit_log, durable_up_to=durable_up_to, stop=stop, report=report)
+    if damage:
+        # first: groups may stand behind what is given up, and must not pass over what comes in its place
+        identity.seen_up_to = PhysicalOffset(PHYSICAL_OFFSET_MAXIMUM)
+        replace_all(disk, paths.commit_log, damage)
+    if damage.tail_is_lost:
+        parts.queues.truncate(damage.log_end)
+        identity.flushed_up_to = damage.log_end
+        identity.log_begin = parts.segments.minimum
+        log.warning("the end of the log was given up", log_end=damage.log_end, durable_up_to=durable_up_to)
+    return damage
+
+
+def set_queues_aside(disk: Disk, paths: StorePaths, found: FoundStore, engines: StoreEngines) -> None:
+    """Move the files of the queues' database to a directory beside it. Recovery makes a new one.
+
+    File by file: file queues may lie in the same directory. `CURRENT` goes last, because without it there is no
+    database: cut short by a crash, it is refused as damaged until this is done again.
+    """
+    # what the store was decides how light queues are numbered; without the database it would look different
+    engine, _ = open_identity(engines, paths.quarry, found)
+    engine.close()
+    directory, number = found.rocksdb_directory, 0
+    files = [entry.name for entry in disk.list_directory(directory) if not entry.is_directory]
+    if not files:
+        return
+    while disk.exists(aside := directory.with_name(f"{directory.name}.set-aside-{number}")):
+        number += 1
+    disk.make_directories(aside)
+    for name in sorted(files, key=lambda name: (name == DATABASE_MARKER, name)):
+        disk.move(directory / name, aside / name)
+    log.warning("the queues' database was set aside", directory=str(directory), aside=str(aside))
+
+
+def _reason(stopped_by: EndOfData | Torn | Corrupt | None) -> str:
+    return stopped_by.reason if isinstance(stopped_by, Torn | Corrupt) else "nothing was ever written there"
+
+
+def _end_of_damage(segments: SegmentList, at: PhysicalOffset, durable_up_to: PhysicalOffset) -> PhysicalOffset | None:
+    """Where the log goes on, or how far it is to be filled; None: nothing follows that would have to be reached."""
+    segment_end = PhysicalOffset(segments.base_of(at) + segments.segment_size)
+    if segment_end - at < BLANK_SIZE:
+        return None
+    following = _next_whole(segments, at)
+    if following is not None:
+        return following
+    if durable_up_to >= segment_end or _is_whole(segments, segment_end):
+        return segment_end
+    return durable_up_to if durable_up_to - at >= RECORD_SIZE_MINIMUM else None
+
+
+def _next_whole(segments: SegmentList, damaged: PhysicalOffset) -> PhysicalOffset | None:
+    """The next place in the segment where the log certainly goes on.
+
+    First where the damaged record says that it ends: a body may hold anything, even the copy of a record. Otherwise
+    the first record that states its own offset and passes every check, or the blank that fits the rest.
+    """
+    base = segments.base_of(damaged)
+    view = segments.segment_at(base).view()
+    data_end = segments.disk.data_end(segments.path_of(base))
+    position = damaged - base
+    (size,) = SIZE.unpack_from(view, position)
+    if size >= RECORD_SIZE_MINIMUM and _goes_on(segments, PhysicalOffset(damaged + size)):
+        return PhysicalOffset(damaged + size)
+    first = position + RECORD_SIZE_MINIMUM
+    for magic in (RECORD_MAGIC, BLANK_MAGIC):
+        for match in magic.finditer(view[:data_end], first + MAGIC_POSITION):
+            candidate = PhysicalOffset(base + match.start() - MAGIC_POSITION)
+            if _goes_on(segments, candidate):
+                return candidate
+    return None
+
+
+def _goes_on(segments: SegmentList, at: PhysicalOffset) -> bool:
+    """Whether a whole record, or the blank up to the segment's end, begins there."""
+    return at < segments.end_of_files and isinstance(
+        CommitLogReader(segments).decode(at, check_crc=True), StoredMessage | Blank
+    )
+
+
+def _is_whole(segments: SegmentList, at: PhysicalOffset) -> bool:
+    return at < segments.end_of_files and isinstance(
+        CommitLogReader(segments).decode(at, check_crc=True), StoredMessage
+    )
