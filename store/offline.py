@@ -170,12 +170,18 @@ class OfflineStore:
         """What lies at the offset, CRCs checked. Raises OffsetOutOfRange."""
         return self._reader.decode(at, check_crc=True)
 
+    def is_replaced(self, at: PhysicalOffset) -> bool:
+        """Whether the record that once began there was damaged, and an operator gave it up."""
+        return self.minimum <= at < self._segments.end_of_files and self._reader.is_replaced(at)
+
     def record_of(self, entry: ConsumeQueueEntry, queue: QueueId) -> StoredMessage | Torn | Corrupt:
         """The record that an entry of `queue` points to, CRCs checked.
 
         Corrupt also when the log holds something else there than the entry says: another size, another queue.
         """
         at = entry.physical_offset
+        if self.is_replaced(at):
+            return Corrupt(at, "the record was damaged and given up; what was there is kept in commitlog/broken/")
         try:
             decoded = self._reader.decode(at, check_crc=True)
         except OffsetOutOfRange as outside:

@@ -224,6 +224,9 @@ class QueueComparison:
                     self._compare_unit(queue.queue, entry)
 
     def _compare_unit(self, queue: QueueId, entry: ConsumeQueueEntry) -> None:
+        if self._store.is_replaced(entry.physical_offset):
+            self._findings.note(Note.GIVEN_UP)
+            return
         record = whole_record_at(self._store, entry.physical_offset)
         if isinstance(record, str):
             self._differ_unit(queue, entry, f"a whole record at offset {entry.physical_offset}", record)

@@ -52,6 +52,8 @@ class Note(Enum):
     """RocksDB has them only once Quarry has opened the store."""
     AFTER_FILE_QUEUES = "recordsNewerThanTheQueueFiles"
     """Quarry does not write queue files; a broker that was killed had not written the last ones."""
+    GIVEN_UP = "unitsOfGivenUpRecords"
+    """An operator gave the damaged record up (`quarry recover --replace-damaged`): groups pass over it."""
     TORN_END = "tornBytesAtTheEnd"
     """The last stop was unclean: the next start cuts these bytes and keeps them in a `.broken` file."""
     EXPIRED_IN_FLIGHT = "deliveriesOfExpiredMessages"

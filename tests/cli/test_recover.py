@@ -96,6 +96,19 @@ def test_damage_is_refused_named_and_given_up_on_order(store: Path) -> None:
     assert run("decode", store, "--json").exit_code == 0
 
 
+def test_what_was_given_up_is_no_difference_to_verify_and_named_by_decode(store: Path) -> None:
+    result(0, store)
+    damaged = [line for line in golden.records(store.parent) if "blank" not in line][300]
+    flip(segment(store), damaged["phyOffset"] + 100)
+    assert run("verify", store).exit_code == 1
+    result(1, store, "--replace-damaged")
+    verified = run("verify", store, "--json")
+    assert verified.exit_code == 0, verified.stdout
+    assert json.loads(verified.stdout.splitlines()[-1])["notes"]["unitsOfGivenUpRecords"] >= 1
+    place = ("--topic", damaged["topic"], "--queue", damaged["queueId"], "--offset", damaged["queueOffset"])
+    assert "damaged and given up" in refusal(1, "decode", store, *place)
+
+
 def test_a_hole_over_a_segments_end_is_filled(store: Path) -> None:
     zero(segment(store), SEGMENT_SIZE - 5_000, SEGMENT_SIZE)
     zero(segment(store, 1), 0, 3_000)
