@@ -143,14 +143,14 @@ class RawClient:
     def read_until(self, done: Callable[[], bool]) -> None:
         """Raises RawClientFailed when the server goes silent before."""
         while not done():
-            for connection in self._ready():
+            for connection in self.ready():
                 connection.read()
 
     def read_for(self, seconds: float) -> None:
         """Of a server that always has something to say."""
         end_s = time.monotonic() + seconds
         while time.monotonic() < end_s:
-            for connection in self._ready():
+            for connection in self.ready():
                 connection.read()
 
     def call_all(self, requests: Sequence[bytes], depth: int) -> None:
@@ -162,7 +162,7 @@ class RawClient:
             sent[connection] = min(depth, count)
         remaining = count * len(self.connections)
         while remaining:
-            for connection in self._ready():
+            for connection in self.ready():
                 ended = connection.read()
                 remaining -= ended
                 at = sent[connection]
@@ -170,7 +170,8 @@ class RawClient:
                     connection.send(requests[at] if ended == 1 else b"".join(requests[at : at + ended]))
                     sent[connection] = at + ended
 
-    def _ready(self) -> Iterable[RawConnection]:
+    def ready(self) -> Iterable[RawConnection]:
+        """Connections with something to read; waits for one. Raises RawClientFailed when none has for long."""
         events = self._poll.poll(SILENCE_S)
         if not events:
             raise RawClientFailed("the server says nothing any more")

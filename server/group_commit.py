@@ -226,6 +226,9 @@ class GroupCommit:
         sends, self._unflushed_sends = self._unflushed_sends, 0
         started_s = self._clock.monotonic_s()
         await asyncio.get_running_loop().run_in_executor(self._executor, self._store.flush)
+        if self._store.flushed_up_to >= self._store.appended_up_to:
+            # it has taken along what came in before the disk was asked
+            sends, self._unflushed_sends = sends + self._unflushed_sends, 0
         self._metrics.observe_flush(self._clock.monotonic_s() - started_s, sends)
 
     @property

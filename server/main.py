@@ -43,7 +43,7 @@ from server.rpc.unsupported import UnsupportedService
 from server.settings import BrokerSettings
 from server.supervision import Supervisor
 from server.wire.messages import host_from_text
-from store.clock import SystemClock
+from store.clock import SteadyClock, SystemClock
 from store.disk import PosixDisk
 from store.opening import OpenStore, open_store
 from store.recovery import Progress, ReportProgress
@@ -176,7 +176,8 @@ class Broker:
             offsets=store.offsets,
             inflight=InFlightTable(store.state_engine),
             writer=self._state_writer,
-            clock=self._clock,
+            # what was hidden before a restart must not stay so for as long as the clock was set back meanwhile
+            clock=SteadyClock(self._clock, not_before_ms=store.messages.last_stored_ms),
             timers=asyncio.get_running_loop(),
             after_pass=self._after_pass,
             is_client_alive=self._clients.is_alive,

@@ -31,9 +31,10 @@ class SteadyClock:
     an hour back must not hide a message for an hour.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, not_before_ms: int = 0) -> None:
+        """`not_before_ms`: a wall time that is known to have passed, whatever the machine says now."""
         self._monotonic_s = clock.monotonic_s
-        self._epoch_s = clock.wall_ms() / 1000 - clock.monotonic_s()
+        self._epoch_s = max(clock.wall_ms(), not_before_ms) / 1000 - clock.monotonic_s()
 
     def wall_ms(self) -> int:
         return int((self._monotonic_s() + self._epoch_s) * 1000)

@@ -103,6 +103,11 @@ class MessageStore:
         return self._dispatched_up_to
 
     @property
+    def last_stored_ms(self) -> int:
+        """Store time of the last record, 0 if unknown: a time that has passed, also where a clock was set back."""
+        return self._last_store_timestamp_ms
+
+    @property
     def queues_durable_up_to(self) -> PhysicalOffset:
         """The entries of all records below survive a crash, and so does where numbering goes on in their queues."""
         return self._queues_durable_up_to

@@ -25,7 +25,10 @@ class Quarry:
         self._log = directory / "broker.log"
         listen, admin, http = (f"127.0.0.1:{port}" for port in free_ports(3))
         self.endpoint = listen
-        self._command = [sys.executable, "-m", "cli.main", "serve", "--store", str(directory / "store")]
+        self.admin = admin
+        self.http = http
+        self.store = directory / "store"
+        self._command = [sys.executable, "-m", "cli.main", "serve", "--store", str(self.store)]
         self._command += ["--listen", listen, "--admin", admin, "--http", http]
         # settings that somebody exported would make the figures their own
         self._environment = {name: value for name, value in os.environ.items() if not name.startswith("QUARRY_")}

@@ -2,7 +2,7 @@
 
 Removing a file of a gigabyte at once takes ext4 a third of a second on a disk that is told what is free (mount option
 `discard`), during which the log's fdatasync waits behind it: four times the usual 99th percentile (rmq#7799). In
-steps of 32 MiB, with pauses, it is hardly noticed (docs/benchmarks.md).
+steps of 16 MiB, with pauses, it is hardly noticed (docs/benchmarks.md).
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from store.paths import expired_directory
 
 log = structlog.get_logger(__name__)
 
-STEP_BYTES: Final = 32 << 20
+STEP_BYTES: Final = 16 << 20
+PAUSE_PER_STEP: Final = 3
+"""A step is followed by a pause so many times as long: three quarters of the disk's time are left to others."""
+
 STEP_PAUSE_MIN_S: Final = 0.005
 
 
@@ -186,5 +189,5 @@ class SegmentRemover:
             self._disk.truncate(path, size)
             with self._lock:
                 self._waiting[path] = size
-            # half of the time is left to others
-            self._stopping.wait(max(STEP_PAUSE_MIN_S, self._clock.monotonic_s() - started_s))
+            step_s = self._clock.monotonic_s() - started_s
+            self._stopping.wait(max(STEP_PAUSE_MIN_S, PAUSE_PER_STEP * step_s))

@@ -48,6 +48,21 @@ def test_a_clock_that_was_years_ahead_does_not_hold_store_times_there_for_ever(t
     store.close()
 
 
+def test_what_is_hidden_over_a_restart_comes_back_in_time_although_the_clock_was_set_back(tmp_path: Path) -> None:
+    """Delivery goes on counting where the log's times end, not where the machine's clock is now."""
+    clock = ManualClock()
+    store = opened(tmp_path, clock)
+    store.messages.append([message()])
+    store.close()
+    hidden_until_ms = clock.wall_ms() + 30_000
+    clock.jump(-DAY_S)
+    store = opened(tmp_path, clock)
+    resumed = SteadyClock(clock, not_before_ms=store.messages.last_stored_ms)
+    clock.advance(31)
+    assert hidden_until_ms < resumed.wall_ms() < hidden_until_ms + 5_000
+    store.close()
+
+
 def test_the_cautious_clock_is_never_ahead_of_either() -> None:
     clock = ManualClock()
     start_ms = clock.wall_ms()

@@ -1,0 +1,223 @@
+"""Do sends wait while old segments are removed?
+
+A broker of its own process, `sync`, on a store whose log holds twenty segments of 1 GiB that are past their retention.
+Sixty-four connections send 1 KiB messages, one call at a time on each (`bench.raw_client`, which costs little). After a
+quiet stretch the segments expire on request, all at once; the purge lasts until the last of their files is gone, and
+another quiet stretch follows.
+
+rmq#7799: the purge at four in the morning stalled the sends of everybody.
+"""
+
+from __future__ import annotations
+
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from threading import Thread
+from typing import Final, NamedTuple
+
+import grpc
+
+from bench.harness import CannotRun, Case, Options, Sample, Scale, cpu_s_of
+from bench.peers.quarry import Quarry
+from bench.raw_client import RawClient, RawConnection, make_requests
+from bench.scratch_store import BODY_SIZE, TOPIC, make_messages
+from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server._generated.quarry.admin.v1 import admin_pb2 as admin
+from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from store.clock import ManualClock
+from store.disk import PosixDisk
+from store.opening import open_store
+from store.settings import MIB, Durability, StoreSettings
+
+QUESTION: Final = "How much longer do sends take while twenty old segments are removed?"
+CLIENTS: Final = 64
+PATH: Final = "/apache.rocketmq.v2.MessagingService/SendMessage"
+DAYS_AGO_MS: Final = 10 * 86_400_000
+FILLER_BODY: Final = 4 * MIB
+"""Large messages: what is in the old segments does not matter, and small ones take minutes to write."""
+
+REMOVAL_TIMEOUT_S: Final = 300.0
+LOOK_INTERVAL_S: Final = 0.2
+QUIET_AFTER_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """`quiet_s` is the length of each stretch without a purge, `requests` how many sends one connection has at most."""
+
+    segment_size: int
+    segments: int
+    quiet_s: float
+    requests: int
+
+
+SIZES: Final = {
+    Scale.FULL: Sizes(segment_size=1024 * MIB, segments=20, quiet_s=15, requests=20_000),
+    Scale.QUICK: Sizes(segment_size=128 * MIB, segments=20, quiet_s=5, requests=10_000),
+    Scale.TINY: Sizes(segment_size=16 * MIB, segments=3, quiet_s=0.5, requests=3_000),
+}
+
+
+class Stretch(NamedTuple):
+    """Some seconds of load, and what was measured meanwhile."""
+
+    sample: Sample
+    latencies_s: list[float]
+    sends_per_flush: float
+
+    def percentile_ms(self, share: float) -> float:
+        return sorted(self.latencies_s)[int(len(self.latencies_s) * share)] * 1000
+
+
+def run(options: Options) -> list[Case]:
+    sizes = SIZES[options.scale]
+    needed = (sizes.segments + 3) * sizes.segment_size
+    free_bytes = PosixDisk().free_bytes(options.scratch)
+    if free_bytes is not None and free_bytes < 1.5 * needed:
+        raise CannotRun(f"{1.5 * needed / MIB:.0f} MiB of free disk are needed, there are {free_bytes / MIB:.0f}")
+    with closing(Quarry(options.scratch / "quarry", Durability.SYNC)) as broker:
+        _write_old_segments(broker.store, Random(options.seed), sizes)
+        broker.start()
+        return [_case(broker, Random(options.seed), sizes)]
+
+
+def _write_old_segments(root: Path, random: Random, sizes: Sizes) -> None:
+    clock = ManualClock(time.time_ns() // 1_000_000 - DAYS_AGO_MS)
+    settings = StoreSettings(root=root, segment_size=sizes.segment_size)
+    store = open_store(settings, disk=PosixDisk(), clock=clock, report=lambda _: None)
+    body = random.randbytes(min(FILLER_BODY, sizes.segment_size // 8))
+    filler = make_messages(random, 1)[0]._replace(topic="filler", body=body)
+    while store.messages.appended_up_to <= sizes.segments * sizes.segment_size:
+        store.messages.append([filler])
+        if store.messages.appended_up_to - store.messages.flushed_up_to > 256 * MIB:
+            store.messages.dispatch(store.messages.flush())
+    store.close()
+
+
+def _case(broker: Quarry, random: Random, sizes: Sizes) -> Case:
+    with closing(RawClient(broker.endpoint, CLIENTS)) as client:
+        load = _Load(broker, client, make_requests(random, PATH, _send_body(random), 0, sizes.requests))
+        load.until(_after(sizes.quiet_s / 3))  # topic and files are made, code is warm
+        before = load.until(_after(sizes.quiet_s))
+        with _purging(broker, sizes) as is_over:
+            purge = load.until(is_over)
+        load.until(_after(QUIET_AFTER_S))
+        after = load.until(_after(sizes.quiet_s))
+        load.check()
+    quiet = Stretch(after.sample, before.latencies_s + after.latencies_s, after.sends_per_flush)
+    return Case(
+        name=f"{sizes.segments} segments of {sizes.segment_size // MIB} MiB go, {CLIENTS} clients send",
+        unit="messages",
+        peer="the same load without a purge",
+        ours=[purge.sample, purge.sample],
+        theirs=[before.sample, after.sample],
+        details={
+            "purge_s": round(purge.sample.wall_s, 2),
+            "sends_per_flush": round(quiet.sends_per_flush, 1),
+            "purge_sends_per_flush": round(purge.sends_per_flush, 1),
+            **{
+                f"{name}_{percent}_ms": round(stretch.percentile_ms(share), 2)
+                for name, stretch in (("quiet", quiet), ("purge", purge))
+                for percent, share in (("p50", 0.5), ("p99", 0.99), ("p999", 0.999))
+            },
+            "p99_ratio": round(purge.percentile_ms(0.99) / quiet.percentile_ms(0.99), 2),
+        },
+    )
+
+
+class _Load:
+    """Sends without end, one call at a time on each connection."""
+
+    def __init__(self, broker: Quarry, client: RawClient, requests: list[bytes]) -> None:
+        self._broker = broker
+        self._client = client
+        self._requests = requests
+        self._sent = dict.fromkeys(client.connections, 0)
+        self._sent_at_s: dict[RawConnection, float] = {}
+        for connection in client.connections:
+            self._send(connection)
+
+    def until(self, is_over: Callable[[], bool]) -> Stretch:
+        """Go on until it is over. Calls that are open then are counted in the next stretch."""
+        flushes, sends = _flush_figures(self._broker)
+        cpu_s, started_s = cpu_s_of(self._broker.pid), time.perf_counter()
+        latencies_s: list[float] = []
+        while not is_over():
+            for connection in self._client.ready():
+                if connection.read():
+                    latencies_s.append(time.perf_counter() - self._sent_at_s[connection])
+                    self._send(connection)
+        wall_s = time.perf_counter() - started_s
+        sample = Sample(len(latencies_s), wall_s, cpu_s_of(self._broker.pid) - cpu_s)
+        flushes_after, sends_after = _flush_figures(self._broker)
+        return Stretch(sample, latencies_s, (sends_after - sends) / max(1.0, flushes_after - flushes))
+
+    def check(self) -> None:
+        """A server that refuses sends is fast."""
+        failed = _figures(self._broker)['quarry_sends_total{outcome="failed"}']
+        if failed:
+            raise RuntimeError(f"{failed:.0f} sends were refused")
+
+    def _send(self, connection: RawConnection) -> None:
+        number = self._sent[connection]
+        self._sent[connection] = number + 1
+        self._sent_at_s[connection] = time.perf_counter()
+        self._client.send(connection, self._requests[number])
+
+
+@contextmanager
+def _purging(broker: Quarry, sizes: Sizes) -> Iterator[Callable[[], bool]]:
+    """Let the old segments expire; yields what tells whether the last of their files is gone."""
+    problems: list[str] = []
+
+    def purge() -> None:
+        with grpc.insecure_channel(broker.admin, options=[("grpc.enable_http_proxy", 0)]) as channel:
+            stub = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
+            expired = stub.ExpireSegments(admin.ExpireSegmentsRequest(), timeout=REMOVAL_TIMEOUT_S).segments
+        if len(expired) != sizes.segments:
+            problems.append(f"{len(expired)} segments expired instead of {sizes.segments}")
+        give_up_s = time.monotonic() + REMOVAL_TIMEOUT_S
+        while _figures(broker)["quarry_expired_bytes"]:
+            if time.monotonic() > give_up_s:
+                problems.append("the files are not removed")
+                return
+            time.sleep(LOOK_INTERVAL_S)
+
+    thread = Thread(target=purge)
+    thread.start()
+    yield lambda: not thread.is_alive()
+    thread.join()
+    if problems:
+        raise RuntimeError("; ".join(problems))
+
+
+def _after(seconds: float) -> Callable[[], bool]:
+    end_s = time.perf_counter() + seconds
+    return lambda: time.perf_counter() >= end_s
+
+
+def _flush_figures(broker: Quarry) -> tuple[float, float]:
+    """How many flushes there were, and how many sends they made durable."""
+    figures = _figures(broker)
+    return figures["quarry_flush_sends_count"], figures["quarry_flush_sends_sum"]
+
+
+def _figures(broker: Quarry) -> dict[str, float]:
+    with urllib.request.urlopen(f"http://{broker.http}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    rows = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, value in rows}
+
+
+def _send_body(random: Random) -> bytes:
+    request = service.SendMessageRequest()
+    message = request.messages.add(body=random.randbytes(BODY_SIZE))
+    message.topic.name = TOPIC
+    message.system_properties.message_id = f"01{random.getrandbits(128):032X}"
+    message.system_properties.tag = "created"
+    return request.SerializeToString()

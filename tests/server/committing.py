@@ -1,0 +1,113 @@
+"""A group commit over a real store, on a disk and an engine that can fail or be full."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from kv import EngineFull, WriteBatch
+from kv.memory import MemoryEngine
+from server.group_commit import GroupCommit
+from store.clock import ManualClock
+from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
+from store.message import Appended, DispatchRequest, Message
+from store.settings import Durability
+from tests.faults.disk import FaultyDisk
+from tests.store.assembly import assemble
+
+
+class Figures:
+    def __init__(self) -> None:
+        self.rounds: list[int] = []
+        self.sends_per_flush: list[int] = []
+
+    @property
+    def flushes(self) -> int:
+        return len(self.sends_per_flush)
+
+    def observe_flush(self, seconds: float, sends: int) -> None:
+        self.sends_per_flush.append(sends)
+
+    def observe_round(self, messages: int) -> None:
+        self.rounds.append(messages)
+
+
+class FillingEngine(MemoryEngine):
+    """Finds no room while `is_full`, for writes as for flushes: what RocksDB says until it has looked again."""
+
+    is_full = False
+    watermarks_flushed = 0
+    after_flush: Callable[[Sequence[str]], None] = staticmethod(lambda _: None)
+
+    def write(self, batch: WriteBatch, *, sync: bool = False) -> None:
+        self._need_room()
+        super().write(batch, sync=sync)
+
+    def flush(self, names: Sequence[str]) -> None:
+        self._need_room()
+        super().flush(names)
+        self.watermarks_flushed += OFFSET_FAMILY in names
+        self.after_flush(names)
+
+    def _need_room(self) -> None:
+        if self.is_full:
+            raise EngineFull("IO error: No space left on device: While appending to file: 000008.sst")
+
+
+class Bench:
+    """A group commit and everything around it, recorded."""
+
+    def __init__(
+        self,
+        executor: ThreadPoolExecutor,
+        durability: Durability,
+        *,
+        queue_flush_bytes: int = 1 << 40,
+        flush_interval_s: float = 0.01,
+    ) -> None:
+        self.disk = FaultyDisk()
+        self.engine = FillingEngine((UNITS_FAMILY, OFFSET_FAMILY))
+        self.opened = assemble(self.disk, self.engine)
+        self.store = self.opened.store
+        self.figures = Figures()
+        self.clock = ManualClock()
+        self.arrived: list[DispatchRequest] = []
+        self.poisoned: list[Exception] = []
+        self.sends_refused: list[str] = []
+        self.commit = GroupCommit(
+            self.store,
+            durability=durability,
+            flush_interval_s=flush_interval_s,
+            queue_flush_bytes=queue_flush_bytes,
+            clock=self.clock,
+            executor=executor,
+            after_pass=self._after_pass,
+            messages_arrived=self.arrived.extend,
+            poisoned=self.poisoned.append,
+            sends_refused=self.sends_refused.append,
+            metrics=self.figures,
+        )
+
+    def _after_pass(self, callback: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(callback)
+
+    def send(self, *messages: Message) -> asyncio.Future[Sequence[Appended]]:
+        answer: asyncio.Future[Sequence[Appended]] = asyncio.get_running_loop().create_future()
+
+        def stored(appended: Sequence[Appended], error: Exception | None) -> None:
+            if error is None:
+                answer.set_result(appended)
+            else:
+                answer.set_exception(error)
+
+        self.commit.send(messages, stored)
+        return answer
+
+
+def run(test: Callable[[ThreadPoolExecutor], Awaitable[None]]) -> None:
+    async def within_time() -> None:
+        with ThreadPoolExecutor(2) as executor:
+            await asyncio.wait_for(test(executor), timeout=20)
+
+    asyncio.run(within_time())
