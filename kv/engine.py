@@ -117,6 +117,9 @@ class KeyValueEngine(Protocol):
     def checkpoint(self, directory: Path) -> None:
         """Make a consistent copy of all families in `directory`, which must not exist."""
 
+    def sequence(self) -> int:
+        """The number of the last change. Grows with every write, and is found again with it after a restart."""
+
     def statistics(self) -> dict[str, int]:
         """Engine figures by name (bytes of memtables and tables, estimated keys, …), for metrics."""
 

@@ -181,6 +181,7 @@ class MemoryEngine:
         self._base = {name: _Table() for name in families}
         self._batches: list[list[_Operation]] = []
         self._flushed = dict.fromkeys(families, 0)
+        self._base_sequence = 0
 
     def family(self, name: str) -> MemoryFamily:
         self.require_open()
@@ -275,6 +276,10 @@ class MemoryEngine:
             engine.ingest(engine.family(path.name.removesuffix(TABLE_SUFFIX)), [path])
         return engine
 
+    def sequence(self) -> int:
+        self.require_open()
+        return self._base_sequence + sum(map(len, self._batches))
+
     def statistics(self) -> dict[str, int]:
         self.require_open()
         return {f"{name}.keys_estimate": len(table.keys) for name, table in self._tables.items()}
@@ -296,6 +301,7 @@ class MemoryEngine:
             for count, operations in enumerate(self._batches):
                 kept = [each for each in operations if count < max(surviving_batches, self._flushed[each[0]])]
                 _apply(self._base, kept)
+                self._base_sequence += len(kept)
             self._tables = {name: table.copy() for name, table in self._base.items()}
             self._batches = []
             self._flushed = dict.fromkeys(self._families, 0)
@@ -307,6 +313,7 @@ class MemoryEngine:
     def _rebase(self) -> None:
         for operations in self._batches:
             _apply(self._base, operations)
+            self._base_sequence += len(operations)
         self._batches = []
         self._flushed = dict.fromkeys(self._families, 0)
 

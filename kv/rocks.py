@@ -29,8 +29,9 @@ import rocksdict  # noqa: TID251 - this is the module the ban points to
 from kv.engine import Family, KeyRange, WriteBatch
 from kv.errors import EngineClosed
 from kv.options import MIB, CompactionStyle, Compression, FamilyOptions
-from kv.rocks_directory import holds_database, reading_view, require_database
+from kv.rocks_directory import holds_database, reading_view, require_database, unread_changes
 from kv.rocks_family import CLOSED, DEFAULT_FAMILY, Cursor, RocksBatch, RocksFamily, RocksSnapshot, fail, own_family
+from kv.rocks_manifest import check_manifest
 
 TABLE_FORMAT_VERSION: Final = 5
 BACKGROUND_JOBS: Final = 4
@@ -153,6 +154,8 @@ class RocksEngine:
         self._options = dict(families)
         self._flushes_at_close = not read_only and not write_ahead_log
         self._view = view
+        self.unread_changes: Sequence[str] = ()
+        """What of the write-ahead log could not be read when the database was opened, in RocksDB's words."""
         self._cursors: WeakSet[Cursor] = WeakSet()
         self._snapshots: WeakSet[RocksSnapshot] = WeakSet()
         self._families = {
@@ -196,6 +199,7 @@ class RocksEngine:
             path.mkdir(parents=True, exist_ok=True)
         else:
             require_database(path)
+            check_manifest(path)
         if read_only:
             view = reading_view(path)
             access = rocksdict.AccessType.read_only(error_if_log_file_exist=False)
@@ -214,7 +218,10 @@ class RocksEngine:
             if view is not None:
                 view.cleanup()
             fail(error)
-        return cls(database, families, read_only=read_only, write_ahead_log=write_ahead_log, view=view)
+        engine = cls(database, families, read_only=read_only, write_ahead_log=write_ahead_log, view=view)
+        if write_ahead_log and not make and not read_only:
+            engine.unread_changes = unread_changes(path)
+        return engine
 
     def family(self, name: str) -> RocksFamily:
         self._require_open()
@@ -287,6 +294,11 @@ class RocksEngine:
             rocksdict.Checkpoint(self._database).create_checkpoint(str(directory))
         except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
             fail(error)
+
+    def sequence(self) -> int:
+        self._require_open()
+        number: int = self._database.latest_sequence_number()
+        return number
 
     def statistics(self) -> dict[str, int]:
         """Figures named `<family>.<figure>`; the figures are listed in `docs/formats/consume-queue.md`."""

@@ -17,6 +17,9 @@ _FINISHED: Final = re.compile(r"[0-9]+\.(sst|ldb)|OPTIONS-[0-9]+|MANIFEST-(?!000
 
 _WRITE_AHEAD_LOG: Final = re.compile(r"[0-9]+\.log")
 
+TEXT_LOG: Final = "LOG"
+_DROPPED: Final = re.compile(r"\.log: dropping [0-9]+ bytes; ")
+
 _PART: Final = re.compile(r"[0-9]+\.(sst|ldb|blob|log)|OPTIONS-[0-9]+|MANIFEST-[0-9]+|CURRENT|IDENTITY")
 """Files that reading a database needs. Not among them: its lock, its text logs and rocksdict's side file."""
 
@@ -41,6 +44,15 @@ def require_database(directory: Path) -> None:
     """Raises EngineMissing or EngineCorrupt."""
     if not holds_database(directory):
         raise EngineMissing(f"{directory}: no database here")
+
+
+def unread_changes(directory: Path) -> list[str]:
+    """What the opening that has just succeeded left out of write-ahead logs, in RocksDB's words.
+
+    It takes the place where it cannot read on for the log's end, and says so nowhere but in its own text log.
+    """
+    lines = (directory / TEXT_LOG).read_text(errors="replace").splitlines()
+    return [line.partition("] ")[2].partition("] ")[2] for line in lines if _DROPPED.search(line)]
 
 
 def reading_view(directory: Path) -> TemporaryDirectory[str]:

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 from store.commitlog import CommitLogReader, SegmentList
 from store.consumequeue import FileConsumeQueueReader
 from store.disk import Disk
+from store.durable_state import DurableState
 from store.identity import StoreIdentity
 from store.kind import FoundStore
 from store.offsets import PhysicalOffset
@@ -106,20 +107,32 @@ def durable_segments(segments: SegmentList, *, flushed_ms: int, last_but_one: bo
 
 
 class StoreCheckpoint:
-    """Keeps two places behind the flushed offset, never ahead of it: our own row (`store.identity`) and `checkpoint`.
+    """Keeps two places behind the flushed offset, never ahead of it: our own row (`store.identity`) and `checkpoint`;
+    and how many changes of `quarry/` are durable (`store.durable_state`).
 
     Damage below the row refuses the next start, so the fresher it is, the less can be lost in silence. Any thread
     may call `save`.
     """
 
-    def __init__(self, disk: Disk, path: Path, identity: StoreIdentity, log: DurableLog, *, before: Checkpoint) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        path: Path,
+        identity: StoreIdentity,
+        state: DurableState,
+        log: DurableLog,
+        *,
+        before: Checkpoint,
+    ) -> None:
         """`before` holds the fields that are not about the log, as they stay."""
         self._disk = disk
         self._path = path
         self._identity = identity
+        self._state = state
         self._log = log
         self._before = before
         self._saved: Checkpoint | None = None  # guarded by _lock
+        self._saved_changes = -1  # guarded by _lock
         self._closed = False  # guarded by _lock
         self._lock = Lock()
 
@@ -146,8 +159,13 @@ class StoreCheckpoint:
             master_flushed_up_to=min(self._before.master_flushed_up_to, flushed_up_to),
             confirmed_up_to=flushed_up_to,
         )
+        changes = self._state.changes
+        if now == self._saved and changes == self._saved_changes:
+            return
+        self._identity.flushed_up_to = flushed_up_to  # synchronous: makes all changes before it durable, too
+        self._state.save(changes)
+        self._saved_changes = changes + 1
         if now == self._saved:
             return
-        self._identity.flushed_up_to = flushed_up_to
         self._disk.replace_atomically(self._path, encode_checkpoint(now))
         self._saved = now

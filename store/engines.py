@@ -16,8 +16,8 @@ class StoreEngines(Protocol):
     def open_queues(self, directory: Path, *, create: bool) -> KeyValueEngine:
         """The consume queues, without a write-ahead log."""
 
-    def open_state(self, directory: Path, *, create: bool) -> KeyValueEngine:
-        """Metadata and delivery state, with a write-ahead log."""
+    def open_state(self, directory: Path, *, create: bool, read_only: bool = False) -> KeyValueEngine:
+        """Metadata and delivery state, with a write-ahead log. `read_only` changes nothing in the directory."""
 
 
 class RocksStoreEngines:
@@ -26,5 +26,5 @@ class RocksStoreEngines:
     def open_queues(self, directory: Path, *, create: bool) -> KeyValueEngine:
         return open_consume_queue_engine(directory, create=create)
 
-    def open_state(self, directory: Path, *, create: bool) -> KeyValueEngine:
-        return open_state_engine(directory, create=create)
+    def open_state(self, directory: Path, *, create: bool, read_only: bool = False) -> KeyValueEngine:
+        return open_state_engine(directory, create=create, read_only=read_only)

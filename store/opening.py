@@ -28,6 +28,7 @@ from store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogWriter, 
 from store.consumequeue import RocksConsumeQueues
 from store.disk import Disk, DiskLock
 from store.dispatch import DenseNumbering, LightQueueNumbering, StoredNumbering
+from store.durable_state import DurableState
 from store.engines import RocksStoreEngines, StoreEngines
 from store.errors import StoreLocked, StoreUnusable
 from store.expiry import LogExpiry
@@ -262,6 +263,7 @@ class _Opening:
             self._disk,
             self._paths.checkpoint,
             parts.identity,
+            DurableState(self._disk, self._paths.quarry, parts.state_engine),
             messages,
             before=taken_over(before, clean_shutdown=not found.has_abort),
         )

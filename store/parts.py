@@ -11,6 +11,7 @@ from kv import EngineCorrupt, KeyValueEngine
 from store.commitlog import SegmentList
 from store.consumequeue import RocksConsumeQueues
 from store.disk import Disk
+from store.durable_state import DurableState
 from store.engines import StoreEngines
 from store.errors import NotAStore, StoreDamaged, StoreUnusable
 from store.identity import StoreIdentity
@@ -40,7 +41,7 @@ def open_parts(
     """
     segments = _open_segments(settings, disk)
     closing.callback(segments.close)
-    state_engine, identity = open_identity(engines, StorePaths(settings.root).quarry, found)
+    state_engine, identity = open_identity(engines, StorePaths(settings.root).quarry, disk, found)
     closing.callback(state_engine.close)
     with _advising(
         found.rocksdb_directory,
@@ -57,15 +58,18 @@ def open_parts(
     return StoreParts(segments, state_engine, queue_engine, identity, queues)
 
 
-def open_identity(engines: StoreEngines, directory: Path, found: FoundStore) -> tuple[KeyValueEngine, StoreIdentity]:
+def open_identity(
+    engines: StoreEngines, directory: Path, disk: Disk, found: FoundStore
+) -> tuple[KeyValueEngine, StoreIdentity]:
     """The database in `quarry/`, and the rows in which it says what the store was when Quarry met it."""
     with _advising(
         directory,
         "it holds topics, groups and their positions, but no message: restore it, or move the directory away and "
         "start without them",
     ):
-        engine = engines.open_state(directory, create=found.kind is not StoreKind.QUARRY)
+        engine = _open_state(engines, directory, disk, found)
     try:
+        DurableState(disk, directory, engine).check()
         identity = StoreIdentity(engine, directory)
         if identity.origin is None:
             # before the queues' database is made: it would make a file store look like double write
@@ -74,6 +78,17 @@ def open_identity(engines: StoreEngines, directory: Path, found: FoundStore) -> 
         engine.close()
         raise
     return engine, identity
+
+
+def _open_state(engines: StoreEngines, directory: Path, disk: Disk, found: FoundStore) -> KeyValueEngine:
+    if found.kind is StoreKind.QUARRY and found.has_abort:
+        # looked at first without changing it: opened for writing, RocksDB removes what it cannot read
+        engine = engines.open_state(directory, create=False, read_only=True)
+        try:
+            DurableState(disk, directory, engine).check()
+        finally:
+            engine.close()
+    return engines.open_state(directory, create=found.kind is not StoreKind.QUARRY)
 
 
 def stop_of(found: FoundStore) -> Stop:

@@ -170,7 +170,7 @@ def set_queues_aside(disk: Disk, paths: StorePaths, found: FoundStore, engines: 
     database: cut short by a crash, it is refused as damaged until this is done again.
     """
     # what the store was decides how light queues are numbered; without the database it would look different
-    engine, _ = open_identity(engines, paths.quarry, found)
+    engine, _ = open_identity(engines, paths.quarry, disk, found)
     engine.close()
     directory, number = found.rocksdb_directory, 0
     files = [entry.name for entry in disk.list_directory(directory) if not entry.is_directory]

@@ -16,8 +16,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+import structlog
+
 from kv.options import FamilyOptions
 from kv.rocks import RocksEngine
+
+log = structlog.get_logger(__name__)
 
 TOPICS: Final = "topics"
 GROUPS: Final = "groups"
@@ -30,4 +34,7 @@ FAMILIES: Final = (TOPICS, GROUPS, OFFSETS, INFLIGHT, META)
 def open_state_engine(directory: Path, *, create: bool, read_only: bool = False) -> RocksEngine:
     """Open `<store>/quarry/`. Raises kv.EngineMissing, kv.EngineLocked or kv.EngineCorrupt."""
     options = {name: FamilyOptions() for name in FAMILIES}
-    return RocksEngine.open(directory, options, create=create, read_only=read_only, write_ahead_log=True)
+    engine = RocksEngine.open(directory, options, create=create, read_only=read_only, write_ahead_log=True)
+    for unread in engine.unread_changes:
+        log.warning("the last changes of topics, groups and positions are lost", directory=str(directory), cause=unread)
+    return engine

@@ -63,7 +63,7 @@ class MachineEngines:
         self._mark(directory)
         return self._open(directory.name, QUEUE_FAMILIES, write_ahead_log=False)
 
-    def open_state(self, directory: Path, *, create: bool) -> KeyValueEngine:
+    def open_state(self, directory: Path, *, create: bool, read_only: bool = False) -> KeyValueEngine:
         self._mark(directory)
         return self._open(directory.name, FAMILIES, write_ahead_log=True)
 

@@ -15,6 +15,7 @@ from kv.memory import MemoryEngine
 from store.checkpoint import StoreCheckpoint, durable_segments, read_checkpoint, taken_over
 from store.commitlog import CommitLogReader, SegmentList
 from store.disk import PosixDisk
+from store.durable_state import DurableState
 from store.errors import StoreDamaged
 from store.identity import StoreIdentity
 from store.offsets import PhysicalOffset
@@ -31,7 +32,9 @@ PATH = LOG.parent / "checkpoint"
 
 def keeper(assembly: Assembly, state: MemoryEngine, before: Checkpoint | None = None) -> StoreCheckpoint:
     identity = StoreIdentity(state, LOG.parent / "quarry")
-    return StoreCheckpoint(assembly.disk, PATH, identity, assembly.store, before=before or Checkpoint())
+    durable_state = DurableState(assembly.disk, LOG.parent / "quarry", state)
+    assembly.disk.make_directories(LOG.parent / "quarry")
+    return StoreCheckpoint(assembly.disk, PATH, identity, durable_state, assembly.store, before=before or Checkpoint())
 
 
 def state_engine() -> MemoryEngine:
@@ -80,12 +83,12 @@ def test_it_is_written_only_when_something_changed() -> None:
     flushed = live.store.flush()
     for _ in range(5):
         checkpoint.save()
-    assert [name for operation, name in disk.log if operation == "replace"] == ["checkpoint"]
+    assert [name for operation, name in disk.log if operation == "replace"] == ["DURABLE", "checkpoint"]
     assert read_checkpoint(disk, PATH).confirmed_up_to == flushed
     live.store.append([message()])
     live.store.flush()
     checkpoint.save()
-    assert [name for operation, name in disk.log if operation == "replace"] == ["checkpoint"] * 2
+    assert [name for operation, name in disk.log if operation == "replace"] == ["DURABLE", "checkpoint"] * 2
 
 
 def test_after_the_last_save_the_database_is_left_alone() -> None:
