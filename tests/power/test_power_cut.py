@@ -67,7 +67,6 @@ class PowerCuts:
         self._broker = broker
         self._durability = durability
         self._chance = chance
-        self._ledgers: list[Ledger] = []
         self.kept: set[str] = set()
         """All that a recovery has ever shown: durable from then on, whatever the mode."""
 
@@ -110,8 +109,23 @@ class PowerCuts:
             shown = seen - found
             assert not shown, f"{ledger.topic}: consumers saw what is gone: {sorted(shown)[:5]}"
         else:
+            gap = behind_a_gap(list(acknowledged), found)
+            assert not gap, f"{ledger.topic}: there, though earlier ones of the same sender are lost: {gap[:5]}"
             figures.note_loss([(cut_s - acknowledged[each]) * 1000 for each in gone])
         self.kept |= found
+
+
+def behind_a_gap(acknowledged: list[str], found: set[str]) -> list[str]:
+    """Messages that are there though one that the same sender sent before is not: only the end may be lost."""
+    behind = []
+    lossy: set[str] = set()
+    for each in acknowledged:
+        sender = each.split("-")[1]
+        if each not in found:
+            lossy.add(sender)
+        elif sender in lossy:
+            behind.append(each)
+    return behind
 
 
 @pytest.fixture
