@@ -22,7 +22,17 @@ from bench.harness import CannotRun, Options, Scale
 from bench.report import Line, keep, line_of, show, with_cases
 from server.logs import configure_logs
 
-BENCHMARKS: Final = ("append_dispatch", "unit_reads", "delivery", "purge", "front", "front_scale", "clients")
+BENCHMARKS: Final = (
+    "append_dispatch",
+    "unit_reads",
+    "delivery",
+    "purge",
+    "recovery_scan",
+    "recovery",
+    "front",
+    "front_scale",
+    "clients",
+)
 RESULTS: Final = Path(__file__).parent / "results"
 
 

@@ -38,9 +38,9 @@ def scratch_store(root: Path, durability: Durability) -> Iterator[OpenStore]:
         store.close()
 
 
-def make_messages(random: Random, count: int) -> list[Message]:
-    """1 KiB messages round robin over the queues, with the properties that a send of a tagged message has."""
-    bodies = [random.randbytes(BODY_SIZE) for _ in range(QUEUES)]
+def make_messages(random: Random, count: int, *, body_sizes: range = range(BODY_SIZE, BODY_SIZE + 1)) -> list[Message]:
+    """Messages round robin over the queues, with the properties that a send of a tagged message has."""
+    bodies = [random.randbytes(random.choice(body_sizes)) for _ in range(QUEUES)]
     messages = []
     for number in range(count):
         born_ms = _BORN_AT_MS + number

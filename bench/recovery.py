@@ -1,0 +1,159 @@
+"""How long does `quarry serve` take to be ready on a large store, after a clean stop and after kill -9?
+
+A store with records of 1 to 16 KiB, started again and again with the real command: after clean stops, and after a
+process that appended more than the queues' database knew of had killed itself. The peer is the same broker on an empty
+store; after kill -9 it also reads, from the device, as many bytes as were new.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from statistics import median
+from typing import Final
+
+from bench.harness import Case, Options, Sample, Scale, alternate, cpu_s_of
+from bench.peers.quarry import PROJECT, Quarry
+from bench.scratch_store import make_messages
+from store.clock import SystemClock
+from store.commitlog import SegmentList
+from store.disk import PosixDisk
+from store.offsets import PhysicalOffset
+from store.opening import open_store
+from store.paths import StorePaths
+from store.settings import MIB, Durability, StoreSettings
+
+QUESTION: Final = "How long does a broker take to be ready on a large store, after a clean stop and after kill -9?"
+BODY_SIZES: Final = range(1024, 16 * 1024 - 512)
+ROUND_MESSAGES: Final = 64
+FLUSH_EVERY_BYTES: Final = 256 * MIB
+TARGET_S: Final = 2.0
+"""What the design asks for after a clean stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    log_bytes: int
+    new_bytes: tuple[int, ...]
+    """What is appended before the process is killed, and the queues' database has not seen."""
+    segment_size: int
+    rounds: int
+
+
+SIZES: Final = {
+    Scale.FULL: Sizes(10 << 30, (64 * MIB, 1 << 30), 1 << 30, rounds=5),
+    Scale.QUICK: Sizes(1 << 30, (64 * MIB,), 1 << 30, rounds=3),
+    Scale.TINY: Sizes(MIB, (MIB,), MIB, rounds=1),
+}
+
+
+def run(options: Options) -> list[Case]:
+    sizes = SIZES[options.scale]
+    comparison = _Comparison(options, sizes)
+    return [comparison.after_clean_stop(), *map(comparison.after_kill, sizes.new_bytes)]
+
+
+class _Comparison:
+    """A large store and an empty one, each with a broker that is started again and again."""
+
+    def __init__(self, options: Options, sizes: Sizes) -> None:
+        self._sizes = sizes
+        self._seed = options.seed
+        self._large, self._empty = (Quarry(options.scratch / name, Durability.SYNC) for name in ("large", "empty"))
+        self._root = options.scratch / "large" / "store"
+        fill(self._root, sizes.log_bytes, options.seed, sizes.segment_size)
+        _started(self._empty)  # makes the store
+
+    def after_clean_stop(self) -> Case:
+        samples = alternate(self._sizes.rounds, lambda: _started(self._large), lambda: _started(self._empty))
+        details: dict[str, object] = {"log_bytes": self._sizes.log_bytes, "target_s": TARGET_S}
+        return _case("after a clean stop", "a start on an empty store", samples, details)
+
+    def after_kill(self, new_bytes: int) -> Case:
+        samples = alternate(
+            self._sizes.rounds, lambda: self._started_after_kill(new_bytes), lambda: self._started_and_read(new_bytes)
+        )
+        return _case(
+            f"after kill -9, {new_bytes // MIB:,} MiB above the queues' checkpoint",
+            "a start on an empty store, and a plain read of as many bytes from the device",
+            samples,
+            {"log_bytes": self._sizes.log_bytes, "new_bytes": new_bytes},
+        )
+
+    def _started_after_kill(self, new_bytes: int) -> Sample:
+        script = "from pathlib import Path; from bench.recovery import fill; "
+        script += f"fill(Path({str(self._root)!r}), {new_bytes}, {self._seed}, {self._sizes.segment_size}, kill=True)"
+        ended = subprocess.run([sys.executable, "-c", script], cwd=PROJECT, check=False).returncode
+        if ended != -signal.SIGKILL:
+            raise RuntimeError(f"the process that was to kill itself ended with {ended}")
+        return _started(self._large)
+
+    def _started_and_read(self, new_bytes: int) -> Sample:
+        started = _started(self._empty)
+        wall_s, cpu_s = time.perf_counter(), time.process_time()
+        _read_tail(self._root, new_bytes)
+        read_wall_s, read_cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
+        return Sample(1, started.wall_s + read_wall_s, started.cpu_s + read_cpu_s)
+
+
+def fill(root: Path, new_bytes: int, seed: int, segment_size: int, *, kill: bool = False) -> None:
+    """Append that many bytes to a store, durably and dispatched; stop in good order, or by SIGKILL."""
+    random = Random(seed)
+    settings = StoreSettings(root=root, durability=Durability.ASYNC, segment_size=segment_size)
+    store = open_store(settings, disk=PosixDisk(), clock=SystemClock(), report=lambda _: None)
+    messages = store.messages
+    flushed = begin = messages.appended_up_to
+    while messages.appended_up_to - begin < new_bytes:
+        messages.append(make_messages(random, ROUND_MESSAGES, body_sizes=BODY_SIZES))
+        messages.dispatch(messages.appended_up_to)
+        if not kill and messages.appended_up_to - flushed >= FLUSH_EVERY_BYTES:
+            messages.flush()
+            messages.flush_queues()
+            flushed = messages.flushed_up_to
+    messages.flush()
+    if kill:
+        os.kill(os.getpid(), signal.SIGKILL)
+    store.close()
+
+
+def _started(broker: Quarry) -> Sample:
+    """One start, up to the line that says that it is ready; then a clean stop."""
+    begin = time.perf_counter()
+    try:
+        broker.start()
+        return Sample(1, time.perf_counter() - begin, cpu_s_of(broker.pid))
+    finally:
+        broker.close()
+
+
+def _read_tail(root: Path, count: int) -> None:
+    """The last bytes of the log's data, segment by segment, past the page cache."""
+    disk = PosixDisk()
+    segments = SegmentList(disk, StorePaths(root).commit_log, None, writable=False)
+    last = max(base for base in segments.bases if any(segments.segment_at(base).view()[:8]))
+    segments.close()
+    rest = count
+    for base in range(last, segments.minimum - 1, -segments.segment_size):
+        path = segments.path_of(PhysicalOffset(base))
+        disk.drop_cached(path)
+        part = min(rest, segments.segment_size)
+        disk.fetch(path, 0, part)
+        rest -= part
+        if not rest:
+            return
+
+
+def _case(name: str, peer: str, samples: tuple[list[Sample], list[Sample]], details: dict[str, object]) -> Case:
+    ours, theirs = samples
+    times: dict[str, object] = {
+        "ready_s": round(median(each.wall_s for each in ours), 3),
+        "ready_worst_s": round(max(each.wall_s for each in ours), 3),
+        "peer_ready_s": round(median(each.wall_s for each in theirs), 3),
+    }
+    return Case(name=name, unit="starts", peer=peer, ours=ours, theirs=theirs, details=times | details)
