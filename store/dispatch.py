@@ -60,7 +60,8 @@ class DenseNumbering:
     Needs no state of its own to resume: an unknown queue goes on after its last entry below the record.
     """
 
-    def __init__(self, queues: EntrySearch, *, cached_queues_max: int = 65_536) -> None:
+    def __init__(self, queues: EntrySearch, *, cached_queues_max: int = 262_144) -> None:
+        """`cached_queues_max` must be above the number of light queues named by records that are not stored yet."""
         self._queues = queues
         # None: the queue is complete from here on
         self._next: GenerationCache[str, tuple[QueueOffset | None]] = GenerationCache(cached_queues_max)

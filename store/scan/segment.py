@@ -15,7 +15,7 @@ from store.scan.columns import Bytes, Flags, Integers, RecordBatch, single_row
 from store.scan.fields import gather
 
 WINDOW_BYTES: Final = 4 << 20
-WINDOW_RECORDS: Final = 8192
+WINDOW_RECORDS: Final = 4096
 """How much of a segment becomes one batch at most: enough records to share the cost of some hundred array operations,
 few enough that heads and bodies are still in the processor's cache when their CRCs are taken."""
 
