@@ -59,6 +59,28 @@ def test_a_log_of_several_segments(tail: bytes, from_device: bool) -> None:
         )
 
 
+@pytest.mark.parametrize("from_device", [False, True])
+def test_real_files_of_several_portions(tmp_path: Path, from_device: bool) -> None:
+    random, segment_size = Random(8), 12 << 20
+    disk = PosixDisk()
+    log = bytearray()
+    for _ in range(36):
+        log += record(message(body=random.randbytes(random.randrange(700_000))), len(log))
+        if len(log) % segment_size > segment_size - 800_000:
+            log += encode_blank(-len(log) % segment_size) + bytes(-len(log) % segment_size - 8)
+    for base in range(0, len(log), segment_size):
+        segment = disk.create_segment(tmp_path / segment_name(PhysicalOffset(base)), segment_size)
+        segment.write(0, bytes(log[base : base + segment_size]))
+        segment.close()
+    read, scanned = (SegmentList(disk, tmp_path, None, writable=False) for _ in range(2))
+    found = list(outcomes(scanned, START, from_device=from_device))
+    assert found == list(CommitLogReader(read).scan(START))
+    assert len(found) == 36 + len(log) // segment_size + 1
+    del found
+    for each in (read, scanned):
+        each.close()
+
+
 def test_a_log_that_fills_its_last_segment_ends_without_ending() -> None:
     disk = FaultyDisk()
     segments = write_log(disk, [])
