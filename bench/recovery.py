@@ -88,9 +88,10 @@ class _Comparison:
     def _started_after_kill(self, new_bytes: int) -> Sample:
         script = "from pathlib import Path; from bench.recovery import fill; "
         script += f"fill(Path({str(self._root)!r}), {new_bytes}, {self._seed}, {self._sizes.segment_size}, kill=True)"
-        ended = subprocess.run([sys.executable, "-c", script], cwd=PROJECT, check=False).returncode
-        if ended != -signal.SIGKILL:
-            raise RuntimeError(f"the process that was to kill itself ended with {ended}")
+        # what it says must not come between the results
+        writer = subprocess.run([sys.executable, "-c", script], cwd=PROJECT, stdout=subprocess.DEVNULL, check=False)
+        if writer.returncode != -signal.SIGKILL:
+            raise RuntimeError(f"the process that was to kill itself ended with {writer.returncode}")
         return _started(self._large)
 
     def _started_and_read(self, new_bytes: int) -> Sample:
