@@ -9,6 +9,7 @@ from kv.engine import Family, KeyRange, KeyValueEngine, Snapshot, WriteBatch
 from kv.errors import EngineClosed, EngineCorrupt, EngineFull, EngineLocked, EngineMissing, KvError
 from kv.options import CompactionStyle, Compression, FamilyOptions
 from kv.rocks import RocksEngine, list_families, write_table
+from kv.rocks_directory import is_scratch, is_table
 
 __all__ = [
     "CompactionStyle",
@@ -28,6 +29,8 @@ __all__ = [
     "Snapshot",
     "WriteBatch",
     "compact",
+    "is_scratch",
+    "is_table",
     "list_families",
     "write_table",
 ]

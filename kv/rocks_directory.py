@@ -23,6 +23,19 @@ _DROPPED: Final = re.compile(r"\.log: dropping [0-9]+ bytes; ")
 _PART: Final = re.compile(r"[0-9]+\.(sst|ldb|blob|log)|OPTIONS-[0-9]+|MANIFEST-[0-9]+|CURRENT|IDENTITY")
 """Files that reading a database needs. Not among them: its lock, its text logs and rocksdict's side file."""
 
+_SCRATCH: Final = re.compile(r"LOCK|LOG(\.old\.[0-9]+)?|rocksdict-config\.json")
+_TABLE: Final = re.compile(r"[0-9]+\.(sst|ldb|blob)")
+
+
+def is_scratch(name: str) -> bool:
+    """Whether each opening makes a file of a database's directory anew: locks, text logs, rocksdict's side file."""
+    return _SCRATCH.fullmatch(name) is not None
+
+
+def is_table(name: str) -> bool:
+    """Whether the file is never changed once it is there, only removed."""
+    return _TABLE.fullmatch(name) is not None
+
 
 def holds_database(directory: Path) -> bool:
     """Whether a database can be opened here; False where a new one may be made.

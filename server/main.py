@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from kv import WriteBatch
 from server.administration import Administration, BrokerFacts
+from server.backup_points import BackupPoints, Engines
 from server.banner import banner
 from server.checkpointing import CheckpointKeeper
 from server.clients import ClientRegistry
@@ -44,7 +45,7 @@ from server.settings import BrokerSettings
 from server.supervision import Supervisor
 from server.wire.messages import host_from_text
 from store.clock import SteadyClock, SystemClock
-from store.disk import PosixDisk
+from store.disk import PosixCopyingDisk, PosixDisk
 from store.opening import OpenStore, open_store
 from store.recovery import Progress, ReportProgress
 from store.settings import Durability
@@ -200,6 +201,7 @@ class Broker:
         )
         self._retention = self._make_retention()
         self._checkpoint = CheckpointKeeper(store.checkpoint.save, poisoned=lambda error: health.poisoned(str(error)))
+        self._backups = self._backup_points()
         self._front = make_front(
             settings.network.front, self._methods(), limits=settings.for_front(), access_log=settings.log.access
         )
@@ -296,7 +298,9 @@ class Broker:
 
     @contextlib.asynccontextmanager
     async def _administering(self) -> AsyncIterator[str]:
-        admin = AdminServer(self._administration(), self._faults, expire=self._retention.expire_now)
+        admin = AdminServer(
+            self._administration(), self._faults, backups=self._backups, expire=self._retention.expire_now
+        )
         try:
             yield await admin.start(self._settings.network.admin)
         finally:
@@ -330,6 +334,19 @@ class Broker:
             queues_deleted=self._commit.flush_queues_soon,
         )
 
+    def _backup_points(self) -> BackupPoints:
+        store = self._store
+        return BackupPoints(
+            self._settings.store.directory,
+            store=store.messages,
+            segments=store.segments,
+            engines=Engines(store.queue_engine, store.queue_directory.name, store.state_engine),
+            pins=store.pins,
+            disk=PosixCopyingDisk(),
+            clock=self._clock,
+            write_state=self._state_writer.write_now,
+        )
+
     def _after_pass(self, callback: Callable[[], None]) -> None:
         self._front.after_pass(callback)
 
@@ -348,3 +365,4 @@ class Broker:
             await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
             self._clients.sweep()
             self._delivery.drop_idle_subscriptions()
+            self._backups.sweep()

@@ -3,6 +3,7 @@
 | what lies in the directory                                        | kind                  |
 |-------------------------------------------------------------------|-----------------------|
 | nothing, or only what an unfinished first opening leaves          | NEW                   |
+| `restoring/`                                                      | raises NotAStore      |
 | `quarry/CURRENT`                                                  | QUARRY                |
 | `commitlog/`, a RocksDB of consume queues, and file consume queues| ROCKETMQ_DOUBLE_WRITE |
 | `commitlog/` and a RocksDB of consume queues                      | ROCKETMQ_ROCKSDB      |
@@ -64,6 +65,8 @@ def inspect_store(disk: Disk, root: Path) -> FoundStore:
     """Tell what `root` is. Only looks. Raises NotAStore naming the file or directory at fault."""
     paths = StorePaths(root)
     entries = {entry.name: entry for entry in _list(disk, root)}
+    if paths.restoring.name in entries:
+        raise NotAStore(paths.restoring, "a restore did not finish here: empty the directory and restore again")
     for path in (paths.commit_log, paths.consume_queue, paths.consume_queue_rocksdb, paths.quarry):
         if path.name in entries and not entries[path.name].is_directory:
             raise NotAStore(path, "a file where a store has a directory")

@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -73,6 +74,8 @@ class OpenStore:
         checkpoint: StoreCheckpoint,
         recovery: RecoveryReport,
         given_up: Damage | None,
+        segments: SegmentList,
+        queue_directory: Path,
         pins: SegmentPins,
         expiry: LogExpiry,
         queue_engine: KeyValueEngine,
@@ -90,6 +93,8 @@ class OpenStore:
         self.recovery = recovery
         self.given_up = given_up
         """What was replaced because an operator ordered it; None without an order."""
+        self.segments = segments
+        self.queue_directory = queue_directory
         self.pins = pins
         self.expiry = expiry
         self.queue_engine = queue_engine
@@ -223,6 +228,8 @@ class _Opening:
                 checkpoint=checkpoint,
                 recovery=recovery,
                 given_up=damage,
+                segments=segments,
+                queue_directory=found.rocksdb_directory,
                 pins=pins,
                 expiry=expiry,
                 queue_engine=parts.queue_engine,

@@ -105,6 +105,16 @@ class StorePaths:
         return self.root / "checkpoint"
 
     @property
+    def backup_points(self) -> Path:
+        """Consistent copies of the databases while a backup of a live broker is made, one folder each."""
+        return self.root / "backup"
+
+    @property
+    def restoring(self) -> Path:
+        """Where a restore puts files before they are moved to their places: found at start, it did not finish."""
+        return self.root / "restoring"
+
+    @property
     def lock(self) -> Path:
         """Locked by the broker that owns the store."""
         return self.root / "lock"

@@ -50,6 +50,12 @@ class SegmentPins:
         with self._lock:
             self._pins.pop(name, None)
 
+    def holds(self, name: str) -> bool:
+        """Whether the lease of the name still lasts."""
+        with self._lock:
+            self._forget_ended()
+            return name in self._pins
+
     def lowest(self) -> PhysicalOffset | None:
         """Segments that end above this offset must stay; None: nothing is pinned."""
         with self._lock:

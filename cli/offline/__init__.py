@@ -1,4 +1,4 @@
-"""Commands over a store directory that no broker runs on. All but `recover` read, and change nothing."""
+"""Commands over a store directory that no broker runs on. All but `recover` and `restore` read, and change nothing."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import typer
 from cli.offline.decode import decode
 from cli.offline.queues import queues, units
 from cli.offline.recover import recover
+from cli.offline.restore import restore
 from cli.offline.verify import verify
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to `quarry`."""
-    for command in (decode, queues, units, verify, recover):
+    for command in (decode, queues, units, verify, recover, restore):
         app.command()(command)
 
 

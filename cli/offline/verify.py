@@ -8,9 +8,11 @@ from typing import Annotated
 import typer
 
 from cli.exit import Exit
-from cli.offline.arguments import Json, Store, opened
+from cli.offline.arguments import Json, Store, opened, reporting_errors
 from cli.offline.record_text import json_line
 from cli.progress import shown_progress
+from store.backup import store_in
+from store.disk import PosixDisk
 from store.verify import DIFFERENCES_MAX, Difference, VerifyReport
 from store.verify import verify as verify_store
 
@@ -35,6 +37,8 @@ def verify(
 
 def verified(store: Path, limit: int = DIFFERENCES_MAX) -> VerifyReport:
     """The report on a store that can be read; otherwise the command ends here."""
+    with reporting_errors(store):
+        store = store_in(PosixDisk(), store)
     with opened(store) as open_store, shown_progress() as report:
         return verify_store(open_store, report, differences_max=limit)
 

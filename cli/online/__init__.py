@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from cli.online import groups, topics
+from cli.online.backup import backup
 from cli.online.expire import expire
 from cli.online.messages import consume, produce, tail
 
@@ -13,7 +14,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands to `quarry`."""
     app.add_typer(topics.commands)
     app.add_typer(groups.commands)
-    for command in (produce, consume, tail, expire):
+    for command in (produce, consume, tail, backup, expire):
         app.command()(command)
 
 

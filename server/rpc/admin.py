@@ -19,11 +19,13 @@ from kv import EngineCorrupt, EngineFull
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
 from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceServicer, add_AdminServiceServicer_to_server
 from server.administration import Administration, GroupChange, Place, QueueReset, TopicChange
+from server.backup_points import LEASE_S
 from server.faults import FaultLog
 from server.front.grpcio import bind
 from server.retention import ExpiryReport
 from server.wire.status import INTERNAL_TEXT
 from store import errors
+from store.backup import BackupPoint
 from store.metadata import (
     READ_WRITE,
     Backoff,
@@ -120,11 +122,24 @@ def _streams(
     return call
 
 
+class AdministeredBackups(Protocol):
+    """What the service asks of `server.backup_points`."""
+
+    async def begin(self) -> BackupPoint: ...
+
+    def renew(self, name: str) -> None: ...
+
+    def end(self, name: str) -> None: ...
+
+
 class AdminService(AdminServiceServicer):
     """Each method checks, calls and translates."""
 
-    def __init__(self, administration: Administration, faults: FaultLog, expire: Expire) -> None:
+    def __init__(
+        self, administration: Administration, faults: FaultLog, backups: AdministeredBackups, expire: Expire
+    ) -> None:
         self._administration = administration
+        self._backups = backups
         self._faults = faults
         self._expire = expire
 
@@ -221,12 +236,38 @@ class AdminService(AdminServiceServicer):
             queues=[queue_message(*each) for each in self._administration.queues(request.topic)]
         )
 
+    async def BeginBackup(self, _request: pb.BeginBackupRequest, context: _Context) -> pb.BackupPoint:
+        try:
+            point = await self._backups.begin()
+        except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
+            await self.refuse(context, error)
+        return pb.BackupPoint(
+            name=point.name,
+            store_directory=str(point.root),
+            log_begin=point.log_begin,
+            log_end=point.log_end,
+            segment_size=point.segment_size,
+            lease_ms=int(LEASE_S * 1000),
+        )
+
+    @_answers
+    def RenewBackup(self, request: pb.RenewBackupRequest) -> pb.RenewBackupResponse:
+        self._backups.renew(request.name)
+        return pb.RenewBackupResponse()
+
+    @_answers
+    def EndBackup(self, request: pb.EndBackupRequest) -> pb.EndBackupResponse:
+        self._backups.end(request.name)
+        return pb.EndBackupResponse()
+
 
 class AdminServer:
     """The admin port of one broker."""
 
-    def __init__(self, administration: Administration, faults: FaultLog, *, expire: Expire) -> None:
-        self._service = AdminService(administration, faults, expire)
+    def __init__(
+        self, administration: Administration, faults: FaultLog, *, backups: AdministeredBackups, expire: Expire
+    ) -> None:
+        self._service = AdminService(administration, faults, backups, expire)
         self._health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None
 

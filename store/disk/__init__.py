@@ -1,6 +1,17 @@
-"""The one seam for file access. Only `store.disk.posix` calls `os`, `open` and `mmap` on store files."""
+"""The one seam for file access. Only modules in here call `os`, `open` and `mmap` on store files."""
 
+from store.disk.copying import CopyingDisk, PosixCopyingDisk
 from store.disk.posix import PosixDisk
 from store.disk.protocol import DirectoryEntry, Disk, DiskLock, DiskSpace, SegmentFile, SparseFile
 
-__all__ = ["DirectoryEntry", "Disk", "DiskLock", "DiskSpace", "PosixDisk", "SegmentFile", "SparseFile"]
+__all__ = [
+    "CopyingDisk",
+    "DirectoryEntry",
+    "Disk",
+    "DiskLock",
+    "DiskSpace",
+    "PosixCopyingDisk",
+    "PosixDisk",
+    "SegmentFile",
+    "SparseFile",
+]

@@ -224,14 +224,14 @@ class QueueComparison:
                     self._compare_unit(queue.queue, entry)
 
     def _compare_unit(self, queue: QueueId, entry: ConsumeQueueEntry) -> None:
-        if self._store.is_replaced(entry.physical_offset):
+        record = whole_record_at(self._store, entry.physical_offset)
+        units = [] if isinstance(record, str) else list(units_of(record))
+        if not units and self._store.is_replaced(entry.physical_offset):
             self._findings.note(Note.GIVEN_UP)
             return
-        record = whole_record_at(self._store, entry.physical_offset)
         if isinstance(record, str):
             self._differ_unit(queue, entry, f"a whole record at offset {entry.physical_offset}", record)
             return
-        units = list(units_of(record))
         by_place = not self._counts_offset(queue)
         for owner, unit in units:
             if owner == queue and (by_place or unit.queue_offset == entry.queue_offset):

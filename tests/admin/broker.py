@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from kv.memory import MemoryEngine
 from server.administration import Administration, BrokerFacts
 from server.faults import FaultLog
 from server.retention import ExpiryReport
+from store.backup import BackupPoint
+from store.errors import Invalid
 from store.expiry import Unread
 from store.metadata import GroupTable, TopicTable
 from store.offsets import PhysicalOffset, QueueBounds, QueueId
@@ -53,6 +57,32 @@ class BenchStore:
             del self._source.queues[queue]
 
 
+class BenchBackups:
+    """Points without a store behind them."""
+
+    def __init__(self) -> None:
+        self.held: list[str] = []
+
+    async def begin(self) -> BackupPoint:
+        point = BackupPoint(
+            name=f"point-{len(self.held)}",
+            root=Path("/data/store"),
+            log_begin=PhysicalOffset(0),
+            log_end=PhysicalOffset(4_400),
+            segment_size=1 << 30,
+        )
+        self.held.append(point.name)
+        return point
+
+    def renew(self, name: str) -> None:
+        if name not in self.held:
+            raise Invalid(f"no point {name}")
+
+    def end(self, name: str) -> None:
+        self.renew(name)
+        self.held.remove(name)
+
+
 class AdminBench:
     """What a test of administration moves: `delivery` sends and receives beside it."""
 
@@ -74,6 +104,7 @@ class AdminBench:
         )
         self.expiring = ExpiryReport([], Unread({}, complete=True))
         self.faults = FaultLog(self.delivery.clock, damage_met=lambda: None, passed_over=lambda: None)
+        self.backups = BenchBackups()
 
     async def expire(self, *, dry_run: bool) -> ExpiryReport:
         """What a test has put there; the real thing is in tests/server/test_retention.py."""

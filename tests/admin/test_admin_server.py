@@ -34,7 +34,7 @@ UNKNOWN: Any = 99
 
 @asynccontextmanager
 async def serving(bench: AdminBench) -> AsyncIterator[tuple[Any, grpc.aio.Channel]]:
-    server = AdminServer(bench.administration, bench.faults, expire=bench.expire)
+    server = AdminServer(bench.administration, bench.faults, backups=bench.backups, expire=bench.expire)
     address = await server.start("127.0.0.1:0")
     try:
         async with grpc.aio.insecure_channel(address) as channel:
@@ -333,7 +333,7 @@ def test_a_taken_address_is_named() -> None:
             taken.listen()
             address = f"127.0.0.1:{taken.getsockname()[1]}"
             bench = AdminBench()
-            server = AdminServer(bench.administration, bench.faults, expire=bench.expire)
+            server = AdminServer(bench.administration, bench.faults, backups=bench.backups, expire=bench.expire)
             with pytest.raises(OSError, match=address):
                 await server.start(address)
 
@@ -381,5 +381,22 @@ def test_expiring_that_fails_is_a_status() -> None:
         async with serving(bench) as (stub, _):
             code, text = await refusal(stub.ExpireSegments(pb.ExpireSegmentsRequest(dry_run=True)))
             assert (code, text) == (grpc.StatusCode.DATA_LOSS, "block checksum mismatch")
+
+    run(test())
+
+
+def test_a_point_for_a_backup_is_made_held_and_given_up() -> None:
+    """No remote call names a path: the broker chooses the name, and says where its store lies."""
+
+    async def test() -> None:
+        async with serving(AdminBench()) as (admin, _):
+            point = await admin.BeginBackup(pb.BeginBackupRequest())
+            assert (point.store_directory, point.log_begin, point.log_end) == ("/data/store", 0, 4_400)
+            assert (point.segment_size, point.lease_ms) == (1 << 30, 60_000)
+            await admin.RenewBackup(pb.RenewBackupRequest(name=point.name))
+            await admin.EndBackup(pb.EndBackupRequest(name=point.name))
+            with pytest.raises(grpc.aio.AioRpcError) as gone:
+                await admin.RenewBackup(pb.RenewBackupRequest(name=point.name))
+            assert gone.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
     run(test())

@@ -392,3 +392,43 @@ class UnreadMessages(_message.Message):
     group: str
     messages: int
     def __init__(self, group: _Optional[str] = ..., messages: _Optional[int] = ...) -> None: ...
+
+class BeginBackupRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class BackupPoint(_message.Message):
+    __slots__ = ("name", "store_directory", "log_begin", "log_end", "segment_size", "lease_ms")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STORE_DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+    LOG_BEGIN_FIELD_NUMBER: _ClassVar[int]
+    LOG_END_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_SIZE_FIELD_NUMBER: _ClassVar[int]
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    store_directory: str
+    log_begin: int
+    log_end: int
+    segment_size: int
+    lease_ms: int
+    def __init__(self, name: _Optional[str] = ..., store_directory: _Optional[str] = ..., log_begin: _Optional[int] = ..., log_end: _Optional[int] = ..., segment_size: _Optional[int] = ..., lease_ms: _Optional[int] = ...) -> None: ...
+
+class RenewBackupRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class RenewBackupResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class EndBackupRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class EndBackupResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

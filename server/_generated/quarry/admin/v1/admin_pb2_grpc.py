@@ -104,6 +104,21 @@ class AdminServiceStub:
                 request_serializer=quarry_dot_admin_dot_v1_dot_admin__pb2.ExpireSegmentsRequest.SerializeToString,
                 response_deserializer=quarry_dot_admin_dot_v1_dot_admin__pb2.ExpireSegmentsResponse.FromString,
                 _registered_method=True)
+        self.BeginBackup = channel.unary_unary(
+                '/quarry.admin.v1.AdminService/BeginBackup',
+                request_serializer=quarry_dot_admin_dot_v1_dot_admin__pb2.BeginBackupRequest.SerializeToString,
+                response_deserializer=quarry_dot_admin_dot_v1_dot_admin__pb2.BackupPoint.FromString,
+                _registered_method=True)
+        self.RenewBackup = channel.unary_unary(
+                '/quarry.admin.v1.AdminService/RenewBackup',
+                request_serializer=quarry_dot_admin_dot_v1_dot_admin__pb2.RenewBackupRequest.SerializeToString,
+                response_deserializer=quarry_dot_admin_dot_v1_dot_admin__pb2.RenewBackupResponse.FromString,
+                _registered_method=True)
+        self.EndBackup = channel.unary_unary(
+                '/quarry.admin.v1.AdminService/EndBackup',
+                request_serializer=quarry_dot_admin_dot_v1_dot_admin__pb2.EndBackupRequest.SerializeToString,
+                response_deserializer=quarry_dot_admin_dot_v1_dot_admin__pb2.EndBackupResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer:
@@ -196,6 +211,26 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def BeginBackup(self, request, context):
+        """A moment of the store that a backup can be made from, by whoever can read the store's folder. Held for the lease;
+        whoever needs it longer renews it. No call takes a path.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RenewBackup(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EndBackup(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -268,6 +303,21 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.ExpireSegments,
                     request_deserializer=quarry_dot_admin_dot_v1_dot_admin__pb2.ExpireSegmentsRequest.FromString,
                     response_serializer=quarry_dot_admin_dot_v1_dot_admin__pb2.ExpireSegmentsResponse.SerializeToString,
+            ),
+            'BeginBackup': grpc.unary_unary_rpc_method_handler(
+                    servicer.BeginBackup,
+                    request_deserializer=quarry_dot_admin_dot_v1_dot_admin__pb2.BeginBackupRequest.FromString,
+                    response_serializer=quarry_dot_admin_dot_v1_dot_admin__pb2.BackupPoint.SerializeToString,
+            ),
+            'RenewBackup': grpc.unary_unary_rpc_method_handler(
+                    servicer.RenewBackup,
+                    request_deserializer=quarry_dot_admin_dot_v1_dot_admin__pb2.RenewBackupRequest.FromString,
+                    response_serializer=quarry_dot_admin_dot_v1_dot_admin__pb2.RenewBackupResponse.SerializeToString,
+            ),
+            'EndBackup': grpc.unary_unary_rpc_method_handler(
+                    servicer.EndBackup,
+                    request_deserializer=quarry_dot_admin_dot_v1_dot_admin__pb2.EndBackupRequest.FromString,
+                    response_serializer=quarry_dot_admin_dot_v1_dot_admin__pb2.EndBackupResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -648,6 +698,87 @@ class AdminService:
             '/quarry.admin.v1.AdminService/ExpireSegments',
             quarry_dot_admin_dot_v1_dot_admin__pb2.ExpireSegmentsRequest.SerializeToString,
             quarry_dot_admin_dot_v1_dot_admin__pb2.ExpireSegmentsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BeginBackup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quarry.admin.v1.AdminService/BeginBackup',
+            quarry_dot_admin_dot_v1_dot_admin__pb2.BeginBackupRequest.SerializeToString,
+            quarry_dot_admin_dot_v1_dot_admin__pb2.BackupPoint.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RenewBackup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quarry.admin.v1.AdminService/RenewBackup',
+            quarry_dot_admin_dot_v1_dot_admin__pb2.RenewBackupRequest.SerializeToString,
+            quarry_dot_admin_dot_v1_dot_admin__pb2.RenewBackupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EndBackup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quarry.admin.v1.AdminService/EndBackup',
+            quarry_dot_admin_dot_v1_dot_admin__pb2.EndBackupRequest.SerializeToString,
+            quarry_dot_admin_dot_v1_dot_admin__pb2.EndBackupResponse.FromString,
             options,
             channel_credentials,
             insecure,

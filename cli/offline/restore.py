@@ -1,0 +1,48 @@
+"""`quarry restore`: a store from a backup."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.offline.arguments import Json, reporting_errors
+from cli.offline.record_text import json_line
+from cli.progress import shown_progress
+from store.backup import restore as restore_backup
+from store.disk import PosixCopyingDisk
+
+
+def restore(
+    backup: Annotated[
+        Path, typer.Argument(metavar="BACKUP", help="A folder of backups (its newest one is taken), or one backup.")
+    ],
+    store: Annotated[Path, typer.Argument(metavar="STORE", help="Where the store is to lie; missing or empty.")],
+    *,
+    link: Annotated[
+        bool, typer.Option("--link", help="Link what is never written again instead of copying it.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Make a store from a backup. All of the backup is checked before anything is written.
+
+    Exit code 1: the backup is damaged, every damaged or missing file is named. 2: the restore could not run. Ended
+    at any moment, it leaves nothing that a broker would open.
+    """
+    with reporting_errors(backup), shown_progress() as report:
+        done = restore_backup(PosixCopyingDisk(), backup, store, report=report, may_link=link)
+    fields = {
+        "backup": str(done.source),
+        "store": str(done.root),
+        "files": len(done.manifest.files),
+        "copiedBytes": done.copied_bytes,
+        "linkedBytes": done.linked_bytes,
+        "logBegin": done.manifest.log_begin,
+        "logEnd": done.manifest.log_end,
+    }
+    if as_json:
+        typer.echo(json_line(fields))
+        return
+    for name, value in fields.items():
+        typer.echo(f"{name:<12}  {value}")

@@ -1,0 +1,166 @@
+"""Points of a live broker that a backup can be made from.
+
+A point is one moment: the two databases as they were, copied by hard links into a folder of the store, and an offset
+below which the log is durable and holds everything that they refer to. While it is held, segments from the log's
+beginning at that moment on do not expire. Whoever copies from it renews its lease; a copier that dies does not, and
+the point is removed when the lease is over.
+
+The broker makes the point and nothing else: it opens no file that a caller names. Copying is done by the command, on
+the same machine, with the rights of whoever runs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+import structlog
+
+from kv import KeyValueEngine
+from store.backup import BackupPoint
+from store.clock import Clock
+from store.commitlog import SegmentList
+from store.disk import CopyingDisk
+from store.errors import Busy, Invalid
+from store.offsets import PhysicalOffset
+from store.paths import StorePaths
+from store.pins import SegmentPins
+from store.state import FAMILIES
+
+log = structlog.get_logger(__name__)
+
+LEASE_S: Final = 60.0
+POINTS_MAX: Final = 4
+"""Held at once: each keeps old tables and segments on the disk."""
+
+
+class PointedStore(Protocol):
+    """What a point needs of the message store."""
+
+    @property
+    def flushed_up_to(self) -> PhysicalOffset: ...
+
+    @property
+    def dispatched_up_to(self) -> PhysicalOffset: ...
+
+    def flush(self) -> PhysicalOffset: ...
+
+    def flush_entries(self) -> None: ...
+
+
+class Engines(NamedTuple):
+    """The databases of a store, and the name of the folder that the queues' one lies in."""
+
+    queues: KeyValueEngine
+    queues_folder: str
+    state: KeyValueEngine
+
+
+class BackupPoints:
+    """Makes, holds and removes points. Lives on the event loop's thread."""
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        store: PointedStore,
+        segments: SegmentList,
+        engines: Engines,
+        pins: SegmentPins,
+        disk: CopyingDisk,
+        clock: Clock,
+        write_state: Callable[[], None],
+    ) -> None:
+        """`write_state` writes what delivery has staged: acknowledged is what the client was told, not what is staged.
+
+        Points that an earlier broker left are removed.
+        """
+        self._paths = StorePaths(root.absolute())
+        self._store = store
+        self._segments = segments
+        self._engines = engines
+        self._pins = pins
+        self._disk = disk
+        self._clock = clock
+        self._write_state = write_state
+        self._held: dict[str, BackupPoint] = {}
+        self._last_ms = 0
+        disk.remove_tree(self._paths.backup_points)
+
+    async def begin(self) -> BackupPoint:
+        """Make a point, held for `LEASE_S`. Raises Busy, KvError, StorePoisoned or OSError; then nothing is left."""
+        if len(self._held) >= POINTS_MAX:
+            raise Busy(f"{POINTS_MAX} backups are being made already")
+        self._last_ms = max(self._clock.wall_ms(), self._last_ms + 1)
+        name = str(self._last_ms)
+        with ExitStack() as on_failure:
+            on_failure.callback(self._forget, name)
+            self._pins.pin(name, self._segments.minimum, LEASE_S)
+            self._disk.make_directories(self._paths.backup_points / name)
+            await asyncio.to_thread(self._flush_beforehand)
+            self._copy_databases(self._paths.backup_points / name)
+            point = BackupPoint(
+                name=name,
+                root=self._paths.root,
+                # now: a removal that was under way when it was pinned is through
+                log_begin=self._segments.minimum,
+                # not sooner: a group may stand behind every message that was visible when it was copied
+                log_end=await asyncio.to_thread(self._store.flush),
+                segment_size=self._segments.segment_size,
+            )
+            self._pins.renew(name, LEASE_S)
+            self._held[name] = point
+            on_failure.pop_all()
+        log.info("backup point made", name=name, log_begin=point.log_begin, log_end=point.log_end)
+        return point
+
+    def renew(self, name: str) -> None:
+        """Hold it for another `LEASE_S`. Raises Invalid when it is gone."""
+        self._pins.renew(name, LEASE_S)
+
+    def end(self, name: str) -> None:
+        """Remove the point. Raises Invalid when there is none of the name."""
+        if name not in self._held:
+            raise Invalid(f"there is no backup point {name}")
+        self._forget(name)
+
+    def sweep(self) -> None:
+        """Remove points whose lease is over."""
+        for name in list(self._held):
+            if not self._pins.holds(name):
+                log.warning("the lease of a backup point is over, it is removed", name=name)
+                self._forget(name)
+
+    def _flush_beforehand(self) -> None:
+        """The long part, beside running work: entries on disk never point beyond the durable log."""
+        self._store.flush()
+        self._store.flush_entries()
+        self._engines.state.flush(FAMILIES)
+
+    def _copy_databases(self, directory: Path) -> None:
+        """In one go on the loop's thread: nothing is dispatched, delivered or administered in between.
+
+        So metadata refers to nothing that the queues do not have, and both fit together. What is left to do are links
+        and the flush of the last milliseconds.
+        """
+        self._write_state()
+        if self._store.dispatched_up_to > self._store.flushed_up_to:
+            self._store.flush()  # under async durability consumers see what is not durable yet
+        self._engines.queues.checkpoint(directory / self._engines.queues_folder)
+        self._engines.state.checkpoint(directory / self._paths.quarry.name)
+        try:
+            checkpoint = self._disk.read(self._paths.checkpoint)
+        except FileNotFoundError:
+            return
+        self._disk.replace_atomically(directory / self._paths.checkpoint.name, checkpoint)
+
+    def _forget(self, name: str) -> None:
+        self._held.pop(name, None)
+        self._pins.release(name)
+        try:
+            self._disk.remove_tree(self._paths.backup_points / name)
+        except OSError as error:
+            log.warning("a backup point could not be removed, the next start does", name=name, error=str(error))

@@ -1,0 +1,30 @@
+"""Backups: of a store that nobody runs, or of a live one at a point its broker gives (docs/backup.md).
+
+Public face of the package: other packages import from here.
+"""
+
+from store.backup.checking import damaged_files
+from store.backup.folder import newest_backup, store_in
+from store.backup.manifest import BackupFile, Manifest, read_manifest
+from store.backup.offline import plan_stopped
+from store.backup.plan import BackupPlan, BackupPoint, PlannedFile, plan_live
+from store.backup.restoring import RestoreReport, restore
+from store.backup.writing import BackupReport, write_backup
+
+__all__ = [
+    "BackupFile",
+    "BackupPlan",
+    "BackupPoint",
+    "BackupReport",
+    "Manifest",
+    "PlannedFile",
+    "RestoreReport",
+    "damaged_files",
+    "newest_backup",
+    "plan_live",
+    "plan_stopped",
+    "read_manifest",
+    "restore",
+    "store_in",
+    "write_backup",
+]

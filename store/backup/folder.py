@@ -1,0 +1,63 @@
+"""A folder of backups: one sub-folder each, named by the time it was begun.
+
+DEST/
+  lock                          held while a backup is written
+  20261121T083522.125Z/         one backup: a store directory, and
+    backup-manifest.json        what it holds; written last: without it the backup is unfinished
+  20261122T083522.009Z/         the next one; files that both hold are one file with two names
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from store.backup.manifest import MANIFEST_NAME
+from store.disk import Disk
+from store.errors import NotAStore
+from store.paths import StorePaths
+
+_NAME: Final = re.compile(r"[0-9]{8}T[0-9]{6}\.[0-9]{3}Z")
+_FORMAT: Final = "%Y%m%dT%H%M%S.%f"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def backup_name(wall_ms: int, existing: list[str]) -> str:
+    """A name above all existing ones, whatever the clock says: names tell which backup is the newest."""
+    if existing:
+        newest = datetime.strptime(existing[-1].removesuffix("Z"), _FORMAT).replace(tzinfo=UTC)
+        wall_ms = max(wall_ms, (newest - _EPOCH) // timedelta(milliseconds=1) + 1)
+    return (_EPOCH + timedelta(milliseconds=wall_ms)).strftime(_FORMAT)[:-3] + "Z"
+
+
+def list_names(disk: Disk, folder: Path) -> list[str]:
+    """Names of all backups, unfinished ones too, oldest first."""
+    entries = disk.list_directory(folder)
+    return [entry.name for entry in entries if entry.is_directory and _NAME.fullmatch(entry.name)]
+
+
+def is_finished(disk: Disk, directory: Path) -> bool:
+    return disk.exists(directory / MANIFEST_NAME)
+
+
+def newest_backup(disk: Disk, path: Path) -> Path:
+    """`path` itself if it is a finished backup, else the newest finished one in the folder.
+
+    Raises NotAStore when there is none.
+    """
+    if is_finished(disk, path):
+        return path
+    names = list_names(disk, path)
+    for name in reversed(names):
+        if is_finished(disk, path / name):
+            return path / name
+    raise NotAStore(path, f"holds {len(names)} unfinished backups" if names else "holds no backup")
+
+
+def store_in(disk: Disk, path: Path) -> Path:
+    """The store to look at when told `path`: the newest finished backup where it is a folder of backups."""
+    if not disk.exists(StorePaths(path).commit_log) and list_names(disk, path):
+        return newest_backup(disk, path)
+    return path

@@ -1,0 +1,50 @@
+"""What is to be backed up of a store that no broker runs on."""
+
+from __future__ import annotations
+
+from store.backup.plan import BackupPlan, frozen_below, plan_offline
+from store.identity import StoreIdentity
+from store.kind import StoreKind
+from store.offline import OfflineStore
+from store.offsets import PhysicalOffset
+from store.record import Blank, StoredMessage
+
+
+def plan_stopped(store: OfflineStore) -> BackupPlan:
+    """Everything the store holds. Raises what reading it raises."""
+    segments = store.segments
+    data_ends = [(base, store.disk.data_end(segments.path_of(base))) for base in segments.bases]
+    durable = _durable_up_to(store)
+    files = plan_offline(
+        store.disk,
+        store.paths.root,
+        bases=segments.bases,
+        segment_size=segments.segment_size,
+        frozen_below=frozen_below(data_ends, durable),
+    )
+    with_data = [base for base, data_end in data_ends if data_end > 0]
+    last = with_data[-1] if with_data else segments.minimum
+    # a place in the last segment that is known to be the end of a record saves reading up to it
+    start = durable if durable is not None and last <= durable < last + segments.segment_size else last
+    return BackupPlan(
+        files,
+        live=False,
+        log_begin=segments.minimum,
+        log_end=_log_end(store, start),
+        segment_size=segments.segment_size,
+    )
+
+
+def _durable_up_to(store: OfflineStore) -> PhysicalOffset | None:
+    if store.found.kind is not StoreKind.QUARRY:
+        return None
+    return StoreIdentity(store.state_engine(), store.paths.quarry).flushed_up_to
+
+
+def _log_end(store: OfflineStore, start: PhysicalOffset) -> PhysicalOffset:
+    end = start
+    for found in store.records(start):
+        if not isinstance(found, StoredMessage | Blank):
+            break
+        end = PhysicalOffset(found.physical_offset + found.size)
+    return end

@@ -1,0 +1,139 @@
+"""Which files of a store go into a backup, where from, and how much of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from kv import is_scratch, is_table
+from store.disk import Disk
+from store.errors import NotAStore
+from store.offsets import PhysicalOffset
+from store.paths import StorePaths, segment_name
+
+DATABASE_MARKER: Final = "CURRENT"
+TEMPORARY: Final = ".tmp"
+"""Ends the name of a file that is about to replace another one: a live broker's is gone at the next look."""
+_NEVER: Final = frozenset({"lock", "lost+found", ".snapshot", "backup", "restoring"})
+"""What belongs to the running system and not to the store."""
+_OF_THE_LIVE: Final = frozenset({"abort", "checkpoint", "quarry", "index", "consumequeue", "consumequeue_rocksdb"})
+"""What a running broker writes. Its databases and its checkpoint come from the point; file queues and the index are
+made again from the log.
+"""
+
+
+class PlannedFile(NamedTuple):
+    """A file to be backed up: `length` bytes of `source`, then zeros up to `size`.
+
+    `path` is relative to the store. A `frozen` one is complete and will never be written again.
+    """
+
+    source: Path
+    path: str
+    length: int
+    size: int
+    frozen: bool
+
+
+class BackupPlan(NamedTuple):
+    """What is to be backed up. `log_end`: everything below it that the store has is in `files`."""
+
+    files: list[PlannedFile]
+    live: bool
+    log_begin: PhysicalOffset
+    log_end: PhysicalOffset
+    segment_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackupPoint:
+    """One moment of a live broker's store: databases as they were, in a folder, and the log up to `log_end`.
+
+    The folder holds `quarry/`, the database of consume queues under the name it has in the store, and `checkpoint`.
+    Everything the databases refer to lies below `log_end`, which is durable.
+    """
+
+    name: str
+    root: Path
+    log_begin: PhysicalOffset
+    log_end: PhysicalOffset
+    segment_size: int
+
+    @property
+    def directory(self) -> Path:
+        return StorePaths(self.root).backup_points / self.name
+
+
+def plan_offline(
+    disk: Disk, root: Path, *, bases: list[PhysicalOffset], segment_size: int, frozen_below: PhysicalOffset
+) -> list[PlannedFile]:
+    """All of a store that no broker runs on: a restart of the copy does what a restart of the store would do.
+
+    Segments that end at or below `frozen_below` may be linked.
+    """
+    log = [
+        _segment(root, base, segment_size, segment_size, frozen=base + segment_size <= frozen_below) for base in bases
+    ]
+    return [*log, *_rest(disk, root, frozenset({"commitlog"}))]
+
+
+def plan_live(disk: Disk, point: BackupPoint) -> BackupPlan:
+    """The log of a live store up to the point, the point's databases, and what the broker leaves alone.
+
+    Raises NotAStore when the point's folder cannot be seen from here.
+    """
+    if not disk.exists(point.directory):
+        raise NotAStore(point.directory, "the broker's store is not here: run the backup where the broker runs")
+    size, begin, end = point.segment_size, point.log_begin, point.log_end
+    log = []
+    for base in range(begin, max(end, begin + 1), size):
+        length = min(size, end - base)
+        if length == 0 and not disk.exists(StorePaths(point.root).commit_log / segment_name(PhysicalOffset(base))):
+            break  # nothing was ever sent
+        log.append(_segment(point.root, PhysicalOffset(base), length, size, frozen=length == size))
+    rest = _rest(disk, point.root, _OF_THE_LIVE | {"commitlog"})
+    files = [*log, *rest, *_rest(disk, point.directory, frozenset())]
+    return BackupPlan(files, live=True, log_begin=begin, log_end=end, segment_size=size)
+
+
+def frozen_below(data_ends: list[tuple[PhysicalOffset, int]], durable_up_to: PhysicalOffset | None) -> PhysicalOffset:
+    """Below which offset the segments of a stopped broker will never be written again.
+
+    `data_ends`: base and data end of each segment. A start may cut what was not known to be durable; where nobody
+    wrote that down, the last two segments with data are left out.
+    """
+    with_data = [base for base, data_end in data_ends if data_end > 0]
+    last = with_data[-1] if with_data else PhysicalOffset(0)
+    if durable_up_to is not None:
+        return min(durable_up_to, last)
+    return with_data[-2] if len(with_data) > 1 else PhysicalOffset(0)
+
+
+def _segment(root: Path, base: PhysicalOffset, length: int, size: int, *, frozen: bool) -> PlannedFile:
+    source = StorePaths(root).commit_log / segment_name(base)
+    return PlannedFile(source, f"commitlog/{source.name}", length, size, frozen)
+
+
+def _rest(disk: Disk, root: Path, left_out: frozenset[str]) -> Iterator[PlannedFile]:
+    for entry in disk.list_directory(root):
+        if entry.name in _NEVER or entry.name in left_out or entry.name.endswith(TEMPORARY):
+            continue
+        if entry.is_directory:
+            yield from _folder(disk, root / entry.name, entry.name)
+        else:
+            yield PlannedFile(root / entry.name, entry.name, entry.size, entry.size, frozen=False)
+
+
+def _folder(disk: Disk, folder: Path, path: str) -> Iterator[PlannedFile]:
+    """All files below; of a database not those that an opening makes anew."""
+    entries = disk.list_directory(folder)
+    is_database = any(entry.name == DATABASE_MARKER for entry in entries)
+    for entry in entries:
+        source, below = folder / entry.name, f"{path}/{entry.name}"
+        if entry.is_directory:
+            yield from _folder(disk, source, below)
+        elif not (is_database and is_scratch(entry.name)):
+            frozen = is_database and is_table(entry.name)
+            yield PlannedFile(source, below, entry.size, entry.size, frozen=frozen)

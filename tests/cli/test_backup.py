@@ -1,0 +1,132 @@
+"""`quarry backup` and `quarry restore` of stores that no broker runs on, as a user sees them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from cli import offline, online
+from store.disk import PosixDisk
+from store.paths import StorePaths
+from tests import golden
+from tests.cli.offline_runner import flip
+from tests.verify.stores import fill, opened, send, verified
+
+GoldenStore = Callable[[str], Path]
+
+
+def run(*arguments: object) -> Result:
+    app = typer.Typer(pretty_exceptions_enable=False)
+    offline.register(app)
+    online.register(app)
+    return CliRunner().invoke(app, [str(each) for each in arguments])
+
+
+def shown(*arguments: object) -> list[dict[str, Any]]:
+    result = run(*arguments, "--json")
+    assert (result.exit_code, result.stderr) == (0, ""), result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def files(root: Path) -> dict[str, bytes]:
+    """Everything that is part of a store; databases' locks and text logs are not."""
+    left_out = ("LOCK", "LOG", "lock", "rocksdict-config.json", "backup-manifest.json")
+    found = {path.relative_to(root): path for path in root.rglob("*") if path.is_file() and path.name not in left_out}
+    return {str(name): path.read_bytes() for name, path in found.items() if not path.name.startswith("LOG.old")}
+
+
+@pytest.mark.parametrize("name", golden.NAMES)
+def test_a_store_of_rocketmq_there_and_back(golden_copy: GoldenStore, tmp_path: Path, name: str) -> None:
+    store = golden_copy(name) / "store"
+    (made,) = shown("backup", store, tmp_path / "backups")
+    assert not made["live"]
+    assert made["bytes"] == made["copiedBytes"] + made["linkedBytes"] + made["reusedBytes"]
+    expected = golden.records(store.parent)[-1]
+    assert made["logEnd"] == expected["phyOffset"] + expected["storeSize"]
+    (restored,) = shown("restore", tmp_path / "backups", tmp_path / "restored")
+    assert restored["copiedBytes"] == made["bytes"]
+    assert files(tmp_path / "restored") == files(store)
+    assert verified(tmp_path / "restored").agrees
+
+
+def test_a_second_backup_says_what_it_shares_and_any_one_can_be_restored(tmp_path: Path) -> None:
+    store, backups = tmp_path / "store", tmp_path / "backups"
+    fill(store, 400)
+    first, *verdict = shown("backup", store, backups, "--verify")
+    assert verdict[-1]["verdict"] == "agree"
+    running = opened(store)
+    send(running, 400)
+    running.close()
+    second, *verdict = shown("backup", store, backups, "--verify")
+    assert verdict[-1]["verdict"] == "agree"
+    assert first["linkedBytes"] >= 64 * 1024
+    assert second["reusedBytes"] >= 64 * 1024
+    assert second["logEnd"] > first["logEnd"]
+    for number, backup in enumerate((first, second)):
+        root = tmp_path / f"restored-{number}"
+        shown("restore", backup["backup"], root)
+        again = opened(root)
+        assert again.messages.appended_up_to == backup["logEnd"]
+        again.close()
+    # links are safe: a store that goes on changes no backup
+    assert shown("verify", first["backup"])[-1]["logEnd"] == first["logEnd"]
+
+
+def test_a_store_after_an_unclean_stop_is_backed_up_as_it_is(tmp_path: Path) -> None:
+    """`abort` comes along: a broker on the copy recovers as one on the store would."""
+    fill(tmp_path / "store", 3)
+    StorePaths(tmp_path / "store").abort.write_text("1")
+    shown("backup", tmp_path / "store", tmp_path / "backups")
+    shown("restore", tmp_path / "backups", tmp_path / "restored")
+    assert StorePaths(tmp_path / "restored").abort.read_text() == "1"
+
+
+def test_a_damaged_backup_is_exit_code_1_and_names_the_file(tmp_path: Path) -> None:
+    fill(tmp_path / "store")
+    (made,) = shown("backup", tmp_path / "store", tmp_path / "backups", "--copy")
+    victim = StorePaths(Path(made["backup"])).commit_log / f"{0:020d}"
+    flip(victim, 1000)
+    result = run("restore", tmp_path / "backups", tmp_path / "restored")
+    assert result.exit_code == 1
+    assert f"{victim}: its content changed" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert not (tmp_path / "restored").exists()
+
+
+def test_what_could_not_run_is_exit_code_2_and_one_line(tmp_path: Path) -> None:
+    fill(tmp_path / "store")
+    shown("backup", tmp_path / "store", tmp_path / "backups")
+    held = PosixDisk().lock(StorePaths(tmp_path / "store").lock)
+    refusals = [
+        (run("backup", tmp_path / "store", tmp_path / "backups"), "a broker is running on this store"),
+        (run("backup", tmp_path / "missing", tmp_path / "backups"), "no such directory"),
+        (run("backup", tmp_path / "store", tmp_path / "store" / "inside"), "must lie outside"),
+        (run("restore", tmp_path / "backups", tmp_path / "store"), "not empty"),
+        (run("restore", tmp_path / "missing", tmp_path / "new"), "holds no backup"),
+        (run("backup", "--admin", "127.0.0.1:1", tmp_path / "backups"), "no answer from a broker"),
+    ]
+    held.release()
+    for result, words in refusals:
+        assert result.exit_code == 2, result.output
+        assert words in result.stderr
+        assert len(result.stderr.splitlines()) == 1
+    assert run("backup", tmp_path / "store").exit_code == 2
+    assert run("backup", "--admin", "127.0.0.1:1", tmp_path / "store", tmp_path / "backups").exit_code == 2
+
+
+def test_no_broker_starts_where_a_restore_did_not_finish(tmp_path: Path) -> None:
+    fill(tmp_path / "store")
+    StorePaths(tmp_path / "store").restoring.mkdir()
+    assert "a restore did not finish here" in run("verify", tmp_path / "store").stderr
+
+
+def test_an_unfinished_backup_is_no_backup(tmp_path: Path) -> None:
+    (tmp_path / "backups" / "20261121T083522.125Z" / "commitlog").mkdir(parents=True)
+    result = run("restore", tmp_path / "backups", tmp_path / "new")
+    assert (result.exit_code, "1 unfinished" in result.stderr) == (2, True)
