@@ -116,7 +116,7 @@ class Retention:
         self._futile_until_s = self._started_s
         self._round = asyncio.Lock()
         self._to_remove = asyncio.Event()
-        self._complaint = ""
+        self._complaints: dict[str, str] = {}
         self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="expiry")
         self._used_ratios: Mapping[str, float] = {}
         if expiry.remover.pending:
@@ -134,8 +134,9 @@ class Retention:
         while True:
             try:
                 await self._look()
+                self._complaints.pop("expiry", None)
             except (OSError, KvError) as error:
-                self._complain(error)
+                self._complain("expiry", error)
             await asyncio.sleep(self._times.interval_s)
 
     async def remove(self) -> None:
@@ -148,8 +149,9 @@ class Retention:
                 for each in await self._elsewhere(remover.run):
                     self._metrics.removed_segment(each.seconds)
                     log.info("expired segment removed", file=each.path.name, seconds=round(each.seconds, 3))
+                self._complaints.pop("removal", None)
             except OSError as error:
-                self._complain(error)
+                self._complain("removal", error)
             if remover.pending:
                 await asyncio.sleep(self._times.interval_s)
                 self._to_remove.set()
@@ -173,9 +175,7 @@ class Retention:
             situation = await self._see(requested=True)
             settings = replace(self._settings, segments_per_round=UNLIMITED)
             plan = await self._elsewhere(self._expiry.plan, settings, situation)
-            unread = await self._unread(plan)
-            if not dry_run:
-                plan = await self._carry_out(plan, unread)
+            plan, unread = (plan, await self._unread(plan)) if dry_run else await self._carry_out(plan)
             return ExpiryReport([self._expiring(*each) for each in plan.segments], unread)
 
     # -- inside
@@ -189,12 +189,10 @@ class Retention:
             if self._expiry.remover.is_stuck:
                 return  # what expired before comes first
             plan = await self._elsewhere(self._expiry.plan, self._settings, situation)
-            if plan.segments:
-                done = await self._carry_out(plan, await self._unread(plan))
-                if done.forced and situation.log is not None:
-                    freed_bytes = len(done.segments) * self._expiry.segment_size + situation.going_bytes
-                    self._forced = Forced(freed_bytes, situation.log.space.used_bytes, self._expiry.end)
-        self._complaint = ""
+            done, _ = await self._carry_out(plan)
+            if done.forced and situation.log is not None:
+                freed_bytes = len(done.segments) * self._expiry.segment_size + situation.going_bytes
+                self._forced = Forced(freed_bytes, situation.log.space.used_bytes, self._expiry.end)
 
     def _judge_forced(self, situation: Situation) -> Situation:
         """The log must not be deleted bit by bit for nothing, when something else fills the disk or keeps the files."""
@@ -229,27 +227,27 @@ class Retention:
     def _end(self, plan: Plan) -> PhysicalOffset:
         return PhysicalOffset(plan.segments[-1][0].base + self._expiry.segment_size)
 
-    async def _carry_out(self, plan: Plan, unread: Unread) -> Plan:
-        """Returns what of the plan could be done."""
-        if not plan.segments:
-            return plan
-        wanted = self._end(plan)
-        if not self._expiry.may_begin_at(wanted):
+    async def _carry_out(self, plan: Plan) -> tuple[Plan, Unread]:
+        """Returns what of the plan could be done, and who had not read it."""
+        if plan.segments and self._expiry.latest_beginning < self._end(plan):
             await self._commit.make_queues_durable()
+        latest = self._expiry.latest_beginning
+        plan = Plan(tuple(each for each in plan.segments if each[0].base < latest))
+        unread = await self._unread(plan)
+        if not plan.segments:
+            return plan, unread
+        minimum = self._end(plan)
         try:
-            await self._elsewhere(self._expiry.announce, wanted)
+            await self._elsewhere(self._expiry.announce, minimum)
         except EngineFull as error:
             # room is what this is about to make; without the announcement the next start warns, no more
             log.warning("the new beginning of the log could not be written down", error=str(error))
-        before = self._expiry.minimum
-        reached = self._expiry.retire(wanted)
-        done = Plan(tuple(each for each in plan.segments if before <= each[0].base < reached))
-        if reached > before:
-            self._tell(done, unread, reached)
-            self._to_remove.set()
-            for tell in self._minimum_grew:
-                tell(reached)
-        return done
+        reached = self._expiry.retire(minimum)
+        self._tell(plan, unread, reached)
+        self._to_remove.set()
+        for tell in self._minimum_grew:
+            tell(reached)
+        return plan, unread
 
     def _tell(self, plan: Plan, unread: Unread, begins_at: PhysicalOffset) -> None:
         for cause in Cause:
@@ -276,7 +274,8 @@ class Retention:
     ) -> _Result:
         return await asyncio.get_running_loop().run_in_executor(self._executor, partial(work, *args, **kwargs))
 
-    def _complain(self, error: Exception) -> None:
-        if str(error) != self._complaint:
-            log.error("expiry is held up, it is tried again", error=str(error))
-        self._complaint = str(error)
+    def _complain(self, what: str, error: Exception) -> None:
+        """Once for the same error in a row."""
+        if str(error) != self._complaints.get(what):
+            log.error(f"{what} is held up, it is tried again", error=str(error))
+        self._complaints[what] = str(error)

@@ -133,11 +133,20 @@ class LogExpiry:
             go_on=lambda: not self._stopping.wait(PAGE_PAUSE_S),
         )
 
-    # -- doing
+    @property
+    def latest_beginning(self) -> PhysicalOffset:
+        """The last base at which the log may begin now.
 
-    def may_begin_at(self, minimum: PhysicalOffset) -> bool:
-        """Whether `retire` would go as far as that now."""
-        return minimum <= self._latest_beginning()
+        The segment that is being filled stays. So does what is pinned, and everything whose consume queue entries a
+        crash could take back: numbering of a queue goes on from its last entry, which no log would have any more.
+        """
+        end = min(self._reader.end, self._messages.queues_durable_up_to)
+        pinned = self._pins.lowest()
+        if pinned is not None:
+            end = min(end, pinned)
+        return self._segments.base_of(max(end, self._segments.minimum)) if len(self._segments) else end
+
+    # -- doing
 
     def announce(self, minimum: PhysicalOffset) -> None:
         """Step 1: from now on no start wonders where the segments below have gone."""
@@ -146,10 +155,9 @@ class LogExpiry:
     def retire(self, minimum: PhysicalOffset) -> PhysicalOffset:
         """Step 2: let log and queues begin at `minimum`, the base of a segment; their files are the remover's then.
 
-        They begin earlier when something speaks against it meanwhile: a pin, or queues that are not durable so far.
-        Returns where they begin now.
+        They begin earlier when a pin was set meanwhile. Returns where they begin now.
         """
-        minimum = min(minimum, self._latest_beginning())
+        minimum = min(minimum, self.latest_beginning)
         if minimum > self._segments.minimum:
             self._queues.set_minimum_physical_offset(minimum)
             self.remover.take(self._segments.retire_before(minimum))
@@ -163,18 +171,6 @@ class LogExpiry:
         self.remover.stop()
 
     # -- inside
-
-    def _latest_beginning(self) -> PhysicalOffset:
-        """The last base at which the log may begin.
-
-        The segment that is being filled stays. So does everything whose consume queue entries a crash could take
-        back: numbering of a queue goes on from its last entry, which would be found in no log any more.
-        """
-        end = min(self._reader.end, self._messages.queues_durable_up_to)
-        pinned = self._pins.lowest()
-        if pinned is not None:
-            end = min(end, pinned)
-        return self._segments.base_of(max(end, self._segments.minimum)) if len(self._segments) else end
 
     def _candidates(self) -> Iterator[Candidate]:
         """Segments before the one that is being filled, whether their queues are durable or not; the oldest first."""

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
+from random import Random
+from threading import Event, Thread
 
 import pytest
 
 from store.clock import ManualClock
 from store.commitlog import CommitLogReader, SegmentList
 from store.disk import PosixDisk
+from store.errors import OffsetOutOfRange
 from store.expiry import SegmentRemover
+from store.expiry import remover as remover_module
 from store.expiry.remover import STEP_BYTES
 from store.offsets import PhysicalOffset
+from store.opening import open_store
 from store.paths import expired_directory, segment_name
+from store.record import StoredMessage
+from store.settings import StoreSettings
+from tests.store.assembly import message
 
 SIZE = 3 * STEP_BYTES
+SMALL = 64 * 1024
+SEGMENTS = 40
 
 
 class WatchedDisk(PosixDisk):
@@ -106,3 +117,48 @@ def test_a_file_that_somebody_else_took_away_is_no_trouble(disk: WatchedDisk, tm
     remover.take([tmp_path / segment_name(PhysicalOffset(0))])
     assert remover.run() == []
     assert remover.pending == 0
+
+
+def test_readers_of_real_mappings_are_never_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments go in steps of a page while threads hold views of them: a step too early would end this process."""
+    monkeypatch.setattr(remover_module, "STEP_BYTES", 4096)
+    monkeypatch.setattr(remover_module, "STEP_PAUSE_MIN_S", 0.0)
+    clock = ManualClock()
+    settings = StoreSettings(root=tmp_path, segment_size=SMALL)
+    store = open_store(settings, disk=PosixDisk(), clock=clock, report=lambda _: None)
+    for number in range(SEGMENTS):
+        store.messages.append([message(body=b"%02d" % number + bytes(SMALL // 2))])
+    store.messages.dispatch(store.messages.flush())
+    store.messages.flush_queues()
+    expiry, reader = store.expiry, store.messages.reader
+    expiry.remover.configure(patience_s=0.01, pause_s=0)
+    done = Event()
+    wrong: list[object] = []
+
+    def read(chance: Random) -> None:
+        held: list[tuple[int, memoryview]] = []
+        while not done.is_set():
+            number = chance.randrange(SEGMENTS)
+            with suppress(OffsetOutOfRange):
+                found = reader.decode(PhysicalOffset(number * SMALL), check_crc=True)
+                if isinstance(found, StoredMessage):
+                    held.append((number, found.body))
+                else:
+                    wrong.append(found)
+            wrong.extend(each for each in held if bytes(each[1]) != b"%02d" % each[0] + bytes(SMALL // 2))
+            if len(held) > chance.randrange(1, 8):
+                held.clear()
+
+    threads = [Thread(target=read, args=(Random(seed),)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    for number in range(1, SEGMENTS - 1):
+        assert expiry.retire(PhysicalOffset(number * SMALL)) == number * SMALL
+        while expiry.remover.pending:
+            clock.advance(0.001)
+            expiry.remover.run()
+    done.set()
+    for thread in threads:
+        thread.join()
+    store.close()
+    assert not wrong
