@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,22 +37,32 @@ class UnitColumns:
 
     def grouped(self) -> UnitColumns:
         """The same units queue by queue, those of a queue still in log order."""
-        order = np.argsort(self.queue_index, kind="stable")
-        return UnitColumns(
-            self.queues,
-            self.queue_index[order],
-            self.queue_offset[order],
-            self.physical_offset[order],
-            self.size[order],
-            self.tags_code[order],
-            self.store_timestamp_ms[order],
-        )
+        return self.select(np.argsort(self.queue_index, kind="stable"))
+
+    def by_queue(self) -> Iterator[tuple[QueueId, UnitColumns]]:
+        """The units of each queue, in log order, queue by queue."""
+        grouped = self.grouped()
+        begins = np.searchsorted(grouped.queue_index, np.arange(len(self.queues) + 1))
+        for queue, begin, end in zip(self.queues, begins.tolist(), begins[1:].tolist(), strict=False):
+            yield queue, grouped.select(slice(begin, end))
 
     def last_of_queues(self) -> Integers:
         """The row of the last unit of each of `queues`. Each has one."""
         rows = np.empty(len(self.queues), np.int64)
         rows[self.queue_index] = np.arange(len(self))  # of equal indexes numpy keeps the last one
         return rows
+
+    def select(self, rows: slice | Integers) -> UnitColumns:
+        """Some of the units, with all `queues`."""
+        return UnitColumns(
+            self.queues,
+            self.queue_index[rows],
+            self.queue_offset[rows],
+            self.physical_offset[rows],
+            self.size[rows],
+            self.tags_code[rows],
+            self.store_timestamp_ms[rows],
+        )
 
 
 class ColumnRequests(Sequence[DispatchRequest]):

@@ -18,6 +18,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from store.consumequeue.columns import UnitColumns
+
 UNIT: Final = Struct(">qiq")  # physical offset, record size, tags code
 UNIT_SIZE: Final = 20
 assert UNIT.size == UNIT_SIZE, "table and struct disagree"
@@ -30,6 +32,15 @@ FILLER_SIZE: Final = 0x7FFFFFFF
 
 Units = npt.NDArray[np.void]
 Mask = npt.NDArray[np.bool_]
+
+
+def pack_units(units: UnitColumns) -> list[bytes]:
+    """The stored form of each unit."""
+    packed = np.empty(len(units), UNIT_DTYPE)
+    for name in UNIT_DTYPE.fields or ():
+        packed[name] = getattr(units, name)
+    values: list[bytes] = packed.view(f"V{UNIT_SIZE}").tolist()
+    return values
 
 
 def units_in(view: memoryview) -> Units:

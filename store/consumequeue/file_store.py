@@ -19,7 +19,8 @@ from typing import Final
 
 from kv import EngineFull, KvError
 from store.consumequeue.again import put_again
-from store.consumequeue.file_layout import UNIT, UNIT_SIZE
+from store.consumequeue.columns import ColumnRequests, UnitColumns
+from store.consumequeue.file_layout import UNIT, UNIT_SIZE, pack_units
 from store.consumequeue.file_queue import FileQueue
 from store.consumequeue.open_files import OpenFiles
 from store.consumequeue.protocol import ConsumeQueueEntry
@@ -78,15 +79,10 @@ class FileConsumeQueues:
         self._dispatched_up_to = dispatched_up_to
 
     def put_missing(self, requests: Sequence[DispatchRequest]) -> None:
-        units: dict[tuple[str, int], dict[int, bytes]] = {}
-        for topic, number, queue_offset, physical_offset, size, tags_code, _, _, _, light_queues in requests:
-            unit = _pack_unit(physical_offset, size, tags_code)
-            units.setdefault((topic, number), {})[queue_offset] = unit
-            for name, light_offset in light_queues:
-                units.setdefault((name, 0), {})[light_offset] = unit
+        units = _columns_by_queue(requests.units) if isinstance(requests, ColumnRequests) else _by_queue(requests)
         with _named_errors():
             for queue, by_offset in units.items():
-                self._write(QueueId(*queue), by_offset)
+                self._write(queue, by_offset)
 
     def put_again(self, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None:
         put_again(self, requests, dispatched_up_to)
@@ -298,3 +294,21 @@ def _named_errors() -> Iterator[None]:
     except OSError as error:
         kind = EngineFull if error.errno in _FULL else KvError
         raise kind(f"{error.filename}: {error.strerror or error}") from error
+
+
+def _by_queue(requests: Sequence[DispatchRequest]) -> dict[QueueId, dict[int, bytes]]:
+    """The stored units of each queue by their index, in log order."""
+    units: dict[QueueId, dict[int, bytes]] = {}
+    for topic, number, queue_offset, physical_offset, size, tags_code, _, _, _, light_queues in requests:
+        unit = _pack_unit(physical_offset, size, tags_code)
+        units.setdefault(QueueId(topic, number), {})[queue_offset] = unit
+        for name, light_offset in light_queues:
+            units.setdefault(QueueId(name, 0), {})[light_offset] = unit
+    return units
+
+
+def _columns_by_queue(units: UnitColumns) -> dict[QueueId, dict[int, bytes]]:
+    """As `_by_queue`."""
+    return {
+        queue: dict(zip(own.queue_offset.tolist(), pack_units(own), strict=True)) for queue, own in units.by_queue()
+    }

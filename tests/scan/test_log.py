@@ -12,24 +12,26 @@ import pytest
 from kv import KeyRange
 from kv.memory import MemoryEngine
 from store.commitlog import CommitLogReader, SegmentList
-from store.consumequeue import RocksConsumeQueues
+from store.consumequeue import ConsumeQueueEntry, RocksConsumeQueues
 from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
 from store.disk import PosixDisk
 from store.dispatch import DenseNumbering, LightQueueNumbering, StoredNumbering
 from store.errors import OffsetOutOfRange
 from store.message import DispatchRequest
-from store.offsets import PhysicalOffset
+from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from store.paths import segment_name
 from store.record import Blank, Decoded, EndOfData, StoredMessage, Torn, encode_blank
 from store.scan import FoundRecords, LogScan, scan_in_bulk, scan_log, scan_records
 from tests import golden
 from tests.commitlog.records import LOG, open_log
+from tests.consumequeue.backings import BACKINGS
 from tests.faults.disk import FaultyDisk
 from tests.record.records import message, record
 from tests.scan.logs import SEGMENT_SIZE, log_files, random_messages, sent, write_log
 
 GoldenStore = Callable[[str], Path]
 START = PhysicalOffset(0)
+FROM_START = QueueOffset(0)
 ALL = KeyRange(b"", None)
 SCANS: list[LogScan] = [scan_records, scan_in_bulk]
 
@@ -224,6 +226,27 @@ def test_queues_hold_the_same_after_either_scan(dense: bool, cached_queues_max: 
     segments = write_log(FaultyDisk(), random_messages(Random(11), 500))
     expected, found = (recovered(segments, scan, dense=dense, cached_queues_max=cached_queues_max) for scan in SCANS)
     assert found == expected
+
+
+@pytest.mark.parametrize("way", ["put", "put_again", "put_missing"])
+@pytest.mark.parametrize("name", BACKINGS)
+def test_all_kinds_of_queues_take_columns_as_they_take_requests(name: str, way: str, tmp_path: Path) -> None:
+    segments = write_log(FaultyDisk(), random_messages(Random(12), 200))
+    held: list[dict[QueueId, tuple[QueueBounds, list[ConsumeQueueEntry]]]] = []
+    for scan in SCANS:
+        backing = BACKINGS[name](tmp_path / str(len(held)))
+        queues = backing.open()
+        for run in scan(segments, START, dispatch_from=START, numbering=DenseNumbering(queues), from_device=False):
+            if way == "put_missing":
+                queues.put_missing(run.requests)
+            else:
+                getattr(queues, way)(run.requests, run.end)
+        held.append(
+            {queue: (queues.bounds(queue), queues.entries(queue, FROM_START, 1000)) for queue in queues.queues()}
+        )
+        backing.close()
+    assert held[0] == held[1]
+    assert sum(len(entries) for _, entries in held[0].values()) > 100
 
 
 @pytest.mark.parametrize("name", golden.NAMES)
