@@ -179,9 +179,14 @@ class OfflineStore:
 
         Corrupt also when the log holds something else there than the entry says: another size, another queue.
         """
+        found = self._record_of(entry, queue)
         at = entry.physical_offset
-        if self.is_replaced(at):
+        if not isinstance(found, StoredMessage) and self.is_replaced(at):
             return Corrupt(at, "the record was damaged and given up; what was there is kept in commitlog/broken/")
+        return found
+
+    def _record_of(self, entry: ConsumeQueueEntry, queue: QueueId) -> StoredMessage | Torn | Corrupt:
+        at = entry.physical_offset
         try:
             decoded = self._reader.decode(at, check_crc=True)
         except OffsetOutOfRange as outside:

@@ -17,7 +17,7 @@ from typing import Final
 import structlog
 
 from store.checkpoint import durable_offset, known_of
-from store.commitlog import CommitLogReader, SegmentList, keep
+from store.commitlog import CommitLogReader, SegmentList, end_of_bytes, keep
 from store.disk import Disk
 from store.dispatch import StoredNumbering
 from store.engines import StoreEngines
@@ -124,10 +124,8 @@ def replace_all(disk: Disk, directory: Path, damage: Damage) -> list[Path]:
 def _replace(segments: SegmentList, stretch: DamagedStretch) -> Path | None:
     base = segments.base_of(stretch.begin)
     size = stretch.end - stretch.begin
-    kept = None
-    content = bytes(segments.segment_at(base).view()[stretch.begin - base : stretch.end - base]).rstrip(b"\0")
-    if content:
-        kept = keep(segments, stretch.begin, PhysicalOffset(stretch.begin + len(content)))
+    written = end_of_bytes(segments, stretch.begin, stretch.end)
+    kept = keep(segments, stretch.begin, written) if written > stretch.begin else None
     segment = segments.open_for_writing(base)
     closes_segment = stretch.end == base + segments.segment_size
     records = encode_replacement(stretch.begin, size, stretch.store_timestamp_ms, closes_segment=closes_segment)

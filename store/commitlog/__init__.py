@@ -4,7 +4,7 @@
 `cut` ends a log after its last good record.
 """
 
-from store.commitlog.cut import CutReport, bytes_behind, cut, keep
+from store.commitlog.cut import CutReport, bytes_behind, cut, end_of_bytes, keep
 from store.commitlog.flush import CommitLogFlusher
 from store.commitlog.poison import Poison
 from store.commitlog.reader import CommitLogReader
@@ -20,5 +20,6 @@ __all__ = [
     "SegmentList",
     "bytes_behind",
     "cut",
+    "end_of_bytes",
     "keep",
 ]

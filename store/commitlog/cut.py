@@ -69,16 +69,21 @@ def bytes_behind(segments: SegmentList, at: PhysicalOffset) -> list[tuple[Physic
 
 def _end_of_data(segments: SegmentList, base: PhysicalOffset, start: PhysicalOffset) -> PhysicalOffset:
     """The first offset in the segment behind which all is zero; `start` if all from there on is."""
-    path = segments.path_of(base)
+    end = min(segments.disk.data_end(segments.path_of(base)), segments.segment_size)
+    return end_of_bytes(segments, start, PhysicalOffset(base + end))
+
+
+def end_of_bytes(segments: SegmentList, start: PhysicalOffset, end: PhysicalOffset) -> PhysicalOffset:
+    """Behind the last byte of [start, end), within one segment, that is not zero; `start` if all are."""
+    base = segments.base_of(start)
     view = segments.segment_at(base).view()
-    first = start - base
-    end = min(segments.disk.data_end(path), segments.segment_size)
-    while end > first:
-        begin = max(first, end - len(BLOCK))
-        block = bytes(view[begin:end])
+    first, position = start - base, end - base
+    while position > first:
+        begin = max(first, position - len(BLOCK))
+        block = bytes(view[begin:position])
         if block != BLOCK[: len(block)]:
             return PhysicalOffset(base + begin + len(block.rstrip(b"\0")))
-        end = begin
+        position = begin
     return start
 
 

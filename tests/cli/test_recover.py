@@ -118,6 +118,27 @@ def test_a_hole_over_a_segments_end_is_filled(store: Path) -> None:
     assert run("decode", store, "--json").exit_code == 0
 
 
+@pytest.mark.parametrize("left", [0, 400_000])
+def test_a_segment_that_is_gone_or_cut_short_is_given_up_once_there_are_zeros_in_its_place(
+    store: Path, left: int
+) -> None:
+    """docs/commands.md: `truncate -s` makes the file, and what it held is lost by the operator's word."""
+    result(0, store)
+    with segment(store, 1).open("r+b") as file:
+        file.truncate(left)
+    if not left:
+        segment(store, 1).unlink()
+    assert segment(store, 1).name in refusal(1, "recover", store, "--replace-damaged")
+    with segment(store, 1).open("ab") as file:
+        file.truncate(SEGMENT_SIZE)
+    done = result(1, store, "--replace-damaged")
+    (stretch,) = done["damaged"]
+    assert stretch["end"] == 2 * SEGMENT_SIZE
+    assert stretch["begin"] <= SEGMENT_SIZE + left
+    assert run("decode", store, "--json").exit_code == 0
+    assert run("verify", store).exit_code == 0
+
+
 def test_damaged_queues_are_rebuilt_on_order(store: Path) -> None:
     result(0, store)
     (store / "consumequeue_rocksdb" / "CURRENT").write_bytes(b"MANIFEST-999999\n")
