@@ -126,7 +126,7 @@ def recover(
         flushed_up_to=flushed_up_to,
         stop=stop,
         report=report,
-        store_run=_Saving(queues, save_position, save_every_bytes).store,
+        store_run=_Saving(queues, save_position, save_every_bytes, flushed_up_to or segments.minimum).store,
     )
 
     # pass 3: what was promised must be whole
@@ -209,10 +209,17 @@ def refusal(segments: SegmentList, findings: Findings) -> StoreDamaged:
 class _Saving:
     """Puts what is found into the queues, and writes down now and then how far that is done for good."""
 
-    def __init__(self, queues: RocksConsumeQueues, save_position: SavePosition, every_bytes: int) -> None:
+    def __init__(
+        self,
+        queues: RocksConsumeQueues,
+        save_position: SavePosition,
+        every_bytes: int,
+        flushed_up_to: PhysicalOffset,
+    ) -> None:
         self._queues = queues
         self._save_position = save_position
         self._every_bytes = every_bytes
+        self._flushed_up_to = flushed_up_to
         self._saved: PhysicalOffset | None = None
 
     def store(self, run: FoundRecords, watermark: PhysicalOffset) -> None:
@@ -222,9 +229,11 @@ class _Saving:
             self._saved = run.end
         elif run.end - self._saved >= self._every_bytes:
             self._queues.flush()
-            # it was read from the device, or flushed before a clean stop
-            self._save_position(run.end)
             self._saved = run.end
+            # It was read from the device, or flushed before a clean stop. The queues may be far behind what is known
+            # to be durable: that is never taken back.
+            if run.end > self._flushed_up_to:
+                self._save_position(run.end)
 
 
 def _start(
