@@ -158,7 +158,7 @@ class OfflineStore:
         """
         for decoded in self._reader.scan(self.minimum if start is None else start):
             if isinstance(decoded, EndOfData):
-                behind = self._first_byte_from(decoded.physical_offset)
+                behind = self.first_byte_from(decoded.physical_offset)
                 if behind is not None:
                     yield Torn(
                         decoded.physical_offset, f"nothing was written here, but bytes follow at offset {behind}"
@@ -208,7 +208,7 @@ class OfflineStore:
             )
         return decoded
 
-    def _first_byte_from(self, start: PhysicalOffset) -> PhysicalOffset | None:
+    def first_byte_from(self, start: PhysicalOffset) -> PhysicalOffset | None:
         """The first byte at or behind `start` that is not zero. Reads no holes of the files."""
         for base in self._segments.bases:
             end = base + self._segments.segment_size

@@ -52,7 +52,7 @@ class UnitColumns:
         rows[self.queue_index] = np.arange(len(self))  # of equal indexes numpy keeps the last one
         return rows
 
-    def select(self, rows: slice | Integers) -> UnitColumns:
+    def select(self, rows: slice | Integers | NDArray[np.bool_]) -> UnitColumns:
         """Some of the units, with all `queues`."""
         return UnitColumns(
             self.queues,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from store.consumequeue import ConsumeQueueEntry
+from store.consumequeue import ConsumeQueueEntry, UnitColumns
 from store.dispatch import StoredNumbering, dispatch_request, is_queued
 from store.errors import OffsetOutOfRange
 from store.offline import OfflineStore
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from store.record import Blank, Corrupt, EndOfData, StoredMessage, Torn
+from store.scan import Ending, RecordBatch, ScannedRequests, scan_log
 
 _NUMBERING = StoredNumbering()
 
@@ -36,6 +37,28 @@ def walk(
         else:
             return
         at = PhysicalOffset(segments.base_of(found.physical_offset) + segments.segment_size)
+
+
+def scan(store: OfflineStore) -> Iterator[RecordBatch | Torn | Corrupt]:
+    """As `walk` from the log's begin, thousands of records at a time. Equal verdicts, and blanks are passed over."""
+    segments = store.segments
+    at = segments.minimum
+    while at < segments.end_of_files:
+        ended_by: Ending | None = None
+        for batch in scan_log(segments, at):
+            yield batch
+            at, ended_by = batch.end, batch.ended_by
+        if isinstance(ended_by, EndOfData) and (behind := store.first_byte_from(at)) is not None:
+            ended_by = Torn(at, f"nothing was written here, but bytes follow at offset {behind}")
+        if not isinstance(ended_by, Torn | Corrupt):
+            return
+        yield ended_by
+        at = PhysicalOffset(segments.base_of(ended_by.physical_offset) + segments.segment_size)
+
+
+def units_in(batch: RecordBatch) -> UnitColumns:
+    """The units that the records of the batch must have, as `units_of` gives them for one."""
+    return ScannedRequests(batch, slice(None), _NUMBERING).units
 
 
 def units_of(record: StoredMessage) -> Iterator[tuple[QueueId, ConsumeQueueEntry]]:

@@ -9,17 +9,18 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
+import numpy as np
+
 from kv import KeyRange, KeyValueEngine
+from store.consumequeue import UnitColumns
 from store.errors import StoreDamaged
 from store.in_flight_key import parse_key
 from store.metadata import ConsumerOffsetTable, TopicTable, is_light_queue, is_system_topic
 from store.offline import OfflineStore, QueueReader
 from store.offsets import QueueId, QueueOffset
 from store.paths import StorePaths
-from store.record import StoredMessage
 from store.rocketmq import RocketmqMetadata
 from store.state import INFLIGHT
-from store.verify.log import units_of
 from store.verify.report import Check, Difference, Findings, Note
 from store.verify.sources import entry_at
 
@@ -95,7 +96,7 @@ class RocketmqRows:
 
 class MetadataComparison:
     """Metadata against the queues of `reader`. Used in this order: `check_topics`, `read_claims`, `add_undispatched`
-    for each record that has no unit yet, `finish`.
+    for the units that are not stored yet, `finish`.
     """
 
     def __init__(self, store: OfflineStore, metadata: Metadata, reader: QueueReader, findings: Findings) -> None:
@@ -134,12 +135,15 @@ class MetadataComparison:
                     Check.IN_FLIGHT, queue, offset, f"a unit of the message that group {group} has in flight", "none"
                 )
 
-    def add_undispatched(self, record: StoredMessage) -> None:
-        """The next start gives the record its units: whoever is ahead of the queues may mean them."""
-        if self._open:
-            for queue, unit in units_of(record):
-                if queue in self._open:
-                    self._ends[queue] = QueueOffset(max(unit.queue_offset + 1, self._ends.get(queue, 0)))
+    def add_undispatched(self, units: UnitColumns) -> None:
+        """The next start stores these units: whoever is ahead of the queues may mean them."""
+        wanted = [queue in self._open for queue in units.queues]
+        if not any(wanted):
+            return
+        units = units.select(np.array(wanted, np.bool_)[units.queue_index])
+        for index, offset in zip(units.queue_index.tolist(), units.queue_offset.tolist(), strict=True):
+            queue = units.queues[index]
+            self._ends[queue] = QueueOffset(max(offset + 1, self._ends.get(queue, 0)))
 
     def finish(self) -> None:
         for queue, claims in self._open.items():

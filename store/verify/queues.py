@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from store.consumequeue import ConsumeQueueEntry
+import numpy as np
+
+from store.consumequeue import ConsumeQueueEntry, UnitColumns
 from store.metadata import is_light_queue
 from store.offline import OfflineStore
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from store.record import StoredMessage
+from store.scan import RecordBatch
 from store.verify.log import units_of, walk, whole_record_at
 from store.verify.report import Check, Difference, Findings, Note
 from store.verify.sources import StoredQueue, UnitSource, entry_at, entry_of_record
@@ -23,8 +26,8 @@ _FIELDS: Final = ("size", "tags code", "store time")
 
 
 class QueueComparison:
-    """One source of units against the log. Used in this order: `read_units`, `add_record` for each record of the
-    log, `compare`.
+    """One source of units against the log. Used in this order: `read_units`, `add_records` for the whole log,
+    `compare`.
     """
 
     def __init__(self, store: OfflineStore, source: UnitSource, findings: Findings) -> None:
@@ -45,16 +48,17 @@ class QueueComparison:
         for queue in self._source.queues():
             yield from self._read_queue(queue)
 
-    def add_record(self, record: StoredMessage) -> None:
-        """Sum what the record must have, if it must have it by now."""
-        at = record.physical_offset
-        self._first_records.setdefault(piece_of(at), at)
-        if self._below is not None and at >= self._below:
-            self._findings.note(Note.UNDISPATCHED)
-            return
-        for queue, unit in units_of(record):
-            self._findings.count(self._source.records_check)
-            self._expected.add(queue, unit, with_offset=self._counts_offset(queue))
+    def add_records(self, batch: RecordBatch, units: UnitColumns) -> None:
+        """Sum what the records must have, if they must have it by now."""
+        places = batch.columns.physical_offset
+        pieces, first = np.unique(places // PIECE_BYTES, return_index=True)
+        for piece, row in zip(pieces.tolist(), first.tolist(), strict=True):
+            self._first_records.setdefault(piece, PhysicalOffset(int(places[row])))
+        if self._below is not None and len(places) and places[-1] >= self._below:
+            self._findings.note(Note.UNDISPATCHED, int((places >= self._below).sum()))
+            units = units.select(units.physical_offset < self._below)
+        self._findings.count(self._source.records_check, len(units))
+        self._expected.add_all(units, by_place=lambda queue: not self._counts_offset(queue))
 
     def compare(self, deleted_topic: TopicTest) -> Iterator[tuple[int, int]]:
         """Look into the pieces that differ. Yields how many of them are done, and how many there are."""

@@ -9,10 +9,13 @@ with a probability of about 2^-64, by a hash that is keyed anew in each process)
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
-from store.consumequeue import ConsumeQueueEntry
+import numpy as np
+
+from store.consumequeue import ConsumeQueueEntry, UnitColumns
 from store.offsets import PhysicalOffset, QueueId
 
 PIECE_BYTES: Final = 16 << 20
@@ -20,6 +23,16 @@ PIECE_BYTES: Final = 16 << 20
 
 _ROW: Final = Struct(">qqiqq")
 """Packed, because Python's hash of an integer is no hash: those of -1 and -2 are equal."""
+_ROWS: Final = np.dtype(
+    [
+        ("queue_offset", ">i8"),
+        ("physical_offset", ">i8"),
+        ("size", ">i4"),
+        ("tags_code", ">i8"),
+        ("store_timestamp_ms", ">i8"),
+    ]
+)
+assert _ROWS.itemsize == _ROW.size, "struct and dtype disagree"
 
 
 class Sums:
@@ -41,6 +54,24 @@ class Sums:
         total = self._sums[physical_offset // PIECE_BYTES]
         total[0] += 1
         total[1] += hash((queue, row))
+
+    def add_all(self, units: UnitColumns, *, by_place: Callable[[QueueId], bool]) -> None:
+        """`add` each of them; of queues that are `by_place` without its offset."""
+        rows = np.zeros(len(units), _ROWS)
+        counted = np.array([not by_place(queue) for queue in units.queues], np.bool_)
+        rows["queue_offset"] = np.where(counted[units.queue_index], units.queue_offset, 0) if len(units) else 0
+        rows["physical_offset"] = units.physical_offset
+        rows["size"] = units.size
+        rows["tags_code"] = units.tags_code
+        if self._with_time:
+            rows["store_timestamp_ms"] = units.store_timestamp_ms
+        packed, size = rows.tobytes(), _ROW.size
+        queues, sums = units.queues, self._sums
+        pieces = (units.physical_offset // PIECE_BYTES).tolist()
+        for row, (index, piece) in enumerate(zip(units.queue_index.tolist(), pieces, strict=True)):
+            total = sums[piece]
+            total[0] += 1
+            total[1] += hash((queues[index], packed[row * size : (row + 1) * size]))
 
     def differing(self, other: Sums) -> list[int]:
         """Numbers of the pieces that differ, ascending."""

@@ -10,11 +10,11 @@ from store.identity import StoreIdentity
 from store.kind import StoreKind
 from store.offline import OfflineStore, QueueSource
 from store.offsets import PhysicalOffset
-from store.record import Blank, Corrupt, StoredMessage, Torn
+from store.record import Blank, Corrupt, Torn
 from store.recovery import Progress, ReportProgress
 from store.rocketmq import read_metadata
 from store.state import META
-from store.verify.log import walk
+from store.verify.log import scan, units_in
 from store.verify.metadata import Metadata, MetadataComparison, QuarryMetadata, RocketmqRows
 from store.verify.queues import QueueComparison
 from store.verify.report import Check, Difference, Findings, Note, VerifyReport
@@ -22,9 +22,6 @@ from store.verify.sources import UnitSource, file_queues, rocks_queues
 
 DIFFERENCES_MAX: Final = 20
 """How many differences of each check are told unless more are asked for."""
-
-REPORT_RECORDS: Final = 4_096
-"""Records between two reports of progress."""
 
 
 def verify(store: OfflineStore, report: ReportProgress, *, differences_max: int = DIFFERENCES_MAX) -> VerifyReport:
@@ -156,22 +153,21 @@ class _Verification:
         damage: list[Torn | Corrupt] = []
         last_damage_end = begin
         findings.count(Check.LOG, 0)
-        for number, found in enumerate(walk(store, begin)):
-            match found:
-                case StoredMessage():
-                    findings.count(Check.LOG)
-                    self._end = PhysicalOffset(found.physical_offset + found.size)
-                    if claims is not None and found.physical_offset >= checkpoint:
-                        claims.add_undispatched(found)
-                    for comparison in comparisons:
-                        comparison.add_record(found)
-                case Blank():
-                    self._end = PhysicalOffset(found.physical_offset + found.size)
-                case _:
-                    damage.append(found)
-                    last_damage_end = self._end
-            if number % REPORT_RECORDS == 0:
-                self._report(Progress("reading the log", self._end - begin, total))
+        for found in scan(store):
+            if isinstance(found, Torn | Corrupt):
+                damage.append(found)
+                last_damage_end = self._end
+                continue
+            if not len(found) and not isinstance(found.ended_by, Blank):
+                continue
+            findings.count(Check.LOG, len(found))
+            self._end = found.end
+            units = units_in(found)
+            if claims is not None and found.end > checkpoint:
+                claims.add_undispatched(units.select(units.physical_offset >= checkpoint))
+            for comparison in comparisons:
+                comparison.add_records(found, units)
+            self._report(Progress("reading the log", self._end - begin, total))
         self._judge_damage(damage, last_damage_end)
 
     def _judge_damage(self, damage: list[Torn | Corrupt], records_before_the_last: PhysicalOffset) -> None:
