@@ -138,28 +138,27 @@ class SegmentRemover:
                 if not self._to_move:
                     return
                 path = self._to_move[0]
-            size = self._size(path)
-            target = None if size is None else self._move(path)
+            if self._size(path) is not None:
+                self._move(path)
+            target = self._directory / path.name
+            size = self._size(target)
             with self._lock:
                 del self._to_move[0]
-                if size is not None and target is not None:
+                if size is not None:
                     self._waiting[target] = size
 
-    def _move(self, path: Path) -> Path | None:
-        """Where the file is now; None when it is gone already: a full disk may have no room for a name."""
-        target = self._directory / path.name
+    def _move(self, path: Path) -> None:
+        """Out of the log. Where the disk has no room for another name the file is removed where it is."""
         try:
             self._disk.make_directories(self._directory)
-            self._disk.move(path, target)
+            self._disk.move(path, self._directory / path.name)
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
             self._disk.remove(path)
-            return None
-        return target
 
     def _size(self, path: Path) -> int | None:
-        """None when it is gone: moved before an error, or taken away by somebody."""
+        """None when it is gone: moved by a move that then failed, or taken away by somebody."""
         return next((each.size for each in self._disk.list_directory(path.parent) if each.name == path.name), None)
 
     def _may_go(self, path: Path) -> bool:

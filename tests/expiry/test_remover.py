@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -33,6 +35,12 @@ class WatchedDisk(PosixDisk):
 
     def __init__(self) -> None:
         self.steps: list[tuple[str, int]] = []
+        self.move_error: int | None = None
+
+    def move(self, path: Path, target: Path) -> None:
+        super().move(path, target)
+        if self.move_error is not None:
+            raise OSError(self.move_error, os.strerror(self.move_error), str(path))
 
     def truncate(self, path: Path, size: int) -> None:
         self.steps.append(("truncate", size))
@@ -117,6 +125,20 @@ def test_a_file_that_somebody_else_took_away_is_no_trouble(disk: WatchedDisk, tm
     remover.take([tmp_path / segment_name(PhysicalOffset(0))])
     assert remover.run() == []
     assert remover.pending == 0
+
+
+def test_a_move_that_fails_after_the_rename_loses_sight_of_nothing(disk: WatchedDisk, tmp_path: Path) -> None:
+    """The sync of the folder is a part of it, and comes last."""
+    remover = remover_of(disk, tmp_path)
+    path = sparse(tmp_path / segment_name(PhysicalOffset(0)))
+    remover.take([path])
+    disk.move_error = errno.EIO
+    with pytest.raises(OSError, match="Input/output"):
+        remover.run()
+    assert remover.pending == 1
+    disk.move_error = None
+    assert len(remover.run()) == 1
+    assert not list(expired_directory(tmp_path).iterdir())
 
 
 def test_readers_of_real_mappings_are_never_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
