@@ -12,6 +12,7 @@ the same machine, with the rights of whoever runs it.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -33,6 +34,8 @@ from store.state import FAMILIES
 log = structlog.get_logger(__name__)
 
 LEASE_S: Final = 60.0
+_NAME: Final = re.compile(r"[0-9]{13,}")
+"""A wall clock in milliseconds."""
 POINTS_MAX: Final = 4
 """Held at once: each keeps old tables and segments on the disk."""
 
@@ -88,7 +91,9 @@ class BackupPoints:
         self._write_state = write_state
         self._held: dict[str, BackupPoint] = {}
         self._last_ms = 0
-        disk.remove_tree(self._paths.backup_points)
+        for entry in disk.list_directory(self._paths.backup_points):
+            if entry.is_directory and _NAME.fullmatch(entry.name):  # others are somebody else's
+                disk.remove_tree(self._paths.backup_points / entry.name)
 
     async def begin(self) -> BackupPoint:
         """Make a point, held for `LEASE_S`. Raises Busy, KvError, StorePoisoned or OSError; then nothing is left."""
