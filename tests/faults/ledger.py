@@ -35,7 +35,8 @@ class Ledger:
         self._attempts: dict[bytes, Attempt] = {}
         self._stored: dict[QueueId, dict[int, Stored]] = defaultdict(dict)
         self._flushed = 0
-        self._seen: dict[tuple[QueueId, int], bytes] = {}
+        self._expired_up_to = 0
+        self._seen: dict[tuple[QueueId, int], tuple[int, bytes]] = {}  # place in the log, body
         self._topics: set[str] = set()
         self._topics_in_doubt: set[str] = set()
         # Messages of deleted topics that were visible: they may come back until the queues are flushed. Those that
@@ -74,7 +75,11 @@ class Ledger:
                 if (queue, offset) in self._seen:
                     break
                 if kept[offset].at < up_to:
-                    self._seen[queue, offset] = kept[offset].body
+                    self._seen[queue, offset] = kept[offset].at, kept[offset].body
+
+    def expires(self, up_to: int) -> None:
+        """What lies below may be gone from now on."""
+        self._expired_up_to = max(self._expired_up_to, up_to)
 
     def queues_flushed(self) -> None:
         self._gone |= self._deleted
@@ -129,7 +134,7 @@ class Ledger:
 
     def check_read(self, queue: QueueId, offset: int, body: bytes) -> None:
         """Under `sync` what a consumer has seen at an offset is what every consumer sees there, for ever."""
-        expected = self._stored[queue].get(offset)
+        expected = self._stored[queue].get(offset) if queue in self._stored else None
         if expected is not None:
             assert expected.body == body, f"{queue} {offset}: another message than was stored"
 
@@ -141,7 +146,9 @@ class Ledger:
     ) -> None:
         """Fails when a promise is broken; else what is found is what counts from now on."""
         self._check_wrong_messages(found)
-        self._check_lost_messages(found)
+        begin = int(store.expiry.minimum)
+        assert begin <= self._expired_up_to, f"the log begins at {begin}, but may at {self._expired_up_to}"
+        self._check_lost_messages(found, begin)
         self._check_groups(found, rows, store)
         for name in self._topics:
             assert store.topics.get(name) is not None, f"topic {name} is lost"
@@ -157,10 +164,10 @@ class Ledger:
                 assert queue == attempt.queue or queue.topic in attempt.light_queues, f"{queue}: of another queue"
                 assert queue != attempt.queue or body not in self._gone, f"{queue}: a deleted message came back"
 
-    def _check_lost_messages(self, found: dict[QueueId, dict[int, tuple[int, bytes]]]) -> None:
+    def _check_lost_messages(self, found: dict[QueueId, dict[int, tuple[int, bytes]]], begin: int) -> None:
         for queue, kept in self._stored.items():
             for offset, each in kept.items():
-                if self._power_was_lost and each.end > self._flushed:
+                if each.at < begin or (self._power_was_lost and each.end > self._flushed):
                     continue
                 there = found.get(queue, {}).get(offset)
                 assert there is not None, f"{queue} {offset} at {each.at} is lost; flushed up to {self._flushed}"
@@ -169,7 +176,9 @@ class Ledger:
                     entries = found.get(QueueId(light, 0), {}).values()
                     assert there in entries, f"{light}: lost what {queue} {offset} has"
         if self._durability is Durability.SYNC:
-            for (queue, offset), body in self._seen.items():
+            for (queue, offset), (at, body) in self._seen.items():
+                if at < begin:
+                    continue
                 there = found.get(queue, {}).get(offset)
                 assert there is not None, f"{queue} {offset}: a consumer saw what a crash took back"
                 assert there[1] == body, f"{queue} {offset}: a consumer saw another message there"
@@ -207,7 +216,7 @@ class Ledger:
             for offset, (at, body) in entries.items():
                 # if it was deleted, the crash has taken that back
                 self._deleted.discard(body)
-                self._seen[queue, offset] = body
+                self._seen[queue, offset] = at, body
                 if self._attempts[body].queue == queue:
                     self._stored[queue][offset] = Stored(body, at, ends.get(body, end))
         self._flushed = int(store.messages.flushed_up_to)

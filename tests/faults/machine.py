@@ -15,7 +15,7 @@ from store.engines import StoreEngines
 from store.in_flight_key import subscription_prefix
 from store.message import Host, Message
 from store.metadata import Topic, TopicType, is_light_queue
-from store.offsets import QueueId, QueueOffset
+from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from store.opening import OpenStore, open_store
 from store.settings import Durability, StoreSettings
 from tests.faults.engines import MachineEngines, MachineRocksEngines
@@ -129,6 +129,22 @@ class Broker:
     def save_checkpoint(self) -> None:
         self.store.checkpoint.save()
 
+    # -- as server.retention
+
+    def expire(self, segments: int) -> None:
+        """Let the oldest segments go, as many of them as may."""
+        expiry = self.store.expiry
+        expiry.remover.configure(patience_s=0, pause_s=0)
+        filling = self.store.messages.appended_up_to // SEGMENT_SIZE * SEGMENT_SIZE
+        wanted = PhysicalOffset(min(expiry.minimum + segments * SEGMENT_SIZE, filling))
+        if expiry.latest_beginning < wanted:
+            self.flush_queues()
+        wanted = min(wanted, expiry.latest_beginning)
+        self.ledger.expires(wanted)
+        expiry.announce(wanted)
+        expiry.retire(wanted)
+        expiry.remover.run()
+
     # -- as server.delivery
 
     def receive(self, group: str, queue: QueueId, count: int) -> list[ConsumeQueueEntry]:
@@ -195,6 +211,12 @@ class Broker:
     def check(self) -> None:
         """Compare everything there is with what was promised, and go on from what is there."""
         self.ledger.check(self.content(), self.rows(), self.store)
+
+    def check_live(self) -> None:
+        """What is visible now is what was sent."""
+        for queue, entries in self.content().items():
+            for offset, (_, body) in entries.items():
+                self.ledger.check_read(queue, offset, body)
 
     def content(self) -> dict[QueueId, dict[int, tuple[int, bytes]]]:
         """What consumers would read of all queues: by offset the place in the log and the body."""

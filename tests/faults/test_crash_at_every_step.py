@@ -58,6 +58,8 @@ def work(broker: Broker, chance: Random, start: Callable[[], Broker]) -> Broker:
                         broker.acknowledge(group, queue, QueueOffset(entry.queue_offset))
             case 14:
                 broker.save_checkpoint()
+            case 15 if chance.random() < 0.4:
+                broker.expire(chance.randrange(1, 3))
             case 15:
                 topic = chance.choice(TOPICS)
                 if chance.random() < 0.3:
@@ -146,13 +148,25 @@ def crash_at_every_step(seed: int, durability: Durability) -> None:
 
 
 def test_the_workload_takes_every_kind_of_step() -> None:
-    taken = set()
+    taken, expired = set(), False
     for seed in range(6):
         machine = Machine(seed, Durability.SYNC)
         assert run_until_cut(machine, seed) is not None
+        expired |= "mkdir expired" in machine.kernel.log
         taken |= {" ".join(step.split()[: 3 if step.startswith("fsync of") else 1]) for step in machine.kernel.log}
-    wanted = {"create", "store", "fsync", "fsync of the", "ftruncate", "fallocate", "rename", "unlink", "mkdir"}
+    wanted = {
+        "create",
+        "store",
+        "fsync",
+        "fsync of the",
+        "ftruncate",
+        "fallocate",
+        "rename",
+        "unlink",
+        "mkdir",
+    }
     assert wanted | {"write", "flush"} <= taken
+    assert expired, "segments expire, too"
 
 
 @pytest.mark.skipif(chosen() is None, reason="no place is chosen")

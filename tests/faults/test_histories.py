@@ -1,0 +1,185 @@
+"""Random histories of a store against a plain model of what it promised, by Hypothesis: a failure is shown as the
+shortest sequence of steps that leads to it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import ClassVar, Final
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+
+from store.offsets import QueueId, QueueOffset
+from store.settings import Durability
+from tests.faults.disk import PowerCut
+from tests.faults.ledger import GROUPS
+from tests.faults.machine import SEGMENT_SIZE, Broker, Machine, Sending
+
+TOPICS: Final = ("orders", "bills")
+QUEUES: Final = [QueueId("orders", 0), QueueId("orders", 1), QueueId("bills", 0)]
+LIGHT: Final = ("%LMQ%a", "%LMQ%b")
+READ: Final = [*QUEUES, QueueId(LIGHT[0], 0)]
+
+MakeMachine = Callable[[int, Durability, Path], Machine]
+CONSUME_QUEUES: Final[dict[str, MakeMachine]] = {
+    "memory": lambda seed, durability, _: Machine(seed, durability),
+    "rocksdb": Machine,
+}
+"""What the consume queues of the store are kept in. Another implementation is another line."""
+
+sendings = st.lists(
+    st.builds(
+        Sending,
+        st.sampled_from(QUEUES),
+        st.sampled_from((10, 600, 5000)),
+        st.sampled_from(((), (LIGHT[0],), LIGHT)),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+class Histories(RuleBasedStateMachine):
+    make: ClassVar[MakeMachine]
+    durability: ClassVar[Durability]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = Path(tempfile.mkdtemp(prefix="histories-"))
+        self.machine = type(self).make(1, self.durability, self.directory)
+        self.broker: Broker | None = None
+        self.start()
+
+    def live(self) -> Broker:
+        assert self.broker is not None
+        return self.broker
+
+    def start(self) -> None:
+        self.broker = self.machine.start()
+        self.broker.check()
+        for name in TOPICS:
+            self.broker.create_topic(name)
+
+    @rule(messages=sendings)
+    def put(self, messages: Sequence[Sending]) -> None:
+        self.live().send(messages)
+
+    @rule()
+    def flush(self) -> None:
+        self.live().flush()
+
+    @rule(between=sendings)
+    def flush_queues(self, between: Sequence[Sending]) -> None:
+        self.live().flush_queues(between)
+
+    @rule()
+    def save_checkpoint(self) -> None:
+        self.live().save_checkpoint()
+
+    @rule(
+        group=st.sampled_from(GROUPS), queue=st.sampled_from(READ), count=st.integers(1, 5), acknowledged=st.booleans()
+    )
+    def read(self, group: str, queue: QueueId, count: int, acknowledged: bool) -> None:
+        for entry in self.live().receive(group, queue, count):
+            if acknowledged:
+                self.live().acknowledge(group, queue, QueueOffset(entry.queue_offset))
+
+    @rule(name=st.sampled_from(TOPICS))
+    def delete_topic(self, name: str) -> None:
+        self.live().delete_topic(name)
+        self.live().create_topic(name)
+
+    @rule(segments=st.integers(1, 3))
+    def expire(self, segments: int) -> None:
+        self.live().expire(segments)
+
+    @rule()
+    def stop_and_start(self) -> None:
+        self.live().stop()
+        self.start()
+        assert self.live().store.recovery.findings.records == 0
+
+    @rule(power_loss=st.booleans(), seed=st.integers(0, 1000))
+    def crash(self, power_loss: bool, seed: int) -> None:
+        self.machine.kernel.chance.seed(seed)
+        self.machine.crash(power_loss=power_loss)
+        self.start()
+
+    @rule(messages=sendings, step=st.integers(1, 12), power_loss=st.booleans())
+    def crash_while_putting(self, messages: Sequence[Sending], step: int, power_loss: bool) -> None:
+        self.machine.kernel.crash_at = self.machine.kernel.steps + step
+        with suppress(PowerCut):
+            for _ in range(step):
+                self.live().send(messages)
+                self.live().flush()
+        self.machine.crash(power_loss=power_loss)
+        self.start()
+
+    @rule(step=st.integers(1, 20), power_loss=st.booleans())
+    def crash_and_crash_again_while_starting(self, step: int, power_loss: bool) -> None:
+        self.machine.crash(power_loss=True)
+        self.machine.kernel.crash_at = self.machine.kernel.steps + step
+        with suppress(PowerCut):
+            self.machine.start()
+        self.machine.crash(power_loss=power_loss)
+        self.start()
+
+    @precondition(lambda self: self.broker is not None and self.live().store.messages.appended_up_to > 0)
+    @rule()
+    def truncate(self) -> None:
+        """A power cut takes exactly what was not flushed: the log ends there, the queues may know more."""
+        flushed = int(self.live().store.messages.flushed_up_to)
+        self.machine.crash(power_loss=False)
+        self.machine.ledger.crashed(power_loss=True)
+        directory = self.machine.kernel.path("/store/commitlog")
+        for entry in self.machine.disk.list_directory(directory):
+            if not entry.is_directory and int(entry.name) + SEGMENT_SIZE > flushed:
+                self.machine.disk.zero_from(directory / entry.name, max(0, flushed - int(entry.name)))
+        self.start()
+
+    @rule()
+    def compare(self) -> None:
+        self.live().check_live()
+
+    def teardown(self) -> None:
+        try:
+            if self.broker is not None:
+                self.machine.crash(power_loss=True)
+                self.start()
+        finally:
+            self.machine.close()
+            shutil.rmtree(self.directory)
+
+
+def run(queues: str, durability: Durability, *, examples: int, steps: int, derandomize: bool) -> None:
+    kind = type("Histories", (Histories,), {"make": staticmethod(CONSUME_QUEUES[queues]), "durability": durability})
+    wanted = settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        derandomize=derandomize,
+        database=None,
+        print_blob=True,
+        suppress_health_check=list(HealthCheck),
+    )
+    run_state_machine_as_test(kind, settings=wanted)
+
+
+@pytest.mark.parametrize("durability", list(Durability))
+@pytest.mark.parametrize(("queues", "examples"), [("memory", 40), ("rocksdb", 3)])
+def test_histories(queues: str, examples: int, durability: Durability) -> None:
+    run(queues, durability, examples=examples, steps=30, derandomize=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("durability", list(Durability))
+@pytest.mark.parametrize(("queues", "examples"), [("memory", 2000), ("rocksdb", 60)])
+def test_many_histories(queues: str, examples: int, durability: Durability) -> None:
+    run(queues, durability, examples=examples, steps=60, derandomize=False)
