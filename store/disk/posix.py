@@ -387,6 +387,9 @@ class PosixDisk:
 
     def make_directories(self, path: Path) -> None:
         if path.is_dir():
+            # a process that died right after making it has not made its name durable
+            with suppress(PermissionError):
+                _sync_directory(path.parent)
             return
         self.make_directories(path.parent)
         path.mkdir(exist_ok=True)

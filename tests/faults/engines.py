@@ -75,11 +75,16 @@ class MachineEngines:
         """Give back what the engines hold of the machine the test runs on."""
 
     def _mark(self, directory: Path) -> None:
-        """Put the file there by which a store is recognised; without it, what there was is gone."""
+        """Put the file there by which a store is recognised; without it, what there was is gone.
+
+        RocksDB makes its names durable at each opening, also such as a process left that died right after making them.
+        """
         if not self._disk.exists(directory / "CURRENT"):
             self._disk.make_directories(directory)
             self._disk.replace_atomically(directory / "CURRENT", b"MANIFEST-000001\n")
             self._forget(directory.name)
+        else:
+            self._disk.sync_directory(directory)
 
     def _open(self, name: str, families: Sequence[str], *, write_ahead_log: bool) -> KeyValueEngine:
         if name not in self._engines:

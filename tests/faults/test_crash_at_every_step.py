@@ -124,6 +124,11 @@ def crash_at(seed: int, step: int, durability: Durability, directory: Path | Non
         run_until_cut(machine, seed)
         broker = come_back(machine, chance)
         broker.check()
+        broker.send([Sending(QUEUES[0], SMALL)])
+        broker.flush()
+        machine.crash(power_loss=True)
+        broker = machine.start()
+        broker.check()
         use_again(machine, broker)
     except Exception as error:
         tail = "\n".join(machine.kernel.log[-12:])

@@ -88,6 +88,21 @@ def test_a_file_is_replaced_whole_or_not_at_all_at_whatever_step_the_power_goes(
     assert found == {b"old" * 2000, b"new!" * 2000}
 
 
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_directory_that_a_dead_process_made_does_not_vanish_with_what_came_into_it(step: int) -> None:
+    """It died after making the directory and before its name was durable; who comes next finds it made."""
+    for seed in range(20):
+        kernel, disk, path = machine(seed)
+        kernel.crash_at = kernel.steps + step
+        with pytest.raises(PowerCut):
+            disk.make_directories(path.parent / "below")
+        kernel.process_death()
+        disk.make_directories(path.parent / "below")
+        disk.create_segment(path.parent / "below" / "file", SIZE)
+        kernel.power_loss()
+        assert disk.exists(path.parent / "below" / "file")
+
+
 def test_the_death_of_the_process_keeps_the_page_cache_but_makes_nothing_durable() -> None:
     lost = 0
     for seed in range(20):
