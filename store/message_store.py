@@ -210,10 +210,10 @@ class MessageStore:
         if requests and requests[-1].physical_offset >= up_to:
             count = bisect_left(requests, up_to, key=_physical_offset)
             requests, rest = requests[:count], requests[count:]
-        if not requests:
+        # not the end of the last request: records of a deleted topic may follow, and are not to come back at a start
+        end = min(up_to, self._writer.end)
+        if end <= self._dispatched_up_to:
             return []
-        last = requests[-1]
-        end = PhysicalOffset(last.physical_offset + last.size)
         self._queues.put(requests, end)
         self._undispatched = rest
         self._dispatched_up_to = end

@@ -150,6 +150,16 @@ def test_a_deleted_topic_is_gone_and_may_begin_again(opened: Assembly) -> None:
     assert opened.store.append([message("gone")])[0].queue_offset == 0
 
 
+def test_what_was_only_in_the_log_of_a_deleted_topic_does_not_come_back_after_a_clean_stop(opened: Assembly) -> None:
+    opened.store.append([message("kept"), message("gone")])
+    opened.store.delete_topic("gone")
+    opened.store.dispatch(opened.store.flush())
+    opened.store.flush_queues()
+    again = assemble(opened.disk, opened.engine, clean_shutdown=True)
+    assert again.report.findings.records == 0
+    assert again.store.iterate_queues() == [QueueId("kept", 0)]
+
+
 def test_a_topic_that_could_not_be_deleted_loses_no_message(opened: Assembly, monkeypatch: pytest.MonkeyPatch) -> None:
     """What waited for its dispatch was once forgotten before the deletion failed: acknowledged, and never seen."""
     store = opened.store
