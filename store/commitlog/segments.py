@@ -60,6 +60,9 @@ class SegmentList:
         found = _read_directory(disk, directory, segment_size, writable=writable)
         if found.segment_size is None:
             raise NotAStore(directory, "there is no commit log segment and no segment size is given")
+        if writable and found.count:
+            # a process that died right after making a file has not made its name durable
+            disk.sync_directory(directory)
         self.directory: Final = directory
         self.segment_size: Final = found.segment_size
         self.writable: Final = writable

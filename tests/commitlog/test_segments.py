@@ -260,8 +260,9 @@ def test_a_failed_preparation_surfaces_when_the_segment_is_needed() -> None:
 
 def test_a_crash_while_a_segment_is_made_leaves_a_log_that_opens() -> None:
     disk = disk_with(0)
+    segments = open_log(disk, None)
     disk.crash_at = disk.operations + 1
-    open_log(disk, None).prepare_next()
+    segments.prepare_next()
     survivor = disk.power_loss(seed=1)
     assert [entry.size for entry in survivor.list_directory(LOG)] == [SEGMENT, 0]
     assert len(open_log(survivor, None)) == 1

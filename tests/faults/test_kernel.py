@@ -8,7 +8,10 @@ from random import Random
 
 import pytest
 
+from store.commitlog import SegmentList
 from store.disk import Disk
+from store.offsets import PhysicalOffset
+from store.paths import segment_name
 from tests.faults.disk import PAGE, SECTOR, PowerCut
 from tests.faults.kernel import Kernel
 
@@ -101,6 +104,26 @@ def test_a_directory_that_a_dead_process_made_does_not_vanish_with_what_came_int
         disk.create_segment(path.parent / "below" / "file", SIZE)
         kernel.power_loss()
         assert disk.exists(path.parent / "below" / "file")
+
+
+def test_a_segment_that_a_dead_process_made_does_not_vanish_with_what_was_flushed_into_it() -> None:
+    """It died before the name was durable; the next broker finds the file whole and goes on in it."""
+    outcomes = set()
+    for seed in range(40):
+        kernel, disk, path = machine(seed)
+        segment = path.parent / segment_name(PhysicalOffset(0))
+        kernel.crash_at = kernel.steps + 5
+        with pytest.raises(PowerCut):
+            disk.create_segment(segment, SIZE)
+        kernel.process_death()
+        segments = SegmentList(disk, path.parent, SIZE)
+        if len(segments):
+            segments.open_for_writing(PhysicalOffset(0)).write(0, b"acknowledged")
+            segments.segment_at(PhysicalOffset(0)).flush()
+            kernel.power_loss()
+            assert disk.read(segment)[:12] == b"acknowledged"
+        outcomes.add(len(segments))
+    assert 1 in outcomes
 
 
 def test_the_death_of_the_process_keeps_the_page_cache_but_makes_nothing_durable() -> None:

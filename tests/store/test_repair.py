@@ -126,6 +126,7 @@ def test_a_power_cut_at_any_write_leaves_a_repair_that_can_be_done_again(seed: i
         try:
             replace_all(disk, LOG, trial.damage())
             finished = True
+            disk.crash_at = None
         except PowerCut:
             finished = False
             trial.disk = disk.power_loss(seed)
