@@ -67,10 +67,11 @@ def run(options: Options) -> list[Case]:
     sizes = SIZES[options.scale]
     root = options.scratch / "store"
     with scratch_store(root, Durability.ASYNC) as store:
+        assert store.queues.engine is not None, "a new store keeps its queues in RocksDB"
         _fill(store, Random(options.seed), sizes.messages)
         with (
             closing(_Consumer(store)) as consumer,
-            closing(_BareStorage(root, store.queue_engine, options.scratch / "bare")) as bare,
+            closing(_BareStorage(root, store.queues.engine, options.scratch / "bare")) as bare,
         ):
             ours, theirs = alternate(
                 sizes.rounds,

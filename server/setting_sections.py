@@ -10,7 +10,8 @@ from pydantic import AfterValidator, BaseModel, ByteSize, ConfigDict, Field, mod
 
 from server.delivery.model import NewGroupStart
 from server.front import FrontKind
-from store.settings import BODY_SIZE_MAX, MIB, SEGMENT_SIZE, Durability
+from store.queue_phase import QueueMode
+from store.settings import BODY_SIZE_MAX, MIB, SEGMENT_SIZE, UNITS_PER_FILE, Durability
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -78,6 +79,20 @@ class StoreSection(Section):
         default=ByteSize(256 * MIB),
         description="Commit log bytes after which the consume queues are flushed: what a restart after a kill "
         "dispatches again at most.",
+    )
+
+
+class ConsumeQueueSection(Section):
+    mode: QueueMode | None = Field(
+        default=None,
+        description="Where consume queues are kept: `rocksdb`, `file` (RocketMQ's files) or `double_write` (both, "
+        "files are read). Without it where the store has them; a new store, and one of RocketMQ's file queues, in "
+        "RocksDB. A mode that the store does not have is refused (rmq#8600), but for `double_write` on `file`.",
+    )
+    units_per_file: int = Field(
+        default=UNITS_PER_FILE,
+        gt=0,
+        description="How many messages one file of the file queues holds, 20 bytes each. A store keeps what it has.",
     )
 
 

@@ -21,6 +21,7 @@ from server.delivery.model import DeliverySettings
 from server.front import FrontLimits, TlsFiles
 from server.setting_sections import (
     BrokerSection,
+    ConsumeQueueSection,
     DeliverySection,
     ExpirySection,
     GroupsSection,
@@ -57,6 +58,7 @@ class BrokerSettings(Section):
     """All settings of one broker, frozen. Made directly it holds the defaults; `load_settings` reads them."""
 
     store: StoreSection = StoreSection()
+    consume_queue: ConsumeQueueSection = ConsumeQueueSection()
     expiry: ExpirySection = ExpirySection()
     network: NetworkSection = NetworkSection()
     broker: BrokerSection = BrokerSection()
@@ -71,6 +73,8 @@ class BrokerSettings(Section):
         store = self.store
         return StoreSettings(
             root=store.directory,
+            queue_mode=self.consume_queue.mode,
+            units_per_file=self.consume_queue.units_per_file,
             segment_size=store.segment_size,
             durability=store.durability,
             flush_interval_ms=store.flush_interval_ms,

@@ -60,9 +60,15 @@ class DenseNumbering:
     Needs no state of its own to resume: an unknown queue goes on after its last entry below the record.
     """
 
-    def __init__(self, queues: EntrySearch, *, cached_queues_max: int = 262_144) -> None:
-        """`cached_queues_max` must be above the number of light queues named by records that are not stored yet."""
+    def __init__(
+        self, queues: EntrySearch, *, ends_where_stored: bool = True, cached_queues_max: int = 262_144
+    ) -> None:
+        """`ends_where_stored`: a queue that holds a record under its stored number is complete from there on.
+
+        `cached_queues_max` must be above the number of light queues named by records that are not stored yet.
+        """
         self._queues = queues
+        self._ends_where_stored = ends_where_stored
         # None: the queue is complete from here on
         self._next: GenerationCache[str, tuple[QueueOffset | None]] = GenerationCache(cached_queues_max)
 
@@ -70,7 +76,7 @@ class DenseNumbering:
         queue = QueueId(name, LIGHT_QUEUE_NUMBER)
         known = self._next.get(name)
         offset = self._first_offset(queue, stored, at) if known is None else known[0]
-        if offset is not None and self._is_stored(queue, stored, at):
+        if offset is not None and self._ends_where_stored and self._is_stored(queue, stored, at):
             offset = None
         if self._next.is_full:
             self._next.rotate()

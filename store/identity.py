@@ -10,6 +10,9 @@
 | `seen_up_to`      | i64                     | with `async`: consumers may have seen what lies below it |
 | `backfilled_to`   | i64                     | double-write origin: RocksDB queues are complete below this offset |
 | `backfill_end`    | i64                     | where the backfill has to get to |
+| `queue_phase`     | ASCII name              | where the consume queues are kept (`store.queue_phase`) |
+| `units_per_file`  | i64                     | how many units a file of the file queues holds |
+| `files_up_to`     | i64                     | the file queues hold the entries of all records below, durably |
 """
 
 from __future__ import annotations
@@ -98,6 +101,36 @@ class StoreIdentity:
     @backfill_end.setter
     def backfill_end(self, offset: PhysicalOffset) -> None:
         self._put(b"backfill_end", _OFFSET.pack(offset))
+
+    @property
+    def queue_phase(self) -> str | None:
+        value = self._family.get(b"queue_phase")
+        return None if value is None else value.decode()
+
+    @queue_phase.setter
+    def queue_phase(self, value: str) -> None:
+        self._put(b"queue_phase", value.encode())
+
+    @property
+    def units_per_file(self) -> int | None:
+        return self._offset(b"units_per_file")
+
+    @units_per_file.setter
+    def units_per_file(self, value: int) -> None:
+        self._put(b"units_per_file", _OFFSET.pack(value))
+
+    @property
+    def files_up_to(self) -> PhysicalOffset | None:
+        return self._offset(b"files_up_to")
+
+    def set_files_up_to(self, offset: PhysicalOffset) -> None:
+        self._put(b"files_up_to", _OFFSET.pack(offset))
+
+    def forget_files(self) -> None:
+        """The file queues are about to be taken away: all of the log is to be put again."""
+        batch = self._engine.batch()
+        batch.delete(self._family, b"files_up_to")
+        self._engine.write(batch, sync=True)
 
     def _offset(self, key: bytes) -> PhysicalOffset | None:
         value = self._family.get(key)

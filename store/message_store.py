@@ -22,7 +22,7 @@ from typing import Final
 
 from store.clock import Clock
 from store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogWriter
-from store.consumequeue import ConsumeQueueEntry, RocksConsumeQueues
+from store.consumequeue import ConsumeQueueEntry, ConsumeQueueStore
 from store.dispatch import (
     LIGHT_QUEUE_NAMES,
     LIGHT_QUEUE_NUMBER,
@@ -61,7 +61,7 @@ class MessageStore:
         writer: CommitLogWriter,
         flusher: CommitLogFlusher,
         reader: CommitLogReader,
-        queues: RocksConsumeQueues,
+        queues: ConsumeQueueStore,
         flushed_stored_ms: int = 0,
     ) -> None:
         """Everything in the log is durable. `flushed_stored_ms` is the store time of its last record, 0 if unknown."""

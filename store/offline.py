@@ -21,9 +21,10 @@ from store.errors import NotAStore, OffsetOutOfRange, StoreLocked, TopicNotFound
 from store.kind import FoundStore, StoreKind, inspect_store
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from store.paths import StorePaths
+from store.queue_phase import QueuePhase, parse_phase
 from store.record import Corrupt, Decoded, EndOfData, StoredMessage, Torn
 from store.record.properties import LIGHT_QUEUES
-from store.state import open_state_engine
+from store.state import META, open_state_engine
 
 ENTRIES_PER_READ: Final = 1_024
 _CHUNK: Final = 1024 * 1024
@@ -226,10 +227,16 @@ class OfflineStore:
 
     @property
     def default_source(self) -> QueueSource:
-        """What a broker would read: files as long as RocketMQ kept them, RocksDB otherwise."""
-        if self._found.has_file_queues and self._found.kind is not StoreKind.QUARRY:
-            return QueueSource.FILE
-        return QueueSource.ROCKSDB
+        """What a broker would read: files as long as RocketMQ kept them, or where Quarry does; RocksDB otherwise."""
+        if self._found.kind is StoreKind.QUARRY:
+            return QueueSource.ROCKSDB if self.queue_phase.reads_rocksdb else QueueSource.FILE
+        return QueueSource.FILE if self._found.has_file_queues else QueueSource.ROCKSDB
+
+    @property
+    def queue_phase(self) -> QueuePhase:
+        """Where Quarry keeps the queues. Raises StoreUnusable when it never ran here, or a newer one did."""
+        stored = self.state_engine().family(META).get(b"queue_phase")
+        return parse_phase(None if stored is None else stored.decode(errors="replace"), self._paths.root)
 
     def queues(self, source: QueueSource | None = None) -> Iterator[tuple[QueueId, QueueBounds]]:
         """Every queue with its bounds, in the source's order. Raises NotAStore when there is no such source."""
@@ -268,7 +275,8 @@ class OfflineStore:
 
     def _open_queues(self, source: QueueSource) -> QueueReader:
         if source is QueueSource.FILE:
-            if not self._found.has_file_queues:
+            is_new = self._found.kind is StoreKind.QUARRY and self.queue_phase.writes_files
+            if not self._found.has_file_queues and not is_new:
                 raise NotAStore(self._paths.consume_queue, "there are no file queues")
             return _FileQueues(self._disk, self._paths.consume_queue, self.minimum)
         return RocksConsumeQueues(self.queue_engine(), minimum_physical_offset=self.minimum)

@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Final
 
 import structlog
@@ -26,9 +25,8 @@ from kv import EngineFull, KeyValueEngine, KvError
 from store.checkpoint import StoreCheckpoint, durable_offset, known_of, read_checkpoint, taken_over
 from store.clock import Clock
 from store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogWriter, SegmentList
-from store.consumequeue import RocksConsumeQueues
+from store.consumequeue import ConsumeQueueStore, RocksConsumeQueues
 from store.disk import Disk, DiskLock
-from store.dispatch import DenseNumbering, LightQueueNumbering, StoredNumbering
 from store.durable_state import DurableState
 from store.engines import RocksStoreEngines, StoreEngines
 from store.errors import StoreLocked, StoreUnusable
@@ -41,6 +39,7 @@ from store.offsets import PhysicalOffset
 from store.parts import StoreParts, open_parts, stop_of
 from store.paths import StorePaths, segment_name
 from store.pins import SegmentPins
+from store.queue_opening import OpenQueues
 from store.recovery import RecoveryReport, ReportProgress, backfill, recover
 from store.repair import NO_ORDERS, Damage, Orders, give_up_damaged, set_queues_aside
 from store.rocketmq import import_metadata, read_metadata
@@ -75,10 +74,9 @@ class OpenStore:
         recovery: RecoveryReport,
         given_up: Damage | None,
         segments: SegmentList,
-        queue_directory: Path,
         pins: SegmentPins,
         expiry: LogExpiry,
-        queue_engine: KeyValueEngine,
+        queues: OpenQueues,
         state_engine: KeyValueEngine,
         parts: ExitStack,
         mark_clean: Callable[[], None],
@@ -94,10 +92,9 @@ class OpenStore:
         self.given_up = given_up
         """What was replaced because an operator ordered it; None without an order."""
         self.segments = segments
-        self.queue_directory = queue_directory
         self.pins = pins
         self.expiry = expiry
-        self.queue_engine = queue_engine
+        self.queues = queues
         self.state_engine = state_engine
         self._parts = parts
         self._mark_clean = mark_clean
@@ -213,8 +210,8 @@ class _Opening:
                 self._disk,
                 segments=segments,
                 messages=messages,
-                queues=parts.queues,
-                queue_directory=found.rocksdb_directory,
+                queues=parts.queues.store,
+                queue_directory=parts.queues.directory,
                 positions=tables.offsets,
                 identity=identity,
                 pins=pins,
@@ -229,10 +226,9 @@ class _Opening:
                 recovery=recovery,
                 given_up=damage,
                 segments=segments,
-                queue_directory=found.rocksdb_directory,
                 pins=pins,
                 expiry=expiry,
-                queue_engine=parts.queue_engine,
+                queues=parts.queues,
                 state_engine=parts.state_engine,
                 parts=closing.pop_all(),
                 mark_clean=lambda: self._disk.remove(self._paths.abort),
@@ -263,7 +259,7 @@ class _Opening:
             writer=writer,
             flusher=flusher,
             reader=CommitLogReader(segments, end=lambda: writer.end),
-            queues=parts.queues,
+            queues=parts.queues.store,
             flushed_stored_ms=recovery.findings.last_stored_ms or before.log_flushed_ms,
         )
         checkpoint = StoreCheckpoint(
@@ -285,8 +281,8 @@ class _Opening:
 
         recovery = recover(
             parts.segments,
-            parts.queues,
-            _numbering(origin, parts.queues),
+            parts.queues.store,
+            parts.queues.numbering,
             flushed_up_to=durable_offset(self._disk, self._paths, parts.segments, found, known_of(parts.identity)),
             stop=stop_of(found),
             report=self._report,
@@ -295,12 +291,12 @@ class _Opening:
         log.info("log recovered", start=recovery.start, end=recovery.end, dispatched=recovery.findings.dispatched)
         if recovery.removed.kept:
             log.warning("bytes behind the log's end were cut off and kept", files=list(map(str, recovery.removed.kept)))
-        if origin is StoreKind.ROCKETMQ_DOUBLE_WRITE:
-            self._backfill(parts, recovery.end)
+        if origin is StoreKind.ROCKETMQ_DOUBLE_WRITE and parts.queues.rocks is not None:
+            self._backfill(parts, parts.queues.rocks, recovery.end)
         return recovery
 
-    def _backfill(self, parts: StoreParts, end: PhysicalOffset) -> None:
-        identity, queues, minimum = parts.identity, parts.queues, parts.segments.minimum
+    def _backfill(self, parts: StoreParts, queues: RocksConsumeQueues, end: PhysicalOffset) -> None:
+        identity, minimum = parts.identity, parts.segments.minimum
         goal = identity.backfill_end
         if goal is None:
             queues.forget_minima()
@@ -317,7 +313,7 @@ class _Opening:
 
     def _open_tables(self, parts: StoreParts, end: PhysicalOffset) -> StoreTables:
         """The metadata, imported if it was not yet, and in agreement with the log that recovery left."""
-        engine, queues, identity = parts.state_engine, parts.queues, parts.identity
+        engine, queues, identity = parts.state_engine, parts.queues.store, parts.identity
         tables = StoreTables(engine)
         if not identity.metadata_imported:
             if identity.origin != StoreKind.NEW.value:
@@ -371,12 +367,7 @@ def _warn_of_little_room(segments: SegmentList, end: PhysicalOffset) -> None:
         )
 
 
-def _numbering(origin: StoreKind, queues: RocksConsumeQueues) -> LightQueueNumbering:
-    """Light queues of file stores are numbered as their readers know them, others as their records say."""
-    return DenseNumbering(queues) if origin is StoreKind.ROCKETMQ_FILE else StoredNumbering()
-
-
-def _adopt_topics(queues: RocksConsumeQueues, topics: TopicTable) -> None:
+def _adopt_topics(queues: ConsumeQueueStore, topics: TopicTable) -> None:
     """Topics that have queues but no metadata: it was lost, the messages were not."""
     queue_counts: dict[str, int] = {}
     for queue in queues.queues():

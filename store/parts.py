@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from kv import EngineCorrupt, KeyValueEngine
+from kv import KeyValueEngine
 from store.commitlog import SegmentList
-from store.consumequeue import RocksConsumeQueues
 from store.disk import Disk
 from store.durable_state import DurableState
 from store.engines import StoreEngines
-from store.errors import NotAStore, StoreDamaged, StoreUnusable
+from store.errors import NotAStore, StoreUnusable
 from store.identity import StoreIdentity
 from store.kind import FoundStore, StoreKind
 from store.paths import StorePaths
+from store.queue_opening import OpenQueues, advising, open_queues
 from store.settings import StoreSettings
 from store.verdict import Stop
 
@@ -27,9 +26,8 @@ class StoreParts:
 
     segments: SegmentList
     state_engine: KeyValueEngine
-    queue_engine: KeyValueEngine
     identity: StoreIdentity
-    queues: RocksConsumeQueues
+    queues: OpenQueues
 
 
 def open_parts(
@@ -43,26 +41,15 @@ def open_parts(
     closing.callback(segments.close)
     state_engine, identity = open_identity(engines, StorePaths(settings.root).quarry, disk, found)
     closing.callback(state_engine.close)
-    with _advising(
-        found.rocksdb_directory,
-        f"all of it can be made again from the log: `quarry recover {settings.root} --rebuild-queues` does so, or move "
-        "the directory away and start again",
-    ):
-        queue_engine = engines.open_queues(found.rocksdb_directory, create=not found.has_rocksdb)
-    closing.callback(queue_engine.close)
-    queues = RocksConsumeQueues(
-        queue_engine,
-        minimum_physical_offset=segments.minimum,
-        cached_queues_max=settings.cached_queues_max,
-    )
-    return StoreParts(segments, state_engine, queue_engine, identity, queues)
+    queues = open_queues(settings, disk, engines, identity, found, minimum=segments.minimum, closing=closing)
+    return StoreParts(segments, state_engine, identity, queues)
 
 
 def open_identity(
     engines: StoreEngines, directory: Path, disk: Disk, found: FoundStore
 ) -> tuple[KeyValueEngine, StoreIdentity]:
     """The database in `quarry/`, and the rows in which it says what the store was when Quarry met it."""
-    with _advising(
+    with advising(
         directory,
         "it holds topics, groups and their positions, but no message: restore it, or move the directory away and "
         "start without them",
@@ -112,12 +99,3 @@ def _open_segments(settings: StoreSettings, disk: Disk) -> SegmentList:
             "choose a smaller store.segment_size",
         )
     return SegmentList(disk, directory, segment_size, mapped_max=mapped_max)
-
-
-@contextmanager
-def _advising(directory: Path, advice: str) -> Iterator[None]:
-    """A damaged database is named together with what can be done about it."""
-    try:
-        yield
-    except EngineCorrupt as error:
-        raise StoreDamaged(directory, f"the database is damaged ({error}); {advice}") from error

@@ -40,11 +40,14 @@ class Preview:
     """Why the queues' database does not open, None when it does."""
 
 
-class _NoQueues:
-    """Queues that are yet to be made."""
+class _Queues:
+    """Queues of which nothing but their watermark is needed; without one they are yet to be made."""
+
+    def __init__(self, dispatched_up_to: PhysicalOffset | None) -> None:
+        self._dispatched_up_to = dispatched_up_to
 
     def dispatched_up_to(self) -> PhysicalOffset | None:
-        return None
+        return self._dispatched_up_to
 
 
 def preview(disk: Disk, root: Path, orders: Orders, report: ReportProgress) -> Preview:
@@ -60,8 +63,12 @@ def preview(disk: Disk, root: Path, orders: Orders, report: ReportProgress) -> P
         known = _known(paths.quarry, found)
         durable_up_to = durable_offset(disk, paths, segments, found, known)
         queues_damaged = None
-        queues: DispatchedQueues = _NoQueues()
-        if found.has_rocksdb and not orders.rebuild_queues:
+        queues: DispatchedQueues = _Queues(None)
+        if orders.rebuild_queues:
+            pass
+        elif found.kind is StoreKind.QUARRY and not store.queue_phase.writes_rocksdb:
+            queues = _Queues(StoreIdentity(store.state_engine(), paths.quarry).files_up_to)
+        elif found.has_rocksdb:
             try:
                 queues = _queues(found.rocksdb_directory, segments, closing)
             except EngineCorrupt as error:

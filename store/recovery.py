@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from store.commitlog import CutReport, SegmentList, cut
-from store.consumequeue import RocksConsumeQueues
+from store.consumequeue import ConsumeQueueStore, RocksConsumeQueues
 from store.dispatch import DenseNumbering, LightQueueNumbering
 from store.errors import StoreDamaged
 from store.offsets import PhysicalOffset
@@ -102,7 +102,7 @@ class RecoveryReport:
 
 def recover(
     segments: SegmentList,
-    queues: RocksConsumeQueues,
+    queues: ConsumeQueueStore,
     numbering: LightQueueNumbering,
     *,
     scan: LogScan = scan_in_bulk,
@@ -135,7 +135,7 @@ def recover(
 
     # pass 4: cut what follows the last good record, in the log and in the queues
     removed = cut(segments, findings.end)
-    if findings.queues_were_ahead:
+    if findings.queues_were_ahead or (stop is Stop.UNCLEAN and queues.may_hold_more):
         queues.truncate(findings.end)
     queues.flush()
     return RecoveryReport(findings, removed)
@@ -211,7 +211,7 @@ class _Saving:
 
     def __init__(
         self,
-        queues: RocksConsumeQueues,
+        queues: ConsumeQueueStore,
         save_position: SavePosition,
         every_bytes: int,
         flushed_up_to: PhysicalOffset,

@@ -21,10 +21,11 @@ from store.commitlog import CommitLogReader, SegmentList, end_of_bytes, keep
 from store.disk import Disk
 from store.dispatch import StoredNumbering
 from store.engines import StoreEngines
-from store.kind import DATABASE_MARKER, FoundStore
+from store.kind import DATABASE_MARKER, FoundStore, StoreKind
 from store.offsets import PhysicalOffset
 from store.parts import StoreParts, open_identity, stop_of
 from store.paths import PHYSICAL_OFFSET_MAXIMUM, StorePaths
+from store.queue_phase import parse_phase
 from store.record import Blank, Corrupt, EndOfData, StoredMessage, Torn, encode_replacement
 from store.record.layout import BLANK_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_SIZE_MINIMUM, SIZE
 from store.recovery import Progress, ReportProgress
@@ -147,14 +148,14 @@ def give_up_damaged(
     identity, stop = parts.identity, stop_of(found)
     durable_up_to = durable_offset(disk, paths, parts.segments, found, known_of(identity))
     if stop is Stop.CLEAN:
-        durable_up_to = max(durable_up_to, parts.queues.dispatched_up_to() or durable_up_to)
+        durable_up_to = max(durable_up_to, parts.queues.store.dispatched_up_to() or durable_up_to)
     damage = find_damage(disk, paths.commit_log, durable_up_to=durable_up_to, stop=stop, report=report)
     if damage:
         # first: groups may stand behind what is given up, and must not pass over what comes in its place
         identity.seen_up_to = PhysicalOffset(PHYSICAL_OFFSET_MAXIMUM)
         replace_all(disk, paths.commit_log, damage)
     if damage.tail_is_lost:
-        parts.queues.truncate(damage.log_end)
+        parts.queues.store.truncate(damage.log_end)
         identity.flushed_up_to = damage.log_end
         identity.log_begin = parts.segments.minimum
         log.warning("the end of the log was given up", log_end=damage.log_end, durable_up_to=durable_up_to)
@@ -162,24 +163,37 @@ def give_up_damaged(
 
 
 def set_queues_aside(disk: Disk, paths: StorePaths, found: FoundStore, engines: StoreEngines) -> None:
-    """Move the files of the queues' database to a directory beside it. Recovery makes a new one.
+    """Move the files of the queues' database, and file queues of ours, beside their directory. Recovery makes new ones.
 
     File by file: file queues may lie in the same directory. `CURRENT` goes last, because without it there is no
     database: cut short by a crash, it is refused as damaged until this is done again.
     """
     # what the store was decides how light queues are numbered; without the database it would look different
-    engine, _ = open_identity(engines, paths.quarry, disk, found)
-    engine.close()
-    directory, number = found.rocksdb_directory, 0
+    engine, identity = open_identity(engines, paths.quarry, disk, found)
+    try:
+        has_files = parse_phase(identity.queue_phase, paths.root).writes_files and found.kind is StoreKind.QUARRY
+        if has_files:
+            identity.forget_files()
+    finally:
+        engine.close()
+    directory = found.rocksdb_directory
     files = [entry.name for entry in disk.list_directory(directory) if not entry.is_directory]
-    if not files:
+    _set_aside(disk, directory, sorted(files, key=lambda name: (name == DATABASE_MARKER, name)))
+    if has_files:
+        topics = [entry.name for entry in disk.list_directory(paths.consume_queue) if entry.is_directory]
+        _set_aside(disk, paths.consume_queue, topics)
+
+
+def _set_aside(disk: Disk, directory: Path, names: list[str]) -> None:
+    if not names:
         return
+    number = 0
     while disk.exists(aside := directory.with_name(f"{directory.name}.set-aside-{number}")):
         number += 1
     disk.make_directories(aside)
-    for name in sorted(files, key=lambda name: (name == DATABASE_MARKER, name)):
+    for name in names:
         disk.move(directory / name, aside / name)
-    log.warning("the queues' database was set aside", directory=str(directory), aside=str(aside))
+    log.warning("queues were set aside", directory=str(directory), aside=str(aside))
 
 
 def _reason(stopped_by: EndOfData | Torn | Corrupt | None) -> str:

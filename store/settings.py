@@ -9,11 +9,13 @@ from resource import getpagesize
 from typing import Final
 
 from store.errors import Invalid
+from store.queue_phase import QueueMode
 
 MIB: Final = 1 << 20
 SEGMENT_SIZE: Final = 1 << 30  # RocketMQ's. Keeps every position inside a segment within int32.
 BODY_SIZE_MAX: Final = 4 * MIB  # RocketMQ's maxMessageSize
 RECORD_OVERHEAD_MAX: Final = 64 * 1024  # topic, properties and head: RocketMQ's allowance above the body
+UNITS_PER_FILE: Final = 300_000  # RocketMQ's: 6,000,000 bytes
 SEGMENT_SIZE_MIN: Final = 64 * 1024
 
 
@@ -33,6 +35,9 @@ class StoreSettings:
     """
 
     root: Path
+    queue_mode: QueueMode | None = None
+    """Where consume queues are kept; None: where they are, and in RocksDB if there are none."""
+    units_per_file: int = UNITS_PER_FILE
     segment_size: int = SEGMENT_SIZE
     durability: Durability = Durability.SYNC
     flush_interval_ms: int = 500
@@ -54,6 +59,7 @@ class StoreSettings:
             f"must be at least {SEGMENT_SIZE_MIN}",
         )
         _require(self.segment_size <= SEGMENT_SIZE, "store.segment_size", f"must be at most {SEGMENT_SIZE}")
+        _require(self.units_per_file > 0, "consume_queue.units_per_file", "must be positive")
         _require(self.flush_interval_ms > 0, "store.flush_interval_ms", "must be positive")
         _require(self.mapped_segments_max >= 4, "store.mapped_segments_max", "must be at least 4")
         _require(self.cached_queues_max >= 16, "store.cached_queues_max", "must be at least 16")

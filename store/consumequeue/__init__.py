@@ -7,7 +7,7 @@ from store.consumequeue.columns import ColumnRequests, UnitColumns
 from store.consumequeue.double_write import DoubleWriteConsumeQueues
 from store.consumequeue.engine import open_consume_queue_engine
 from store.consumequeue.file_reader import FileConsumeQueueReader
-from store.consumequeue.file_store import FileConsumeQueues
+from store.consumequeue.file_store import FileConsumeQueues, units_in_files
 from store.consumequeue.protocol import ConsumeQueueEntry, ConsumeQueueStore
 from store.consumequeue.rocks_store import RocksConsumeQueues
 
@@ -21,4 +21,5 @@ __all__ = [
     "RocksConsumeQueues",
     "UnitColumns",
     "open_consume_queue_engine",
+    "units_in_files",
 ]

@@ -30,6 +30,8 @@ class DoubleWriteConsumeQueues:
     the second in files alone.
     """
 
+    may_hold_more = True
+
     def __init__(
         self,
         files: FileConsumeQueues,
@@ -72,6 +74,9 @@ class DoubleWriteConsumeQueues:
 
     def last_entry_below(self, queue: QueueId, at: PhysicalOffset) -> ConsumeQueueEntry | None:
         return self._reader(queue).last_entry_below(queue, at)
+
+    def unread_below(self, queue: QueueId, start: QueueOffset, at: PhysicalOffset) -> int:
+        return self._reader(queue).unread_below(queue, start, at)
 
     def bounds(self, queue: QueueId) -> QueueBounds:
         return self._reader(queue).bounds(queue)

@@ -28,7 +28,10 @@ UNIT_DTYPE: Final = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tag
 assert UNIT_DTYPE.itemsize == UNIT_SIZE, "table and dtype disagree"
 
 FILLER_SIZE: Final = 0x7FFFFFFF
-"""The size in a filler unit, (0, 2147483647, 0). No record can be so large."""
+"""The size in a filler unit, (0, 2147483647, 0)."""
+
+RECORD_SIZE_MAX: Final = 1 << 30
+"""No record is larger than a segment. Above this there is filler, also such as a power cut has torn."""
 
 Units = npt.NDArray[np.void]
 Mask = npt.NDArray[np.bool_]
@@ -56,5 +59,5 @@ def written(units: Units) -> Mask:
 
 def real(units: Units) -> Mask:
     """Which units index a record. Filler does not, though RocketMQ's recovery counts it as if it did."""
-    mask: Mask = written(units) & (units["size"] != FILLER_SIZE)
+    mask: Mask = written(units) & (units["size"] <= RECORD_SIZE_MAX)
     return mask

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from store.consumequeue.file_layout import FILLER_SIZE, UNIT, UNIT_SIZE, real, units_in
+from store.consumequeue.file_layout import FILLER_SIZE, RECORD_SIZE_MAX, UNIT, UNIT_SIZE, real, units_in
 from store.consumequeue.open_files import OpenFiles
 from store.consumequeue.search import FoundUnit
 from store.disk.protocol import Disk
@@ -35,6 +35,15 @@ class StoredUnit(NamedTuple):
     tags_code: int
 
 
+class FileShape(NamedTuple):
+    """What all queue files of a store have in common."""
+
+    size: int
+    """Bytes of each."""
+    short_from: PhysicalOffset | None
+    """After a crash a file may be shorter that holds no unit of a record below this; None: no file may."""
+
+
 class FileQueue:
     """What is known of one queue. Everything here can be read again from its files.
 
@@ -46,13 +55,13 @@ class FileQueue:
     Only one thread may use it. Raises OSError, and StoreDamaged for a file of another size than the rest.
     """
 
-    __slots__ = ("_disk", "_files", "_size", "_units_max", "directory", "first", "firsts", "last_physical", "maximum")
+    __slots__ = ("_disk", "_files", "_shape", "_units_max", "directory", "first", "firsts", "last_physical", "maximum")
 
-    def __init__(self, disk: Disk, files: OpenFiles, directory: Path, file_size: int) -> None:
+    def __init__(self, disk: Disk, files: OpenFiles, directory: Path, shape: FileShape) -> None:
         self._disk = disk
         self._files = files
-        self._size = file_size
-        self._units_max = file_size // UNIT_SIZE
+        self._shape = shape
+        self._units_max = shape.size // UNIT_SIZE
         self.directory = directory
         self.first: FoundUnit | None = None
         self.firsts = self._find_files()
@@ -87,7 +96,7 @@ class FileQueue:
             count = min(step, first + self._units_max - at, self.maximum - at)
             data = self._files.get(self.directory, first).read((at - first) * UNIT_SIZE, count * UNIT_SIZE)
             for index, (physical, size, tags_code) in enumerate(UNIT.iter_unpack(data), at):
-                if 0 < size < FILLER_SIZE:
+                if 0 < size <= RECORD_SIZE_MAX:
                     found.append(StoredUnit(QueueOffset(index), PhysicalOffset(physical), size, tags_code))
             at += count
             step = UNITS_PER_STEP  # filler is passed over in few steps
@@ -146,7 +155,7 @@ class FileQueue:
             self.maximum = max(self.maximum, end)
             at = end
         physical, size, _ = UNIT.unpack_from(units, len(units) - UNIT_SIZE)
-        if size < FILLER_SIZE:
+        if size <= RECORD_SIZE_MAX:
             self.last_physical = max(self.last_physical, PhysicalOffset(physical))
 
     def truncate(self, end: int) -> None:
@@ -199,14 +208,22 @@ class FileQueue:
             base = parse_segment_name(entry.name)
             if base is None or entry.is_directory or base % UNIT_SIZE:
                 continue
-            if entry.size == 0:
-                continue  # a crash came while it was made; the next write gives it its length
-            if entry.size != self._size:
-                raise StoreDamaged(
-                    self.directory / entry.name, f"has {entry.size} bytes, the other queue files have {self._size}"
-                )
+            if entry.size != self._shape.size:
+                path = self.directory / entry.name
+                if entry.size > self._shape.size or self._was_flushed(path):
+                    raise StoreDamaged(path, f"has {entry.size} bytes, the other queue files have {self._shape.size}")
+                self._files.make(self.directory, base // UNIT_SIZE, self._shape.size)
             firsts.append(base // UNIT_SIZE)
         return firsts
+
+    def _was_flushed(self, path: Path) -> bool:
+        """Whether a file that is too short had its whole length once, for good: then it is damaged."""
+        flushed_up_to = self._shape.short_from
+        if flushed_up_to is None:
+            return True
+        data = self._disk.read(path)
+        units = units_in(memoryview(data[: len(data) // UNIT_SIZE * UNIT_SIZE]))
+        return bool(np.any(real(units) & (units["physical_offset"] < flushed_up_to)))
 
     def _count(self, first: int) -> int:
         """How many units of the file lie before its last written one, that one included."""
@@ -228,7 +245,7 @@ class FileQueue:
             self._fill(last, self.maximum, last + self._units_max)
         known = first in self.firsts
         if not known:
-            self._files.make(self.directory, first, self._size)
+            self._files.make(self.directory, first, self._shape.size)
             insort(self.firsts, first)
         begin = max(first, self.maximum) if known else first
         if begin < at:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +22,7 @@ from kv import EngineFull, KvError
 from store.consumequeue.again import put_again
 from store.consumequeue.columns import ColumnRequests, UnitColumns
 from store.consumequeue.file_layout import UNIT, UNIT_SIZE, pack_units
-from store.consumequeue.file_queue import FileQueue
+from store.consumequeue.file_queue import FileQueue, FileShape
 from store.consumequeue.open_files import OpenFiles
 from store.consumequeue.protocol import ConsumeQueueEntry
 from store.consumequeue.rocks_layout import CHECKPOINT_TOPIC
@@ -32,9 +33,7 @@ from store.message import DispatchRequest
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from store.paths import parse_segment_name
 
-UNITS_PER_FILE: Final = 300_000
-"""RocketMQ's: 6,000,000 bytes."""
-
+FILES_LOOKED_AT: Final = 100
 NAME_SIZE_MAX: Final = 255
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT}
 
@@ -45,8 +44,12 @@ class FileConsumeQueues:
     """See `store.consumequeue.protocol.ConsumeQueueStore`. Errors of the disk come as `kv.KvError`, too.
 
     `open_files_max` bounds descriptors, `cached_queues_max` memory: neither grows with the number of queues.
-    A store keeps the file size that it was made with. Threads: as with `RocksConsumeQueues`.
+    A store keeps the file size that it was made with: `units_in_files` tells it. `after_crash`: the last stop was
+    unclean. Threads: as with `RocksConsumeQueues`.
     """
+
+    may_hold_more = True
+    """The files alone tell where a queue ends."""
 
     def __init__(
         self,
@@ -56,7 +59,8 @@ class FileConsumeQueues:
         minimum_physical_offset: PhysicalOffset,
         dispatched_up_to: PhysicalOffset | None,
         save_dispatched: Callable[[PhysicalOffset], None],
-        units_per_file: int = UNITS_PER_FILE,
+        after_crash: bool,
+        units_per_file: int,
         cached_queues_max: int = 65_536,
         open_files_max: int = 512,
     ) -> None:
@@ -67,9 +71,11 @@ class FileConsumeQueues:
         self._save_dispatched = save_dispatched
         self._files = OpenFiles(disk, open_max=open_files_max)
         self._cache: GenerationCache[tuple[str, int], FileQueue] = GenerationCache(max(1, cached_queues_max // 2))
+        # without a watermark all is put again, so that nothing need be whole
+        short_from = (dispatched_up_to or PhysicalOffset(0)) if after_crash or dispatched_up_to is None else None
+        self._shape = FileShape(units_per_file * UNIT_SIZE, short_from)
         with _named_errors():
             disk.make_directories(directory)
-            self._file_size = self._size_of_files() or units_per_file * UNIT_SIZE
 
     # -- writing
 
@@ -142,6 +148,23 @@ class FileConsumeQueues:
             unit = known.unit_before(known.maximum if end is None else end.queue_offset)
         return None if unit is None or unit.queue_offset < first else ConsumeQueueEntry(*unit, None)
 
+    def unread_below(self, queue: QueueId, start: QueueOffset, at: PhysicalOffset) -> int:
+        if not is_file_name(queue.topic):
+            return 0
+        # any thread: files and knowledge of its own
+        files = OpenFiles(self._disk, open_max=2)
+        try:
+            with _named_errors():
+                known = FileQueue(self._disk, files, self._path(queue), self._shape)
+                begin = max(start, known.firsts[0] if known.firsts else 0)
+                first = first_at_least(known.unit_at_or_after, begin, known.maximum, self._minimum)
+                if first is None or first.physical_offset >= at:
+                    return 0
+                end = first_at_least(known.unit_at_or_after, first.queue_offset, known.maximum, at)
+        finally:
+            files.close()
+        return (known.maximum if end is None else end.queue_offset) - first.queue_offset
+
     def bounds(self, queue: QueueId) -> QueueBounds:
         with _named_errors():
             known = self._find(queue)
@@ -177,9 +200,13 @@ class FileConsumeQueues:
             self._disk.remove_directory(self._directory / topic)
 
     def truncate(self, end: PhysicalOffset) -> None:
-        """Durable when it returns; the watermark falls last. Also removes what a power cut left behind a gap."""
+        """Durable when it returns; the watermark falls last. Also removes what a power cut left behind a gap.
+
+        And it syncs every name: a process that died may have left files whose names the next power cut would take.
+        """
         with _named_errors():
             for queue in self.queues():
+                self._files.sync_names(self._path(queue))
                 known = self._find(queue)
                 if known is not None:
                     self._truncate_queue(queue, known, end)
@@ -239,11 +266,14 @@ class FileConsumeQueues:
         _require_no_checkpoint(queue.topic)
         if not is_file_name(queue.topic):
             return None
-        known = FileQueue(self._disk, self._files, self._directory / queue.topic / str(queue.number), self._file_size)
+        known = FileQueue(self._disk, self._files, self._path(queue), self._shape)
         if self._cache.is_full:
             self._cache.rotate()
         self._cache.put(queue, known)
         return known
+
+    def _path(self, queue: QueueId) -> Path:
+        return self._directory / queue.topic / str(queue.number)
 
     def _first_offset(self, known: FileQueue) -> int:
         """The first unit whose record the log still has, else the maximum (an empty queue)."""
@@ -268,13 +298,26 @@ class FileConsumeQueues:
             if any(parse_segment_name(each.name) is not None and each.size for each in entries):
                 yield QueueId(topic, number)
 
-    def _size_of_files(self) -> int | None:
-        for topic in self._topics():
-            for queue in self._queues_of(topic):
-                for entry in self._disk.list_directory(self._directory / topic / str(queue.number)):
-                    if parse_segment_name(entry.name) is not None and entry.size:
-                        return entry.size
-        return None
+
+def units_in_files(disk: Disk, directory: Path) -> int | None:
+    """How many units the queue files below `directory` hold; None when there are none. Raises OSError.
+
+    The largest of a few: after a crash some may be shorter.
+    """
+    sizes = list(islice(_file_sizes(disk, directory), FILES_LOOKED_AT))
+    return max(sizes) // UNIT_SIZE if sizes else None
+
+
+def _file_sizes(disk: Disk, directory: Path) -> Iterator[int]:
+    for topic in disk.list_directory(directory):
+        if not topic.is_directory:
+            continue
+        for queue in disk.list_directory(directory / topic.name):
+            if not (queue.is_directory and queue.name.isdecimal()):
+                continue
+            for entry in disk.list_directory(directory / topic.name / queue.name):
+                if parse_segment_name(entry.name) is not None and entry.size >= UNIT_SIZE:
+                    yield entry.size
 
 
 def is_file_name(topic: str) -> bool:

@@ -25,6 +25,9 @@ class ConsumeQueueEntry(NamedTuple):
 class ConsumeQueueStore(Protocol):
     """All consume queues of one store: derived data, always rebuildable from the commit log."""
 
+    may_hold_more: bool
+    """Whether entries of records at or above the watermark may count after a crash, until they are truncated."""
+
     def put(self, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None:
         """Store the entries of the records, the new maxima and the watermark.
 
@@ -51,6 +54,12 @@ class ConsumeQueueStore(Protocol):
 
     def last_entry_below(self, queue: QueueId, at: PhysicalOffset) -> ConsumeQueueEntry | None:
         """The entry with the largest physical offset below `at`; None when the queue has none in the log."""
+
+    def unread_below(self, queue: QueueId, start: QueueOffset, at: PhysicalOffset) -> int:
+        """How many entries from `start` on have records below `at` that the log still has.
+
+        May be called from any thread. Offsets without an entry are counted too.
+        """
 
     def bounds(self, queue: QueueId) -> QueueBounds:
         """Bounds now; (0, 0) for a queue never written. Never inverted (rmq#10417)."""

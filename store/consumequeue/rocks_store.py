@@ -85,6 +85,9 @@ class RocksConsumeQueues:
     `cached_queues_max` bounds the cache, at about 500 bytes per queue. Engine errors (`kv.KvError`) pass through.
     """
 
+    may_hold_more = False
+    """Entries are stored with the watermark, and only those below a stored maximum count."""
+
     def __init__(
         self,
         engine: KeyValueEngine,
@@ -219,10 +222,7 @@ class RocksConsumeQueues:
             yield queue
 
     def unread_below(self, queue: QueueId, start: QueueOffset, at: PhysicalOffset) -> int:
-        """How many entries from `start` on have records below `at` that the log still has.
-
-        May be called from any thread: it looks at the database alone. Offsets without an entry are counted too.
-        """
+        # any thread: it looks at the database alone
         known = _Queue(queue, self._offsets.get(maximum_key(queue)))
         if start >= known.maximum:
             return 0

@@ -271,7 +271,7 @@ class PosixDisk:
     def open_sparse(self, path: Path, size: int | None = None) -> PosixSparseFile:
         with _naming(path):
             descriptor = _Descriptor(path, os.O_RDWR if size is None else os.O_RDWR | os.O_CREAT)
-            if size is not None and os.fstat(descriptor.fileno()).st_size == 0:
+            if size is not None and os.fstat(descriptor.fileno()).st_size < size:
                 os.ftruncate(descriptor.fileno(), size)
             return PosixSparseFile(path, descriptor)
 

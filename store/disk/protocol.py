@@ -108,8 +108,8 @@ class Disk(Protocol):
     def open_sparse(self, path: Path, size: int | None = None) -> SparseFile:
         """Open for reading and writing; with `size`, make a file that is missing, of one hole.
 
-        A file made is durable only when it was flushed and its directory synced. One of another size is left by a
-        crash while it was made: with `size` it gets its length if it is empty.
+        A file made is durable only when it was flushed and its directory synced. A crash before may leave a shorter
+        one; with `size` it gets its length.
         """
 
     def sync_directory(self, path: Path) -> None:

@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 from store.clock import CautiousClock, Clock
 from store.commitlog import CommitLogReader, SegmentList
-from store.consumequeue import RocksConsumeQueues
+from store.consumequeue import ConsumeQueueStore
 from store.disk import Disk
 from store.expiry.remover import SegmentRemover
 from store.expiry.rules import Candidate, ExpirySettings, FileSystem, Plan, Situation, decide
@@ -60,7 +60,7 @@ class LogExpiry:
         *,
         segments: SegmentList,
         messages: ExpiringMessages,
-        queues: RocksConsumeQueues,
+        queues: ConsumeQueueStore,
         queue_directory: Path,
         positions: ConsumerOffsetTable,
         identity: StoreIdentity,

@@ -81,7 +81,10 @@ class _Verification:
     def _sources(self) -> Iterator[UnitSource]:
         store, found = self._store, self._store.found
         is_quarry = found.kind is StoreKind.QUARRY
+        writes_files = is_quarry and store.queue_phase.writes_files
         origin = self._origin()
+        was_double = origin is StoreKind.ROCKETMQ_DOUBLE_WRITE
+        begins_late = was_double or (self._identity is not None and self._identity.backfill_end is not None)
         if found.has_rocksdb:
             engine, directory = store.queue_engine(), found.rocksdb_directory
             yield UnitSource(
@@ -93,12 +96,12 @@ class _Verification:
                 has_bounds=True,
                 with_time=True,
                 light_by_place=origin in (StoreKind.ROCKETMQ_FILE, StoreKind.ROCKETMQ_DOUBLE_WRITE),
-                begins_late=origin is StoreKind.ROCKETMQ_DOUBLE_WRITE and not self._is_backfilled(),
+                begins_late=begins_late and not self._is_backfilled(),
                 ends_early=False,
                 light_ends_early=False,
                 compared_below=self._checkpoint() or PhysicalOffset(0),
             )
-        if found.has_file_queues:
+        if found.has_file_queues or writes_files:
             reader = store.queue_reader(QueueSource.FILE)
             yield UnitSource(
                 records_check=Check.FILE_RECORDS,
@@ -110,8 +113,8 @@ class _Verification:
                 with_time=False,
                 light_by_place=True,
                 begins_late=False,
-                ends_early=is_quarry or not self._clean_stop,
-                light_ends_early=found.has_rocksdb,
+                ends_early=(is_quarry and not writes_files) or not self._clean_stop,
+                light_ends_early=found.has_rocksdb and not writes_files,
                 compared_below=None,
             )
 

@@ -14,6 +14,7 @@ from store.consumequeue import (
     FileConsumeQueues,
     RocksConsumeQueues,
     open_consume_queue_engine,
+    units_in_files,
 )
 from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
 from store.disk import Disk, PosixDisk
@@ -50,6 +51,8 @@ class FileBacking:
         self.directory = directory
         self.disk = PosixDisk() if disk is None else disk
         self.saved = saved
+        self.after_crash = False
+        self.units_per_file = units_in_files(self.disk, directory) or UNITS_PER_FILE
         self._queues: FileConsumeQueues | None = None
 
     def open(self, minimum: int = 0, cached: int = 100) -> FileConsumeQueues:
@@ -66,7 +69,8 @@ class FileBacking:
             minimum_physical_offset=PhysicalOffset(minimum),
             dispatched_up_to=self.saved,
             save_dispatched=self._save,
-            units_per_file=UNITS_PER_FILE,
+            after_crash=self.after_crash,
+            units_per_file=self.units_per_file,
             cached_queues_max=cached,
             open_files_max=3,
         )

@@ -62,6 +62,7 @@ def test_the_same_bytes_as_rocketmq(golden_store: GoldenStore, tmp_path: Path, n
         minimum_physical_offset=PhysicalOffset(0),
         dispatched_up_to=None,
         save_dispatched=lambda _: None,
+        after_crash=False,
         units_per_file=some_file.stat().st_size // UNIT_SIZE,
         cached_queues_max=16,
         open_files_max=4,
@@ -130,6 +131,24 @@ def test_a_file_of_another_size_is_refused_by_name(backing: FileBacking) -> None
         file.write(b"more")
     with pytest.raises(StoreDamaged, match=r"TopicB/0/0+: has 144 bytes, the other queue files have 140"):
         backing.open().bounds(B0)
+
+
+def test_a_short_file_is_completed_after_a_crash_and_refused_otherwise(backing: FileBacking) -> None:
+    """A crash may take the length of a file that was never flushed; one that was flushed had its length for good."""
+    put(backing.open(), [request(0, A0, 0), request(1, B0, 0)])
+    backing.open().close()
+    fresh, flushed = (backing.directory / topic / "0" / f"{0:020d}" for topic in ("TopicA", "TopicB"))
+    for path in (fresh, flushed):
+        os.truncate(path, 40)
+    with pytest.raises(StoreDamaged, match="has 40 bytes"):
+        backing.open().bounds(A0)
+    backing.after_crash, backing.saved = True, physical(0)
+    queues = backing.open_as_it_is()
+    assert offsets(queues, A0) == [0]
+    assert fresh.stat().st_size == UNITS_PER_FILE * UNIT_SIZE
+    backing.saved = physical(2)
+    with pytest.raises(StoreDamaged, match=r"TopicB/0/0+: has 40 bytes"):
+        backing.open_as_it_is().bounds(B0)
 
 
 def test_files_of_expired_entries_are_removed_but_the_last(backing: FileBacking) -> None:
@@ -201,6 +220,7 @@ def test_a_power_cut_at_any_operation_loses_nothing_below_the_watermark(seed: in
             run_history(backing, lambda log_ends=log_ends: log_ends.append(CUT))  # type: ignore[misc]
         assert isinstance(backing.disk, FaultyDisk)
         survivor = FileBacking(backing.directory, backing.disk.power_loss(seed), backing.saved)
+        survivor.after_crash, survivor.units_per_file = True, UNITS_PER_FILE
         queues = survivor.open_as_it_is()
         # the watermark falls last: until then the log's end tells what the queues may have lost
         durable = min(survivor.saved or physical(0), *log_ends, physical(42))

@@ -279,10 +279,14 @@ def test_a_sparse_file_is_made_once_and_read_and_written_by_position(disk: Disk,
     file.write(5000, b"hello")
     assert file.read(4998, 9) == b"\0\0hello\0\0"
     assert file.read(SIZE - 2, 10) == b"\0\0"
-    again = disk.open_sparse(folder / "a", 2 * SIZE)
+    again = disk.open_sparse(folder / "a", SIZE)
     assert again.read(5000, 5) == b"hello", "one that exists keeps length and bytes"
     assert disk.list_directory(folder) == [DirectoryEntry("a", SIZE, is_directory=False)]
     file.flush()
+    disk.replace_atomically(folder / "short", b"left by a crash")
+    short = disk.open_sparse(folder / "short", SIZE)
+    assert short.read(0, 20) == b"left by a crash".ljust(20, b"\0")
+    assert len(disk.read(folder / "short")) == SIZE
     file.close()
     file.close()
     with pytest.raises(ValueError, match="closed"):

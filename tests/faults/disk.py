@@ -278,9 +278,11 @@ class FaultyDisk:
     def open_sparse(self, path: Path, size: int | None = None) -> FaultySparseFile:
         self._check_power()
         self._check_parent(path)
-        if size is not None and (path not in self.files or not self.files[path].live):
+        known = self.files.get(path)
+        if size is not None and (known is None or len(known.live) < size):
             cut = self.starts("create", path)
-            self.files[path] = FaultyFile(b"" if cut else bytes(size))
+            content = b"" if known is None else bytes(known.live)
+            self.files[path] = FaultyFile(content if cut else content.ljust(size, b"\0"))
             if cut:
                 raise PowerCut
             self._unsynced.add(path)

@@ -17,6 +17,7 @@ from store.message import Host, Message
 from store.metadata import Topic, TopicType, is_light_queue
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from store.opening import OpenStore, open_store
+from store.queue_phase import QueueMode
 from store.settings import Durability, StoreSettings
 from tests.faults.engines import MachineEngines, MachineRocksEngines
 from tests.faults.kernel import Kernel
@@ -37,7 +38,13 @@ class Sending(NamedTuple):
 class Machine:
     """Keeps kernel, disk and databases over all crashes. With `directory` these are RocksDB's, else in memory."""
 
-    def __init__(self, seed: int, durability: Durability, directory: Path | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        durability: Durability,
+        directory: Path | None = None,
+        queue_mode: QueueMode = QueueMode.ROCKSDB,
+    ) -> None:
         self.kernel = Kernel(Random(seed))
         self.disk = self.kernel.disk()
         self.engines: MachineEngines = (
@@ -47,6 +54,7 @@ class Machine:
         )
         self.ledger = Ledger(durability)
         self.durability = durability
+        self.queue_mode = queue_mode
         self.clock = ManualClock()
 
     def start(self) -> Broker:
@@ -55,6 +63,8 @@ class Machine:
             root=self.kernel.path("/store"),
             segment_size=SEGMENT_SIZE,
             durability=self.durability,
+            queue_mode=self.queue_mode,
+            units_per_file=16,
             mapped_segments_max=4,
             cached_queues_max=16,
         )

@@ -1,7 +1,8 @@
 """The power goes at every single step of a workload, and again during the recoveries that follow.
 
 A step is a system call that changes something, a store through a mapping, a write to a database or the flush of one
-of its families. One failure is repeated with its seed and place: QUARRY_CRASH="seed,step,durability" pytest this_file.
+of its families. One failure is repeated with its seed and place: QUARRY_CRASH="seed,step,durability,mode" pytest
+this_file.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import pytest
 from store.consumequeue import RocksConsumeQueues
 from store.consumequeue.rocks_layout import OFFSET_FAMILY
 from store.offsets import QueueId, QueueOffset
+from store.queue_phase import QueueMode
 from store.settings import Durability
 from tests.faults.disk import PowerCut
 from tests.faults.inodes import Directory
@@ -109,15 +111,21 @@ def use_again(machine: Machine, broker: Broker) -> None:
     again.stop()
 
 
-def steps_of(seed: int, durability: Durability) -> int:
-    machine = Machine(seed, durability)
+def steps_of(seed: int, durability: Durability, mode: QueueMode = QueueMode.ROCKSDB) -> int:
+    machine = Machine(seed, durability, queue_mode=mode)
     broker = run_until_cut(machine, seed)
     assert broker is not None
     return machine.kernel.steps
 
 
-def crash_at(seed: int, step: int, durability: Durability, directory: Path | None = None) -> None:
-    machine = Machine(seed, durability, directory)
+def crash_at(
+    seed: int,
+    step: int,
+    durability: Durability,
+    directory: Path | None = None,
+    mode: QueueMode = QueueMode.ROCKSDB,
+) -> None:
+    machine = Machine(seed, durability, directory, mode)
     machine.kernel.crash_at = step
     chance = Random(seed * 1_000_003 + step)
     try:
@@ -132,24 +140,25 @@ def crash_at(seed: int, step: int, durability: Durability, directory: Path | Non
         use_again(machine, broker)
     except Exception as error:
         tail = "\n".join(machine.kernel.log[-12:])
-        error.add_note(f'replay with QUARRY_CRASH="{seed},{step},{durability.value}"; the last steps were\n{tail}')
+        place = f"{seed},{step},{durability.value},{mode.value}"
+        error.add_note(f'replay with QUARRY_CRASH="{place}"; the last steps were\n{tail}')
         raise
     finally:
         machine.close()
 
 
-def chosen() -> tuple[int, int, str] | None:
+def chosen() -> tuple[int, int, Durability, QueueMode] | None:
     """The one place to try instead of all."""
     text = os.environ.get("QUARRY_CRASH")
     if not text:
         return None
-    seed, step, durability = text.split(",")
-    return int(seed), int(step), durability
+    seed, step, durability, mode = text.split(",")
+    return int(seed), int(step), Durability(durability), QueueMode(mode)
 
 
-def crash_at_every_step(seed: int, durability: Durability) -> None:
-    for step in range(1, steps_of(seed, durability) + 2):
-        crash_at(seed, step, durability)
+def crash_at_every_step(seed: int, durability: Durability, mode: QueueMode = QueueMode.ROCKSDB) -> None:
+    for step in range(1, steps_of(seed, durability, mode) + 2):
+        crash_at(seed, step, durability, mode=mode)
 
 
 def test_the_workload_takes_every_kind_of_step() -> None:
@@ -178,7 +187,8 @@ def test_the_workload_takes_every_kind_of_step() -> None:
 def test_the_chosen_place() -> None:
     place = chosen()
     assert place is not None
-    crash_at(place[0], place[1], Durability(place[2]))
+    seed, step, durability, mode = place
+    crash_at(seed, step, durability, mode=mode)
 
 
 @pytest.mark.parametrize("durability", list(Durability))
@@ -193,6 +203,15 @@ def test_a_crash_at_any_step_breaks_no_promise(seed: int, durability: Durability
 @pytest.mark.parametrize("seed", range(2, 42))
 def test_a_crash_at_any_step_breaks_no_promise_in_many_histories(seed: int, durability: Durability) -> None:
     crash_at_every_step(seed, durability)
+
+
+@pytest.mark.parametrize("mode", [QueueMode.FILE, QueueMode.DOUBLE_WRITE])
+@pytest.mark.parametrize("durability", list(Durability))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 9))])
+def test_with_queues_in_files_a_crash_breaks_no_promise_either(
+    seed: int, durability: Durability, mode: QueueMode
+) -> None:
+    crash_at_every_step(seed, durability, mode)
 
 
 @pytest.mark.parametrize("durability", list(Durability))

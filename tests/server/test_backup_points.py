@@ -41,7 +41,7 @@ class Bench:
             root,
             store=self.store.messages,
             segments=self.store.segments,
-            engines=Engines(self.store.queue_engine, self.store.queue_directory.name, self.store.state_engine),
+            engines=Engines(self.store.queues.engine, self.store.queues.directory.name, self.store.state_engine),
             pins=self.pins,
             disk=self.disk,
             clock=self.clock,

@@ -1,0 +1,200 @@
+"""A store that keeps its consume queues in files, in RocksDB, or in both: new, taken over, and asked to change."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from store.clock import ManualClock
+from store.consumequeue import ConsumeQueueEntry
+from store.disk import PosixDisk
+from store.errors import StoreUnusable
+from store.metadata import READ_WRITE, Topic, TopicType
+from store.offline import OfflineStore
+from store.offsets import QueueId, QueueOffset
+from store.opening import OpenStore, open_store
+from store.preview import preview
+from store.queue_phase import QueueMode, QueuePhase
+from store.repair import Orders
+from store.settings import StoreSettings
+from store.verify import verify
+from tests.store.assembly import message
+
+GoldenStore = Callable[[str], Path]
+ORDERS = QueueId("orders", 0)
+LITE = QueueId("%LMQ%lite", 0)
+SEGMENT_SIZE = 64 * 1024
+
+
+def opened(root: Path, mode: QueueMode | None = None) -> OpenStore:
+    settings = StoreSettings(root=root, segment_size=SEGMENT_SIZE, queue_mode=mode, units_per_file=16)
+    return open_store(settings, disk=PosixDisk(), clock=ManualClock(), report=lambda _: None)
+
+
+def crash(store: OpenStore) -> None:
+    """As the death of the process leaves it: nothing is flushed, dispatched or marked any more."""
+    store._parts.pop_all()
+    if store.queues.engine is not None:
+        store.queues.engine.close()
+    store.state_engine.close()
+    store._lock.release()
+
+
+def send(store: OpenStore, count: int) -> None:
+    for number in range(count):
+        sent = message(body=b"%d" % number)
+        if number % 3 == 0:
+            sent = message(body=b"%d" % number, INNER_MULTI_DISPATCH=LITE.topic)
+        store.messages.append([sent])
+    store.messages.dispatch(store.messages.flush())
+
+
+def entries(store: OpenStore, queue: QueueId) -> list[ConsumeQueueEntry]:
+    found = store.messages.entries(queue, QueueOffset(0), 100_000)
+    return [each._replace(store_timestamp_ms=None) for each in found]
+
+
+def bodies(store: OpenStore, queue: QueueId) -> list[bytes]:
+    return [bytes(store.messages.read(each).body) for each in entries(store, queue)]
+
+
+SENT = [b"%d" % number for number in range(40)]
+LIGHT = [b"%d" % number for number in range(0, 40, 3)]
+
+
+@pytest.mark.parametrize("crashed", [False, True], ids=["stopped", "crashed"])
+@pytest.mark.parametrize("mode", list(QueueMode))
+def test_what_is_sent_is_there_after_a_restart(tmp_path: Path, mode: QueueMode, crashed: bool) -> None:
+    store = opened(tmp_path, mode)
+    send(store, 40)
+    assert (bodies(store, ORDERS), bodies(store, LITE)) == (SENT, LIGHT)
+    crash(store) if crashed else store.close()
+    again = opened(tmp_path)
+    assert again.queues.phase.mode is mode, "a store keeps what it has"
+    assert (bodies(again, ORDERS), bodies(again, LITE)) == (SENT, LIGHT)
+    assert again.messages.append([message()])[0].queue_offset == 40
+    again.close()
+    assert (tmp_path / "consumequeue" / "orders").exists() is (mode is not QueueMode.ROCKSDB)
+    assert (tmp_path / "consumequeue_rocksdb").exists() is (mode is not QueueMode.FILE)
+
+
+@pytest.mark.parametrize("mode", [QueueMode.FILE, QueueMode.DOUBLE_WRITE])
+def test_queue_files_that_are_gone_are_made_again_from_the_log(tmp_path: Path, mode: QueueMode) -> None:
+    store = opened(tmp_path, mode)
+    send(store, 40)
+    store.close()
+    (tmp_path / "consumequeue").rename(tmp_path / "elsewhere")
+    again = opened(tmp_path)
+    assert (bodies(again, ORDERS), bodies(again, LITE)) == (SENT, LIGHT)
+    again.close()
+
+
+@pytest.mark.parametrize(
+    ("had", "asked"),
+    [
+        (QueueMode.FILE, QueueMode.ROCKSDB),
+        (QueueMode.DOUBLE_WRITE, QueueMode.ROCKSDB),
+        (QueueMode.DOUBLE_WRITE, QueueMode.FILE),
+        (QueueMode.ROCKSDB, QueueMode.FILE),
+        (QueueMode.ROCKSDB, QueueMode.DOUBLE_WRITE),
+    ],
+)
+def test_a_mode_that_the_store_does_not_have_is_refused(tmp_path: Path, had: QueueMode, asked: QueueMode) -> None:
+    """rmq#8600: a store switched straight to RocksDB seemed to have lost its older messages."""
+    store = opened(tmp_path, had)
+    send(store, 3)
+    store.close()
+    with pytest.raises(StoreUnusable, match=rf"in `{had.value}` mode .* says `{asked.value}`"):
+        opened(tmp_path, asked)
+    again = opened(tmp_path)
+    assert bodies(again, ORDERS) == SENT[:3]
+    again.close()
+
+
+def test_double_write_begins_on_a_file_store_with_what_comes_then(tmp_path: Path) -> None:
+    store = opened(tmp_path, QueueMode.FILE)
+    send(store, 10)
+    before = store.messages.dispatched_up_to
+    store.close()
+    store = opened(tmp_path, QueueMode.DOUBLE_WRITE)
+    assert store.queues.phase is QueuePhase.DOUBLE_WRITE
+    assert (store.identity.backfilled_to, store.identity.backfill_end) == (0, before)
+    send(store, 5)
+    assert len(entries(store, ORDERS)) == 15
+    assert store.queues.rocks is not None
+    assert [each.queue_offset for each in store.queues.rocks.entries(ORDERS, QueueOffset(0), 100)] == [*range(10, 15)]
+    crash(store)
+    again = opened(tmp_path, QueueMode.DOUBLE_WRITE)
+    assert len(entries(again, ORDERS)) == 15
+    assert (again.identity.backfilled_to, again.identity.backfill_end) == (0, before)
+    again.close()
+
+
+@pytest.mark.parametrize("mode", list(QueueMode))
+@pytest.mark.parametrize("name", ["file-clean", "file-kill"])
+def test_a_file_store_of_rocketmq_shows_the_same_in_every_mode(
+    golden_store: GoldenStore, tmp_path: Path, name: str, mode: QueueMode
+) -> None:
+    for copy in ("one", "other"):
+        shutil.copytree(golden_store(name) / "store", tmp_path / copy)
+    store = opened(tmp_path / "one", mode)
+    queues = store.messages.iterate_queues()
+    found = {queue: entries(store, queue) for queue in queues}
+    store.close()
+    assert sum(map(len, found.values())) > 1000
+    other = opened(tmp_path / "other")
+    assert other.queues.phase is QueuePhase.ROCKSDB
+    assert {queue: entries(other, queue) for queue in other.messages.iterate_queues()} == found
+    other.close()
+
+
+def test_a_file_store_of_rocketmq_goes_on_in_its_own_files(golden_copy: GoldenStore) -> None:
+    root = golden_copy("file-clean") / "store"
+    before = {path: path.read_bytes().rstrip(b"\0") for path in (root / "consumequeue").rglob("0*") if path.is_file()}
+    store = opened(root, QueueMode.FILE)
+    assert store.recovery.findings.records == 0, "a clean stop left nothing to read"
+    queue = QueueId("acme-orders", 0)
+    end = store.messages.bounds(queue).maximum
+    store.messages.append([message("acme-orders", 0)])
+    store.messages.dispatch(store.messages.flush())
+    store.close()
+    after = {path: path.read_bytes().rstrip(b"\0") for path in before}
+    changed = {path for path in before if after[path] != before[path]}
+    assert [path.parts[-3:-1] for path in changed] == [("acme-orders", "0")]
+    assert all(after[path].startswith(before[path]) for path in changed)
+    again = opened(root)
+    assert again.messages.bounds(queue).maximum == end + 1
+    again.close()
+
+
+@pytest.mark.parametrize("mode", list(QueueMode))
+def test_verify_agrees_and_a_rebuild_on_order_gives_the_same(tmp_path: Path, mode: QueueMode) -> None:
+    store = opened(tmp_path, mode)
+    store.topics.create(Topic("orders", TopicType.NORMAL, 1, 1, READ_WRITE, {}), internal=True)
+    send(store, 40)
+    store.close()
+    disk = PosixDisk()
+    with OfflineStore.open(disk, tmp_path) as offline:
+        assert verify(offline, lambda _: None).agrees
+        before = [(queue, list(offline.entries(queue))) for queue, _ in offline.queues()]
+    assert preview(disk, tmp_path, Orders(), lambda _: None).findings.dispatched == 0
+    order = Orders(rebuild_queues=True)
+    assert preview(disk, tmp_path, order, lambda _: None).findings.dispatched == 40
+    settings = StoreSettings(root=tmp_path, segment_size=SEGMENT_SIZE)
+    again = open_store(settings, disk=disk, clock=ManualClock(), report=lambda _: None, orders=order)
+    assert again.recovery.findings.dispatched == 40
+    again.close()
+    with OfflineStore.open(disk, tmp_path) as offline:
+        assert verify(offline, lambda _: None).agrees
+        assert [(queue, list(offline.entries(queue))) for queue, _ in offline.queues()] == before
+
+
+def test_an_unknown_phase_is_refused(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    store.identity.queue_phase = "somewhere else"
+    store.close()
+    with pytest.raises(StoreUnusable, match="somewhere else"):
+        opened(tmp_path)
