@@ -135,6 +135,21 @@ class FileQueue:
             step = UNITS_PER_STEP
         return None
 
+    def end_of_ascent(self, end: int) -> int:
+        """The index behind the last unit below `end` that lies in the log behind the one before it.
+
+        A power cut can tear a unit that is written or zeroed: what is left of its physical offset is lower then.
+        """
+        last = self.unit_before(end)
+        while last is not None:
+            before = self.unit_before(last.queue_offset)
+            if before is None and (last.physical_offset > 0 or last.queue_offset == 0):
+                return end
+            if before is not None and before.physical_offset < last.physical_offset:
+                return end
+            end, last = last.queue_offset, before
+        return end
+
     # -- writing
 
     def write(self, start: int, units: bytes) -> None:

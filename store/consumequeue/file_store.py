@@ -217,13 +217,14 @@ class FileConsumeQueues:
     def _truncate_queue(self, queue: QueueId, known: FileQueue, end: PhysicalOffset) -> None:
         first = known.firsts[0] if known.firsts else 0
         cut = first_at_least(known.unit_at_or_after, first, known.maximum, end)
-        if cut is None:
+        kept = known.end_of_ascent(known.maximum if cut is None else cut.queue_offset)
+        if kept == known.maximum:
             return
-        if cut.queue_offset == 0:
+        if kept == 0:
             known.remove()  # a queue that never was
             self._cache.discard(queue)
         else:
-            known.truncate(cut.queue_offset)
+            known.truncate(kept)
 
     def remove_expired(self, minimum: PhysicalOffset) -> int:
         """Remove files that hold nothing at or above `minimum`, all but the last of each queue; returns how many."""

@@ -151,6 +151,23 @@ def test_a_short_file_is_completed_after_a_crash_and_refused_otherwise(backing: 
         backing.open_as_it_is().bounds(B0)
 
 
+@pytest.mark.parametrize("before", [0, 3])
+def test_a_unit_torn_while_it_was_zeroed_is_cut_off(backing: FileBacking, before: int) -> None:
+    """Half of it zero: its size is still there, but not where its record is."""
+    queues = backing.open()
+    put(queues, [request(number, A0, 5 + number) for number in range(1, before + 2)])
+    last = queues.bounds(A0).maximum - 1
+    path = backing.directory / "TopicA/0" / f"{last // UNITS_PER_FILE * UNITS_PER_FILE * UNIT_SIZE:020d}"
+    with path.open("r+b") as file:
+        file.seek(last % UNITS_PER_FILE * UNIT_SIZE)
+        file.write(bytes(8))
+    again = backing.open()
+    assert again.entries(A0, QueueOffset(last), 1)[0].physical_offset == 0
+    again.truncate(physical(1_000))
+    assert offsets(backing.open(), A0) == list(range(6, 6 + before))
+    assert again.next_offset(A0) == last
+
+
 def test_files_of_expired_entries_are_removed_but_the_last(backing: FileBacking) -> None:
     queues = backing.open()
     count = 3 * UNITS_PER_FILE + 2
