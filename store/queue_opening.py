@@ -67,22 +67,9 @@ def open_queues(
     if identity.queue_phase != phase.value:
         # before anything is made: what a killed start left would look like another kind of store
         identity.queue_phase = phase.value
-    directory = StorePaths(settings.root).consume_queue
     files = rocks = engine = None
     if phase.writes_files:
-        units_per_file = identity.units_per_file
-        if units_per_file is None:
-            units_per_file = identity.units_per_file = units_in_files(disk, directory) or settings.units_per_file
-        files = FileConsumeQueues(
-            disk,
-            directory,
-            minimum_physical_offset=minimum,
-            dispatched_up_to=_files_up_to(disk, directory, identity, found),
-            save_dispatched=identity.set_files_up_to,
-            after_crash=found.has_abort,
-            units_per_file=units_per_file,
-            cached_queues_max=settings.cached_queues_max,
-        )
+        files = _open_files(settings, disk, identity, found, minimum)
         closing.callback(files.close)
     if phase.writes_rocksdb:
         with advising(
@@ -95,23 +82,43 @@ def open_queues(
         rocks = RocksConsumeQueues(
             engine, minimum_physical_offset=minimum, cached_queues_max=settings.cached_queues_max
         )
+    store: ConsumeQueueStore
     if files is not None and rocks is not None:
         _begin_double_write(files, rocks, identity, minimum)
-        both = DoubleWriteConsumeQueues(files, rocks, read_rocks=phase.reads_rocksdb, assign_rocks=phase.reads_rocksdb)
-    store: ConsumeQueueStore
-    if files is None:
-        assert rocks is not None
-        store = rocks
+        store = DoubleWriteConsumeQueues(files, rocks, read_rocks=phase.reads_rocksdb, assign_rocks=phase.reads_rocksdb)
     else:
-        store = files if rocks is None else both
+        one = files or rocks
+        assert one is not None
+        store = one
     return OpenQueues(
         phase=phase,
         store=store,
         files=files,
         rocks=rocks,
         engine=engine,
-        directory=directory if rocks is None else found.rocksdb_directory,
+        directory=StorePaths(settings.root).consume_queue if rocks is None else found.rocksdb_directory,
         numbering=_numbering(identity, files, rocks),
+    )
+
+
+def _open_files(
+    settings: StoreSettings, disk: Disk, identity: StoreIdentity, found: FoundStore, minimum: PhysicalOffset
+) -> FileConsumeQueues:
+    directory = StorePaths(settings.root).consume_queue
+    units_found = units_in_files(disk, directory)
+    units_per_file = identity.units_per_file
+    if units_per_file is None:
+        units_per_file = identity.units_per_file = units_found or settings.units_per_file
+    return FileConsumeQueues(
+        disk,
+        directory,
+        minimum_physical_offset=minimum,
+        # without files somebody removed them, or a backup left them out
+        dispatched_up_to=None if units_found is None else _files_up_to(disk, directory, identity, found),
+        save_dispatched=identity.set_files_up_to,
+        after_crash=found.has_abort,
+        units_per_file=units_per_file,
+        cached_queues_max=settings.cached_queues_max,
     )
 
 
@@ -121,8 +128,6 @@ def _files_up_to(disk: Disk, directory: Path, identity: StoreIdentity, found: Fo
     RocketMQ writes a time down, which after a power cut may be ahead of what its files hold. After a clean stop
     they are complete, but for the light queues of a double-write store, which are in RocksDB alone.
     """
-    if units_in_files(disk, directory) is None:
-        return None  # somebody removed them, or a backup left them out
     if identity.files_up_to is not None:
         return identity.files_up_to
     if found.layout is StoreKind.ROCKETMQ_FILE and found.has_file_queues and not found.has_abort:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from heapq import merge
 
-from store.consumequeue.file_store import FileConsumeQueues, is_file_name
+from store.consumequeue.file_store import FileConsumeQueues, is_file_name, topic_order
 from store.consumequeue.protocol import ConsumeQueueEntry
 from store.consumequeue.rocks_store import RocksConsumeQueues
 from store.message import DispatchRequest
@@ -26,8 +26,8 @@ class DoubleWriteConsumeQueues:
 
     `read_rocks` and `assign_rocks` choose who answers and who numbers; both may be changed while the store runs.
     Queues that only one of the two can have are read and numbered by that one: names that are no file names, and
-    topics that are not `doubled` (rmq#10450: double write for some topics only). The first are in RocksDB alone,
-    the second in files alone.
+    topics that are not `doubled` (rmq#10450: double write for some topics only; None: all are). The first are in
+    RocksDB alone, the second in files alone.
     """
 
     may_hold_more = True
@@ -39,7 +39,7 @@ class DoubleWriteConsumeQueues:
         *,
         read_rocks: bool,
         assign_rocks: bool,
-        doubled: Callable[[str], bool] = lambda _topic: True,
+        doubled: Callable[[str], bool] | None = None,
     ) -> None:
         self.files = files
         self.rocks = rocks
@@ -63,7 +63,7 @@ class DoubleWriteConsumeQueues:
 
     def _for_rocks(self, requests: Sequence[DispatchRequest]) -> Sequence[DispatchRequest]:
         doubled = self._doubled
-        if all(doubled(request.topic) for request in requests):
+        if doubled is None:
             return requests
         return [request for request in requests if doubled(request.topic)]
 
@@ -99,7 +99,8 @@ class DoubleWriteConsumeQueues:
     def _one_of(self, queue: QueueId, *, prefer_rocks: bool) -> Queues:
         if not is_file_name(queue.topic):
             return self.rocks
-        return self.rocks if prefer_rocks and self._doubled(queue.topic) else self.files
+        doubled = self._doubled is None or self._doubled(queue.topic)
+        return self.rocks if prefer_rocks and doubled else self.files
 
     # -- changes of many queues
 
@@ -140,5 +141,4 @@ def merge_queues(*listings: Iterator[QueueId]) -> Iterator[QueueId]:
 
 
 def _key_order(queue: QueueId) -> tuple[int, bytes, int]:
-    name = queue.topic.encode()
-    return len(name), name, queue.number
+    return *topic_order(queue.topic), queue.number

@@ -16,6 +16,7 @@ import numpy as np
 
 from store.consumequeue.file_layout import FILLER_SIZE, RECORD_SIZE_MAX, UNIT, UNIT_SIZE, real, units_in
 from store.consumequeue.open_files import OpenFiles
+from store.consumequeue.protocol import ConsumeQueueEntry
 from store.consumequeue.search import FoundUnit
 from store.disk.protocol import Disk
 from store.errors import StoreDamaged
@@ -26,13 +27,6 @@ UNITS_PER_STEP: Final = 4_096
 """Looked at together where more than one may have to be."""
 
 FILLER: Final = UNIT.pack(0, FILLER_SIZE, 0)
-
-
-class StoredUnit(NamedTuple):
-    queue_offset: QueueOffset
-    physical_offset: PhysicalOffset
-    size: int
-    tags_code: int
 
 
 class FileShape(NamedTuple):
@@ -84,9 +78,9 @@ class FileQueue:
 
     # -- reading
 
-    def read(self, start: int, limit: int) -> list[StoredUnit]:
+    def read(self, start: int, limit: int) -> list[ConsumeQueueEntry]:
         """At most `limit` real units with index >= `start`, ascending."""
-        found: list[StoredUnit] = []
+        found: list[ConsumeQueueEntry] = []
         at, step = start, min(limit, UNITS_PER_STEP)
         while at < self.maximum and len(found) < limit:
             first = self._file_of(at)
@@ -97,7 +91,7 @@ class FileQueue:
             data = self._files.get(self.directory, first).read((at - first) * UNIT_SIZE, count * UNIT_SIZE)
             for index, (physical, size, tags_code) in enumerate(UNIT.iter_unpack(data), at):
                 if 0 < size <= RECORD_SIZE_MAX:
-                    found.append(StoredUnit(QueueOffset(index), PhysicalOffset(physical), size, tags_code))
+                    found.append(ConsumeQueueEntry(QueueOffset(index), PhysicalOffset(physical), size, tags_code, None))
             at += count
             step = UNITS_PER_STEP  # filler is passed over in few steps
         return found[:limit]
@@ -122,7 +116,7 @@ class FileQueue:
             step = UNITS_PER_STEP
         return None
 
-    def unit_before(self, end: int) -> StoredUnit | None:
+    def unit_before(self, end: int) -> ConsumeQueueEntry | None:
         """The last real unit with index < `end`."""
         step = 1
         while self.firsts and end > self.firsts[0]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from store.consumequeue.file_layout import UNIT_SIZE, Units, real, units_in, written
 from store.consumequeue.protocol import ConsumeQueueEntry
-from store.disk.protocol import Disk, SegmentFile
+from store.disk.protocol import DirectoryEntry, Disk, SegmentFile
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from store.paths import parse_segment_name
 
@@ -41,11 +41,8 @@ class FileConsumeQueueReader:
         for topic in self._disk.list_directory(self._directory):
             if not topic.is_directory:
                 continue
-            folders = self._disk.list_directory(self._directory / topic.name)
-            numbers = sorted(int(each.name) for each in folders if each.is_directory and each.name.isdecimal())
-            for number in numbers:
-                queue = QueueId(topic.name, number)
-                if self._files(queue):
+            for queue, files in queues_of_topic(self._disk, self._directory, topic.name):
+                if any(map(_is_usable, files)):
                     yield queue
 
     def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]:
@@ -109,13 +106,28 @@ class FileConsumeQueueReader:
 
     def _files(self, queue: QueueId) -> list[_File]:
         directory = self._directory / queue.topic / str(queue.number)
-        files = []
-        for entry in self._disk.list_directory(directory):
-            base = parse_segment_name(entry.name)
-            # a crash leaves an empty file, which cannot be mapped
-            if base is not None and not entry.is_directory and base % UNIT_SIZE == 0 and entry.size >= UNIT_SIZE:
-                files.append(_File(base // UNIT_SIZE, entry.size // UNIT_SIZE, directory / entry.name))
-        return files
+        return [
+            _File(int(entry.name) // UNIT_SIZE, entry.size // UNIT_SIZE, directory / entry.name)
+            for entry in _segments_in(self._disk, directory)
+            if _is_usable(entry)
+        ]
+
+
+def queues_of_topic(disk: Disk, directory: Path, topic: str) -> Iterator[tuple[QueueId, list[DirectoryEntry]]]:
+    """The queues of a topic below `consumequeue/`, by number, each with what has the name of a queue file."""
+    folders = disk.list_directory(directory / topic)
+    for number in sorted(int(each.name) for each in folders if each.is_directory and each.name.isdecimal()):
+        yield QueueId(topic, number), _segments_in(disk, directory / topic / str(number))
+
+
+def _segments_in(disk: Disk, directory: Path) -> list[DirectoryEntry]:
+    entries = disk.list_directory(directory)
+    return [each for each in entries if not each.is_directory and parse_segment_name(each.name) is not None]
+
+
+def _is_usable(file: DirectoryEntry) -> bool:
+    """A crash leaves an empty file, which cannot be mapped."""
+    return int(file.name) % UNIT_SIZE == 0 and file.size >= UNIT_SIZE
 
 
 class _Opened:

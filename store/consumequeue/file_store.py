@@ -23,15 +23,15 @@ from store.consumequeue.again import put_again
 from store.consumequeue.columns import ColumnRequests, UnitColumns
 from store.consumequeue.file_layout import UNIT, UNIT_SIZE, pack_units
 from store.consumequeue.file_queue import FileQueue, FileShape
+from store.consumequeue.file_reader import queues_of_topic
 from store.consumequeue.open_files import OpenFiles
 from store.consumequeue.protocol import ConsumeQueueEntry
-from store.consumequeue.rocks_layout import CHECKPOINT_TOPIC
-from store.consumequeue.search import first_at_least
+from store.consumequeue.rocks_layout import require_no_checkpoint
+from store.consumequeue.search import count_between, first_at_least
 from store.disk.protocol import Disk
 from store.generations import GenerationCache
 from store.message import DispatchRequest
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
-from store.paths import parse_segment_name
 
 FILES_LOOKED_AT: Final = 100
 NAME_SIZE_MAX: Final = 255
@@ -134,8 +134,7 @@ class FileConsumeQueues:
             known = self._find(queue)
             if known is None:
                 return []
-            found = known.read(max(start, self._first_offset(known)), limit)
-        return [ConsumeQueueEntry(*each, None) for each in found]
+            return known.read(max(start, self._first_offset(known)), limit)
 
     def last_entry_below(self, queue: QueueId, at: PhysicalOffset) -> ConsumeQueueEntry | None:
         """The entry with the largest physical offset below `at`; None when the queue has none in the log."""
@@ -146,7 +145,7 @@ class FileConsumeQueues:
             first = self._first_offset(known)
             end = first_at_least(known.unit_at_or_after, first, known.maximum, at)
             unit = known.unit_before(known.maximum if end is None else end.queue_offset)
-        return None if unit is None or unit.queue_offset < first else ConsumeQueueEntry(*unit, None)
+        return None if unit is None or unit.queue_offset < first else unit
 
     def unread_below(self, queue: QueueId, start: QueueOffset, at: PhysicalOffset) -> int:
         if not is_file_name(queue.topic):
@@ -157,13 +156,9 @@ class FileConsumeQueues:
             with _named_errors():
                 known = FileQueue(self._disk, files, self._path(queue), self._shape)
                 begin = max(start, known.firsts[0] if known.firsts else 0)
-                first = first_at_least(known.unit_at_or_after, begin, known.maximum, self._minimum)
-                if first is None or first.physical_offset >= at:
-                    return 0
-                end = first_at_least(known.unit_at_or_after, first.queue_offset, known.maximum, at)
+                return count_between(known.unit_at_or_after, begin, known.maximum, self._minimum, at)
         finally:
             files.close()
-        return (known.maximum if end is None else end.queue_offset) - first.queue_offset
 
     def bounds(self, queue: QueueId) -> QueueBounds:
         with _named_errors():
@@ -188,7 +183,7 @@ class FileConsumeQueues:
     # -- changes of many queues
 
     def delete_topic(self, topic: str) -> None:
-        _require_no_checkpoint(topic)
+        require_no_checkpoint(topic)
         if not is_file_name(topic):
             return
         with _named_errors():
@@ -264,7 +259,7 @@ class FileConsumeQueues:
         known = self._cache.get(queue)
         if known is not None:
             return known
-        _require_no_checkpoint(queue.topic)
+        require_no_checkpoint(queue.topic)
         if not is_file_name(queue.topic):
             return None
         known = FileQueue(self._disk, self._files, self._path(queue), self._shape)
@@ -288,16 +283,13 @@ class FileConsumeQueues:
 
     def _topics(self) -> list[str]:
         found = [each.name for each in self._disk.list_directory(self._directory) if each.is_directory]
-        return sorted(found, key=lambda name: (len(name.encode()), name.encode()))
+        return sorted(found, key=topic_order)
 
     def _queues_of(self, topic: str) -> Iterator[QueueId]:
         """Those with a file: an empty directory is left by a crash in the middle of a deletion."""
-        found = self._disk.list_directory(self._directory / topic)
-        numbers = sorted(int(each.name) for each in found if each.is_directory and each.name.isdecimal())
-        for number in numbers:
-            entries = self._disk.list_directory(self._directory / topic / str(number))
-            if any(parse_segment_name(each.name) is not None and each.size for each in entries):
-                yield QueueId(topic, number)
+        for queue, files in queues_of_topic(self._disk, self._directory, topic):
+            if any(each.size for each in files):
+                yield queue
 
 
 def units_in_files(disk: Disk, directory: Path) -> int | None:
@@ -311,23 +303,19 @@ def units_in_files(disk: Disk, directory: Path) -> int | None:
 
 def _file_sizes(disk: Disk, directory: Path) -> Iterator[int]:
     for topic in disk.list_directory(directory):
-        if not topic.is_directory:
-            continue
-        for queue in disk.list_directory(directory / topic.name):
-            if not (queue.is_directory and queue.name.isdecimal()):
-                continue
-            for entry in disk.list_directory(directory / topic.name / queue.name):
-                if parse_segment_name(entry.name) is not None and entry.size >= UNIT_SIZE:
-                    yield entry.size
+        if topic.is_directory:
+            for _, files in queues_of_topic(disk, directory, topic.name):
+                yield from (each.size for each in files if each.size >= UNIT_SIZE)
+
+
+def topic_order(topic: str) -> tuple[int, bytes]:
+    """How topics are ordered in RocksDB, and so in every listing: by length, then bytewise."""
+    name = topic.encode()
+    return len(name), name
 
 
 def is_file_name(topic: str) -> bool:
     return "/" not in topic and topic not in ("", ".", "..") and len(topic.encode()) <= NAME_SIZE_MAX
-
-
-def _require_no_checkpoint(topic: str) -> None:
-    if topic == CHECKPOINT_TOPIC:
-        raise ValueError(f"{CHECKPOINT_TOPIC} is the name of the dispatch checkpoint, not of a topic")
 
 
 @contextmanager

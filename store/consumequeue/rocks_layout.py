@@ -117,6 +117,11 @@ def minimum_key_beside(maximum: bytes) -> bytes:
 CHECKPOINT_KEY: Final = maximum_key(QueueId(CHECKPOINT_TOPIC, 0))
 
 
+def require_no_checkpoint(topic: str) -> None:
+    if topic == CHECKPOINT_TOPIC:
+        raise ValueError(f"{CHECKPOINT_TOPIC} is the name of the dispatch checkpoint, not of a topic")
+
+
 def maxima_range(topic: str) -> KeyRange:
     """The maxima of all queues of the topic, ascending by queue number."""
     prefix = topic_prefix(topic) + _MAX

@@ -21,7 +21,6 @@ from store.consumequeue.rocks_layout import (
     BOUND,
     BOUND_SIZE,
     CHECKPOINT_KEY,
-    CHECKPOINT_TOPIC,
     I64,
     OFFSET_FAMILY,
     UNIT,
@@ -35,11 +34,12 @@ from store.consumequeue.rocks_layout import (
     pack_units,
     parse_bound,
     parse_maximum_key,
+    require_no_checkpoint,
     topic_range,
     unit_prefix,
     units_end,
 )
-from store.consumequeue.search import FoundUnit, first_at_least
+from store.consumequeue.search import FoundUnit, UnitAtOrAfter, count_between, first_at_least
 from store.generations import GenerationCache
 from store.message import DispatchRequest
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
@@ -226,11 +226,7 @@ class RocksConsumeQueues:
         known = _Queue(queue, self._offsets.get(maximum_key(queue)))
         if start >= known.maximum:
             return 0
-        first = self._search(known, start, known.maximum, self._minimum)
-        if first is None or first.physical_offset >= at:
-            return 0
-        end = self._search(known, first.queue_offset, known.maximum, at)
-        return (known.maximum if end is None else end.queue_offset) - first.queue_offset
+        return count_between(self._unit_at_or_after(known), start, known.maximum, self._minimum, at)
 
     # -- changes of many queues
 
@@ -270,7 +266,7 @@ class RocksConsumeQueues:
 
     def delete_topic(self, topic: str) -> None:
         """Two range deletes, which need not know the queues (rmq#9454). Durable with the next flush."""
-        _require_no_checkpoint(topic)
+        require_no_checkpoint(topic)
         self._removals += 1
         batch = self._engine.batch()
         keys = topic_range(topic)
@@ -362,7 +358,7 @@ class RocksConsumeQueues:
         return self._cache.get(queue) or self._load(queue)
 
     def _load(self, queue: QueueId) -> _Queue:
-        _require_no_checkpoint(queue.topic)
+        require_no_checkpoint(queue.topic)
         loaded = _Queue(queue, self._offsets.get(maximum_key(queue)))
         if self._cache.is_full:
             self._cache.rotate()
@@ -404,6 +400,9 @@ class RocksConsumeQueues:
         return 0 if stored is None else parse_bound(stored).queue_offset
 
     def _search(self, queue: _Queue, begin: int, end: int, at_least: PhysicalOffset) -> FoundUnit | None:
+        return first_at_least(self._unit_at_or_after(queue), begin, end, at_least)
+
+    def _unit_at_or_after(self, queue: _Queue) -> UnitAtOrAfter:
         def unit_at_or_after(start: int, before: int) -> FoundUnit | None:
             keys = KeyRange(queue.prefix + _pack_offset(start), queue.prefix + _pack_offset(before))
             found = self._units.scan(keys, limit=1)
@@ -412,7 +411,7 @@ class RocksConsumeQueues:
             entry = _entry(*found[0])
             return FoundUnit(entry.queue_offset, entry.physical_offset)
 
-        return first_at_least(unit_at_or_after, begin, end, at_least)
+        return unit_at_or_after
 
 
 def _new_maxima(last_of: _LastEntries) -> list[tuple[bytes, bytes]]:
@@ -426,8 +425,3 @@ def _new_maxima(last_of: _LastEntries) -> list[tuple[bytes, bytes]]:
 
 def _entry(key: bytes, value: bytes) -> ConsumeQueueEntry:
     return _make_entry(_unpack_offset(key, len(key) - I64.size) + _unpack_unit(value))
-
-
-def _require_no_checkpoint(topic: str) -> None:
-    if topic == CHECKPOINT_TOPIC:
-        raise ValueError(f"{CHECKPOINT_TOPIC} is the name of the dispatch checkpoint, not of a topic")

@@ -35,3 +35,14 @@ def first_at_least(unit_at_or_after: UnitAtOrAfter, begin: int, end: int, at_lea
             begin = unit.queue_offset + 1
         middle = (begin + end) // 2
     return found
+
+
+def count_between(
+    unit_at_or_after: UnitAtOrAfter, begin: int, end: int, lower: PhysicalOffset, upper: PhysicalOffset
+) -> int:
+    """How many queue offsets of [begin, end) lie between the first unit at or above `lower` and that of `upper`."""
+    first = first_at_least(unit_at_or_after, begin, end, lower)
+    if first is None or first.physical_offset >= upper:
+        return 0
+    after = first_at_least(unit_at_or_after, first.queue_offset, end, upper)
+    return (end if after is None else after.queue_offset) - first.queue_offset

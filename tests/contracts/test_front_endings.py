@@ -5,20 +5,16 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import Iterator
 
 import grpc
 import grpc.aio
 import pytest
 
 from server.front import Call, Front, FrontKind, FrontLimits, GrpcStatus, Method, make_front
-from tests.certificates import Tls, make_tls
 from tests.contracts.front_client import (
     BIDI,
-    KINDS,
     PATIENCE_S,
     STREAM,
-    TLS,
     UNARY,
     Kept,
     echo,
@@ -30,24 +26,7 @@ from tests.contracts.front_client import (
     status_of,
 )
 
-
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> FrontKind:
-    parameter: FrontKind = request.param
-    return parameter
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Tls:
-    return make_tls(tmp_path_factory.mktemp("tls"))
-
-
-@pytest.fixture(params=["plain", "tls"], autouse=True)
-def transport(request: pytest.FixtureRequest, certificates: Tls) -> Iterator[None]:
-    """Every test here runs both ways."""
-    token = TLS.set(certificates if request.param == "tls" else None)
-    yield
-    TLS.reset(token)
+pytestmark = pytest.mark.usefixtures("transport")
 
 
 # Calls that end before their handler ends them.

@@ -14,13 +14,7 @@ import pytest
 
 from server.front import Call, FrontKind, Method, TlsFiles, make_front
 from tests.certificates import Tls, make_tls
-from tests.contracts.front_client import KINDS, UNARY, echo, open_channel, run, soon, status_of
-
-
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> FrontKind:
-    parameter: FrontKind = request.param
-    return parameter
+from tests.contracts.front_client import UNARY, echo, open_channel, run, soon, status_of
 
 
 def certificate_of(call: Call, body: bytes) -> None:
