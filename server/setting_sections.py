@@ -61,7 +61,7 @@ class StoreSection(Section):
         default=500,
         gt=0,
         description="With `async`, how old a message gets at most until it is on disk. A flush begins after half of "
-        "that.",
+        "that, so this holds wherever one flush takes less than the other half.",
     )
     record_crc: bool = Field(
         default=True,
