@@ -26,6 +26,7 @@ from store.metadata import (
 )
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from store.settings import Durability
+from store.time_search import TimeBoundary
 
 log = structlog.get_logger(__name__)
 
@@ -43,6 +44,8 @@ class AdministeredStore(Protocol):
     def dispatched_up_to(self) -> PhysicalOffset: ...
 
     def bounds(self, queue: QueueId) -> QueueBounds: ...
+
+    def offset_at_time(self, queue: QueueId, time_ms: int, boundary: TimeBoundary) -> QueueOffset: ...
 
     def iterate_queues(self, topic: str | None = None) -> list[QueueId]: ...
 
@@ -89,6 +92,15 @@ class Place(Enum):
 
     EARLIEST = "earliest"
     LATEST = "latest"
+
+
+class StoredSince(NamedTuple):
+    """The first message of a queue that was stored at this time or later; behind the last one if there is none."""
+
+    time_ms: int
+
+
+ResetTarget = Place | StoredSince | QueueOffset
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -262,15 +274,15 @@ class Administration:
         self,
         group_name: str,
         topic_name: str,
-        to: Place | QueueOffset,
+        to: ResetTarget,
         *,
         queue_number: int | None = None,
         dry_run: bool = False,
     ) -> list[QueueReset]:
         """Move where a group reads next, in one queue or all of the topic. An offset is clamped to the queue's bounds.
 
-        Raises GroupNotFound, TopicNotFound, or Invalid for a queue that the topic does not have; StorePoisoned or
-        kv.EngineFull when it cannot be stored.
+        Raises GroupNotFound, TopicNotFound, or Invalid for a queue that the topic does not have; StoreDamaged when a
+        record that tells a time is damaged; StorePoisoned or kv.EngineFull when it cannot be stored.
         """
         self.group(group_name)
         queues = self._queues_of(self.topic(topic_name))
@@ -279,7 +291,7 @@ class Administration:
             if not queues:
                 raise Invalid(f"topic {topic_name} has no queue {queue_number}")
         resets = [
-            QueueReset(queue, self._delivery.position(group_name, queue)[0], _target(self._store.bounds(queue), to))
+            QueueReset(queue, self._delivery.position(group_name, queue)[0], self._target(queue, to))
             for queue in queues
         ]
         if not dry_run:
@@ -304,15 +316,17 @@ class Administration:
         numbers.update(queue.number for queue in self._store.iterate_queues(topic.name))
         return [QueueId(topic.name, number) for number in sorted(numbers)]
 
-
-def _target(bounds: QueueBounds, to: Place | QueueOffset) -> QueueOffset:
-    match to:
-        case Place.EARLIEST:
-            return bounds.minimum
-        case Place.LATEST:
-            return bounds.maximum
-        case int():
-            return QueueOffset(min(max(to, bounds.minimum), bounds.maximum))
+    def _target(self, queue: QueueId, to: ResetTarget) -> QueueOffset:
+        bounds = self._store.bounds(queue)
+        match to:
+            case Place.EARLIEST:
+                return bounds.minimum
+            case Place.LATEST:
+                return bounds.maximum
+            case StoredSince(time_ms):
+                return self._store.offset_at_time(queue, time_ms, TimeBoundary.LOWER)
+            case int():
+                return QueueOffset(min(max(to, bounds.minimum), bounds.maximum))
 
 
 def _merged(attributes: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, str]:

@@ -37,6 +37,7 @@ from server.rpc.admin import AdminServer
 from server.rpc.context import Edge
 from server.rpc.messages import MessageService
 from server.rpc.methods import messaging_methods
+from server.rpc.offsets import OffsetService
 from server.rpc.route import RouteService
 from server.rpc.session import SessionService
 from server.rpc.telemetry import TelemetryService
@@ -230,7 +231,7 @@ class Broker:
         )
 
     def _methods(self) -> Methods:
-        """The messaging service: its five parts over this broker's components."""
+        """The messaging service: its parts over this broker's components."""
         settings, limits = self._settings, self._settings.for_wire()
         network = settings.network
         edge = Edge(self._clients, self._faults)
@@ -266,6 +267,7 @@ class Broker:
             self._telemetry.methods(),
             RouteService(edge, self._clients, directory, self._identity).methods(),
             SessionService(edge, self._clients).methods(),
+            OffsetService(edge, directory, self._store.messages).methods(),
             UnsupportedService(edge).methods(),
         )
 

@@ -38,6 +38,7 @@ from store.numbering import NextOffsets
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from store.record import REPLACED_TOPIC, Corrupt, StoredMessage, Torn, encode_properties, encode_record, tags_code
 from store.settings import StoreSettings
+from store.time_search import TimeBoundary, offset_at_time
 
 _make: Final = tuple.__new__
 """`_make(Appended, (…))` is `Appended(…)` at half the price (a NamedTuple's constructor is Python code that does just
@@ -260,6 +261,10 @@ class MessageStore:
             self._reader.path_of(at),
             f"the record at offset {at}, consume queue entry {entry.queue_offset}, is damaged: {reason}",
         )
+
+    def offset_at_time(self, queue: QueueId, time_ms: int, boundary: TimeBoundary) -> QueueOffset:
+        """Where the queue stood at a wall time; see `store.time_search`. Raises StoreDamaged."""
+        return offset_at_time(self._queues, lambda entry: self.read(entry).store_timestamp_ms, queue, time_ms, boundary)
 
     def iterate_queues(self, topic: str | None = None) -> list[QueueId]:
         """The queues that ever got a message."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Final
 
 import typer
@@ -123,7 +124,7 @@ def reset_offset(
     name: Name,
     *,
     topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="The topic in which to move it.")],
-    to: Annotated[str, typer.Option("--to", metavar="earliest|latest|OFFSET", help="Where to read next.")],
+    to: Annotated[str, typer.Option("--to", metavar="earliest|latest|OFFSET|TIME", help="Where to read next.")],
     queue: Annotated[
         int | None,
         typer.Option(
@@ -134,7 +135,11 @@ def reset_offset(
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Move where a group reads next in a topic. An offset is clamped to what each queue holds."""
+    """Move where a group reads next in a topic. An offset is clamped to what each queue holds.
+
+    A time is a date like `2026-11-21T14:30:00+01:00`, of the local clock where it names no zone: the group goes on at
+    the first message that was stored then or later. With --dry-run it tells which offsets that are.
+    """
     request = reset_request(name, topic, to, queue=queue, dry_run=dry_run)
     with admin_port(admin) as broker:
         resets = broker.ResetOffset(request, timeout=CALL_TIMEOUT_S).queues
@@ -161,8 +166,16 @@ def reset_request(
     elif to.isdecimal():
         request.offset = int(to)
     else:
-        raise typer.BadParameter(f"{to!r} is neither earliest, latest nor an offset", param_hint="--to")
+        request.stored_since_ms = _time_ms(to)
     return request
+
+
+def _time_ms(text: str) -> int:
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError, OSError):
+        reason = f"{text!r} is neither earliest, latest, an offset nor a date like 2026-11-21T14:30:00+01:00"
+        raise typer.BadParameter(reason, param_hint="--to") from None
 
 
 def group_fields(group: pb.Group) -> dict[str, object]:

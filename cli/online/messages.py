@@ -104,7 +104,9 @@ def tail(
     topic: Topic,
     *,
     tag: Expression = "*",
-    start: Annotated[str, typer.Option("--from", metavar="latest|earliest|OFFSET", help="Where to begin.")] = "latest",
+    start: Annotated[
+        str, typer.Option("--from", metavar="latest|earliest|OFFSET|TIME", help="Where to begin.")
+    ] = "latest",
     limit: Annotated[
         int | None, typer.Option("--limit", metavar="N", min=1, help="End after so many messages.", show_default=False)
     ] = None,

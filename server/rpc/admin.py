@@ -18,7 +18,15 @@ from grpc_reflection.v1alpha import reflection
 from kv import EngineCorrupt, EngineFull
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
 from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceServicer, add_AdminServiceServicer_to_server
-from server.administration import Administration, GroupChange, Place, QueueReset, TopicChange
+from server.administration import (
+    Administration,
+    GroupChange,
+    Place,
+    QueueReset,
+    ResetTarget,
+    StoredSince,
+    TopicChange,
+)
 from server.backup_points import LEASE_S
 from server.faults import FaultLog
 from server.front.grpcio import bind
@@ -333,7 +341,7 @@ def group_change(request: pb.CreateGroupRequest | pb.UpdateGroupRequest) -> Grou
     )
 
 
-def reset_target(request: pb.ResetOffsetRequest) -> Place | QueueOffset:
+def reset_target(request: pb.ResetOffsetRequest) -> ResetTarget:
     """Raises Invalid when the request names no position."""
     match request.WhichOneof("position"):
         case "earliest":
@@ -342,8 +350,10 @@ def reset_target(request: pb.ResetOffsetRequest) -> Place | QueueOffset:
             return Place.LATEST
         case "offset":
             return QueueOffset(request.offset)
+        case "stored_since_ms":
+            return StoredSince(request.stored_since_ms)
         case _:
-            raise errors.Invalid("position must be earliest, latest or an offset")
+            raise errors.Invalid("position must be earliest, latest, an offset or a time")
 
 
 def topic_message(topic: Topic) -> pb.Topic:

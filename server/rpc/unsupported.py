@@ -23,7 +23,6 @@ _UNARY: Final[Mapping[str, tuple[type[Message], type[Answer]]]] = {
     "SyncLiteSubscription": (service.SyncLiteSubscriptionRequest, service.SyncLiteSubscriptionResponse),
     "UpdateOffset": (service.UpdateOffsetRequest, service.UpdateOffsetResponse),
     "GetOffset": (service.GetOffsetRequest, service.GetOffsetResponse),
-    "QueryOffset": (service.QueryOffsetRequest, service.QueryOffsetResponse),
 }
 
 

@@ -1,9 +1,9 @@
-"""Finding the first unit at or above a physical offset, in any kind of queue."""
+"""Finding the first unit at or above a physical offset, or of another rule, in any kind of queue."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 from store.offsets import PhysicalOffset, QueueOffset
 
@@ -13,23 +13,39 @@ class FoundUnit(NamedTuple):
     physical_offset: PhysicalOffset
 
 
+class Unit(Protocol):
+    """Anything that has a place in a queue."""
+
+    @property
+    def queue_offset(self) -> QueueOffset: ...
+
+
+AnyUnit = TypeVar("AnyUnit", bound=Unit)
+
 UnitAtOrAfter = Callable[[int, int], FoundUnit | None]
 """`(start, end)` -> the first unit that exists in [start, end), by queue offset."""
 
 
 def first_at_least(unit_at_or_after: UnitAtOrAfter, begin: int, end: int, at_least: PhysicalOffset) -> FoundUnit | None:
-    """The first unit of [begin, end) whose physical offset is `at_least` that; None when there is none.
+    """The first unit of [begin, end) whose physical offset is `at_least` that; None when there is none."""
+    return first_where(unit_at_or_after, begin, end, lambda unit: unit.physical_offset >= at_least)
 
-    Binary search over queue offsets; physical offsets ascend with them. Each step looks at the next unit that
-    exists, so holes (expired units, doubled light-queue names, filler) are passed over.
+
+def first_where(
+    unit_at_or_after: Callable[[int, int], AnyUnit | None], begin: int, end: int, holds: Callable[[AnyUnit], bool]
+) -> AnyUnit | None:
+    """The first unit of [begin, end) for which `holds`, as it must for all behind it; None when there is none.
+
+    Binary search over queue offsets; physical offsets and store times ascend with them. Each step looks at the next
+    unit that exists, so holes (expired units, doubled light-queue names, filler) are passed over.
     """
-    found: FoundUnit | None = None
+    found: AnyUnit | None = None
     middle = begin  # the first unit is the answer whenever nothing has expired
     while begin < end:
         unit = unit_at_or_after(middle, end)
         if unit is None:
             end = middle
-        elif unit.physical_offset >= at_least:
+        elif holds(unit):
             found, end = unit, middle
         else:
             begin = unit.queue_offset + 1

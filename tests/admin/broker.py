@@ -12,9 +12,10 @@ from store.backup import BackupPoint
 from store.errors import Invalid
 from store.expiry import Unread
 from store.metadata import GroupTable, TopicTable
-from store.offsets import PhysicalOffset, QueueBounds, QueueId
+from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from store.settings import Durability
 from store.state import FAMILIES
+from store.time_search import TimeBoundary
 from tests.delivery.broker import DeliveryBench
 
 FACTS = BrokerFacts(
@@ -48,6 +49,12 @@ class BenchStore:
 
     def bounds(self, queue: QueueId) -> QueueBounds:
         return self._source.bounds(queue)
+
+    def offset_at_time(self, queue: QueueId, time_ms: int, boundary: TimeBoundary) -> QueueOffset:
+        """Message n was stored at n seconds; tests/store/test_time_search.py has the real thing."""
+        assert boundary is TimeBoundary.LOWER
+        bounds = self.bounds(queue)
+        return QueueOffset(min(max(-(-time_ms // 1000), bounds.minimum), bounds.maximum))
 
     def iterate_queues(self, topic: str | None = None) -> list[QueueId]:
         return [queue for queue, kept in self._source.queues.items() if kept and topic in (None, queue.topic)]

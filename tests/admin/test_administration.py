@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.administration import GroupChange, Place, TopicChange
+from server.administration import GroupChange, Place, StoredSince, TopicChange
 from store.errors import AlreadyExists, Forbidden, GroupNotFound, Invalid, TopicNotFound
 from store.metadata import (
     ExponentialBackoff,
@@ -193,6 +193,13 @@ def test_to_an_offset_within_the_queue(read: AdminBench, asked: int, bodies: lis
     read.administration.reset_offset(GROUP, TOPIC, QueueOffset(asked), queue_number=0)
     read.delivery.end_pass()
     assert read.delivery.receive().bodies == bodies
+
+
+def test_to_a_time(read: AdminBench) -> None:
+    resets = read.administration.reset_offset(GROUP, TOPIC, StoredSince(2_500))
+    assert [(reset.queue.number, reset.new) for reset in resets] == [(0, 3), (1, 0)]
+    read.delivery.end_pass()
+    assert read.delivery.receive().bodies == [b"3"]
 
 
 def test_a_reset_survives_a_restart(read: AdminBench) -> None:

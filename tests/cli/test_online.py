@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, timezone
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -232,6 +233,22 @@ def test_a_group_goes_back_and_on(quarry: Quarry, topic: str) -> None:
     assert len(quarry.rows("consume", topic, "--group", group, "--wait", 0.1)) == 1
     quarry.run("group", "reset-offset", group, "--topic", topic, "--to", "earliest")
     assert len(quarry.rows("consume", topic, "--group", group, "--wait", 0.1)) == 4
+
+
+def test_a_group_goes_back_to_a_time(quarry: Quarry, topic: str) -> None:
+    quarry.run("produce", topic, "x", "--count", 4)
+    group = f"{topic}-readers"
+    [*_, last] = quarry.rows("consume", topic, "--group", group, "--wait", 0.1)
+    stored = datetime.fromtimestamp(last["storeTimestamp"] / 1000, UTC)
+
+    def told(time: datetime) -> list[int]:
+        reset = ("group", "reset-offset", group, "--topic", topic, "--dry-run", "--to", time.isoformat())
+        return [row["newOffset"] for row in quarry.rows(*reset)]
+
+    assert told(stored - timedelta(hours=1)) == [0, 0]
+    assert told(stored + timedelta(seconds=1)) == [2, 2]
+    assert told((stored - timedelta(hours=1)).astimezone(timezone(timedelta(hours=5)))) == [0, 0]
+    assert told((stored + timedelta(hours=1)).astimezone().replace(tzinfo=None)) == [2, 2], "the local clock's"
 
 
 def test_people_see_the_message_and_its_labels(quarry: Quarry, topic: str) -> None:

@@ -38,7 +38,6 @@ PULL_FAMILY_AND_LATER: Final = sorted(
         "SyncLiteSubscription",
         "UpdateOffset",
         "GetOffset",
-        "QueryOffset",
     }
 )
 

@@ -20,7 +20,7 @@ from tests.hostile.caller import CLIENT, METHODS, Caller, assert_unharmed
 MIB: Final = 1024 * 1024
 NOT_SERVED: Final = {
     "ForwardMessageToDeadLetterQueue", "EndTransaction", "RecallMessage", "SyncLiteSubscription", "PullMessage",
-    "UpdateOffset", "GetOffset", "QueryOffset",
+    "UpdateOffset", "GetOffset",
 }  # fmt: skip
 quick = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 

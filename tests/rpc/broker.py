@@ -26,7 +26,7 @@ from store.metadata import Group, GroupTable, Topic, TopicTable, TopicType
 from tests.rpc.fake_call import CLIENT, FakeCall, MessageT
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
-MESSAGE_METHODS = ("SendMessage", "ReceiveMessage", "AckMessage", "ChangeInvisibleDuration")
+MESSAGE_METHODS = ("SendMessage", "ReceiveMessage", "AckMessage", "ChangeInvisibleDuration", "QueryOffset")
 STRICT = AutoCreation(topics=False, groups=False)
 
 

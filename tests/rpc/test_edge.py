@@ -27,7 +27,6 @@ UNSUPPORTED = [
     "EndTransaction",
     "ForwardMessageToDeadLetterQueue",
     "GetOffset",
-    "QueryOffset",
     "RecallMessage",
     "SyncLiteSubscription",
     "UpdateOffset",

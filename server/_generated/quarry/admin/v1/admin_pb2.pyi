@@ -292,13 +292,14 @@ class ListGroupsResponse(_message.Message):
     def __init__(self, groups: _Optional[_Iterable[_Union[Group, _Mapping]]] = ...) -> None: ...
 
 class ResetOffsetRequest(_message.Message):
-    __slots__ = ("group", "topic", "queue", "earliest", "latest", "offset", "dry_run")
+    __slots__ = ("group", "topic", "queue", "earliest", "latest", "offset", "stored_since_ms", "dry_run")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     EARLIEST_FIELD_NUMBER: _ClassVar[int]
     LATEST_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    STORED_SINCE_MS_FIELD_NUMBER: _ClassVar[int]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     group: str
     topic: str
@@ -306,8 +307,9 @@ class ResetOffsetRequest(_message.Message):
     earliest: Earliest
     latest: Latest
     offset: int
+    stored_since_ms: int
     dry_run: bool
-    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., earliest: _Optional[_Union[Earliest, _Mapping]] = ..., latest: _Optional[_Union[Latest, _Mapping]] = ..., offset: _Optional[int] = ..., dry_run: _Optional[bool] = ...) -> None: ...
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., queue: _Optional[int] = ..., earliest: _Optional[_Union[Earliest, _Mapping]] = ..., latest: _Optional[_Union[Latest, _Mapping]] = ..., offset: _Optional[int] = ..., stored_since_ms: _Optional[int] = ..., dry_run: _Optional[bool] = ...) -> None: ...
 
 class Earliest(_message.Message):
     __slots__ = ()

@@ -1,0 +1,69 @@
+"""QueryOffset: where a queue begins, ends, or stood at a time."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server.front import Call, Method
+from server.metadata import Directory
+from server.rpc.context import Edge
+from server.wire.status import Refused, fill_ok
+from server.wire.times import to_ms
+from server.wire.validate import check_topic
+from store.errors import Forbidden
+from store.metadata import Permission
+from store.offsets import QueueBounds, QueueId, QueueOffset
+from store.time_search import TimeBoundary
+
+
+class QueriedStore(Protocol):
+    """What the call asks of the message store. Asking makes no queue (rmq#9792)."""
+
+    def bounds(self, queue: QueueId) -> QueueBounds: ...
+
+    def offset_at_time(self, queue: QueueId, time_ms: int, boundary: TimeBoundary) -> QueueOffset: ...
+
+
+class OffsetService:
+    def __init__(self, edge: Edge, directory: Directory, store: QueriedStore) -> None:
+        self._edge = edge
+        self._directory = directory
+        self._store = store
+
+    def methods(self) -> dict[str, Method]:
+        return {
+            "QueryOffset": Method(
+                self._edge.unary(service.QueryOffsetRequest, service.QueryOffsetResponse, self._query_offset)
+            ),
+        }
+
+    def _query_offset(
+        self, _call: Call, _client_id: str, request: service.QueryOffsetRequest
+    ) -> service.QueryOffsetResponse:
+        response = service.QueryOffsetResponse(offset=self._offset(self._queue(request.message_queue), request))
+        fill_ok(response.status)
+        return response
+
+    def _queue(self, asked: definition.MessageQueue) -> QueueId:
+        check_topic(asked.topic.name)
+        topic = self._directory.topic(asked.topic.name)
+        if Permission.READ not in topic.permission:
+            raise Forbidden(f"topic {topic.name} may not be read")
+        if not 0 <= asked.id < max(topic.read_queues, topic.write_queues):
+            raise Refused(definition.BAD_REQUEST, f"topic {topic.name} has no queue {asked.id}")
+        return QueueId(topic.name, asked.id)
+
+    def _offset(self, queue: QueueId, request: service.QueryOffsetRequest) -> QueueOffset:
+        match request.query_offset_policy:
+            case definition.BEGINNING:
+                return self._store.bounds(queue).minimum
+            case definition.END:
+                return self._store.bounds(queue).maximum
+            case definition.TIMESTAMP if request.HasField("timestamp"):
+                return self._store.offset_at_time(queue, to_ms(request.timestamp), TimeBoundary.LOWER)
+            case definition.TIMESTAMP:
+                raise Refused(definition.BAD_REQUEST, "the policy TIMESTAMP needs a timestamp")
+            case unknown:
+                raise Refused(definition.BAD_REQUEST, f"policy {unknown} is unknown")
