@@ -10,6 +10,7 @@ A crash between the two writes is harmless: the watermark is the lower of both, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from heapq import merge
 
 from store.consumequeue.file_store import FileConsumeQueues, is_file_name, topic_order
@@ -45,6 +46,8 @@ class DoubleWriteConsumeQueues:
         self.rocks = rocks
         self.read_rocks = read_rocks
         self.assign_rocks = assign_rocks
+        self.removals = 0
+        """Grows before and after topics are deleted or the log is truncated: odd while that is under way."""
         self._doubled = doubled
 
     # -- writing
@@ -60,6 +63,10 @@ class DoubleWriteConsumeQueues:
     def put_again(self, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None:
         self.files.put_again(requests, dispatched_up_to)
         self.rocks.put_again(self._for_rocks(requests), dispatched_up_to)
+
+    def is_doubled(self, topic: str) -> bool:
+        """Whether both are written for the topic."""
+        return is_file_name(topic) and (self._doubled is None or self._doubled(topic))
 
     def _for_rocks(self, requests: Sequence[DispatchRequest]) -> Sequence[DispatchRequest]:
         doubled = self._doubled
@@ -99,18 +106,27 @@ class DoubleWriteConsumeQueues:
     def _one_of(self, queue: QueueId, *, prefer_rocks: bool) -> Queues:
         if not is_file_name(queue.topic):
             return self.rocks
-        doubled = self._doubled is None or self._doubled(queue.topic)
-        return self.rocks if prefer_rocks and doubled else self.files
+        return self.rocks if prefer_rocks and self.is_doubled(queue.topic) else self.files
 
     # -- changes of many queues
 
     def delete_topic(self, topic: str) -> None:
-        self.files.delete_topic(topic)
-        self.rocks.delete_topic(topic)
+        with self._removing():
+            self.files.delete_topic(topic)
+            self.rocks.delete_topic(topic)
 
     def truncate(self, end: PhysicalOffset) -> None:
-        self.files.truncate(end)
-        self.rocks.truncate(end)
+        with self._removing():
+            self.files.truncate(end)
+            self.rocks.truncate(end)
+
+    @contextmanager
+    def _removing(self) -> Iterator[None]:
+        self.removals += 1
+        try:
+            yield
+        finally:
+            self.removals += 1
 
     def set_minimum_physical_offset(self, minimum: PhysicalOffset) -> None:
         self.files.set_minimum_physical_offset(minimum)

@@ -9,6 +9,7 @@ written by position rather than through a mapping: a full disk is an error then 
 from __future__ import annotations
 
 from bisect import bisect_right, insort
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -36,6 +37,8 @@ class FileShape(NamedTuple):
     """Bytes of each."""
     short_from: PhysicalOffset | None
     """After a crash a file may be shorter that holds no unit of a record below this; None: no file may."""
+    is_shared: bool = False
+    """Another thread writes the queues, and may just be making a file: one without a byte is passed over."""
 
 
 class FileQueue:
@@ -95,6 +98,18 @@ class FileQueue:
             at += count
             step = UNITS_PER_STEP  # filler is passed over in few steps
         return found[:limit]
+
+    def stretches(self, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+        """The bytes of the units [start, end), file by file, each with the index of the first."""
+        while start < end:
+            first = self._file_of(start)
+            if first is None:
+                start = self._following(start)
+                continue
+            stop = min(end, first + self._units_max)
+            data = self._files.get(self.directory, first).read((start - first) * UNIT_SIZE, (stop - start) * UNIT_SIZE)
+            yield start, data
+            start = stop
 
     def unit_at_or_after(self, start: int, end: int) -> FoundUnit | None:
         """The first real unit of [start, end)."""
@@ -167,6 +182,11 @@ class FileQueue:
         if size <= RECORD_SIZE_MAX:
             self.last_physical = max(self.last_physical, PhysicalOffset(physical))
 
+    def reserve(self, end: int) -> None:
+        """Put filler up to index `end`, above the maximum: the next unit will have this index."""
+        self._close_gap(end - end % self._units_max, end)
+        self.maximum = end
+
     def truncate(self, end: int) -> None:
         """Remove every unit with index >= `end`, also such as lie behind a gap. Durable with the next flush.
 
@@ -216,6 +236,8 @@ class FileQueue:
         for entry in self._disk.list_directory(self.directory):
             base = parse_segment_name(entry.name)
             if base is None or entry.is_directory or base % UNIT_SIZE:
+                continue
+            if entry.size == 0 and self._shape.is_shared:
                 continue
             if entry.size != self._shape.size:
                 path = self.directory / entry.name

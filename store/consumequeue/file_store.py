@@ -28,6 +28,7 @@ from store.consumequeue.open_files import OpenFiles
 from store.consumequeue.protocol import ConsumeQueueEntry
 from store.consumequeue.rocks_layout import require_no_checkpoint
 from store.consumequeue.search import count_between, first_at_least
+from store.consumequeue.windows import FileUnitReader
 from store.disk.protocol import Disk
 from store.generations import GenerationCache
 from store.message import DispatchRequest
@@ -89,6 +90,13 @@ class FileConsumeQueues:
         with _named_errors():
             for queue, by_offset in units.items():
                 self._write(queue, by_offset)
+
+    def reserve(self, queue: QueueId, next_offset: QueueOffset) -> None:
+        """See `RocksConsumeQueues.reserve`: filler stands before `next_offset`."""
+        with _named_errors():
+            known = self._find(queue)
+            if known is not None and known.maximum < next_offset:
+                known.reserve(next_offset)
 
     def put_again(self, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None:
         put_again(self, requests, dispatched_up_to)
@@ -154,7 +162,7 @@ class FileConsumeQueues:
         files = OpenFiles(self._disk, open_max=2)
         try:
             with _named_errors():
-                known = FileQueue(self._disk, files, self._path(queue), self._shape)
+                known = FileQueue(self._disk, files, self._path(queue), self._shape._replace(is_shared=True))
                 begin = max(start, known.firsts[0] if known.firsts else 0)
                 return count_between(known.unit_at_or_after, begin, known.maximum, self._minimum, at)
         finally:
@@ -179,6 +187,10 @@ class FileConsumeQueues:
         names = self._topics() if topic is None else [topic] if is_file_name(topic) else []
         for name in names:
             yield from self._queues_of(name)
+
+    def unit_reader(self) -> FileUnitReader:
+        """For reading all queues on another thread."""
+        return FileUnitReader(self._disk, self._directory, self._shape, self.queues)
 
     # -- changes of many queues
 
@@ -230,6 +242,11 @@ class FileConsumeQueues:
                 if known is not None:
                     removed += known.remove_before(minimum)
         return removed
+
+    @property
+    def minimum_physical_offset(self) -> PhysicalOffset:
+        """Where the log begins, as it was last told."""
+        return self._minimum
 
     def set_minimum_physical_offset(self, minimum: PhysicalOffset) -> None:
         if minimum < self._minimum:

@@ -40,11 +40,11 @@ assert UNIT.size == UNIT_SIZE, "table and struct disagree"
 assert BOUND.size == BOUND_SIZE, "table and struct disagree"
 assert I64.size == CHECKPOINT_SIZE, "table and struct disagree"
 
-_UNITS: Final = np.dtype(
+UNIT_DTYPE: Final = np.dtype(
     [("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8"), ("store_timestamp_ms", ">i8")]
 )
 """A unit as numpy packs it."""
-assert _UNITS.itemsize == UNIT_SIZE, "struct and numpy disagree"
+assert UNIT_DTYPE.itemsize == UNIT_SIZE, "struct and numpy disagree"
 
 _SEPARATOR: Final = b"\x01"
 _AFTER_SEPARATOR: Final = b"\x02"
@@ -88,8 +88,8 @@ def pack_offsets(offsets: Integers) -> list[bytes]:
 
 def pack_units(units: UnitColumns) -> list[bytes]:
     """The stored value of each unit."""
-    packed = np.empty(len(units), _UNITS)
-    for name in _UNITS.fields or ():
+    packed = np.empty(len(units), UNIT_DTYPE)
+    for name in UNIT_DTYPE.fields or ():
         packed[name] = getattr(units, name)
     values: list[bytes] = packed.view(f"V{UNIT_SIZE}").tolist()
     return values

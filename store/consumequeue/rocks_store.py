@@ -40,6 +40,7 @@ from store.consumequeue.rocks_layout import (
     units_end,
 )
 from store.consumequeue.search import FoundUnit, UnitAtOrAfter, count_between, first_at_least
+from store.consumequeue.windows import RocksUnitReader
 from store.generations import GenerationCache
 from store.message import DispatchRequest
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
@@ -138,6 +139,19 @@ class RocksConsumeQueues:
             queue.first = None
         self._write(batch, last_of)
 
+    def reserve(self, queue: QueueId, next_offset: QueueOffset) -> None:
+        """Let an empty queue be numbered from `next_offset` on, as one whose entries have all expired.
+
+        Its records are no longer in the log, so nothing else tells. A queue that is that far stays as it is.
+        """
+        known = self._find(queue)
+        if known.maximum >= next_offset:
+            return
+        batch = self._engine.batch()
+        batch.put(self._offsets, known.maximum_key, _pack_bound(0, next_offset - 1))
+        self._engine.write(batch)
+        self._cache.discard(queue)
+
     def _put_units(self, batch: WriteBatch, requests: Sequence[DispatchRequest]) -> _LastEntries:
         """Add a unit per request and light queue. Returns the last entry of each queue touched."""
         if isinstance(requests, ColumnRequests):
@@ -227,6 +241,10 @@ class RocksConsumeQueues:
         if start >= known.maximum:
             return 0
         return count_between(self._unit_at_or_after(known), start, known.maximum, self._minimum, at)
+
+    def unit_reader(self) -> RocksUnitReader:
+        """For reading all queues on another thread."""
+        return RocksUnitReader(self._engine)
 
     # -- changes of many queues
 

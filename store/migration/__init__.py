@@ -4,6 +4,7 @@ Public face of the package: other packages import from here.
 """
 
 from store.migration.agreement import AgreementReport, Comparison, ComparisonProgress, QueueDifference
+from store.migration.comparison import begin_comparison
 from store.migration.rows import MigrationRows, MigrationStep
 
 __all__ = [
@@ -13,4 +14,5 @@ __all__ = [
     "MigrationRows",
     "MigrationStep",
     "QueueDifference",
+    "begin_comparison",
 ]

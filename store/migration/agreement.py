@@ -39,6 +39,8 @@ class AgreementReport:
     """How many of each kind; none when files and RocksDB agree."""
     first: tuple[QueueDifference, ...] = ()
     """The first `FIRST_DIFFERENCES_MAX` of them, in the order of their queues."""
+    notes: Mapping[str, int] = field(default_factory=dict)
+    """How many queues only one of the two can have, and were passed over, by the reason."""
     doubt: str | None = None
     """What has happened since that the report does not cover; None: it still stands."""
 
@@ -52,6 +54,7 @@ class AgreementReport:
     def encode(self) -> bytes:
         fields = {name: getattr(self, name) for name in self.__slots__}
         fields["differences"] = dict(self.differences)
+        fields["notes"] = dict(self.notes)
         return json.dumps(fields, sort_keys=True).encode()
 
     @classmethod

@@ -1,0 +1,296 @@
+"""File queues and RocksDB queues, compared unit by unit, also while a broker writes both.
+
+    what is compared     every unit of a record in [M, W): M is where the log begins, W was fixed before
+    of each unit         that both have it (holes are at the same places), physical offset, size, tags code
+    of each queue        the next free offset, unless the queue has grown beyond W
+
+Both are read a window of queue offsets at a time, as columns. Units that are appended meanwhile lie at or above W;
+when the log begins later meanwhile, what lies below is no longer compared; a queue that was deleted or cut meanwhile
+is looked at again. So nothing is reported that was only on its way.
+
+Store times are in RocksDB alone: `quarry verify` holds them against the log.
+
+What is no difference, and counted as a note:
+
+| note                     | queues that only one kind has                                                         |
+|--------------------------|---------------------------------------------------------------------------------------|
+| `no_file_name`           | light queues with a `/` in their names: in RocksDB alone                              |
+| `not_doubled`            | topics that are not written twice (rmq#10450): in files alone                         |
+| `light_in_rocksdb_alone` | light queues of RocketMQ's double write, which may keep them out of the files         |
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from store.clock import Clock
+from store.consumequeue.double_write import DoubleWriteConsumeQueues, merge_queues
+from store.consumequeue.file_store import is_file_name
+from store.consumequeue.search import first_at_least
+from store.consumequeue.windows import QueueUnits, UnitReader, UnitWindow
+from store.dispatch import LIGHT_QUEUE_PREFIX
+from store.migration.agreement import FIRST_DIFFERENCES_MAX, AgreementReport, ComparisonProgress, QueueDifference
+from store.offsets import PhysicalOffset, QueueId
+
+UNITS_PER_STEP: Final = 4_096
+"""Looked at between two pauses, at most: some milliseconds."""
+QUEUES_PER_STEP: Final = 32
+
+
+class Kind(Enum):
+    """What differs; the value is its name in reports."""
+
+    MISSING_IN_ROCKSDB = "missing_in_rocksdb"
+    MISSING_IN_FILES = "missing_in_files"
+    PHYSICAL_OFFSET = "physical_offset"
+    SIZE = "size"
+    TAGS_CODE = "tags_code"
+    MAXIMUM = "maximum"
+    """The next free offset of the queue."""
+
+
+class Note(Enum):
+    """Why a queue may be in one kind alone; the value is its name in reports."""
+
+    NO_FILE_NAME = "no_file_name"
+    NOT_DOUBLED = "not_doubled"
+    LIGHT_IN_ROCKSDB_ALONE = "light_in_rocksdb_alone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """What is compared.
+
+    `below`: units of records from there on are not, so both must have all below. `minimum`: where the log begins now.
+    `removals`: grows before and after queues are deleted or cut, and is odd while that is under way. `is_doubled`:
+    whether both kinds are written for a topic. `light_in_rocksdb_alone`: the store was double written by RocketMQ.
+    """
+
+    below: PhysicalOffset
+    minimum: Callable[[], PhysicalOffset]
+    removals: Callable[[], int] = lambda: 0
+    is_doubled: Callable[[str], bool] = is_file_name
+    light_in_rocksdb_alone: bool = False
+
+
+def begin_comparison(queues: DoubleWriteConsumeQueues, clock: Clock, *, asked_by: str) -> UnitComparison:
+    """Compare what both hold now. Called on the thread that writes them; the steps may be taken on another."""
+    files, rocks = queues.files, queues.rocks
+    scope = Scope(
+        below=queues.dispatched_up_to() or PhysicalOffset(0),
+        minimum=lambda: files.minimum_physical_offset,
+        removals=lambda: queues.removals,
+        is_doubled=queues.is_doubled,
+    )
+    return UnitComparison(files.unit_reader(), rocks.unit_reader(), scope, clock, asked_by=asked_by)
+
+
+class UnitComparison:
+    """See `store.migration.agreement.Comparison`. The readers are its own (`unit_reader` of either kind of queues)."""
+
+    def __init__(
+        self,
+        files: UnitReader,
+        rocks: UnitReader,
+        scope: Scope,
+        clock: Clock,
+        *,
+        asked_by: str,
+        differences_kept: int = FIRST_DIFFERENCES_MAX,
+        units_per_step: int = UNITS_PER_STEP,
+    ) -> None:
+        self._files = files
+        self._rocks = rocks
+        self._scope = scope
+        self._clock = clock
+        self._asked_by = asked_by
+        self._units_per_step = units_per_step
+        self._log_begin = scope.minimum()
+        self._began_at_ms = clock.wall_ms()
+        self._began_s = clock.monotonic_s()
+        self._took_s: float | None = None
+        self._queues = 0
+        self._found = Findings(differences_kept)
+        self._steps = self._compare_all()
+
+    def step(self) -> bool:
+        for _ in self._steps:
+            return True
+        if self._took_s is None:
+            self._took_s = self._clock.monotonic_s() - self._began_s
+        return False
+
+    def progress(self) -> ComparisonProgress:
+        return ComparisonProgress(self._queues, None, self._found.units)
+
+    def report(self) -> AgreementReport:
+        took_s = self._clock.monotonic_s() - self._began_s if self._took_s is None else self._took_s
+        found = self._found
+        return AgreementReport(
+            began_at_ms=self._began_at_ms,
+            ended_at_ms=self._began_at_ms + round(took_s * 1000),
+            asked_by=self._asked_by,
+            log_begin=self._log_begin,
+            log_end=self._scope.below,
+            queues=self._queues,
+            units=found.units,
+            differences={kind.value: count for kind, count in found.differences.items()},
+            first=tuple(found.first),
+            notes={note.value: count for note, count in found.notes.items()},
+        )
+
+    def close(self) -> None:
+        self._steps.close()
+        self._files.close()
+        self._rocks.close()
+
+    def _compare_all(self) -> Generator[None, None, None]:
+        """All queues, in key order; yields after each step."""
+        for number, queue in enumerate(merge_queues(self._files.queues(), self._rocks.queues()), 1):
+            yield from self._settled(queue)
+            self._queues = number
+            if number % QUEUES_PER_STEP == 0:
+                yield
+
+    def _settled(self, queue: QueueId) -> Iterator[None]:
+        """Compare a queue until nothing is removed while that is done."""
+        while True:
+            removals = self._scope.removals()
+            found = Findings(self._found.kept_max)
+            try:
+                yield from self._compare(queue, found)
+            except FileNotFoundError:  # expired or deleted between its listing and its reading
+                yield
+                continue
+            if not found.differences or (removals % 2 == 0 and removals == self._scope.removals()):
+                self._found.take(found)
+                return
+            yield
+
+    def _compare(self, queue: QueueId, found: Findings) -> Iterator[None]:
+        scope = self._scope
+        if not is_file_name(queue.topic):
+            found.notes[Note.NO_FILE_NAME] += 1
+            return
+        if not scope.is_doubled(queue.topic):
+            found.notes[Note.NOT_DOUBLED] += 1
+            return
+        files, rocks = self._files.open(queue), self._rocks.open(queue)
+        if scope.light_in_rocksdb_alone and queue.topic.startswith(LIGHT_QUEUE_PREFIX) and files.maximum == 0:
+            found.notes[Note.LIGHT_IN_ROCKSDB_ALONE] += 1
+            return
+        begin, end = self._live_begin(files, rocks), max(files.maximum, rocks.maximum)
+        while begin < end:
+            stop = min(end, begin + self._units_per_step)
+            mine, theirs = files.window(begin, stop), rocks.window(begin, stop)
+            # only now: what expires while both are read must be missed by nobody
+            span = Span(scope.minimum(), scope.below)
+            found.compare(queue, mine, theirs, span)
+            if span.is_behind(mine) and span.is_behind(theirs) and len(mine) + len(theirs):
+                break
+            begin = stop if len(mine) + len(theirs) else self._next(stop, end, files, rocks)
+            if begin < end:
+                yield
+        has_grown = max(files.last_physical, rocks.last_physical) >= scope.below
+        if not has_grown:
+            found.compare_maxima(queue, files.maximum, rocks.maximum)
+
+    def _live_begin(self, *sources: QueueUnits) -> int:
+        """Where the first unit at or above the log's minimum is, in either."""
+        minimum = self._scope.minimum()
+        found = [first_at_least(each.unit_at_or_after, each.begin, each.maximum, minimum) for each in sources]
+        return min((each.queue_offset for each in found if each is not None), default=max(s.maximum for s in sources))
+
+    def _next(self, start: int, end: int, *sources: QueueUnits) -> int:
+        """Where the next unit is, in either: a long stretch without any is passed over."""
+        found = [each.unit_at_or_after(start, each.maximum) for each in sources]
+        return min((each.queue_offset for each in found if each is not None), default=end)
+
+
+class Span(NamedTuple):
+    """Log offsets [begin, end)."""
+
+    begin: PhysicalOffset
+    end: PhysicalOffset
+
+    def holds(self, window: UnitWindow) -> Mask:
+        mask: Mask = (window.physical_offset >= self.begin) & (window.physical_offset < self.end)
+        return mask
+
+    def is_behind(self, window: UnitWindow) -> bool:
+        """Whether all of the window comes after the span."""
+        return bool(np.all(window.physical_offset >= self.end))
+
+
+Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+
+@dataclass(slots=True)
+class Findings:
+    """What was found in a queue, thrown away when it has to be looked at again; or in all so far."""
+
+    kept_max: int
+    units: int = 0
+    differences: Counter[Kind] = field(default_factory=Counter)
+    first: list[QueueDifference] = field(default_factory=list)
+    notes: Counter[Note] = field(default_factory=Counter)
+
+    def take(self, other: Findings) -> None:
+        """Add what was found elsewhere."""
+        self.units += other.units
+        self.differences.update(other.differences)
+        self.notes.update(other.notes)
+        self.first += other.first[: max(0, self.kept_max - len(self.first))]
+
+    def compare(self, queue: QueueId, files: UnitWindow, rocks: UnitWindow, span: Span) -> None:
+        """Hold the same queue offsets of both against each other. Each unit is told once."""
+        if not np.array_equal(files.queue_offset, rocks.queue_offset):
+            self._tell_lonely(Kind.MISSING_IN_ROCKSDB, queue, files, rocks, span)
+            self._tell_lonely(Kind.MISSING_IN_FILES, queue, rocks, files, span)
+            _, mine, theirs = np.intersect1d(
+                files.queue_offset, rocks.queue_offset, assume_unique=True, return_indices=True
+            )
+            files, rocks = files.select(mine), rocks.select(theirs)
+        wrong = span.holds(files) | span.holds(rocks)
+        self.units += int(wrong.sum())
+        for kind in (Kind.PHYSICAL_OFFSET, Kind.SIZE, Kind.TAGS_CODE):
+            differs = wrong & (getattr(files, kind.value) != getattr(rocks, kind.value))
+            wrong = wrong & ~differs
+            for row in self._counted(kind, differs):
+                text = f"files have {_words(files, row)}; RocksDB has {_words(rocks, row)}"
+                self.first.append(_difference(kind, queue, int(files.queue_offset[row]), text))
+
+    def compare_maxima(self, queue: QueueId, files: int, rocks: int) -> None:
+        for _ in self._counted(Kind.MAXIMUM, np.array([files != rocks])):
+            text = f"the next offset is {files} in files, {rocks} in RocksDB"
+            self.first.append(_difference(Kind.MAXIMUM, queue, None, text))
+
+    def _tell_lonely(self, kind: Kind, queue: QueueId, one: UnitWindow, other: UnitWindow, span: Span) -> None:
+        """Units that only one of them has."""
+        alone = span.holds(one) & ~np.isin(one.queue_offset, other.queue_offset)
+        self.units += int(alone.sum())
+        for row in self._counted(kind, alone):
+            self.first.append(_difference(kind, queue, int(one.queue_offset[row]), _words(one, row)))
+
+    def _counted(self, kind: Kind, rows: Mask) -> list[int]:
+        """Count all of them; returns those that there is still room for."""
+        count = int(rows.sum())
+        if count == 0:
+            return []
+        self.differences[kind] += count
+        first: list[int] = np.flatnonzero(rows)[: max(0, self.kept_max - len(self.first))].tolist()
+        return first
+
+
+def _difference(kind: Kind, queue: QueueId, queue_offset: int | None, text: str) -> QueueDifference:
+    return QueueDifference(kind.value, queue.topic, queue.number, queue_offset, text)
+
+
+def _words(window: UnitWindow, row: int) -> str:
+    return f"{window.size[row]} bytes at offset {window.physical_offset[row]}, tags code {window.tags_code[row]}"
