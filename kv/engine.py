@@ -121,7 +121,10 @@ class KeyValueEngine(Protocol):
         """The number of the last change. Grows with every write, and is found again with it after a restart."""
 
     def statistics(self) -> dict[str, int]:
-        """Engine figures by name (bytes of memtables and tables, estimated keys, …), for metrics."""
+        """Engine figures (bytes of memtables and tables, estimated keys, …), for metrics; any thread may ask.
+
+        Named `<family>.<figure>` or `<family>.<figure>.<which>`; those of the whole database have no dot.
+        """
 
     def close(self) -> None:
         """Flush what must not be lost, release iterators and handles, give up the lock. Repeatable."""

@@ -31,6 +31,7 @@ from kv.errors import EngineClosed
 from kv.options import MIB, CompactionStyle, Compression, FamilyOptions
 from kv.rocks_directory import holds_database, reading_view, require_database, unread_changes
 from kv.rocks_family import CLOSED, DEFAULT_FAMILY, Cursor, RocksBatch, RocksFamily, RocksSnapshot, fail, own_family
+from kv.rocks_figures import database_figures, family_figures
 from kv.rocks_manifest import check_manifest
 
 TABLE_FORMAT_VERSION: Final = 5
@@ -41,18 +42,6 @@ _COMPRESSION: Final = {
     Compression.NONE: rocksdict.DBCompressionType.none,
     Compression.LZ4: rocksdict.DBCompressionType.lz4,
     Compression.ZSTD: rocksdict.DBCompressionType.zstd,
-}
-
-_FIGURES: Final = {
-    "memtable_bytes": "rocksdb.cur-size-all-mem-tables",
-    "table_bytes": "rocksdb.live-sst-files-size",
-    "table_reader_bytes": "rocksdb.estimate-table-readers-mem",
-    "block_cache_bytes": "rocksdb.block-cache-usage",
-    "keys_estimate": "rocksdb.estimate-num-keys",
-    "pending_compaction_bytes": "rocksdb.estimate-pending-compaction-bytes",
-    "level_zero_tables": "rocksdb.num-files-at-level0",
-    "write_stopped": "rocksdb.is-write-stopped",
-    "background_errors": "rocksdb.background-errors",
 }
 
 
@@ -301,14 +290,15 @@ class RocksEngine:
         return number
 
     def statistics(self) -> dict[str, int]:
-        """Figures named `<family>.<figure>`; the figures are listed in `docs/formats/consume-queue.md`."""
+        """See `kv.rocks_figures`."""
         self._require_open()
-        figures = {}
-        for family, own in self._families.items():
-            for figure, native_name in _FIGURES.items():
-                value = own.native().property_int_value(native_name)
-                if value is not None:
-                    figures[f"{family}.{figure}"] = value
+        try:
+            natives = {name: family.native() for name, family in self._families.items()}
+            figures = dict(database_figures(next(iter(natives.values()))))
+            for name, native in natives.items():
+                figures.update((f"{name}.{figure}", value) for figure, value in family_figures(native))
+        except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
+            fail(error)
         return figures
 
     def close(self) -> None:

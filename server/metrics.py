@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from server.front import FrontFigures
 from server.health import HealthState
+from server.rocksdb_metrics import EngineFigures, engine_figures
 from store.expiry import Cause
 
 SEND_BUCKETS_S: Final = [0.000_25 * 2**step for step in range(15)]
@@ -29,18 +30,6 @@ REMOVAL_BUCKETS_S: Final = [0.01 * 2**step for step in range(14)]
 
 ROUND_BUCKETS: Final = [2**step for step in range(13)]
 """1 … 4096 messages: from one lone client to more than one loop pass was ever seen to take in."""
-
-ROCKSDB_FIGURES: Final[Mapping[str, str]] = {
-    "memtable_bytes": "What is written and not yet in tables",
-    "table_bytes": "Live table files on disk",
-    "table_reader_bytes": "Memory for the indexes and filters of open tables",
-    "block_cache_bytes": "Memory for cached blocks",
-    "keys_estimate": "Keys, as RocksDB estimates them",
-    "pending_compaction_bytes": "What compaction still has to rewrite",
-    "level_zero_tables": "Tables that overlap each other; many of them slow reads down",
-    "write_stopped": "1 while RocksDB holds writes back because compaction lags",
-    "background_errors": "Errors of flushes and compactions",
-}
 
 
 class DeliveryFigures(Protocol):
@@ -69,12 +58,6 @@ class ExpiryFigures(Protocol):
 
     @property
     def going_bytes(self) -> int: ...
-
-
-class EngineFigures(Protocol):
-    """What an engine tells about itself: figures named `<family>.<figure>`."""
-
-    def statistics(self) -> dict[str, int]: ...
 
 
 class ServerMetrics:
@@ -183,7 +166,7 @@ class ServerMetrics:
     def watch_engines(self, queues: EngineFigures | None, state: EngineFigures) -> None:
         """`queues` is None for a store that keeps its consume queues in files alone."""
         engines = {"state": state} if queues is None else {"queues": queues, "state": state}
-        self._watch(lambda: _engine_figures(engines))
+        self._watch(lambda: engine_figures(engines))
 
     def watch_expiry(self, expiry: ExpiryFigures, used_ratios: Callable[[], Mapping[str, float]]) -> None:
         """`used_ratios` are those of the file systems of `log` and `queues`, as they were seen last."""
@@ -263,19 +246,6 @@ def _expiry_figures(expiry: ExpiryFigures, used_ratios: Mapping[str, float]) -> 
     for holds, ratio in used_ratios.items():
         used.add_metric([holds], ratio)
     yield used
-
-
-def _engine_figures(engines: Mapping[str, EngineFigures]) -> Iterator[Metric]:
-    gauges = {
-        figure: GaugeMetricFamily(f"quarry_rocksdb_{figure}", meaning, labels=["database", "family"])
-        for figure, meaning in ROCKSDB_FIGURES.items()
-    }
-    for database, engine in engines.items():
-        for name, value in engine.statistics().items():
-            family, _, figure = name.rpartition(".")
-            if figure in gauges:
-                gauges[figure].add_metric([database, family], value)
-    yield from gauges.values()
 
 
 def _front_figures(figures: FrontFigures) -> Iterator[Metric]:

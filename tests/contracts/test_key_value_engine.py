@@ -262,7 +262,7 @@ def test_statistics_name_family_and_figure(engine: KeyValueEngine) -> None:
     figures = engine.statistics()
     assert figures["first.keys_estimate"] == 10
     assert figures["second.keys_estimate"] == 0
-    assert all(name.partition(".")[0] in FAMILIES for name in figures)
+    assert all(name.partition(".")[0] in FAMILIES for name in figures if "." in name)
 
 
 USES: list[tuple[str, Callable[[KeyValueEngine, WriteBatch, Snapshot, Iterator[tuple[bytes, bytes]]], object]]] = [

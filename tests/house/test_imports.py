@@ -37,7 +37,7 @@ HOMES: Final = {
     "grpc_reflection": r"server/rpc/admin\.py",
     "google.protobuf": r"server/wire/.*|server/rpc/.*|cli/online/.*",
     "server._generated": r"server/wire/.*|server/rpc/.*|cli/online/.*",
-    "prometheus_client": r".*/metrics\.py|server/http\.py|server/main\.py",
+    "prometheus_client": r".*/(\w+_)?metrics\.py|server/http\.py|server/main\.py",
     "pydantic": r"server/setting\w*\.py",
     "pydantic_settings": r"server/settings\.py",
     "uvloop": r"server/main\.py",

@@ -71,4 +71,4 @@ def test_no_label_grows_with_topics_queues_or_groups(tmp_path: Path) -> None:
     metrics.watch_expiry(LogFigures(), lambda: {"log": 0.5, "queues": 0.5})
     labels = {label for each in registry.collect() for sample in each.samples for label in sample.labels}
     engine.close()
-    assert labels <= {"le", "outcome", "database", "family", "code", "status", "cause", "holds"}
+    assert labels <= {"le", "outcome", "database", "family", "code", "status", "cause", "holds", "level"}

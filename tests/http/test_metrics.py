@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from kv.rocks import _FIGURES
-from server.metrics import ROCKSDB_FIGURES, ServerMetrics
+from server.metrics import ServerMetrics
+from server.rocksdb_metrics import OF_CAUSE, OF_DATABASE, OF_FAMILY, OF_LEVEL
 from store.state import open_state_engine
 
 
@@ -105,13 +105,18 @@ def test_rocksdb_figures_come_by_database_and_family(
     assert value(registry, "quarry_rocksdb_memtable_bytes", database="state", family="topics") is None
 
 
-def test_every_figure_of_the_engine_has_a_metric() -> None:
-    assert set(_FIGURES) == set(ROCKSDB_FIGURES)
-
-
-def test_two_brokers_in_one_process_do_not_collide() -> None:
-    first, second = CollectorRegistry(), CollectorRegistry()
-    ServerMetrics(first).received(1)
-    ServerMetrics(second)
-    assert value(first, "quarry_messages_delivered_total") == 1
-    assert value(second, "quarry_messages_delivered_total") == 0
+def test_every_figure_of_the_engine_has_a_metric_and_the_other_way_round(
+    registry: CollectorRegistry, metrics: ServerMetrics, tmp_path: Path
+) -> None:
+    engine = open_state_engine(tmp_path / "quarry", create=True)
+    try:
+        figures = {name.split(".")[min(1, name.count("."))] for name in engine.statistics()}
+        assert figures == {*OF_DATABASE, *OF_FAMILY, *OF_LEVEL, *OF_CAUSE}
+        metrics.watch_engines(None, engine)
+        assert value(registry, "quarry_rocksdb_running_compactions", database="state") == 0
+        assert value(registry, "quarry_rocksdb_level_bytes", database="state", family="topics", level="0") == 0
+        stops = {"database": "state", "family": "topics", "cause": "memtables"}
+        assert value(registry, "quarry_rocksdb_write_stops_total", **stops) == 0
+        metrics.stop_watching()
+    finally:
+        engine.close()

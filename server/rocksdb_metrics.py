@@ -1,0 +1,74 @@
+"""RocksDB's figures as metrics. Labels: database and family, and which level or cause where there are several.
+
+A scrape costs the same at any number of queues: see `kv.rocks_figures`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final, Protocol
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+OF_DATABASE: Final[Mapping[str, str]] = {
+    "running_compactions": "Compactions that run now",
+    "running_flushes": "Flushes of memtables that run now",
+    "delayed_write_rate": "Bytes per second to which RocksDB slows writes down; 0 while it does not",
+}
+OF_FAMILY: Final[Mapping[str, str]] = {
+    "memtable_bytes": "What is written and not yet in tables",
+    "immutable_memtables": "Full memtables that wait for their flush",
+    "table_bytes": "Live table files on disk",
+    "live_data_bytes": "What a full compaction would leave of the tables, as RocksDB estimates it",
+    "table_reader_bytes": "Memory for the indexes and filters of open tables",
+    "block_cache_bytes": "Memory for cached blocks",
+    "block_cache_pinned_bytes": "Cached blocks that are in use",
+    "block_cache_max_bytes": "What cached blocks may take",
+    "keys_estimate": "Keys, as RocksDB estimates them",
+    "compaction_pending": "1 while a compaction waits for its turn",
+    "pending_compaction_bytes": "What compaction still has to rewrite",
+    "level_zero_tables": "Tables that overlap each other; many of them slow reads down",
+    "write_stopped": "1 while RocksDB holds writes back because compaction lags",
+    "background_errors": "Errors of flushes and compactions",
+}
+OF_LEVEL: Final[Mapping[str, str]] = {
+    "level_tables": "Table files by level",
+    "level_bytes": "Bytes of table files by level",
+}
+OF_CAUSE: Final[Mapping[str, str]] = {
+    "write_delays": "How often writes were slowed down, by cause",
+    "write_stops": "How often writes were stopped, by cause",
+}
+
+
+class EngineFigures(Protocol):
+    """What an engine tells about itself, see `kv.KeyValueEngine.statistics`."""
+
+    def statistics(self) -> dict[str, int]: ...
+
+
+def engine_figures(engines: Mapping[str, EngineFigures]) -> Iterator[Metric]:
+    """The figures of engines by the name of their database."""
+    metrics = dict(_metrics())
+    for database, engine in engines.items():
+        for name, value in engine.statistics().items():
+            match name.split("."):
+                case [figure]:
+                    labels = [database]
+                case [family, figure, *which]:
+                    labels = [database, family, *which]
+            if figure in metrics:
+                metrics[figure].add_metric(labels, value)
+    yield from metrics.values()
+
+
+def _metrics() -> Iterator[tuple[str, GaugeMetricFamily | CounterMetricFamily]]:
+    for figures, labels in ((OF_DATABASE, []), (OF_FAMILY, ["family"]), (OF_LEVEL, ["family", "level"])):
+        for figure, meaning in figures.items():
+            yield figure, GaugeMetricFamily(_name(figure), meaning, labels=["database", *labels])
+    for figure, meaning in OF_CAUSE.items():
+        yield figure, CounterMetricFamily(_name(figure), meaning, labels=["database", "family", "cause"])
+
+
+def _name(figure: str) -> str:
+    return f"quarry_rocksdb_{figure}"
