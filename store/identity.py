@@ -12,7 +12,8 @@
 | `backfill_end`    | i64                     | where the backfill has to get to |
 | `queue_phase`     | ASCII name              | where the consume queues are kept (`store.queue_phase`) |
 | `units_per_file`  | i64                     | how many units a file of the file queues holds |
-| `files_up_to`     | i64                     | the file queues hold the entries of all records below, durably |
+| `files_up_to`     | i64                     | the file queues hold all entries of records below, durably; 0: unknown |
+| `files_emptied`   | ASCII `deleted`         | no queue file is left, and none has to be: all topics were deleted |
 """
 
 from __future__ import annotations
@@ -123,14 +124,22 @@ class StoreIdentity:
     def files_up_to(self) -> PhysicalOffset | None:
         return self._offset(b"files_up_to")
 
-    def set_files_up_to(self, offset: PhysicalOffset) -> None:
-        self._put(b"files_up_to", _OFFSET.pack(offset))
+    @property
+    def files_emptied(self) -> bool:
+        return self._family.get(b"files_emptied") is not None
+
+    def set_files_up_to(self, offset: PhysicalOffset, *, emptied: bool) -> None:
+        batch = self._engine.batch()
+        batch.put(self._family, b"files_up_to", _OFFSET.pack(offset))
+        if emptied:
+            batch.put(self._family, b"files_emptied", b"deleted")
+        else:
+            batch.delete(self._family, b"files_emptied")
+        self._engine.write(batch, sync=True)
 
     def forget_files(self) -> None:
-        """The file queues are about to be taken away: all of the log is to be put again."""
-        batch = self._engine.batch()
-        batch.delete(self._family, b"files_up_to")
-        self._engine.write(batch, sync=True)
+        """The file queues are gone, or about to be taken away: all of the log is to be put again."""
+        self.set_files_up_to(PhysicalOffset(0), emptied=False)
 
     def _offset(self, key: bytes) -> PhysicalOffset | None:
         value = self._family.get(key)

@@ -106,6 +106,10 @@ def _open_files(
 ) -> FileConsumeQueues:
     directory = StorePaths(settings.root).consume_queue
     units_found = units_in_files(disk, directory)
+    if units_found is None and not identity.files_emptied and identity.files_up_to:
+        # somebody removed them, or a backup left them out. Before the first is made again: killed in the middle of
+        # that, the next start must not take the few that there are for all
+        identity.forget_files()
     units_per_file = identity.units_per_file
     if units_per_file is None:
         units_per_file = identity.units_per_file = units_found or settings.units_per_file
@@ -113,8 +117,7 @@ def _open_files(
         disk,
         directory,
         minimum_physical_offset=minimum,
-        # without files somebody removed them, or a backup left them out
-        dispatched_up_to=None if units_found is None else _files_up_to(disk, directory, identity, found),
+        dispatched_up_to=_files_up_to(disk, directory, identity, found),
         save_dispatched=identity.set_files_up_to,
         after_crash=found.has_abort,
         units_per_file=units_per_file,
@@ -129,7 +132,7 @@ def _files_up_to(disk: Disk, directory: Path, identity: StoreIdentity, found: Fo
     they are complete, but for the light queues of a double-write store, which are in RocksDB alone.
     """
     if identity.files_up_to is not None:
-        return identity.files_up_to
+        return identity.files_up_to or None
     if found.layout is StoreKind.ROCKETMQ_FILE and found.has_file_queues and not found.has_abort:
         return FileConsumeQueueReader(disk, directory).log_end()
     return None

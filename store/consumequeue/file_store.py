@@ -12,11 +12,11 @@ topics have no `/` in their names.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from kv import EngineFull, KvError
 from store.consumequeue.again import put_again
@@ -29,7 +29,7 @@ from store.consumequeue.protocol import ConsumeQueueEntry
 from store.consumequeue.rocks_layout import require_no_checkpoint
 from store.consumequeue.search import count_between, first_at_least
 from store.consumequeue.windows import FileUnitReader
-from store.disk.protocol import Disk
+from store.disk.protocol import DirectoryEntry, Disk
 from store.generations import GenerationCache
 from store.message import DispatchRequest
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
@@ -39,6 +39,13 @@ NAME_SIZE_MAX: Final = 255
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT}
 
 _pack_unit: Final = UNIT.pack
+
+
+class SaveDispatched(Protocol):
+    """Writes down, durably, that the files hold the entries of all records below."""
+
+    def __call__(self, dispatched_up_to: PhysicalOffset, /, *, emptied: bool) -> None:
+        """`emptied`: no file is left, because all topics were deleted. Otherwise somebody has taken them away."""
 
 
 class FileConsumeQueues:
@@ -59,7 +66,7 @@ class FileConsumeQueues:
         *,
         minimum_physical_offset: PhysicalOffset,
         dispatched_up_to: PhysicalOffset | None,
-        save_dispatched: Callable[[PhysicalOffset], None],
+        save_dispatched: SaveDispatched,
         after_crash: bool,
         units_per_file: int,
         cached_queues_max: int = 65_536,
@@ -70,6 +77,7 @@ class FileConsumeQueues:
         self._minimum = minimum_physical_offset
         self._dispatched_up_to = dispatched_up_to
         self._save_dispatched = save_dispatched
+        self._may_have_emptied = True  # as those of the last run may have been
         self._files = OpenFiles(disk, open_max=open_files_max)
         self._cache: GenerationCache[tuple[str, int], FileQueue] = GenerationCache(max(1, cached_queues_max // 2))
         # without a watermark all is put again, so that nothing need be whole
@@ -199,12 +207,21 @@ class FileConsumeQueues:
         if not is_file_name(topic):
             return
         with _named_errors():
-            for queue in list(self._queues_of(topic)):
-                known = self._find(queue)
-                if known is not None:
-                    known.remove()
+            for queue, files in list(queues_of_topic(self._disk, self._directory, topic)):
+                self._remove_queue(queue, files)
                 self._cache.discard(queue)
             self._disk.remove_directory(self._directory / topic)
+        self._may_have_emptied = True
+
+    def _remove_queue(self, queue: QueueId, files: Sequence[DirectoryEntry]) -> None:
+        known = self._find(queue) if any(each.size for each in files) else None
+        if known is not None:
+            known.remove()
+            return
+        # what a crash left between the making of a directory and the first unit
+        for each in reversed(files):
+            self._disk.remove(self._path(queue) / each.name)
+        self._disk.remove_directory(self._path(queue))
 
     def truncate(self, end: PhysicalOffset) -> None:
         """Durable when it returns; the watermark falls last. Also removes what a power cut left behind a gap.
@@ -230,6 +247,7 @@ class FileConsumeQueues:
         if kept == 0:
             known.remove()  # a queue that never was
             self._cache.discard(queue)
+            self._may_have_emptied = True
         else:
             known.truncate(kept)
 
@@ -263,8 +281,12 @@ class FileConsumeQueues:
 
     def flush(self) -> None:
         self.flush_entries()
-        if self._dispatched_up_to is not None:
-            self._save_dispatched(self._dispatched_up_to)
+        if self._dispatched_up_to is None:
+            return
+        if self._may_have_emptied:
+            with _named_errors():
+                self._may_have_emptied = units_in_files(self._disk, self._directory) is None
+        self._save_dispatched(self._dispatched_up_to, emptied=self._may_have_emptied)
 
     def close(self) -> None:
         self._files.close()

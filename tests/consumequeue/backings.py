@@ -79,7 +79,7 @@ class FileBacking:
         if self._queues is not None:
             self._queues.close()
 
-    def _save(self, dispatched_up_to: PhysicalOffset) -> None:
+    def _save(self, dispatched_up_to: PhysicalOffset, *, emptied: bool) -> None:
         self.saved = dispatched_up_to
 
 

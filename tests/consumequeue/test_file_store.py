@@ -61,7 +61,7 @@ def test_the_same_bytes_as_rocketmq(golden_store: GoldenStore, tmp_path: Path, n
         tmp_path / "ours",
         minimum_physical_offset=PhysicalOffset(0),
         dispatched_up_to=None,
-        save_dispatched=lambda _: None,
+        save_dispatched=lambda _, *, emptied: None,
         after_crash=False,
         units_per_file=some_file.stat().st_size // UNIT_SIZE,
         cached_queues_max=16,

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from store.offsets import QueueId, QueueOffset
+from store.queue_phase import QueueMode
 from store.settings import Durability
 from tests.faults.disk import PowerCut
 from tests.faults.ledger import GROUPS
@@ -31,6 +32,8 @@ MakeMachine = Callable[[int, Durability, Path], Machine]
 CONSUME_QUEUES: Final[dict[str, MakeMachine]] = {
     "memory": lambda seed, durability, _: Machine(seed, durability),
     "rocksdb": Machine,
+    "files": lambda seed, durability, _: Machine(seed, durability, queue_mode=QueueMode.FILE),
+    "both": lambda seed, durability, _: Machine(seed, durability, queue_mode=QueueMode.DOUBLE_WRITE),
 }
 """What the consume queues of the store are kept in. Another implementation is another line."""
 
@@ -173,13 +176,13 @@ def run(queues: str, durability: Durability, *, examples: int, steps: int, deran
 
 
 @pytest.mark.parametrize("durability", list(Durability))
-@pytest.mark.parametrize(("queues", "examples"), [("memory", 40), ("rocksdb", 3)])
+@pytest.mark.parametrize(("queues", "examples"), [("memory", 40), ("rocksdb", 3), ("files", 15), ("both", 15)])
 def test_histories(queues: str, examples: int, durability: Durability) -> None:
     run(queues, durability, examples=examples, steps=30, derandomize=True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("durability", list(Durability))
-@pytest.mark.parametrize(("queues", "examples"), [("memory", 2000), ("rocksdb", 60)])
+@pytest.mark.parametrize(("queues", "examples"), [("memory", 2000), ("rocksdb", 60), ("files", 500), ("both", 500)])
 def test_many_histories(queues: str, examples: int, durability: Durability) -> None:
     run(queues, durability, examples=examples, steps=60, derandomize=False)

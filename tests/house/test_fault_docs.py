@@ -1,9 +1,10 @@
-"""Every row of `docs/faults.md` names a test that exists: a promise without a test is a wish."""
+"""Every row about a fault names a test that exists: a promise without a test is a wish."""
 
 from __future__ import annotations
 
 import ast
 import re
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -15,11 +16,11 @@ COLUMNS: Final = ["fault", "what happens", "test"]
 TEST: Final = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 
 
-def tables() -> list[list[list[str]]]:
-    """The tables of the page: rows of cells, the heading first, the line below it left out."""
+def tables(page: Path) -> list[list[list[str]]]:
+    """The tables of a page: rows of cells, the heading first, the line below it left out."""
     found: list[list[list[str]]] = []
     in_table = False
-    for line in PAGE.read_text().splitlines():
+    for line in page.read_text().splitlines():
         if line.startswith("|"):
             if not in_table:
                 found.append([])
@@ -29,7 +30,11 @@ def tables() -> list[list[list[str]]]:
 
 
 def rows() -> list[list[str]]:
-    return [row for table in tables() for row in table[1:]]
+    return [row for table in tables(PAGE) for row in table[1:]]
+
+
+def rows_of_the_readme() -> list[list[str]]:
+    return [row for table in tables(ROOT / "README.md") if table[0] == COLUMNS for row in table[1:]]
 
 
 def functions(path: str) -> set[str]:
@@ -38,14 +43,14 @@ def functions(path: str) -> set[str]:
 
 
 def test_every_table_has_the_same_three_columns() -> None:
-    assert tables()
-    for table in tables():
+    assert tables(PAGE)
+    for table in tables(PAGE):
         assert table[0] == COLUMNS
         assert len(table) > 1
         assert all(len(row) == len(COLUMNS) and all(row) for row in table), table
 
 
-@pytest.mark.parametrize("row", rows(), ids=lambda row: row[0][:60])
+@pytest.mark.parametrize("row", [*rows(), *rows_of_the_readme()], ids=lambda row: row[0][:60])
 def test_every_fault_names_tests_that_exist(row: list[str]) -> None:
     named = TEST.findall(row[2])
     assert named, f"no `file::function` in {row[2]!r}"
@@ -55,5 +60,6 @@ def test_every_fault_names_tests_that_exist(row: list[str]) -> None:
 
 
 def test_no_fault_stands_twice() -> None:
+    assert rows_of_the_readme()
     faults = [row[0] for row in rows()]
     assert sorted(faults) == sorted(set(faults))

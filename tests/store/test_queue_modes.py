@@ -61,6 +61,19 @@ def bodies(store: OpenStore, queue: QueueId) -> list[bytes]:
     return [bytes(store.messages.read(each).body) for each in entries(store, queue)]
 
 
+class Killed(BaseException):
+    pass
+
+
+class DiesWhenNamesAreSynced(PosixDisk):
+    """The end of a process that is about to make the first names of its queue files durable."""
+
+    def sync_directory(self, path: Path) -> None:
+        if "consumequeue" in path.parts:
+            raise Killed
+        super().sync_directory(path)
+
+
 SENT = [b"%d" % number for number in range(40)]
 LIGHT = [b"%d" % number for number in range(0, 40, 3)]
 
@@ -89,6 +102,44 @@ def test_queue_files_that_are_gone_are_made_again_from_the_log(tmp_path: Path, m
     (tmp_path / "consumequeue").rename(tmp_path / "elsewhere")
     again = opened(tmp_path)
     assert (bodies(again, ORDERS), bodies(again, LITE)) == (SENT, LIGHT)
+    again.close()
+
+
+@pytest.mark.parametrize("mode", [QueueMode.FILE, QueueMode.DOUBLE_WRITE])
+def test_killed_while_it_makes_them_again_it_begins_anew(tmp_path: Path, mode: QueueMode) -> None:
+    """The few files that a power cut leaves of them are not all."""
+    store = opened(tmp_path, mode)
+    send(store, 40)
+    store.close()
+    shutil.rmtree(tmp_path / "consumequeue")
+    with pytest.raises(Killed):
+        open_store(
+            StoreSettings(root=tmp_path, segment_size=SEGMENT_SIZE, units_per_file=16),
+            disk=DiesWhenNamesAreSynced(),
+            clock=ManualClock(),
+            report=lambda _: None,
+        )
+    shutil.rmtree(tmp_path / "consumequeue" / LITE.topic)
+    again = opened(tmp_path)
+    assert (bodies(again, ORDERS), bodies(again, LITE)) == (SENT, LIGHT)
+    again.close()
+
+
+@pytest.mark.parametrize("mode", list(QueueMode))
+def test_topics_that_were_all_deleted_stay_so(tmp_path: Path, mode: QueueMode) -> None:
+    """rmq#9792. That no queue file is left is no reason to make all of them again."""
+    store = opened(tmp_path, mode)
+    send(store, 40)
+    for topic in (ORDERS.topic, LITE.topic):
+        store.messages.delete_topic(topic)
+    for _ in range(3):
+        store.close()
+        store = opened(tmp_path)
+        assert list(store.queues.store.queues()) == []
+    send(store, 3)
+    crash(store)
+    again = opened(tmp_path)
+    assert bodies(again, ORDERS) == SENT[:3]
     again.close()
 
 
