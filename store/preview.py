@@ -18,7 +18,8 @@ from store.offline import OfflineStore
 from store.offsets import PhysicalOffset
 from store.parts import stop_of
 from store.paths import StorePaths
-from store.recovery import DispatchedQueues, Findings, ReportProgress, examine, refusal
+from store.queue_phase import QueuePhase
+from store.recovery import Findings, ReportProgress, examine, refusal
 from store.repair import Damage, Orders, find_damage
 from store.state import open_state_engine
 from store.verdict import Stop, Verdict
@@ -63,14 +64,10 @@ def preview(disk: Disk, root: Path, orders: Orders, report: ReportProgress) -> P
         known = _known(paths.quarry, found)
         durable_up_to = durable_offset(disk, paths, segments, found, known)
         queues_damaged = None
-        queues: DispatchedQueues = _Queues(None)
-        if orders.rebuild_queues:
-            pass
-        elif found.kind is StoreKind.QUARRY and not store.queue_phase.writes_rocksdb:
-            queues = _Queues(StoreIdentity(store.state_engine(), paths.quarry).files_up_to)
-        elif found.has_rocksdb:
+        queues = _Queues(None)
+        if not orders.rebuild_queues:
             try:
-                queues = _queues(found.rocksdb_directory, segments, closing)
+                queues = _Queues(_dispatched_up_to(store, paths, segments, closing))
             except EngineCorrupt as error:
                 queues_damaged = str(error)
         damage = None
@@ -114,7 +111,18 @@ def _known(directory: Path, found: FoundStore) -> Known:
         engine.close()
 
 
-def _queues(directory: Path, segments: SegmentList, closing: ExitStack) -> RocksConsumeQueues:
-    engine = open_consume_queue_engine(directory, create=False, read_only=True)
-    closing.callback(engine.close)
-    return RocksConsumeQueues(engine, minimum_physical_offset=segments.minimum)
+def _dispatched_up_to(
+    store: OfflineStore, paths: StorePaths, segments: SegmentList, closing: ExitStack
+) -> PhysicalOffset | None:
+    """The watermark of the queues that a start writes; the older one of two."""
+    known: list[PhysicalOffset | None] = []
+    found = store.found
+    phase = store.queue_phase if found.kind is StoreKind.QUARRY else QueuePhase.ROCKSDB
+    if phase.writes_files:
+        known.append(StoreIdentity(store.state_engine(), paths.quarry).files_up_to or None)
+    if phase.writes_rocksdb and found.has_rocksdb:
+        engine = open_consume_queue_engine(found.rocksdb_directory, create=False, read_only=True)
+        closing.callback(engine.close)
+        known.append(RocksConsumeQueues(engine, minimum_physical_offset=segments.minimum).dispatched_up_to())
+    whole = [each for each in known if each is not None]
+    return min(whole) if whole and len(whole) == len(known) else None

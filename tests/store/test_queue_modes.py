@@ -12,14 +12,16 @@ from store.clock import ManualClock
 from store.consumequeue import ConsumeQueueEntry
 from store.disk import PosixDisk
 from store.errors import StoreUnusable
+from store.identity import StoreIdentity
 from store.metadata import READ_WRITE, Topic, TopicType
 from store.offline import OfflineStore
 from store.offsets import QueueId, QueueOffset
 from store.opening import OpenStore, open_store
 from store.preview import preview
 from store.queue_phase import QueueMode, QueuePhase
-from store.repair import Orders
+from store.repair import NO_ORDERS, Orders
 from store.settings import StoreSettings
+from store.state import open_state_engine
 from store.verify import verify
 from tests.store.assembly import message
 
@@ -249,3 +251,14 @@ def test_an_unknown_phase_is_refused(tmp_path: Path) -> None:
     store.close()
     with pytest.raises(StoreUnusable, match="somewhere else"):
         opened(tmp_path)
+
+
+def test_a_preview_begins_at_the_older_of_two_watermarks(tmp_path: Path) -> None:
+    store = opened(tmp_path, QueueMode.DOUBLE_WRITE)
+    send(store, 10)
+    store.close()
+    assert preview(PosixDisk(), tmp_path, NO_ORDERS, lambda _: None).findings.dispatched == 0
+    engine = open_state_engine(tmp_path / "quarry", create=False)
+    StoreIdentity(engine, tmp_path).forget_files()
+    engine.close()
+    assert preview(PosixDisk(), tmp_path, NO_ORDERS, lambda _: None).findings.dispatched == 10
