@@ -31,6 +31,7 @@ from server.http import HttpEndpoint
 from server.logs import configure_logs
 from server.metadata import AutoCreation, Directory
 from server.metrics import ServerMetrics, watch_health
+from server.queue_removal import QueueRemoval
 from server.retention import Retention, RetentionTimes
 from server.routing import Address, BrokerIdentity
 from server.rpc.admin import AdminServer
@@ -47,6 +48,7 @@ from server.supervision import Supervisor
 from server.wire.messages import host_from_text
 from store.clock import SteadyClock, SystemClock
 from store.disk import PosixCopyingDisk, PosixDisk
+from store.log_begins import LogBegins
 from store.opening import OpenStore, open_store
 from store.recovery import Progress, ReportProgress
 from store.settings import Durability
@@ -201,6 +203,7 @@ class Broker:
             metrics=self._metrics,
         )
         self._retention = self._make_retention()
+        self._queue_removal = self._make_queue_removal()
         self._checkpoint = CheckpointKeeper(store.checkpoint.save, poisoned=lambda error: health.poisoned(str(error)))
         self._backups = self._backup_points()
         self._front = make_front(
@@ -225,6 +228,20 @@ class Broker:
             expiry,
             self._settings.for_expiry(),
             RetentionTimes(interval_s=settings.interval_ms / 1000, start_delay_s=settings.start_delay_ms / 1000),
+            commit=self._commit,
+            clock=self._clock,
+            metrics=self._metrics,
+        )
+
+    def _make_queue_removal(self) -> QueueRemoval:
+        store = self._store
+        return QueueRemoval(
+            store.messages,
+            self._settings.for_queue_removal(),
+            topics=store.topics,
+            progress=self._delivery,
+            begins=LogBegins(store.identity.log_begins, store.identity.set_log_begins),
+            log_begin=lambda: store.expiry.minimum,
             commit=self._commit,
             clock=self._clock,
             metrics=self._metrics,
@@ -281,6 +298,7 @@ class Broker:
                 self._supervisor.running("checkpoint", self._checkpoint.run()),
                 self._supervisor.running("expiry", self._retention.watch()),
                 self._supervisor.running("removal of expired segments", self._retention.remove()),
+                self._supervisor.running("removal of queues", self._queue_removal.run()),
             ):
                 listening = await self._front.start(network.listen)
                 if network.tls_listen is not None:
@@ -293,6 +311,7 @@ class Broker:
         finally:
             await self._stop_front(network.stop_grace_ms / 1000)
             await self._retention.stop()
+            await self._queue_removal.stop()
             await self._commit.drain()
             self._delivery.stop()
             self._state_writer.write_now()

@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from server.front import FrontFigures
 from server.health import HealthState
+from server.queue_removal import RemovalCause
 from server.rocksdb_metrics import EngineFigures, engine_figures
 from store.expiry import Cause
 
@@ -112,6 +113,7 @@ class ServerMetrics:
             buckets=REMOVAL_BUCKETS_S,
             registry=registry,
         )
+        self._removed_by_cause = _removal_counters(registry)
         self._damage_met, self._passed_over = _damage_counters(registry)
         self._round_messages = Histogram(
             "quarry_round_messages",
@@ -150,6 +152,9 @@ class ServerMetrics:
 
     def removed_segment(self, seconds: float) -> None:
         self._removal_duration.observe(seconds)
+
+    def removed_queues(self, cause: RemovalCause, queues: int) -> None:
+        self._removed_by_cause[cause].inc(queues)
 
     def damage_met(self) -> None:
         self._damage_met.inc()
@@ -209,6 +214,16 @@ class _Watched(Collector):
     def describe(self) -> list[Metric]:
         """Nothing: otherwise registration would collect, from things that are not complete yet."""
         return []
+
+
+def _removal_counters(registry: CollectorRegistry) -> dict[RemovalCause, Counter]:
+    removed = Counter(
+        "quarry_queues_removed",
+        "Consume queues that were removed because nobody can use them",
+        ["cause"],
+        registry=registry,
+    )
+    return {cause: removed.labels(cause=cause.value) for cause in RemovalCause}
 
 
 def _damage_counters(registry: CollectorRegistry) -> tuple[Counter, Counter]:

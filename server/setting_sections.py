@@ -94,6 +94,20 @@ class ConsumeQueueSection(Section):
         gt=0,
         description="How many messages one file of the file queues holds, 20 bytes each. A store keeps what it has.",
     )
+    removal_interval_ms: int = Field(
+        default=3_600_000,
+        ge=0,
+        description="How often queues that nobody can use any more are looked for and removed: those of topics that do "
+        "not exist, and idle light ones where `idle_light_queue_hours` says so. 0: never.",
+    )
+    removal_delay_ms: int = Field(default=600_000, ge=0, description="How long after a start that is first done.")
+    idle_light_queue_hours: float | None = Field(
+        default=None,
+        gt=0,
+        description="Remove a light queue, and the progress of all groups in it, once all of its messages have been "
+        "gone from the commit log for so long and none came (rocketmq-mqtt#287). Without it none is ever removed; "
+        "nor is one that is in files.",
+    )
 
 
 class ExpirySection(Section):

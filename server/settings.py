@@ -19,6 +19,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError, To
 from server.clients import ClientTimeouts
 from server.delivery.model import DeliverySettings
 from server.front import FrontLimits, TlsFiles
+from server.queue_removal import RemovalSettings
 from server.setting_sections import (
     BrokerSection,
     ConsumeQueueSection,
@@ -96,6 +97,15 @@ class BrokerSettings(Section):
             refuse_percent=expiry.refuse_percent,
             force=expiry.force,
             segments_per_round=expiry.segments_per_round,
+        )
+
+    def for_queue_removal(self) -> RemovalSettings:
+        queues = self.consume_queue
+        idle_hours = queues.idle_light_queue_hours
+        return RemovalSettings(
+            interval_s=queues.removal_interval_ms / 1000 or None,
+            start_delay_s=queues.removal_delay_ms / 1000,
+            idle_light_queue_ms=None if idle_hours is None else int(idle_hours * 3_600_000),
         )
 
     def for_wire(self) -> WireLimits:

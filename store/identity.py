@@ -14,6 +14,8 @@
 | `units_per_file`  | i64                     | how many units a file of the file queues holds |
 | `files_up_to`     | i64                     | the file queues hold all entries of records below, durably; 0: unknown |
 | `files_emptied`   | ASCII `deleted`         | no queue file is left, and none has to be: all topics were deleted |
+| `light_floor`     | i64                     | above the numbers of all light queues that were removed for being idle |
+| `log_begins`      | pairs of i64            | when (ms), and where the log began then (`store.log_begins`) |
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import Final
 
 from kv import KeyValueEngine, WriteBatch
 from store.errors import NotAStore
-from store.offsets import PhysicalOffset
+from store.offsets import PhysicalOffset, QueueOffset
 from store.state import META
 
 FORMAT: Final = b"1"
@@ -140,6 +142,21 @@ class StoreIdentity:
     def forget_files(self) -> None:
         """The file queues are gone, or about to be taken away: all of the log is to be put again."""
         self.set_files_up_to(PhysicalOffset(0), emptied=False)
+
+    @property
+    def light_floor(self) -> QueueOffset | None:
+        value = self._family.get(b"light_floor")
+        return None if value is None else QueueOffset(_OFFSET.unpack(value)[0])
+
+    def set_light_floor(self, offset: QueueOffset) -> None:
+        self._put(b"light_floor", _OFFSET.pack(offset))
+
+    @property
+    def log_begins(self) -> bytes:
+        return self._family.get(b"log_begins") or b""
+
+    def set_log_begins(self, packed: bytes) -> None:
+        self._put(b"log_begins", packed)
 
     def _offset(self, key: bytes) -> PhysicalOffset | None:
         value = self._family.get(key)

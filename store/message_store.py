@@ -22,7 +22,7 @@ from typing import Final
 
 from store.clock import Clock
 from store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogWriter
-from store.consumequeue import ConsumeQueueEntry, ConsumeQueueStore
+from store.consumequeue import ConsumeQueueEntry, ConsumeQueueStore, LastEntry, LightQueueStep
 from store.dispatch import (
     LIGHT_QUEUE_NAMES,
     LIGHT_QUEUE_NUMBER,
@@ -34,7 +34,7 @@ from store.dispatch import (
 )
 from store.errors import DiskRefused, MessageGivenUp, MessageTooLarge, OffsetOutOfRange, StoreDamaged
 from store.message import Appended, DispatchRequest, Message
-from store.numbering import NextOffsets
+from store.numbering import LightFloor, NextOffsets
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from store.record import REPLACED_TOPIC, Corrupt, StoredMessage, Torn, encode_properties, encode_record, tags_code
 from store.settings import StoreSettings
@@ -64,6 +64,7 @@ class MessageStore:
         reader: CommitLogReader,
         queues: ConsumeQueueStore,
         flushed_stored_ms: int = 0,
+        light_floor: LightFloor | None = None,
     ) -> None:
         """Everything in the log is durable. `flushed_stored_ms` is the store time of its last record, 0 if unknown."""
         self._settings = settings
@@ -72,7 +73,8 @@ class MessageStore:
         self._flusher = flusher
         self._reader = reader
         self._queues = queues
-        self._next_offsets = NextOffsets(queues.next_offset, cached_max=settings.cached_queues_max)
+        self._light_floor = light_floor or LightFloor(None, lambda _: None)
+        self._next_offsets = NextOffsets(self._first_free, cached_max=settings.cached_queues_max)
         self._undispatched: list[DispatchRequest] = []
         self._dispatched_up_to = writer.end
         self._queues_durable_up_to = writer.end
@@ -162,15 +164,19 @@ class MessageStore:
                 results.append(_make(Appended, (offset, at, size, now_ms)))
             writer.commit()
         except OSError as cause:
-            writer.discard()
+            self._discard_round()
             raise DiskRefused(f"the commit log cannot grow: {cause}") from cause
         except BaseException:
-            writer.discard()
+            self._discard_round()
             raise
         self._last_store_timestamp_ms = now_ms
         self._next_offsets.advance(assigned)
         self._undispatched.extend(requests)
         return results
+
+    def _discard_round(self) -> None:
+        self._writer.discard()
+        self._bound_next_offsets()  # no dispatch may follow
 
     def _number_light_queues(
         self, message: Message, assigned: dict[tuple[str, int], QueueOffset]
@@ -218,9 +224,12 @@ class MessageStore:
         self._queues.put(requests, end)
         self._undispatched = rest
         self._dispatched_up_to = end
-        if self._next_offsets.is_full:
-            self._next_offsets.rotate(_queues_of(rest))
+        self._bound_next_offsets()
         return requests
+
+    def _bound_next_offsets(self) -> None:
+        if self._next_offsets.is_full:
+            self._next_offsets.rotate(_queues_of(self._undispatched))
 
     def flush_entries(self) -> None:
         """The long part of `flush_queues`, which may run beside dispatch."""
@@ -272,14 +281,47 @@ class MessageStore:
 
     # -- deletion and end of life
 
-    def delete_topic(self, topic: str) -> None:
-        """Remove the topic's queues at once; its records leave with their segments.
+    def topics_behind(self, behind: str, limit: int) -> list[str]:
+        """The next topics, in key order, that may have queues; "" begins. Any thread."""
+        return self._queues.topics_behind(behind, limit)
+
+    def delete_topic(self, topic: str) -> int:
+        """Remove the topic's queues at once, returns how many; its records leave with their segments.
 
         Raises kv.KvError; then nothing is removed, and what was appended still becomes visible.
         """
+        queues = set(self._queues.queues(topic))
         self._queues.delete_topic(topic)
-        self._undispatched = [request for request in self._undispatched if request.topic != topic]
-        self._next_offsets.forget(topic)
+        dropped = {QueueId(topic, each.queue_number) for each in self._undispatched if each.topic == topic}
+        if dropped:
+            self._undispatched = [request for request in self._undispatched if request.topic != topic]
+        self._next_offsets.forget(queues | dropped)
+        return len(queues)
+
+    def light_queues_ended(self, below: PhysicalOffset, key: bytes) -> LightQueueStep:
+        """Look at some more light queues for such whose last entry lies below the offset; b"" begins. Any thread."""
+        return self._queues.light_queues_ended(below, key)
+
+    def still_ended(self, found: Sequence[LastEntry]) -> list[LastEntry]:
+        """Those of the light queues that no message was appended to since they were found."""
+        pending = _queues_of(self._undispatched)
+        return self._queues.still_ended([each for each in found if each.queue not in pending])
+
+    def remove_ended(self, found: Sequence[LastEntry]) -> None:
+        """Remove light queues that are `still_ended`. Raises kv.KvError.
+
+        A light queue that comes to be later is numbered from above all that were ever removed: it may be one of
+        them, and whoever has read that one must not take new messages for old.
+        """
+        if not found:
+            return
+        self._light_floor.raise_to(QueueOffset(max(each.last.queue_offset for each in found) + 1))
+        self._queues.remove_ended(found)
+        self._next_offsets.forget(each.queue for each in found)
+
+    def _first_free(self, queue: QueueId) -> QueueOffset:
+        stored = self._queues.next_offset(queue)
+        return self._light_floor.offset if stored == 0 and queue.topic.startswith(LIGHT_QUEUE_PREFIX) else stored
 
 
 def _believable(stored_ms: int, now_ms: int) -> int:

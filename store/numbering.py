@@ -8,6 +8,21 @@ from store.generations import GenerationCache
 from store.offsets import QueueId, QueueOffset
 
 
+class LightFloor:
+    """The lowest number of a light queue that has none yet: above those of all light queues that were removed."""
+
+    def __init__(self, stored: QueueOffset | None, save: Callable[[QueueOffset], None]) -> None:
+        """`save` makes a floor durable."""
+        self.offset = stored or QueueOffset(0)
+        self._save = save
+
+    def raise_to(self, offset: QueueOffset) -> None:
+        """Durable when it returns. Never goes back."""
+        if offset > self.offset:
+            self._save(offset)
+            self.offset = offset
+
+
 class NextOffsets:
     """A bounded cache of next offsets over the stored maxima.
 
@@ -39,8 +54,7 @@ class NextOffsets:
         """Drop what was not used lately, but none of the queues with undispatched records."""
         self._cache.rotate({queue: self.get(queue) for queue in undispatched})
 
-    def forget(self, topic: str) -> None:
-        """Drop all queues of a deleted topic."""
-        for queue in self._cache:
-            if queue[0] == topic:
-                self._cache.discard(queue)
+    def forget(self, queues: Iterable[tuple[str, int]]) -> None:
+        """Drop queues that were removed."""
+        for queue in queues:
+            self._cache.discard(queue)

@@ -35,6 +35,7 @@ from store.identity import StoreIdentity
 from store.kind import FoundStore, StoreKind, inspect_store
 from store.message_store import MessageStore
 from store.metadata import READ_WRITE, ConsumerOffsetTable, GroupTable, Topic, TopicTable, TopicType, is_light_queue
+from store.numbering import LightFloor
 from store.offsets import PhysicalOffset
 from store.parts import StoreParts, open_parts, stop_of
 from store.paths import StorePaths, segment_name
@@ -261,6 +262,7 @@ class _Opening:
             reader=CommitLogReader(segments, end=lambda: writer.end),
             queues=parts.queues.store,
             flushed_stored_ms=recovery.findings.last_stored_ms or before.log_flushed_ms,
+            light_floor=LightFloor(parts.identity.light_floor, parts.identity.set_light_floor),
         )
         checkpoint = StoreCheckpoint(
             self._disk,

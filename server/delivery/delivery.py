@@ -399,10 +399,20 @@ class Delivery:
         Raises StorePoisoned, kv.EngineFull.
         """
         self._writer.require_room()
-        for subscription in tuple(self._subscriptions.of_topic(topic)):
-            self._deliveries.delete_rows(subscription.prefix)
-            self._drop(subscription)
-        self._offsets.delete_topic(self._writer.batch(), topic)
+        self.delete_topics((topic,))
+
+    def delete_topics(self, topics: Iterable[str]) -> None:
+        """`delete_topic` for topics or light queues, most of which no group has ever read: those cost a look."""
+        self._writer.write_now()  # from here on the rows tell, or the subscriptions that could not be written
+        read = [each for each in topics if self._subscriptions.of_topic(each) or self._offsets.is_read(each)]
+        if not read:
+            return
+        self._writer.require_room()
+        for topic in read:
+            for subscription in tuple(self._subscriptions.of_topic(topic)):
+                self._deliveries.delete_rows(subscription.prefix)
+                self._drop(subscription)
+            self._offsets.delete_topic(self._writer.batch(), topic)
         self.store_durably()
 
     def require_room(self) -> None:

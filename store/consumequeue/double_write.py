@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from heapq import merge
 
 from store.consumequeue.file_store import FileConsumeQueues, is_file_name, topic_order
+from store.consumequeue.names import LastEntry, LightQueueStep
 from store.consumequeue.protocol import ConsumeQueueEntry
 from store.consumequeue.rocks_store import RocksConsumeQueues
 from store.message import DispatchRequest
@@ -109,6 +110,19 @@ class DoubleWriteConsumeQueues:
         return self.rocks if prefer_rocks and self.is_doubled(queue.topic) else self.files
 
     # -- changes of many queues
+
+    def topics_behind(self, behind: str, limit: int) -> list[str]:
+        topics = {*self.files.topics_behind(behind, limit), *self.rocks.topics_behind(behind, limit)}
+        return sorted(topics, key=topic_order)[:limit]
+
+    def light_queues_ended(self, below: PhysicalOffset, key: bytes) -> LightQueueStep:
+        return self.files.light_queues_ended(below, key)
+
+    def still_ended(self, found: Sequence[LastEntry]) -> list[LastEntry]:
+        return self.files.still_ended(found)
+
+    def remove_ended(self, found: Sequence[LastEntry]) -> None:
+        self.files.remove_ended(found)
 
     def delete_topic(self, topic: str) -> None:
         with self._removing():

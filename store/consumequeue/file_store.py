@@ -24,6 +24,7 @@ from store.consumequeue.columns import ColumnRequests, UnitColumns
 from store.consumequeue.file_layout import UNIT, UNIT_SIZE, pack_units
 from store.consumequeue.file_queue import FileQueue, FileShape
 from store.consumequeue.file_reader import queues_of_topic
+from store.consumequeue.names import LastEntry, LightQueueStep
 from store.consumequeue.open_files import OpenFiles
 from store.consumequeue.protocol import ConsumeQueueEntry
 from store.consumequeue.rocks_layout import require_no_checkpoint
@@ -32,6 +33,7 @@ from store.consumequeue.windows import FileUnitReader
 from store.disk.protocol import DirectoryEntry, Disk
 from store.generations import GenerationCache
 from store.message import DispatchRequest
+from store.metadata.names import is_light_queue
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 
 FILES_LOOKED_AT: Final = 100
@@ -201,6 +203,21 @@ class FileConsumeQueues:
         return FileUnitReader(self._disk, self._directory, self._shape, self.queues)
 
     # -- changes of many queues
+
+    def topics_behind(self, behind: str, limit: int) -> list[str]:
+        with _named_errors():
+            topics = self._topics()
+        return [each for each in topics if topic_order(each) > topic_order(behind) and not is_light_queue(each)][:limit]
+
+    def light_queues_ended(self, below: PhysicalOffset, key: bytes) -> LightQueueStep:  # noqa: ARG002
+        return LightQueueStep([], 0, None)
+
+    def still_ended(self, found: Sequence[LastEntry]) -> list[LastEntry]:  # noqa: ARG002
+        return []
+
+    def remove_ended(self, found: Sequence[LastEntry]) -> None:
+        if found:
+            raise ValueError("light queues in files are not removed one by one")
 
     def delete_topic(self, topic: str) -> None:
         require_no_checkpoint(topic)

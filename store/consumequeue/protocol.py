@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+from store.consumequeue.names import LastEntry, LightQueueStep
 from store.message import DispatchRequest
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 
@@ -72,6 +73,21 @@ class ConsumeQueueStore(Protocol):
 
     def queues(self, topic: str | None = None) -> Iterator[QueueId]:
         """Every queue that has a stored maximum, in key order."""
+
+    def topics_behind(self, behind: str, limit: int) -> list[str]:
+        """The next `limit` topics in key order that may have queues, light queues left out; "" begins. Any thread."""
+
+    def light_queues_ended(self, below: PhysicalOffset, key: bytes) -> LightQueueStep:
+        """Look at some more light queues for such whose last entry lies below the offset; b"" begins. Any thread.
+
+        None are found while queues are kept in files: there they stay, as RocketMQ lets them.
+        """
+
+    def still_ended(self, found: Sequence[LastEntry]) -> list[LastEntry]:
+        """Those of the light queues that got no entry since they were found."""
+
+    def remove_ended(self, found: Sequence[LastEntry]) -> None:
+        """Remove light queues that are `still_ended`, numbering and all."""
 
     def delete_topic(self, topic: str) -> None:
         """Remove entries and bounds of all queues of the topic (rmq#9454: also those never touched since start)."""

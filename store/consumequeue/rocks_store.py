@@ -16,6 +16,7 @@ from kv import KeyRange, KeyValueEngine, WriteBatch
 from store.consumequeue.again import put_again
 from store.consumequeue.columns import ColumnRequests, UnitColumns
 from store.consumequeue.expired_entries import ExpiredEntries, ExpiredEntrySearch
+from store.consumequeue.names import LastEntry, LightQueueStep, light_queues_ended, topics_behind
 from store.consumequeue.protocol import ConsumeQueueEntry
 from store.consumequeue.rocks_layout import (
     BOUND,
@@ -286,14 +287,38 @@ class RocksConsumeQueues:
         """Two range deletes, which need not know the queues (rmq#9454). Durable with the next flush."""
         require_no_checkpoint(topic)
         self._removals += 1
+        queues = list(self.queues(topic))  # what is cached of others is that they do not exist
         batch = self._engine.batch()
         keys = topic_range(topic)
         batch.delete_range(self._units, keys)
         batch.delete_range(self._offsets, keys)
         self._engine.write(batch)
-        of_topic = [cached for cached in self._cache if cached[0] == topic]
-        for cached in of_topic:
-            self._cache.discard(cached)
+        for queue in queues:
+            self._cache.discard(queue)
+
+    def topics_behind(self, behind: str, limit: int) -> list[str]:
+        return topics_behind(self._offsets, behind, limit)
+
+    def light_queues_ended(self, below: PhysicalOffset, key: bytes) -> LightQueueStep:
+        return light_queues_ended(self._offsets, below, key)
+
+    def still_ended(self, found: Sequence[LastEntry]) -> list[LastEntry]:
+        stored = self._offsets.get_many([maximum_key(each.queue) for each in found])
+        return [each for each, row in zip(found, stored, strict=True) if row == _pack_bound(*each.last)]
+
+    def remove_ended(self, found: Sequence[LastEntry]) -> None:
+        self._removals += 1
+        batch = self._engine.batch()
+        minima = self._offsets.get_many([minimum_key(each.queue) for each in found])
+        for (queue, last), row in zip(found, minima, strict=True):
+            if row is None or parse_bound(row).queue_offset <= last.queue_offset:
+                prefix = unit_prefix(queue)  # else an expiry has taken the units away before
+                batch.delete_range(self._units, KeyRange(prefix, units_end(prefix)))
+            batch.delete(self._offsets, maximum_key(queue))
+            batch.delete(self._offsets, minimum_key(queue))
+        self._engine.write(batch)
+        for each in found:
+            self._cache.discard(each.queue)
 
     def truncate(self, end: PhysicalOffset) -> None:
         """Durable when it returns. Cut short by a crash, it is to be repeated: the watermark falls last.

@@ -52,6 +52,10 @@ class ConsumerOffsetTable:
             return True
         return bool(self._family.scan(prefix_range(_group_prefix(group) + counted(topic.encode())), limit=1))
 
+    def is_read(self, topic: str) -> bool:
+        """Whether some group has a stored offset of the topic, or had one. What is only staged does not count."""
+        return bool(self._family.scan(prefix_range(_topic_prefix(topic)), limit=1))
+
     def stage(self, batch: WriteBatch, group: str, queue: QueueId, offset: QueueOffset) -> None:
         """Add the new offset to the batch."""
         pair = (group, queue.topic)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import Lock
 from typing import Final, Generic, TypeVar
 
@@ -65,6 +65,11 @@ class NamedRows(Generic[Row]):
             row = self._decode(name, value)
             self._remember(name, row)
             return row
+
+    def missing(self, names: Sequence[str]) -> list[str]:
+        """Those of the names that have no row now, past the cache: a look at all there are leaves it as it is."""
+        values = self._family.get_many([_key(name) for name in names])
+        return [name for name, value in zip(names, values, strict=True) if value is None]
 
     def insert(self, name: str, row: Row) -> None:
         """Store a row of a new name. Raises AlreadyExists."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, Flag
 from types import MappingProxyType
@@ -92,6 +92,10 @@ class TopicTable:
     def get(self, name: str) -> Topic | None:
         """The topic, or None. Never creates one (rmq#9792). Raises StoreDamaged for an unreadable row."""
         return self._rows.get(name)
+
+    def missing(self, names: Sequence[str]) -> list[str]:
+        """Those of the names that no topic has now."""
+        return self._rows.missing(names)
 
     def create(self, topic: Topic, *, internal: bool = False) -> None:
         """Add a topic. `internal` admits names that only the broker may use: system and long retry topics.

@@ -59,9 +59,11 @@ class BenchStore:
     def iterate_queues(self, topic: str | None = None) -> list[QueueId]:
         return [queue for queue, kept in self._source.queues.items() if kept and topic in (None, queue.topic)]
 
-    def delete_topic(self, topic: str) -> None:
-        for queue in self.iterate_queues(topic):
+    def delete_topic(self, topic: str) -> int:
+        queues = self.iterate_queues(topic)
+        for queue in queues:
             del self._source.queues[queue]
+        return len(queues)
 
 
 class BenchBackups:

@@ -1,0 +1,128 @@
+"""Which topics and light queues a database has, from the rows of their bounds (docs/formats/consume-queue.md).
+
+Nothing in memory knows (rmq#9454), and a database may have millions. So these walk in steps, skip what was not asked
+for, and may run on another thread beside the writer.
+
+In key order names of one length stand together, and among them the light queues:
+
+    … 6 orders … 12 %LMQ%aaaaaaa … 12 %LMQ%zzzzzzz, 12 customer-log … 13 …
+                 └────── one stretch per length ───┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from kv import Family, KeyRange
+from store.consumequeue.rocks_layout import (
+    BOUND_SIZE,
+    CHECKPOINT_TOPIC,
+    I32,
+    StoredBound,
+    maximum_key,
+    parse_bound,
+    parse_bound_key,
+    topic_prefix,
+)
+from store.metadata.names import LIGHT_QUEUE_PREFIX, is_light_queue
+from store.offsets import PhysicalOffset, QueueId
+
+ROWS_PER_SCAN: Final = 1_000
+"""Read in one call, which keeps the interpreter's lock."""
+
+NAME_SIZE_MAX: Final = 0x7FFF
+"""Bytes: names come from a property, and all properties of a record together are no longer."""
+
+_SEPARATOR: Final = b"\x01"
+
+
+class LastEntry(NamedTuple):
+    """A queue and where its last entry points, as stored now: whoever acts on it later compares."""
+
+    queue: QueueId
+    last: StoredBound
+
+
+class LightQueueStep(NamedTuple):
+    """What one step over the light queues found."""
+
+    ended: list[LastEntry]
+    """Those without an entry at or above the offset that was asked for."""
+    looked_at: int
+    next_key: bytes | None
+    """Where to go on; None behind the last light queue."""
+
+
+def topics_behind(bounds: Family, behind: str, limit: int) -> list[str]:
+    """The next `limit` topics with queues in key order; light queues and the checkpoint are passed over."""
+    found: list[str] = []
+    key = _end_of(behind) if behind else b""
+    while len(found) < limit:
+        rows = bounds.scan(KeyRange(key, None), limit=ROWS_PER_SCAN)
+        prefix = b""
+        for row, _ in rows:
+            if prefix and row.startswith(prefix):
+                continue
+            queue = _queue_of(row)
+            prefix = b"" if queue is None else topic_prefix(queue.topic)
+            key = row + b"\0" if queue is None else _end_of(queue.topic)
+            if queue is not None and queue.topic != CHECKPOINT_TOPIC and not is_light_queue(queue.topic):
+                found.append(queue.topic)
+        if len(rows) < ROWS_PER_SCAN:
+            break
+    return found[:limit]
+
+
+def light_queues_ended(bounds: Family, below: PhysicalOffset, key: bytes) -> LightQueueStep:
+    """Look at the next light queues from `key` on, a thousand or two, for such that end below a physical offset."""
+    ended: list[LastEntry] = []
+    looked_at = 0
+    for keys in _light_stretches(bounds, key):
+        rows = bounds.scan(keys, limit=ROWS_PER_SCAN)
+        for row, value in rows:
+            queue = _queue_of(row)
+            if queue is None or row != maximum_key(queue) or len(value) != BOUND_SIZE:
+                continue
+            looked_at += 1
+            last = parse_bound(value)
+            if last.physical_offset < below:
+                ended.append(LastEntry(queue, last))
+        if len(rows) == ROWS_PER_SCAN or looked_at >= ROWS_PER_SCAN:
+            return LightQueueStep(ended, looked_at, rows[-1][0] + b"\0" if rows else keys.end)
+    return LightQueueStep(ended, looked_at, None)
+
+
+def _light_stretches(bounds: Family, key: bytes) -> Iterator[KeyRange]:
+    """Where light queues may stand from `key` on: the rest of one length of names, then each length that there is."""
+    length = int.from_bytes(key[: I32.size], "big") if key else len(LIGHT_QUEUE_PREFIX)
+    while length <= NAME_SIZE_MAX:
+        stretch = _light_names(length)
+        end = stretch.end or b""
+        yield KeyRange(max(key, stretch.start), end)
+        following = bounds.scan(KeyRange(end, None), limit=1)
+        if not following:
+            return
+        length = max(length + 1, int.from_bytes(following[0][0][: I32.size], "big"))
+
+
+def _queue_of(key: bytes) -> QueueId | None:
+    """None for a key of nobody's making: a stranger is left alone."""
+    try:
+        return parse_bound_key(key)[0]
+    except ValueError:
+        return None
+
+
+def _end_of(topic: str) -> bytes:
+    """The end, exclusive, of the topic's keys; of all light queues with names as long when it is one of them."""
+    prefix = topic_prefix(topic)
+    if is_light_queue(topic):
+        prefix = prefix[: I32.size + len(_SEPARATOR) + len(LIGHT_QUEUE_PREFIX)]
+    return prefix[:-1] + bytes([prefix[-1] + 1])
+
+
+def _light_names(length: int) -> KeyRange:
+    """The keys of all light queues with names of so many bytes."""
+    begin = I32.pack(length) + _SEPARATOR + LIGHT_QUEUE_PREFIX.encode()
+    return KeyRange(begin, begin[:-1] + bytes([begin[-1] + 1]))

@@ -1,0 +1,48 @@
+"""Where the log began in the past: what a queue that ends below has been empty since.
+
+A queue whose last entry lies below the log's beginning holds nothing. For how long already nobody has written into it,
+and with millions of queues nobody should. But the log's beginning moves only some times a day: a note of each is enough
+to tell of every queue.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from operator import itemgetter
+from struct import Struct
+from typing import Final
+
+from store.offsets import PhysicalOffset
+
+_NOTE: Final = Struct(">qq")  # wall time in ms, physical offset
+NOTES_MAX: Final = 2_048
+"""32 KiB. Past that every other note goes: queues then seem to be empty for less long than they are."""
+
+
+class LogBegins:
+    """Times and offsets, both ascending."""
+
+    def __init__(self, packed: bytes, save: Callable[[bytes], None]) -> None:
+        """`save` stores what `packed` was."""
+        self._notes = list(_NOTE.iter_unpack(packed))
+        self._save = save
+
+    def note(self, now_ms: int, begin: PhysicalOffset, *, since_ms: int) -> None:
+        """The log begins at `begin` now. Nobody will ask for times before `since_ms` any more."""
+        notes = self._notes
+        # of a clock that was ahead, or a log that was put back from a backup
+        kept = [each for each in notes if each[0] <= now_ms and each[1] <= begin]
+        kept = kept[max(0, bisect_right(kept, since_ms, key=itemgetter(0)) - 1) :]
+        if not kept or kept[-1][1] < begin:
+            kept.append((now_ms, begin))
+        if len(kept) > NOTES_MAX:
+            kept = [*kept[:-1:2], kept[-1]]
+        if kept != notes:
+            self._notes = kept
+            self._save(b"".join(_NOTE.pack(*each) for each in kept))
+
+    def at(self, time_ms: int) -> PhysicalOffset | None:
+        """Where the log began at that time, or sooner; None when it is not known."""
+        place = bisect_right(self._notes, time_ms, key=itemgetter(0))
+        return PhysicalOffset(self._notes[place - 1][1]) if place else None
