@@ -57,8 +57,10 @@ class PointedStore(Protocol):
 class Engines(NamedTuple):
     """The databases of a store, and the name of the folder that the queues' one lies in."""
 
-    queues: KeyValueEngine | None
-    """None when the queues are in files alone: a backup leaves those to the start of what is restored."""
+    queues: Callable[[], KeyValueEngine | None]
+    """The one that is open now; None when the queues are in files alone: a backup leaves those to the start of what is
+    restored.
+    """
     queues_folder: str
     state: KeyValueEngine
 
@@ -155,8 +157,9 @@ class BackupPoints:
         self._write_state()
         if self._store.dispatched_up_to > self._store.flushed_up_to:
             self._store.flush()  # under async durability consumers see what is not durable yet
-        if self._engines.queues is not None:
-            self._engines.queues.checkpoint(directory / self._engines.queues_folder)
+        queues = self._engines.queues()
+        if queues is not None:
+            queues.checkpoint(directory / self._engines.queues_folder)
         self._engines.state.checkpoint(directory / self._paths.quarry.name)
         try:
             checkpoint = self._disk.read(self._paths.checkpoint)

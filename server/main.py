@@ -218,7 +218,7 @@ class Broker:
             metrics.watch_front(self._front.figures)
         metrics.watch_delivery(self._delivery)
         metrics.watch_clients(self._clients)
-        metrics.watch_engines(store.queues.engine, store.state_engine)
+        metrics.watch_engines(store.queues, store.state_engine)
         metrics.watch_expiry(store.expiry, lambda: self._retention.used_ratios)
 
     def _make_retention(self) -> Retention:
@@ -361,7 +361,7 @@ class Broker:
             self._settings.store.directory,
             store=store.messages,
             segments=store.segments,
-            engines=Engines(store.queues.engine, store.queues.directory.name, store.state_engine),
+            engines=Engines(lambda: store.queues.engine, store.queues.rocks_directory.name, store.state_engine),
             pins=store.pins,
             disk=PosixCopyingDisk(),
             clock=self._clock,

@@ -168,9 +168,9 @@ class ServerMetrics:
     def watch_clients(self, clients: Sized) -> None:
         self._watch(lambda: iter([_gauge("quarry_clients", "Clients that sent their settings", len(clients))]))
 
-    def watch_engines(self, queues: EngineFigures | None, state: EngineFigures) -> None:
-        """`queues` is None for a store that keeps its consume queues in files alone."""
-        engines = {"state": state} if queues is None else {"queues": queues, "state": state}
+    def watch_engines(self, queues: EngineFigures, state: EngineFigures) -> None:
+        """`queues` have no figures while a store keeps its consume queues in files alone."""
+        engines = {"queues": queues, "state": state}
         self._watch(lambda: engine_figures(engines))
 
     def watch_expiry(self, expiry: ExpiryFigures, used_ratios: Callable[[], Mapping[str, float]]) -> None:

@@ -35,12 +35,14 @@ from store.identity import StoreIdentity
 from store.kind import FoundStore, StoreKind, inspect_store
 from store.message_store import MessageStore
 from store.metadata import READ_WRITE, ConsumerOffsetTable, GroupTable, Topic, TopicTable, TopicType, is_light_queue
+from store.migration import MigrationRows, QueueMigration
 from store.numbering import LightFloor
 from store.offsets import PhysicalOffset
+from store.open_queues import OpenQueues
 from store.parts import StoreParts, open_parts, stop_of
 from store.paths import StorePaths, segment_name
 from store.pins import SegmentPins
-from store.queue_opening import OpenQueues
+from store.queue_phase import QueuePhase
 from store.recovery import RecoveryReport, ReportProgress, backfill, recover
 from store.repair import NO_ORDERS, Damage, Orders, give_up_damaged, set_queues_aside
 from store.rocketmq import import_metadata, read_metadata
@@ -78,6 +80,7 @@ class OpenStore:
         pins: SegmentPins,
         expiry: LogExpiry,
         queues: OpenQueues,
+        migration: QueueMigration,
         state_engine: KeyValueEngine,
         parts: ExitStack,
         mark_clean: Callable[[], None],
@@ -96,6 +99,7 @@ class OpenStore:
         self.pins = pins
         self.expiry = expiry
         self.queues = queues
+        self.migration = migration
         self.state_engine = state_engine
         self._parts = parts
         self._mark_clean = mark_clean
@@ -194,7 +198,7 @@ class _Opening:
 
     def _open(self, found: FoundStore, lock: DiskLock) -> OpenStore:
         with ExitStack() as closing:
-            parts = open_parts(self._settings, self._disk, self._engines, found, closing)
+            parts = open_parts(self._settings, self._disk, self._engines, found, clock=self._clock, closing=closing)
             identity, segments = parts.identity, parts.segments
             damage = None
             if self._orders.replace_damaged:
@@ -212,7 +216,7 @@ class _Opening:
                 segments=segments,
                 messages=messages,
                 queues=parts.queues.store,
-                queue_directory=parts.queues.directory,
+                queue_directory=lambda: parts.queues.directory,
                 positions=tables.offsets,
                 identity=identity,
                 pins=pins,
@@ -230,11 +234,24 @@ class _Opening:
                 pins=pins,
                 expiry=expiry,
                 queues=parts.queues,
+                migration=self._migration(parts),
                 state_engine=parts.state_engine,
                 parts=closing.pop_all(),
                 mark_clean=lambda: self._disk.remove(self._paths.abort),
                 lock=lock,
             )
+
+    def _migration(self, parts: StoreParts) -> QueueMigration:
+        return QueueMigration(
+            parts.queues,
+            MigrationRows(parts.state_engine),
+            parts.identity,
+            settings=self._settings,
+            segments=parts.segments,
+            disk=self._disk,
+            engines=self._engines,
+            clock=self._clock,
+        )
 
     def _begin_writing(
         self,
@@ -293,8 +310,11 @@ class _Opening:
         log.info("log recovered", start=recovery.start, end=recovery.end, dispatched=recovery.findings.dispatched)
         if recovery.removed.kept:
             log.warning("bytes behind the log's end were cut off and kept", files=list(map(str, recovery.removed.kept)))
-        if origin is StoreKind.ROCKETMQ_DOUBLE_WRITE and parts.queues.rocks is not None:
+        if origin is StoreKind.ROCKETMQ_DOUBLE_WRITE and parts.queues.phase is QueuePhase.ROCKSDB:
+            assert parts.queues.rocks is not None
             self._backfill(parts, parts.queues.rocks, recovery.end)
+        if found.has_abort:
+            MigrationRows(parts.state_engine).doubt("the broker did not stop in good order after it")
         return recovery
 
     def _backfill(self, parts: StoreParts, queues: RocksConsumeQueues, end: PhysicalOffset) -> None:

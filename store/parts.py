@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kv import KeyValueEngine
+from store.clock import Clock
 from store.commitlog import SegmentList
 from store.disk import Disk
 from store.durable_state import DurableState
@@ -14,8 +15,9 @@ from store.engines import StoreEngines
 from store.errors import NotAStore, StoreUnusable
 from store.identity import StoreIdentity
 from store.kind import FoundStore, StoreKind
+from store.open_queues import OpenQueues
 from store.paths import StorePaths
-from store.queue_opening import OpenQueues, advising, open_queues
+from store.queue_opening import advising, open_queues
 from store.settings import StoreSettings
 from store.verdict import Stop
 
@@ -31,7 +33,13 @@ class StoreParts:
 
 
 def open_parts(
-    settings: StoreSettings, disk: Disk, engines: StoreEngines, found: FoundStore, closing: ExitStack
+    settings: StoreSettings,
+    disk: Disk,
+    engines: StoreEngines,
+    found: FoundStore,
+    *,
+    clock: Clock,
+    closing: ExitStack,
 ) -> StoreParts:
     """Open what was found, make what is missing; `closing` gets what closes it. The lock is ours.
 
@@ -41,7 +49,10 @@ def open_parts(
     closing.callback(segments.close)
     state_engine, identity = open_identity(engines, StorePaths(settings.root).quarry, disk, found)
     closing.callback(state_engine.close)
-    queues = open_queues(settings, disk, engines, identity, found, minimum=segments.minimum, closing=closing)
+    queues = open_queues(
+        settings, disk, engines, identity, found, minimum=segments.minimum, state_engine=state_engine, clock=clock
+    )
+    closing.callback(queues.close)
     return StoreParts(segments, state_engine, identity, queues)
 
 

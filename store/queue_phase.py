@@ -17,8 +17,14 @@ One that contradicts a store is refused: by the other kind of queues its older m
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from enum import Enum
+from fnmatch import translate
+from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
+from re import compile as compile_pattern
+from typing import NamedTuple
 
 from store.errors import StoreUnusable
 from store.kind import StoreKind
@@ -30,6 +36,13 @@ class QueueMode(Enum):
     ROCKSDB = "rocksdb"
     FILE = "file"
     DOUBLE_WRITE = "double_write"
+
+
+class QueuePlace(Enum):
+    """One of the two, where a store has both."""
+
+    FILE = "file"
+    ROCKSDB = "rocksdb"
 
 
 class QueuePhase(Enum):
@@ -55,10 +68,63 @@ class QueuePhase(Enum):
         return self in (QueuePhase.READING_ROCKSDB, QueuePhase.ROCKSDB)
 
     @property
+    def rocksdb_is_complete(self) -> bool:
+        """Whether RocksDB is known to hold what the files hold."""
+        return self in (QueuePhase.VERIFIED, QueuePhase.READING_ROCKSDB, QueuePhase.ROCKSDB)
+
+    @property
+    def next(self) -> QueuePhase | None:
+        return _IN_ORDER.get(self)
+
+    @property
+    def previous(self) -> QueuePhase | None:
+        return next((phase for phase, following in _IN_ORDER.items() if following is self), None)
+
+    @property
     def mode(self) -> QueueMode:
         if self.writes_files and self.writes_rocksdb:
             return QueueMode.DOUBLE_WRITE
         return QueueMode.FILE if self.writes_files else QueueMode.ROCKSDB
+
+
+_IN_ORDER = dict(pairwise(QueuePhase))
+
+
+class QueuePlaces(NamedTuple):
+    """Who is to be read and who is to number, where an operator has said so; None: as the phase says."""
+
+    read: QueuePlace | None = None
+    assign: QueuePlace | None = None
+
+    def reads_rocksdb(self, phase: QueuePhase) -> bool:
+        return self._is_rocksdb(self.read, phase)
+
+    def assigns_rocksdb(self, phase: QueuePhase) -> bool:
+        return self._is_rocksdb(self.assign, phase)
+
+    def objection(self, phase: QueuePhase) -> str | None:
+        """Why they do not go with the phase."""
+        for name, place in (("read", self.read), ("assign", self.assign)):
+            if place is QueuePlace.ROCKSDB and phase.mode is QueueMode.DOUBLE_WRITE and not phase.rocksdb_is_complete:
+                return f"consume_queue.{name} says `rocksdb`, which in phase {phase.value} does not hold everything"
+        return None
+
+    @staticmethod
+    def _is_rocksdb(place: QueuePlace | None, phase: QueuePhase) -> bool:
+        if place is None or phase.mode is not QueueMode.DOUBLE_WRITE:
+            return phase.reads_rocksdb
+        return place is QueuePlace.ROCKSDB
+
+
+AS_THE_PHASE_SAYS = QueuePlaces()
+
+
+def doubled_topics(patterns: Sequence[str] | None) -> Callable[[str], bool] | None:
+    """Whether a topic is to be written twice, by patterns as file names have them; None: all are."""
+    if patterns is None:
+        return None
+    matches = compile_pattern("|".join(map(translate, patterns)) or r"(?!)").match
+    return lru_cache(maxsize=65_536)(lambda topic: matches(topic) is not None)
 
 
 _BEGINNINGS = {

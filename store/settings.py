@@ -9,7 +9,7 @@ from resource import getpagesize
 from typing import Final
 
 from store.errors import Invalid
-from store.queue_phase import QueueMode
+from store.queue_phase import AS_THE_PHASE_SAYS, QueueMode, QueuePlaces
 
 MIB: Final = 1 << 20
 SEGMENT_SIZE: Final = 1 << 30  # RocketMQ's. Keeps every position inside a segment within int32.
@@ -37,6 +37,10 @@ class StoreSettings:
     root: Path
     queue_mode: QueueMode | None = None
     """Where consume queues are kept; None: where they are, and in RocksDB if there are none."""
+    queue_places: QueuePlaces = AS_THE_PHASE_SAYS
+    """Who is read and who numbers while there are two."""
+    doubled_topics: tuple[str, ...] | None = None
+    """Patterns of the topics that are written twice while there are two; None: all are."""
     units_per_file: int = UNITS_PER_FILE
     segment_size: int = SEGMENT_SIZE
     durability: Durability = Durability.SYNC

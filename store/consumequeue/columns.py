@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +51,25 @@ class UnitColumns:
         rows = np.empty(len(self.queues), np.int64)
         rows[self.queue_index] = np.arange(len(self))  # of equal indexes numpy keeps the last one
         return rows
+
+    def compact(self) -> UnitColumns:
+        """The same units with only those of `queues` that have any."""
+        present, queue_index = np.unique(self.queue_index, return_inverse=True)
+        return replace(self, queues=tuple(self.queues[each] for each in present.tolist()), queue_index=queue_index)
+
+    @classmethod
+    def joined(cls, parts: Sequence[UnitColumns]) -> UnitColumns:
+        """The units of several, one after the other."""
+        numbers: dict[QueueId, int] = {}
+        indexes = []
+        for part in parts:
+            places = np.array([numbers.setdefault(queue, len(numbers)) for queue in part.queues], np.int64)
+            indexes.append(places[part.queue_index])
+        columns = [
+            np.concatenate([np.empty(0, np.int64), *(getattr(part, name) for part in parts)])
+            for name in ("queue_offset", "physical_offset", "size", "tags_code", "store_timestamp_ms")
+        ]
+        return cls(tuple(numbers), np.concatenate([np.empty(0, np.int64), *indexes]), *columns)
 
     def select(self, rows: slice | Integers | NDArray[np.bool_]) -> UnitColumns:
         """Some of the units, with all `queues`."""

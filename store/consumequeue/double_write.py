@@ -1,10 +1,11 @@
-"""Consume queues kept twice, in files and in RocksDB, while a store moves from one to the other.
+"""Consume queues kept in files, in RocksDB, or in both, while a store moves from one to the other.
 
 Which of the two is read and which says what offset comes next is chosen separately, as in RocketMQ's combined store:
 
     files ──► both, read and numbered by files ──► both, read by RocksDB ──► RocksDB
 
-A crash between the two writes is harmless: the watermark is the lower of both, and putting again changes nothing.
+All of it may be changed while the store runs. A crash between the two writes is harmless: the watermark is the lower of
+both, and putting again changes nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from heapq import merge
 
 from store.consumequeue.file_store import FileConsumeQueues, is_file_name, topic_order
+from store.consumequeue.in_use import InUse
 from store.consumequeue.names import LastEntry, LightQueueStep
 from store.consumequeue.protocol import ConsumeQueueEntry
 from store.consumequeue.rocks_store import RocksConsumeQueues
@@ -26,27 +28,31 @@ Queues = FileConsumeQueues | RocksConsumeQueues
 class DoubleWriteConsumeQueues:
     """See `store.consumequeue.protocol.ConsumeQueueStore`.
 
-    `read_rocks` and `assign_rocks` choose who answers and who numbers; both may be changed while the store runs.
-    Queues that only one of the two can have are read and numbered by that one: names that are no file names, and
-    topics that are not `doubled` (rmq#10450: double write for some topics only; None: all are). The first are in
-    RocksDB alone, the second in files alone.
+    `files` or `rocks` may be None, not both. `read_rocks` and `assign_rocks` choose who answers and who numbers where
+    there are two. Queues that only one of the two can have are read and numbered by that one: names that are no file
+    names, and topics that are not `doubled` (rmq#10450: double write for some topics only; None: all are). The first
+    are in RocksDB alone, the second in files alone.
+
+    The thread that puts may set any of these fields between two calls. What it has taken away may be closed once
+    `in_use` has no more users: other threads are in the middle of a flush or a count.
     """
 
     may_hold_more = True
 
     def __init__(
         self,
-        files: FileConsumeQueues,
-        rocks: RocksConsumeQueues,
+        files: FileConsumeQueues | None,
+        rocks: RocksConsumeQueues | None,
         *,
-        read_rocks: bool,
-        assign_rocks: bool,
+        read_rocks: bool = False,
+        assign_rocks: bool = False,
         doubled: Callable[[str], bool] | None = None,
     ) -> None:
         self.files = files
         self.rocks = rocks
         self.read_rocks = read_rocks
         self.assign_rocks = assign_rocks
+        self.in_use = InUse()
         self.removals = 0
         """Grows before and after topics are deleted or the log is truncated: odd while that is under way."""
         self._doubled = doubled
@@ -54,19 +60,25 @@ class DoubleWriteConsumeQueues:
     # -- writing
 
     def put(self, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None:
-        self.files.put(requests, dispatched_up_to)
-        self.rocks.put(self._for_rocks(requests), dispatched_up_to)
+        if self.files is not None:
+            self.files.put(requests, dispatched_up_to)
+        if self.rocks is not None:
+            self.rocks.put(self._for_rocks(requests), dispatched_up_to)
 
     def put_missing(self, requests: Sequence[DispatchRequest]) -> None:
-        self.files.put_missing(requests)
-        self.rocks.put_missing(self._for_rocks(requests))
+        if self.files is not None:
+            self.files.put_missing(requests)
+        if self.rocks is not None:
+            self.rocks.put_missing(self._for_rocks(requests))
 
     def put_again(self, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None:
-        self.files.put_again(requests, dispatched_up_to)
-        self.rocks.put_again(self._for_rocks(requests), dispatched_up_to)
+        if self.files is not None:
+            self.files.put_again(requests, dispatched_up_to)
+        if self.rocks is not None:
+            self.rocks.put_again(self._for_rocks(requests), dispatched_up_to)
 
     def is_doubled(self, topic: str) -> bool:
-        """Whether both are written for the topic."""
+        """Whether both are written for the topic, where there are both."""
         return is_file_name(topic) and (self._doubled is None or self._doubled(topic))
 
     def _for_rocks(self, requests: Sequence[DispatchRequest]) -> Sequence[DispatchRequest]:
@@ -84,7 +96,8 @@ class DoubleWriteConsumeQueues:
         return self._reader(queue).last_entry_below(queue, at)
 
     def unread_below(self, queue: QueueId, start: QueueOffset, at: PhysicalOffset) -> int:
-        return self._reader(queue).unread_below(queue, start, at)
+        with self.in_use.using():
+            return self._reader(queue).unread_below(queue, start, at)
 
     def bounds(self, queue: QueueId) -> QueueBounds:
         return self._reader(queue).bounds(queue)
@@ -94,45 +107,58 @@ class DoubleWriteConsumeQueues:
 
     def dispatched_up_to(self) -> PhysicalOffset | None:
         """The older of the two: recovery starts there."""
-        files, rocks = self.files.dispatched_up_to(), self.rocks.dispatched_up_to()
-        return None if files is None or rocks is None else min(files, rocks)
+        return min_or_none([each.dispatched_up_to() for each in self._both()])
 
     def queues(self, topic: str | None = None) -> Iterator[QueueId]:
         """Those of either, in key order."""
-        return merge_queues(self.files.queues(topic), self.rocks.queues(topic))
+        return merge_queues(*(each.queues(topic) for each in self._both()))
 
     def _reader(self, queue: QueueId) -> Queues:
         return self._one_of(queue, prefer_rocks=self.read_rocks)
 
     def _one_of(self, queue: QueueId, *, prefer_rocks: bool) -> Queues:
-        if not is_file_name(queue.topic):
-            return self.rocks
-        return self.rocks if prefer_rocks and self.is_doubled(queue.topic) else self.files
+        files, rocks = self.files, self.rocks
+        if rocks is None:
+            assert files is not None
+            return files
+        if files is None or not is_file_name(queue.topic):
+            return rocks
+        return rocks if prefer_rocks and self.is_doubled(queue.topic) else files
+
+    def _both(self) -> list[Queues]:
+        return [each for each in (self.files, self.rocks) if each is not None]
 
     # -- changes of many queues
 
     def topics_behind(self, behind: str, limit: int) -> list[str]:
-        topics = {*self.files.topics_behind(behind, limit), *self.rocks.topics_behind(behind, limit)}
+        with self.in_use.using():
+            topics = {topic for each in self._both() for topic in each.topics_behind(behind, limit)}
         return sorted(topics, key=topic_order)[:limit]
 
     def light_queues_ended(self, below: PhysicalOffset, key: bytes) -> LightQueueStep:
-        return self.files.light_queues_ended(below, key)
+        with self.in_use.using():
+            return self._keeper_of_light_queues().light_queues_ended(below, key)
 
     def still_ended(self, found: Sequence[LastEntry]) -> list[LastEntry]:
-        return self.files.still_ended(found)
+        return self._keeper_of_light_queues().still_ended(found)
 
     def remove_ended(self, found: Sequence[LastEntry]) -> None:
-        self.files.remove_ended(found)
+        with self._removing():
+            self._keeper_of_light_queues().remove_ended(found)
+
+    def _keeper_of_light_queues(self) -> Queues:
+        """Where there are files, which never remove any, they are to stay in both."""
+        return self._both()[0]
 
     def delete_topic(self, topic: str) -> None:
         with self._removing():
-            self.files.delete_topic(topic)
-            self.rocks.delete_topic(topic)
+            for each in self._both():
+                each.delete_topic(topic)
 
     def truncate(self, end: PhysicalOffset) -> None:
         with self._removing():
-            self.files.truncate(end)
-            self.rocks.truncate(end)
+            for each in self._both():
+                each.truncate(end)
 
     @contextmanager
     def _removing(self) -> Iterator[None]:
@@ -143,22 +169,30 @@ class DoubleWriteConsumeQueues:
             self.removals += 1
 
     def set_minimum_physical_offset(self, minimum: PhysicalOffset) -> None:
-        self.files.set_minimum_physical_offset(minimum)
-        self.rocks.set_minimum_physical_offset(minimum)
+        for each in self._both():
+            each.set_minimum_physical_offset(minimum)
 
     # -- life
 
     def flush_entries(self) -> None:
-        self.files.flush_entries()
-        self.rocks.flush_entries()
+        with self.in_use.using():
+            for each in self._both():
+                each.flush_entries()
 
     def flush(self) -> None:
-        self.files.flush()
-        self.rocks.flush()
+        with self.in_use.using():
+            for each in self._both():
+                each.flush()
 
     def close(self) -> None:
-        self.files.close()
-        self.rocks.close()
+        for each in self._both():
+            each.close()
+
+
+def min_or_none(watermarks: Sequence[PhysicalOffset | None]) -> PhysicalOffset | None:
+    """The lowest, None when one is None."""
+    known = [each for each in watermarks if each is not None]
+    return min(known) if len(known) == len(watermarks) else None
 
 
 def merge_queues(*listings: Iterator[QueueId]) -> Iterator[QueueId]:

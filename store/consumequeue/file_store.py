@@ -147,6 +147,14 @@ class FileConsumeQueues:
 
     # -- reading
 
+    @property
+    def directory(self) -> Path:
+        return self._directory
+
+    @property
+    def units_per_file(self) -> int:
+        return self._shape.size // UNIT_SIZE
+
     def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]:
         with _named_errors():
             known = self._find(queue)
@@ -189,6 +197,12 @@ class FileConsumeQueues:
         with _named_errors():
             known = self._find(queue)
             return QueueOffset(0 if known is None else known.maximum)
+
+    def last_physical(self, queue: QueueId) -> PhysicalOffset:
+        """Where the record of the queue's last unit lies, also one that has expired; 0 when it has none."""
+        with _named_errors():
+            known = self._find(queue)
+            return PhysicalOffset(0) if known is None else known.last_physical
 
     def dispatched_up_to(self) -> PhysicalOffset | None:
         return self._dispatched_up_to

@@ -101,6 +101,10 @@ class RocksConsumeQueues:
         self._units = engine.family(UNITS_FAMILY)
         self._offsets = engine.family(OFFSET_FAMILY)
         self._minimum = minimum_physical_offset
+        self.is_complete = True
+        """Whether it has all entries that it is ever to have of the log so far. As long as not, nothing is dropped: a
+        stored minimum would hide what is added below it.
+        """
         self._removals = 0
         self._cache: GenerationCache[tuple[str, int], _Queue] = GenerationCache(max(1, cached_queues_max // 2))
 
@@ -134,7 +138,14 @@ class RocksConsumeQueues:
     def put_missing(self, requests: Sequence[DispatchRequest]) -> None:
         """Store entries of records from below the watermark, which stays. For a database that began in mid-log."""
         batch = self._engine.batch()
-        last_of = self._put_units(batch, requests)
+        self._put_missing(batch, self._put_units(batch, requests))
+
+    def put_missing_units(self, units: UnitColumns) -> None:
+        """As `put_missing`; each of `units.queues` has some."""
+        batch = self._engine.batch()
+        self._put_missing(batch, self._put_columns(batch, units.grouped()))
+
+    def _put_missing(self, batch: WriteBatch, last_of: _LastEntries) -> None:
         batch.put_all(self._offsets, _new_maxima(last_of))
         for queue in last_of:
             queue.first = None
@@ -259,8 +270,10 @@ class RocksConsumeQueues:
         return self._removals
 
     def drop(self, found: ExpiredEntries, *, removals: int) -> bool:
-        """Remove what a search found. False, and nothing done, when `removals` is not what it was before that."""
-        if removals != self._removals:
+        """Remove what a search found. False, and nothing done, when `removals` is not what it was before that, or the
+        queues are not complete.
+        """
+        if removals != self._removals or not self.is_complete:
             return False
         batch = self._engine.batch()
         for keys in found.ranges:

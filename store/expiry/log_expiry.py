@@ -13,7 +13,7 @@ back, and expire again at the next round.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from threading import Event
 from typing import Final, Protocol
@@ -61,7 +61,7 @@ class LogExpiry:
         segments: SegmentList,
         messages: ExpiringMessages,
         queues: ConsumeQueueStore,
-        queue_directory: Path,
+        queue_directory: Callable[[], Path],
         positions: ConsumerOffsetTable,
         identity: StoreIdentity,
         pins: SegmentPins,
@@ -108,7 +108,7 @@ class LogExpiry:
 
     def situation(self, hour: int, *, requested: bool = False, futile: bool = False) -> Situation:
         """How things are now. Raises OSError."""
-        log, queues = (self._file_system(each) for each in (self._segments.directory, self._queue_directory))
+        log, queues = (self._file_system(each) for each in (self._segments.directory, self._queue_directory()))
         return Situation(
             now_ms=self._age_clock.wall_ms(),
             hour=hour,

@@ -4,15 +4,24 @@ Public face of the package: other packages import from here.
 """
 
 from store.migration.agreement import AgreementReport, Comparison, ComparisonProgress, QueueDifference
+from store.migration.backfill import Backfill, Portion
 from store.migration.comparison import begin_comparison
-from store.migration.rows import MigrationRows, MigrationStep
+from store.migration.machine import QueueMigration
+from store.migration.removal import FileQueueRemoval, remove_database
+from store.migration.rows import MigrationRows, MigrationStep, Removing
 
 __all__ = [
     "AgreementReport",
+    "Backfill",
     "Comparison",
     "ComparisonProgress",
+    "FileQueueRemoval",
     "MigrationRows",
     "MigrationStep",
+    "Portion",
     "QueueDifference",
+    "QueueMigration",
+    "Removing",
     "begin_comparison",
+    "remove_database",
 ]

@@ -82,6 +82,8 @@ class Scope:
 def begin_comparison(queues: DoubleWriteConsumeQueues, clock: Clock, *, asked_by: str) -> UnitComparison:
     """Compare what both hold now. Called on the thread that writes them; the steps may be taken on another."""
     files, rocks = queues.files, queues.rocks
+    assert files is not None
+    assert rocks is not None
     scope = Scope(
         below=queues.dispatched_up_to() or PhysicalOffset(0),
         minimum=lambda: files.minimum_physical_offset,

@@ -16,20 +16,25 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from struct import Struct
 from typing import Final
 
-from kv import KeyValueEngine
+from kv import KeyValueEngine, WriteBatch
 from kv.keys import prefix_range, u32
 from store.migration.agreement import AgreementReport
+from store.offsets import PhysicalOffset
 from store.queue_phase import QueuePhase
 from store.state import META
 
+_OFFSET: Final = Struct(">q")
 _STEP: Final = b"migration/step/"
 _REPORT: Final = b"migration/report"
 _REMOVING: Final = b"migration/removing"
 _DOUBLED: Final = b"migration/doubled_topics"
 _PHASE: Final = b"queue_phase"
-_BACKFILL: Final = (b"backfilled_to", b"backfill_end")
+_BACKFILLED_TO: Final = b"backfilled_to"
+_BACKFILL_END: Final = b"backfill_end"
+_ABOUT_ROCKSDB: Final = (_BACKFILLED_TO, _BACKFILL_END, _REPORT, _DOUBLED)
 
 
 class Removing(Enum):
@@ -58,8 +63,14 @@ class MigrationRows:
 
     # -- steps
 
-    def take(self, step: MigrationStep, *, removing: Removing | None = None) -> None:
-        """Write the new phase, the step, and what is to be removed after it, all or nothing."""
+    def take(
+        self,
+        step: MigrationStep,
+        *,
+        removing: Removing | None = None,
+        backfill: tuple[PhysicalOffset, PhysicalOffset] | None = None,
+    ) -> None:
+        """Write the new phase, the step, and what is to be removed or brought over after it, all or nothing."""
         batch = self._engine.batch()
         fields = {
             "at_ms": step.at_ms,
@@ -69,12 +80,15 @@ class MigrationRows:
         }
         batch.put(self._family, _STEP + u32(self._next_number()), json.dumps(fields, sort_keys=True).encode())
         batch.put(self._family, _PHASE, step.target.value.encode())
-        if removing is not None:
+        if removing is None:
+            batch.delete(self._family, _REMOVING)
+        else:
             batch.put(self._family, _REMOVING, removing.value.encode())
         if step.target is QueuePhase.FILE:
-            # all of it is about RocksDB, which goes
-            for key in (*_BACKFILL, _REPORT, _DOUBLED):
+            for key in _ABOUT_ROCKSDB:
                 batch.delete(self._family, key)
+        if backfill is not None:
+            self._put_backfill(batch, *backfill)
         self._engine.write(batch, sync=True)
 
     def steps(self) -> Iterator[MigrationStep]:
@@ -92,6 +106,18 @@ class MigrationRows:
         last = self._family.scan(prefix_range(_STEP), limit=1, reverse=True)
         return int.from_bytes(last[0][0][len(_STEP) :], "big") + 1 if last else 0
 
+    # -- the backfill
+
+    def begin_backfill(self, start: PhysicalOffset, end: PhysicalOffset) -> None:
+        """What RocksDB is to get is the log's range [start, end)."""
+        batch = self._engine.batch()
+        self._put_backfill(batch, start, end)
+        self._engine.write(batch, sync=True)
+
+    def _put_backfill(self, batch: WriteBatch, start: PhysicalOffset, end: PhysicalOffset) -> None:
+        batch.put(self._family, _BACKFILLED_TO, _OFFSET.pack(start))
+        batch.put(self._family, _BACKFILL_END, _OFFSET.pack(end))
+
     # -- the report
 
     def report(self) -> AgreementReport | None:
@@ -108,11 +134,15 @@ class MigrationRows:
         if report is not None and report.doubt is None:
             self.save_report(report.doubted(reason))
 
-    # -- what is left to be done
+    # -- what is left to be removed
 
     def removing(self) -> Removing | None:
         value = self._family.get(_REMOVING)
         return None if value is None else Removing(value.decode())
+
+    def begin_removing(self, what: Removing) -> None:
+        """A start that comes before it is through removes what is there."""
+        self._put(_REMOVING, what.value.encode())
 
     def removed(self) -> None:
         """Nothing is left of it."""

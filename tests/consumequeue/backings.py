@@ -100,6 +100,16 @@ class DoubleBacking:
         self.rocks.close()
 
 
+def files_of(queues: DoubleWriteConsumeQueues) -> FileConsumeQueues:
+    assert queues.files is not None
+    return queues.files
+
+
+def rocks_of(queues: DoubleWriteConsumeQueues) -> RocksConsumeQueues:
+    assert queues.rocks is not None
+    return queues.rocks
+
+
 BACKINGS: Final[dict[str, Callable[[Path], Backing]]] = {
     "memory": lambda _: EngineBacking(MemoryEngine([UNITS_FAMILY, OFFSET_FAMILY])),
     "rocks": lambda directory: EngineBacking(open_consume_queue_engine(directory / "db", create=True)),

@@ -10,7 +10,7 @@ from kv import EngineFull
 from kv.memory import MemoryEngine
 from store.consumequeue import DoubleWriteConsumeQueues
 from store.offsets import QueueId
-from tests.consumequeue.backings import DoubleBacking
+from tests.consumequeue.backings import DoubleBacking, files_of, rocks_of
 from tests.consumequeue.samples import A0, B0, LITE, offsets, physical, put, request
 
 SLASH = QueueId("%LMQ%a/b", 0)
@@ -23,21 +23,23 @@ def backing(tmp_path: Path) -> DoubleBacking:
 
 def test_recovery_begins_at_the_older_watermark(backing: DoubleBacking) -> None:
     queues = backing.open()
+    files, rocks = files_of(queues), rocks_of(queues)
     assert queues.dispatched_up_to() is None
-    put(queues.rocks, [request(0, A0, 0)])
+    put(rocks, [request(0, A0, 0)])
     assert queues.dispatched_up_to() is None, "the files have nothing yet: all of the log is to come"
-    put(queues.files, [request(0, A0, 0), request(1, A0, 1)])
+    put(files, [request(0, A0, 0), request(1, A0, 1)])
     assert queues.dispatched_up_to() == physical(1)
 
 
 def test_the_one_that_is_read_answers_and_the_one_that_assigns_numbers(backing: DoubleBacking) -> None:
     queues = backing.open()
-    put(queues.files, [request(number, A0, number) for number in range(3)])
-    put(queues.rocks, [request(2, A0, 2)])
+    files, rocks = files_of(queues), rocks_of(queues)
+    put(files, [request(number, A0, number) for number in range(3)])
+    put(rocks, [request(2, A0, 2)])
     assert (offsets(queues, A0), queues.bounds(A0)) == ([0, 1, 2], (0, 3))
     queues.read_rocks = True
     assert (offsets(queues, A0), queues.bounds(A0)) == ([2], (2, 3))
-    put(queues.files, [request(3, A0, 3)])
+    put(files, [request(3, A0, 3)])
     assert queues.next_offset(A0) == 4
     queues.assign_rocks = True
     assert queues.next_offset(A0) == 3
@@ -49,9 +51,10 @@ def test_queues_that_only_one_can_have(backing: DoubleBacking) -> None:
     queues = DoubleWriteConsumeQueues(
         both.files, both.rocks, read_rocks=True, assign_rocks=True, doubled=lambda topic: topic != "TopicB"
     )
+    files, rocks = files_of(queues), rocks_of(queues)
     put(queues, [request(0, A0, 0, (SLASH.topic, 0), (LITE.topic, 0)), request(1, B0, 0)])
-    assert list(queues.files.queues()) == [A0, B0, LITE]
-    assert list(queues.rocks.queues()) == [A0, SLASH, LITE]
+    assert list(files.queues()) == [A0, B0, LITE]
+    assert list(rocks.queues()) == [A0, SLASH, LITE]
     assert list(queues.queues()) == [A0, B0, SLASH, LITE]
     for queue in (A0, B0, SLASH, LITE):
         assert offsets(queues, queue) == [0]
@@ -80,4 +83,4 @@ def test_a_put_that_the_second_refuses_is_put_again(
     assert queues.dispatched_up_to() == physical(1)
     put(queues, [request(1, A0, 1)])
     assert queues.dispatched_up_to() == physical(2)
-    assert offsets(queues.files, A0) == offsets(queues.rocks, A0) == [0, 1]
+    assert [offsets(each, A0) for each in (files_of(queues), rocks_of(queues))] == [[0, 1], [0, 1]]

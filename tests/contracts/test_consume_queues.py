@@ -304,7 +304,7 @@ def test_last_entry_below(queues: ConsumeQueueStore) -> None:
 def cached(queues: ConsumeQueueStore) -> int:
     """How many queues are known in memory, in the larger of both caches where there are two."""
     if isinstance(queues, DoubleWriteConsumeQueues):
-        return max(cached(queues.files), cached(queues.rocks))
+        return max(cached(each) for each in (queues.files, queues.rocks) if each is not None)
     assert isinstance(queues, FileConsumeQueues | RocksConsumeQueues)
     return len(list(queues._cache))
 

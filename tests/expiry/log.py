@@ -108,7 +108,7 @@ def expiry_of(
         segments=opened.segments,
         messages=opened.store,
         queues=opened.queues,
-        queue_directory=LOG,
+        queue_directory=lambda: LOG,
         positions=positions,
         identity=identity,
         pins=pins,

@@ -112,7 +112,7 @@ def test_every_figure_of_the_engine_has_a_metric_and_the_other_way_round(
     try:
         figures = {name.split(".")[min(1, name.count("."))] for name in engine.statistics()}
         assert figures == {*OF_DATABASE, *OF_FAMILY, *OF_LEVEL, *OF_CAUSE}
-        metrics.watch_engines(None, engine)
+        metrics.watch_engines(NoFigures(), engine)
         assert value(registry, "quarry_rocksdb_running_compactions", database="state") == 0
         assert value(registry, "quarry_rocksdb_level_bytes", database="state", family="topics", level="0") == 0
         stops = {"database": "state", "family": "topics", "cause": "memtables"}

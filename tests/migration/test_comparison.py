@@ -15,7 +15,7 @@ from store.consumequeue.rocks_layout import UNITS_FAMILY, unit_key
 from store.migration.agreement import AgreementReport, QueueDifference
 from store.migration.comparison import Kind, Note, Scope, UnitComparison, begin_comparison
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
-from tests.consumequeue.backings import DoubleBacking
+from tests.consumequeue.backings import DoubleBacking, files_of, rocks_of
 from tests.consumequeue.samples import A0, A1, B0, LITE, RECORD_SIZE, physical, put, request
 
 SLASH = QueueId("%LMQ%a/b", 0)
@@ -43,8 +43,8 @@ def scope_of(both: DoubleWriteConsumeQueues, minimum: int = 0, below: int | None
 
 def comparison(both: DoubleWriteConsumeQueues, scope: Scope | None = None, **more: int) -> UnitComparison:
     return UnitComparison(
-        both.files.unit_reader(),
-        both.rocks.unit_reader(),
+        files_of(both).unit_reader(),
+        rocks_of(both).unit_reader(),
         scope or scope_of(both),
         ManualClock(),
         asked_by="operator",
@@ -114,9 +114,9 @@ def test_each_kind_of_difference_is_named(both: DoubleWriteConsumeQueues) -> Non
     """rocketmq-dashboard#4451 asks for a comparison that says what differs, and where."""
     for number in range(6):
         put(both, [request(number, A0, number)])
-    put(both.files, [request(6, A0, 6)])
-    put(both.rocks, [request(6, B0, 0)])
-    both.rocks.put_missing(
+    put(files_of(both), [request(6, A0, 6)])
+    put(rocks_of(both), [request(6, B0, 0)])
+    rocks_of(both).put_missing(
         [
             request(1, A0, 1)._replace(size=7),
             request(2, A0, 2)._replace(tags_code=8),
@@ -138,8 +138,8 @@ def test_each_kind_of_difference_is_named(both: DoubleWriteConsumeQueues) -> Non
 
 
 def test_of_many_differences_the_first_are_kept_and_all_counted(both: DoubleWriteConsumeQueues) -> None:
-    put(both.files, [request(number, A0, number) for number in range(1000)])
-    put(both.rocks, [request(999, B0, 0)])
+    put(files_of(both), [request(number, A0, number) for number in range(1000)])
+    put(rocks_of(both), [request(999, B0, 0)])
     report = compared(both, differences_kept=5)
     assert [each.queue_offset for each in report.first] == [0, 1, 2, 3, 4]
     assert report.differences["missing_in_rocksdb"] == 1000
@@ -156,38 +156,38 @@ def test_a_unit_that_is_no_unit_is_missing(both: DoubleWriteConsumeQueues, backi
 
 def test_what_the_log_no_longer_has_is_not_compared(both: DoubleWriteConsumeQueues) -> None:
     fill(both)
-    both.files.put_missing([request(0, A0, 50)])  # no record of [1000, …) tells of it
+    files_of(both).put_missing([request(0, A0, 50)])  # no record of [1000, …) tells of it
     both.set_minimum_physical_offset(PhysicalOffset(1000))
-    found = both.rocks.expired_entries().step()
+    found = rocks_of(both).expired_entries().step()
     assert found.units
-    assert both.rocks.drop(found, removals=0)
+    assert rocks_of(both).drop(found, removals=0)
     report = compared(both, scope_of(both, minimum=1000))
     assert set(report.differences) == {"maximum"}
 
 
 def test_an_expired_queue_is_held_to_its_next_offset(both: DoubleWriteConsumeQueues) -> None:
     """rmq#8753: numbering goes on although nothing of the queue is left. The log alone cannot tell of it."""
-    put(both.files, [request(number, A0, number) for number in range(9)])
-    put(both.rocks, [request(9, B0, 0)])
-    put(both.files, [request(9, B0, 0)])
+    put(files_of(both), [request(number, A0, number) for number in range(9)])
+    put(rocks_of(both), [request(9, B0, 0)])
+    put(files_of(both), [request(9, B0, 0)])
     scope = scope_of(both, minimum=900)
     assert compared(both, scope).first == (told(Kind.MAXIMUM, A0, None, "the next offset is 9 in files, 0 in RocksDB"),)
-    both.rocks.reserve(A0, QueueOffset(9))
+    rocks_of(both).reserve(A0, QueueOffset(9))
     assert compared(both, scope).agrees
-    assert both.rocks.next_offset(A0) == both.files.next_offset(A0) == 9
+    assert rocks_of(both).next_offset(A0) == files_of(both).next_offset(A0) == 9
     both.set_minimum_physical_offset(PhysicalOffset(900))
-    assert both.rocks.bounds(A0) == both.files.bounds(A0) == (9, 9)
+    assert rocks_of(both).bounds(A0) == files_of(both).bounds(A0) == (9, 9)
 
 
 @pytest.mark.parametrize("next_offset", [5, 7, 8, 21])
 def test_a_reserved_queue_goes_on_there_in_both(both: DoubleWriteConsumeQueues, next_offset: int) -> None:
-    for queues in (both.files, both.rocks):
+    for queues in (files_of(both), rocks_of(both)):
         queues.reserve(A0, QueueOffset(next_offset))
         queues.reserve(A0, QueueOffset(1))
     assert compared(both).agrees
-    assert both.files.next_offset(A0) == both.rocks.next_offset(A0) == next_offset
+    assert files_of(both).next_offset(A0) == rocks_of(both).next_offset(A0) == next_offset
     put(both, [request(1, A0, next_offset)])
-    assert both.files.bounds(A0) == both.rocks.bounds(A0) == (next_offset, next_offset + 1)
+    assert files_of(both).bounds(A0) == rocks_of(both).bounds(A0) == (next_offset, next_offset + 1)
     assert compared(both).agrees
 
 
@@ -195,7 +195,11 @@ def test_names_and_topics_that_one_kind_cannot_have_are_notes(backing: DoubleBac
     """rmq#10450: some topics are written twice, and light queues with a slash have no files."""
     queues = backing.open()
     both = DoubleWriteConsumeQueues(
-        queues.files, queues.rocks, read_rocks=False, assign_rocks=False, doubled=lambda topic: topic != "TopicB"
+        files_of(queues),
+        rocks_of(queues),
+        read_rocks=False,
+        assign_rocks=False,
+        doubled=lambda topic: topic != "TopicB",
     )
     put(both, [request(0, A0, 0, (SLASH.topic, 0)), request(1, B0, 0)])
     report = compared(both)
@@ -204,8 +208,8 @@ def test_names_and_topics_that_one_kind_cannot_have_are_notes(backing: DoubleBac
 
 
 def test_light_queues_that_rocketmq_keeps_out_of_the_files(both: DoubleWriteConsumeQueues) -> None:
-    put(both.files, [request(0, A0, 0)])
-    put(both.rocks, [request(0, A0, 0, (LITE.topic, 0))])
+    put(files_of(both), [request(0, A0, 0)])
+    put(rocks_of(both), [request(0, A0, 0, (LITE.topic, 0))])
     assert compared(both).differences == {"missing_in_files": 1, "maximum": 1}
     report = compared(both, scope_of(both, light_in_rocksdb_alone=True))
     assert report.agrees
@@ -227,9 +231,9 @@ def delete_and_begin_anew(both: DoubleWriteConsumeQueues) -> None:
 
 def expire(both: DoubleWriteConsumeQueues) -> None:
     both.set_minimum_physical_offset(PhysicalOffset(2000))
-    removals = both.rocks.removals
-    assert both.rocks.drop(both.rocks.expired_entries().step(), removals=removals)
-    assert both.files.remove_expired(PhysicalOffset(2000))
+    removals = rocks_of(both).removals
+    assert rocks_of(both).drop(rocks_of(both).expired_entries().step(), removals=removals)
+    assert files_of(both).remove_expired(PhysicalOffset(2000))
 
 
 @pytest.mark.parametrize("change", [append, delete_and_begin_anew, expire])
@@ -254,11 +258,11 @@ def test_what_changes_meanwhile_is_not_reported(
 
 def test_a_queue_is_looked_at_again_while_it_is_being_removed(both: DoubleWriteConsumeQueues) -> None:
     fill(both)
-    both.rocks.delete_topic(A0.topic)
+    rocks_of(both).delete_topic(A0.topic)
     both.removals = 1
     work = comparison(both)
     assert all(work.step() for _ in range(50))
     assert work.progress().queues == 0
-    both.files.delete_topic(A0.topic)
+    files_of(both).delete_topic(A0.topic)
     both.removals = 2
     assert finished(work).agrees

@@ -41,7 +41,9 @@ class Bench:
             root,
             store=self.store.messages,
             segments=self.store.segments,
-            engines=Engines(self.store.queues.engine, self.store.queues.directory.name, self.store.state_engine),
+            engines=Engines(
+                lambda: self.store.queues.engine, self.store.queues.rocks_directory.name, self.store.state_engine
+            ),
             pins=self.pins,
             disk=self.disk,
             clock=self.clock,

@@ -1,0 +1,194 @@
+"""Bringing into RocksDB what the file queues had when double write began, while the broker serves.
+
+    log  [begin ............ backfilled_to ............ end)  [end ........ both are written)
+          done, durably       read, looked up, put
+
+The log is read in bulk and tells everything of a unit; the file queues tell whether it still counts. A topic that was
+deleted has no units there any more, though the log has its records, and light queues have the numbers that their
+readers know (`store.migration.held_units`). So what RocksDB gets is what the files hold, and nothing comes back.
+
+Reading and looking up are a thread's work, puts are small and on the thread that dispatches. A topic that is deleted in
+between has the rest of the portion looked up again.
+
+Last of all each queue is let go on where it does in the files: of one whose records have all expired the log tells
+nothing. Killed anywhere it goes on at `backfilled_to`: repeating a unit changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+import numpy as np
+
+from store.commitlog import SegmentList
+from store.consumequeue import ColumnRequests, FileConsumeQueues, RocksConsumeQueues, UnitColumns
+from store.disk import Disk
+from store.errors import OffsetOutOfRange, StoreDamaged
+from store.identity import StoreIdentity
+from store.migration.held_units import HeldNumbering, HeldUnits
+from store.offsets import PhysicalOffset, QueueId
+from store.open_queues import OpenQueues
+from store.scan import FoundRecords, found_in, scan_log
+
+PORTION_BYTES: Final = 8 << 20
+"""How much of the log is read at once. The more, the more units of a queue are looked up together."""
+PORTION_UNITS: Final = 32_768
+UNITS_PER_PUT: Final = 512
+"""About a millisecond of the thread that dispatches."""
+QUEUES_PER_STEP: Final = 32
+
+
+@dataclass(slots=True)
+class Portion:
+    """A stretch of the log that was read."""
+
+    begin: PhysicalOffset
+    end: PhysicalOffset
+    found: UnitColumns
+    """All units of its records, queue by queue. Those of light queues are held by the files."""
+    held: UnitColumns
+    """Those of them that the file queues hold."""
+    removals: int
+    """`DoubleWriteConsumeQueues.removals` when they were looked up."""
+    put: int = 0
+    """How many of `held` are in RocksDB."""
+
+    @property
+    def size(self) -> int:
+        return self.end - self.begin
+
+
+class Backfill:
+    """One run of it, from where the last one came to. Ends where the store had both queues written."""
+
+    def __init__(self, disk: Disk, queues: OpenQueues, segments: SegmentList, identity: StoreIdentity) -> None:
+        """Both queues are open. On the thread that dispatches."""
+        files, rocks, up_to = queues.files, queues.rocks, queues.store.dispatched_up_to()
+        assert files is not None
+        assert rocks is not None
+        assert up_to is not None
+        self._queues = queues
+        self._files: FileConsumeQueues = files
+        self._rocks: RocksConsumeQueues = rocks
+        self._segments = segments
+        self._identity = identity
+        self._held = HeldUnits(disk, files)
+        self._numbering = HeldNumbering(self._held)
+        self._looked_up_at = queues.removals
+        self._at = max(identity.backfilled_to or PhysicalOffset(0), segments.minimum)
+        goal = identity.backfill_end or PhysicalOffset(0)
+        # what a power cut has taken from the log is not to be waited for: both are written from there on
+        self.end: Final = min(goal, up_to)
+        self._goal: Final = goal
+        self._records: Iterator[FoundRecords] | None = None
+        self._rest: Iterator[QueueId] | None = None
+
+    @property
+    def at(self) -> PhysicalOffset:
+        """How far it has read."""
+        return self._at
+
+    # -- on another thread
+
+    def read(self) -> Portion | None:
+        """The next stretch of the log; None at the end. Raises StoreDamaged, OSError."""
+        begin = self._at
+        if begin >= self.end:
+            return None
+        removals = self._queues.removals
+        self._look_anew(removals)
+        units: list[UnitColumns] = []
+        while self._at < self.end and self._at - begin < PORTION_BYTES and sum(map(len, units)) < PORTION_UNITS:
+            run = self._next_run()
+            if run is None:
+                continue
+            units.append(_units(run))
+            self._at = run.end
+        found = UnitColumns.joined(units).grouped()
+        return Portion(begin, self._at, found, self._held_of(found), removals)
+
+    def look_up_again(self, portion: Portion) -> None:
+        """Units of a portion may be gone from the files since it was read."""
+        portion.removals = self._queues.removals
+        self._look_anew(portion.removals)
+        # light queues need no new numbers: what is no longer at its number is gone, and what came since is not of here
+        portion.held, portion.put = self._held_of(portion.found), 0
+
+    def close(self) -> None:
+        """Give back what is open. Nothing is under way on another thread."""
+        self._records = None
+        self._held.close()
+
+    def _look_anew(self, removals: int) -> None:
+        if removals != self._looked_up_at:
+            self._looked_up_at = removals
+            self._held.forget()
+            self._numbering.forget()
+
+    def _held_of(self, found: UnitColumns) -> UnitColumns:
+        held = self._held.mask(found)
+        doubled = self._queues.doubled
+        if doubled is not None:
+            held &= np.array([doubled(queue.topic) for queue in found.queues], np.bool_)[found.queue_index]
+        return found.select(held)
+
+    def _next_run(self) -> FoundRecords | None:
+        """None at the end, and when the log begins later by now; reading goes on there."""
+        if self._records is None:
+            self._at = max(self._at, self._segments.minimum)
+            self._records = self._scan()
+        try:
+            run = next(self._records)
+        except OffsetOutOfRange:
+            self._records = None
+            return None
+        except StopIteration:
+            self._at = self.end
+            return None
+        if run.stopped_by is not None:
+            self._records = None
+            path = self._segments.path_of(run.end)
+            raise StoreDamaged(path, f"the log breaks at offset {run.end}, but goes on to {self.end}: {run.stopped_by}")
+        return run
+
+    def _scan(self) -> Iterator[FoundRecords]:
+        for batch in scan_log(self._segments, self._at, self.end, check_crc=False):
+            yield found_in(batch, self._at, self._numbering)
+
+    # -- on the thread that dispatches
+
+    def is_stale(self, portion: Portion) -> bool:
+        """Whether it has to be looked up again before any more of it is put."""
+        return portion.removals != self._queues.removals or portion.removals % 2 == 1
+
+    def put(self, portion: Portion) -> bool:
+        """Put a few units. Returns whether any are left. Raises kv.KvError, after which it may be called again."""
+        units = portion.held.select(slice(portion.put, portion.put + UNITS_PER_PUT))
+        if len(units):
+            self._rocks.put_missing_units(units.compact())
+        portion.put += len(units)
+        return portion.put < len(portion.held)
+
+    def raise_maxima(self) -> bool:
+        """Let a few queues go on where they do in the files, when all is put. Returns whether any are left."""
+        if self._rest is None:
+            self._rest = self._files.queues()
+        doubled = self._queues.doubled
+        some = list(islice(self._rest, QUEUES_PER_STEP))
+        for queue in some:
+            if doubled is None or doubled(queue.topic):
+                self._rocks.reserve(queue, self._files.next_offset(queue))
+        return bool(some)
+
+    def save(self, up_to: PhysicalOffset) -> None:
+        """What was put below `up_to` is durable. Any thread; at the end only after `raise_maxima`."""
+        self._identity.backfilled_to = self._goal if up_to >= self.end else up_to
+
+
+def _units(run: FoundRecords) -> UnitColumns:
+    requests = run.requests
+    assert isinstance(requests, ColumnRequests)
+    return requests.units

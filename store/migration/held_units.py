@@ -1,0 +1,150 @@
+"""What file queues hold, looked up by a thread that does not write them.
+
+Queues are not listed or measured for it, which costs more than the unit: it is read where its index says that it
+lies. Units of records below the end of a backfill are written no more; they can only go, with their topic or with
+their files.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store.consumequeue.columns import UnitColumns
+from store.consumequeue.file_layout import UNIT_SIZE, real, units_in
+from store.consumequeue.file_store import FileConsumeQueues, is_file_name
+from store.consumequeue.open_files import OpenFiles
+from store.consumequeue.search import FoundUnit, first_at_least
+from store.disk import Disk
+from store.generations import GenerationCache
+from store.offsets import PhysicalOffset, QueueId, QueueOffset
+
+OPEN_FILES_MAX: Final = 256
+UNITS_PER_STEP: Final = 4_096
+LIGHT_QUEUES_KNOWN_MAX: Final = 131_072
+
+Flags = NDArray[np.bool_]
+
+
+class HeldUnits:
+    """The units of file queues that another thread writes. Use it on one thread.
+
+    Files stay open, so a topic that was deleted is still seen until `forget`. Raises OSError.
+    """
+
+    def __init__(self, disk: Disk, queues: FileConsumeQueues) -> None:
+        self._directory = queues.directory
+        self._units_per_file = queues.units_per_file
+        self._reader = queues.unit_reader()
+        self._files = OpenFiles(disk, open_max=OPEN_FILES_MAX)
+
+    def forget(self) -> None:
+        """Look anew at what is there."""
+        self._files.close()
+
+    def close(self) -> None:
+        self._files.close()
+        self._reader.close()
+
+    def mask(self, units: UnitColumns) -> Flags:
+        """Which of the units their queue holds: at their index, with their physical offset."""
+        held = np.zeros(len(units), np.bool_)
+        order = np.argsort(units.queue_index, kind="stable")
+        begins = np.searchsorted(units.queue_index[order], np.arange(len(units.queues) + 1)).tolist()
+        for queue, begin, end in zip(units.queues, begins, begins[1:], strict=False):
+            rows = order[begin:end]
+            if len(rows):
+                held[rows] = self._mask_of(queue, units.queue_offset[rows], units.physical_offset[rows])
+        return held
+
+    def physical_at(self, queue: QueueId, offset: int) -> int | None:
+        """Where the record of one unit lies; None when there is no such unit."""
+        found = self._read(queue, offset, 1)
+        return int(found["physical_offset"][0]) if len(found) and bool(real(found)[0]) else None
+
+    def find(self, queue: QueueId, at: PhysicalOffset) -> FoundUnit | None:
+        """The first unit of the queue whose record lies at or above `at`."""
+        try:
+            units = self._reader.open(queue)
+            return first_at_least(units.unit_at_or_after, units.begin, units.maximum, at)
+        except FileNotFoundError:
+            return None  # it is just being removed
+
+    def _mask_of(self, queue: QueueId, offsets: NDArray[np.int64], physicals: NDArray[np.int64]) -> Flags:
+        """The rows of one queue. They are close together, but for a queue that began anew in between."""
+        held = np.zeros(len(offsets), np.bool_)
+        if not is_file_name(queue.topic):
+            return held
+        windows = offsets // UNITS_PER_STEP
+        for window in np.unique(windows).tolist():
+            rows = np.flatnonzero(windows == window)
+            start = int(offsets[rows].min())
+            found = self._read(queue, start, int(offsets[rows].max()) + 1 - start)
+            places = offsets[rows] - start
+            there = places < len(found)
+            at = found[places[there]]
+            held[rows[there]] = real(at) & (at["physical_offset"] == physicals[rows[there]])
+        return held
+
+    def _read(self, queue: QueueId, start: int, count: int) -> NDArray[np.void]:
+        """Units from index `start` on, as many as there are of `count`, over the border of two files if need be."""
+        directory = self._directory / queue.topic / str(queue.number)
+        parts = []
+        while count > 0:
+            first = start - start % self._units_per_file
+            length = min(count, first + self._units_per_file - start)
+            try:
+                data = self._files.get(directory, first).read((start - first) * UNIT_SIZE, length * UNIT_SIZE)
+            except (FileNotFoundError, NotADirectoryError):
+                break
+            parts.append(data)
+            start, count = start + length, count - length
+        joined = b"".join(parts)
+        return units_in(memoryview(joined[: len(joined) // UNIT_SIZE * UNIT_SIZE]))
+
+
+class _Expected(NamedTuple):
+    """Where the next unit of a light queue is expected. `physical`: its record is known to lie there."""
+
+    offset: int
+    physical: int | None
+
+
+_NO_MORE: Final = _Expected(0, (1 << 63) - 1)
+
+
+class HeldNumbering:
+    """Numbers light queues as the file queues hold them. See `store.dispatch.LightQueueNumbering`.
+
+    RocketMQ's numbers differ from what its records state (`DenseNumbering`), and a topic may have been deleted and
+    begun anew. So each unit is looked up: nearly always it is the one behind the unit before.
+    """
+
+    def __init__(self, held: HeldUnits) -> None:
+        self._held = held
+        self._next: GenerationCache[str, _Expected] = GenerationCache(LIGHT_QUEUES_KNOWN_MAX)
+
+    def forget(self) -> None:
+        self._next.rotate()
+        self._next.rotate()
+
+    def offset_of(self, name: str, stored: QueueOffset, at: PhysicalOffset) -> QueueOffset | None:
+        """None: the queue does not hold the record."""
+        queue = QueueId(name, 0)
+        if not is_file_name(name):
+            return None
+        known = self._next.get(name)
+        expected = known or _Expected(stored, None)
+        if expected.physical is not None and expected.physical > at:
+            return None
+        physical = self._held.physical_at(queue, expected.offset) if expected.physical is None else expected.physical
+        if physical != at:
+            found = self._held.find(queue, at)
+            expected = _NO_MORE if found is None else _Expected(found.queue_offset, found.physical_offset)
+        is_held = expected is not _NO_MORE and expected.physical in (None, at)
+        if self._next.is_full:
+            self._next.rotate()
+        self._next.put(name, _Expected(expected.offset + 1, None) if is_held else expected)
+        return QueueOffset(expected.offset) if is_held else None

@@ -1,0 +1,284 @@
+"""The steps of a migration, and what has to be the case before each of them (ADR 14).
+
+A step has up to three parts. `prepare` and `finish` block for the disk and belong on another thread; `switch` is the
+step itself, on the thread that dispatches: the rows in one durable batch, then memory. In front of the batch nothing
+has changed, behind it the next start stands where the step led to.
+
+| step                           | prepare                 | rows, in one batch            | finish                |
+|--------------------------------|-------------------------|-------------------------------|-----------------------|
+| `file` → `double_write`        | mark RocksDB, remove    | phase, range of the backfill, |                       |
+|                                | what lies there, make   | mark away                     |                       |
+|                                | the database            |                               |                       |
+| `double_write` ↔ `backfilling` |                         | phase                         |                       |
+| `backfilling` ↔ `verified`     |                         | phase                         |                       |
+| `verified` ↔ `reading_rocksdb` |                         | phase                         |                       |
+| `reading_rocksdb` → `rocksdb`  | (queues are flushed)    | phase, mark files             | remove files, mark    |
+|                                |                         |                               | away                  |
+| `double_write` → `file`        |                         | phase, mark RocksDB           | close and remove the  |
+|                                |                         |                               | database, mark away   |
+
+Killed in `prepare`, a start removes what is marked. Killed behind the rows of `file` → `double_write`, a start makes
+the database. Killed in `finish`, RocksDB is removed by the next start, files by the next broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from kv import KeyValueEngine
+from store.clock import Clock
+from store.commitlog import SegmentList
+from store.consumequeue import RocksConsumeQueues
+from store.disk import Disk
+from store.engines import StoreEngines
+from store.errors import Busy, Forbidden
+from store.identity import StoreIdentity
+from store.migration.agreement import AgreementReport
+from store.migration.backfill import Backfill
+from store.migration.removal import FileQueueRemoval, remove_database
+from store.migration.rows import MigrationRows, MigrationStep, Removing
+from store.open_queues import OpenQueues
+from store.paths import StorePaths
+from store.queue_phase import QueuePhase, QueuePlace
+from store.settings import StoreSettings
+
+log = structlog.get_logger(__name__)
+
+_NEEDS_AGREEMENT: Final = (QueuePhase.BACKFILLING, QueuePhase.VERIFIED, QueuePhase.READING_ROCKSDB)
+"""Phases that are left forwards only with a report that stands."""
+
+
+class QueueMigration:
+    """The migration of one open store. Belongs to the thread that dispatches; other threads are told where."""
+
+    def __init__(
+        self,
+        queues: OpenQueues,
+        rows: MigrationRows,
+        identity: StoreIdentity,
+        *,
+        settings: StoreSettings,
+        segments: SegmentList,
+        disk: Disk,
+        engines: StoreEngines,
+        clock: Clock,
+    ) -> None:
+        self._queues = queues
+        self._rows = rows
+        self._identity = identity
+        self._settings = settings
+        self._segments = segments
+        self._disk = disk
+        self._engines = engines
+        self._clock = clock
+
+    @property
+    def phase(self) -> QueuePhase:
+        return self._queues.phase
+
+    @property
+    def rows(self) -> MigrationRows:
+        return self._rows
+
+    @property
+    def is_backfilled(self) -> bool:
+        """Whether RocksDB got all that the files had when double write began."""
+        done, end = self._identity.backfilled_to, self._identity.backfill_end
+        return done is None or end is None or done >= end
+
+    # -- conditions
+
+    def target_of_advance(self) -> QueuePhase:
+        """The next phase. Raises Forbidden, in words, where no step leads on, Busy where one may in a while.
+
+        Whether there is a report that stands is not looked at: `needs_comparison`.
+        """
+        phase = self.phase
+        target = phase.next
+        if target is None:
+            raise Forbidden("the migration is complete: RocksDB alone is written and read")
+        if phase is QueuePhase.BACKFILLING:
+            self._require_all_in_rocksdb()
+        self._require_settings(target)
+        return target
+
+    def target_of_rollback(self) -> QueuePhase:
+        """The phase before. Raises Forbidden, in words, where no step leads back."""
+        phase = self.phase
+        target = phase.previous
+        if target is None:
+            raise Forbidden("the migration has not begun: files alone are written and read")
+        if phase is QueuePhase.ROCKSDB:
+            raise Forbidden(
+                "the file queues are gone, there is no way back while the broker runs: stop it and run "
+                f"`quarry migrate {self._settings.root} --to file`"
+            )
+        self._require_settings(target)
+        return target
+
+    def needs_comparison(self, target: QueuePhase) -> str | None:
+        """Why queues have to be compared before the step to `target`; None when they need not."""
+        if self.phase not in _NEEDS_AGREEMENT or target is not self.phase.next:
+            return None
+        report = self._rows.report()
+        if report is None:
+            return "files and RocksDB were never compared"
+        if report.doubt is not None:
+            return f"the last comparison does not stand any more: {report.doubt}"
+        if not report.agrees:
+            return f"the last comparison found {sum(report.differences.values())} differences"
+        return None
+
+    def _require_all_in_rocksdb(self) -> None:
+        if self._queues.doubled is not None:
+            raise Forbidden(
+                "consume_queue.double_write_topics leaves topics out of RocksDB: take it out of the settings and "
+                "restart, then all of them are brought over"
+            )
+        if not self.is_backfilled:
+            raise Busy(f"the backfill is not through: {self._identity.backfilled_to} of {self._identity.backfill_end}")
+
+    def _require_settings(self, target: QueuePhase) -> None:
+        """The next start must not be refused because of this step."""
+        mode = self._settings.queue_mode
+        if mode is not None and mode is not target.mode:
+            raise Forbidden(
+                f"consume_queue.mode says `{mode.value}`, with which a start would refuse the store in phase "
+                f"{target.value}: take it out of the settings and restart"
+            )
+        places = self._settings.queue_places
+        if objection := places.objection(target):
+            raise Forbidden(objection)
+        if target is QueuePhase.ROCKSDB and QueuePlace.FILE in places:
+            raise Forbidden("consume_queue.read or consume_queue.assign says `file`: the files are to go")
+
+    # -- steps
+
+    def prepare(self, target: QueuePhase) -> KeyValueEngine | None:
+        """The part of the step that takes long. Any thread. Returns the database that was made for it.
+
+        Raises OSError, kv.KvError; then nothing has changed.
+        """
+        if (self.phase, target) != (QueuePhase.FILE, QueuePhase.DOUBLE_WRITE):
+            return None
+        directory = self._queues.rocks_directory
+        self._rows.begin_removing(Removing.ROCKSDB)
+        remove_database(self._disk, directory)
+        return self._engines.open_queues(directory, create=True)
+
+    def switch(self, target: QueuePhase, asked_by: str, engine: KeyValueEngine | None) -> Callable[[], None]:
+        """Take the step. Returns what is left to do on another thread, long or not.
+
+        `engine` is what `prepare` has returned; it is closed when the step is not taken. Raises Forbidden, Busy,
+        kv.KvError; then nothing has changed.
+        """
+        try:
+            return self._switch(target, asked_by, engine)
+        except BaseException:
+            if engine is not None and self._queues.engine is not engine:
+                engine.close()
+            raise
+
+    def _switch(self, target: QueuePhase, asked_by: str, engine: KeyValueEngine | None) -> Callable[[], None]:
+        origin = self.phase
+        self._require(target)
+        step = MigrationStep(at_ms=self._clock.wall_ms(), origin=origin, target=target, asked_by=asked_by)
+        finish: Callable[[], None] = _nothing
+        if target is QueuePhase.DOUBLE_WRITE and origin is QueuePhase.FILE:
+            assert engine is not None
+            self._begin_double_write(step, engine)
+        elif target is QueuePhase.FILE:
+            finish = self._drop_rocks(step)
+        elif target is QueuePhase.ROCKSDB:
+            self._rows.take(step, removing=Removing.FILES)
+            finish = self._drop_files()
+        else:
+            if target is QueuePhase.BACKFILLING:
+                self._rows.doubt("the migration was taken back behind it")
+            self._rows.take(step)
+        self._queues.phase = target
+        log.info("consume queues: migration step", origin=origin.value, target=target.value, asked_by=asked_by)
+        return finish
+
+    def _require(self, target: QueuePhase) -> None:
+        """All conditions once more: things may have changed since somebody looked."""
+        expected = self.target_of_advance() if target is self.phase.next else self.target_of_rollback()
+        if target is not expected:
+            raise Forbidden(f"no step leads from {self.phase.value} to {target.value}")
+        if reason := self.needs_comparison(target):
+            raise Forbidden(reason)
+        if target is self.phase.next and not self._queues.watermarks_agree:
+            raise Busy("files and RocksDB are not equally far: a write to one of them has failed and is tried again")
+
+    def _begin_double_write(self, step: MigrationStep, engine: KeyValueEngine) -> None:
+        files = self._queues.files
+        assert files is not None
+        minimum = self._segments.minimum
+        rocks = RocksConsumeQueues(
+            engine, minimum_physical_offset=minimum, cached_queues_max=self._settings.cached_queues_max
+        )
+        since = files.dispatched_up_to()
+        if since is None:  # nothing was ever sent
+            since = minimum
+            files.put([], since)
+        self._rows.take(step, backfill=(minimum, since))
+        if self._settings.doubled_topics is not None:
+            self._rows.set_doubled_topics(self._settings.doubled_topics)
+        rocks.put([], since)
+        self._queues.add_rocks(rocks, engine)
+
+    def _drop_rocks(self, step: MigrationStep) -> Callable[[], None]:
+        engine = self._queues.engine
+        assert engine is not None
+        self._rows.take(step, removing=Removing.ROCKSDB)
+        self._queues.drop_rocks()
+
+        def finish() -> None:
+            self._queues.wait_for_users()
+            engine.close()
+            remove_database(self._disk, self._queues.rocks_directory)
+            self._rows.removed()
+
+        return finish
+
+    def _drop_files(self) -> Callable[[], None]:
+        files = self._queues.files
+        assert files is not None
+        self._queues.drop_files()
+
+        def finish() -> None:
+            self._queues.wait_for_users()
+            files.close()
+
+        return finish
+
+    # -- what comes of it
+
+    def backfill(self) -> Backfill | None:
+        """What brings older entries into RocksDB; None when there is nothing to do, or not yet."""
+        if self.phase is not QueuePhase.BACKFILLING or self.is_backfilled:
+            return None
+        return Backfill(self._disk, self._queues, self._segments, self._identity)
+
+    def keep_report(self, report: AgreementReport) -> None:
+        """Write down what a comparison has found. Any thread."""
+        self._rows.save_report(report)
+
+    def removal(self) -> FileQueueRemoval | None:
+        """What removes the file queues that a step has left; None when there are none. `removed` when it is through."""
+        if self.phase is not QueuePhase.ROCKSDB or self._rows.removing() is not Removing.FILES:
+            return None
+        return FileQueueRemoval(self._disk, StorePaths(self._settings.root).consume_queue)
+
+    def removed(self) -> None:
+        """Nothing is left of the file queues. Any thread."""
+        self._identity.forget_files()
+        self._rows.removed()
+        log.info("file queues are removed")
+
+
+def _nothing() -> None:
+    pass
