@@ -110,6 +110,16 @@ class StorePaths:
         return self.root / "backup"
 
     @property
+    def consume_queue_migrating(self) -> Path:
+        """Where an offline migration makes queue files before they are moved to their place."""
+        return self.root / "consumequeue.migrating"
+
+    @property
+    def consume_queue_rocksdb_migrating(self) -> Path:
+        """Where an offline migration makes the database of queues before it is moved to its place."""
+        return self.root / "consumequeue_rocksdb.migrating"
+
+    @property
     def restoring(self) -> Path:
         """Where a restore puts files before they are moved to their places: found at start, it did not finish."""
         return self.root / "restoring"

@@ -9,7 +9,7 @@ How the log is read is not its business: pass 2 takes `store.scan.FoundRecords`,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -272,13 +272,8 @@ def backfill(
     Double write begins on a running broker, so RocksDB holds the entries from then on only. Repeating it is
     harmless; `save_position` is called with offsets below which it is complete and durable. Raises StoreDamaged.
     """
-    numbering = DenseNumbering(queues)
     saved = start
-    for batch in scan_log(segments, start, end, check_crc=False):
-        run = found_in(batch, start, numbering)
-        if run.stopped_by is not None:
-            path = segments.path_of(run.end)
-            raise StoreDamaged(path, f"the log breaks at offset {run.end}, but goes on to {end}: {run.stopped_by}")
+    for run in whole_runs(segments, start, end, DenseNumbering(queues)):
         queues.put_missing(run.requests)
         report(Progress("completing the queues of a double-write store", run.end - start, end - start))
         if run.end - saved >= SAVE_EVERY_BYTES:
@@ -287,3 +282,15 @@ def backfill(
             saved = run.end
     queues.flush()
     save_position(end)
+
+
+def whole_runs(
+    segments: SegmentList, start: PhysicalOffset, end: PhysicalOffset, numbering: LightQueueNumbering
+) -> Iterator[FoundRecords]:
+    """The records of [start, end), where the log is known to be whole. Raises StoreDamaged where it is not."""
+    for batch in scan_log(segments, start, end, check_crc=False):
+        run = found_in(batch, start, numbering)
+        if run.stopped_by is not None:
+            path = segments.path_of(run.end)
+            raise StoreDamaged(path, f"the log breaks at offset {run.end}, but goes on to {end}: {run.stopped_by}")
+        yield run

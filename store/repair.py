@@ -178,18 +178,25 @@ def set_queues_aside(disk: Disk, paths: StorePaths, found: FoundStore, engines: 
         engine.close()
     directory = found.rocksdb_directory
     files = [entry.name for entry in disk.list_directory(directory) if not entry.is_directory]
-    _set_aside(disk, directory, sorted(files, key=lambda name: (name == DATABASE_MARKER, name)))
+    set_names_aside(disk, directory, sorted(files, key=lambda name: (name == DATABASE_MARKER, name)))
     if has_files:
         topics = [entry.name for entry in disk.list_directory(paths.consume_queue) if entry.is_directory]
-        _set_aside(disk, paths.consume_queue, topics)
+        set_names_aside(disk, paths.consume_queue, topics)
 
 
-def _set_aside(disk: Disk, directory: Path, names: list[str]) -> None:
-    if not names:
-        return
+def aside_of(disk: Disk, directory: Path) -> Path:
+    """A name beside the directory that nothing has, for what is kept of it."""
     number = 0
     while disk.exists(aside := directory.with_name(f"{directory.name}.set-aside-{number}")):
         number += 1
+    return aside
+
+
+def set_names_aside(disk: Disk, directory: Path, names: list[str]) -> None:
+    """Move these files and directories of `directory` beside it, in their order."""
+    if not names:
+        return
+    aside = aside_of(disk, directory)
     disk.make_directories(aside)
     for name in names:
         disk.move(directory / name, aside / name)

@@ -1,10 +1,11 @@
-"""Commands over a store directory that no broker runs on. All but `recover` and `restore` read, and change nothing."""
+"""Commands over a store directory that no broker runs on. `recover`, `migrate` and `restore` change it."""
 
 from __future__ import annotations
 
 import typer
 
 from cli.offline.decode import decode
+from cli.offline.migrate import migrate
 from cli.offline.queues import queues, units
 from cli.offline.recover import recover
 from cli.offline.restore import restore
@@ -13,7 +14,7 @@ from cli.offline.verify import verify
 
 def register(app: typer.Typer) -> None:
     """Add the commands to `quarry`."""
-    for command in (decode, queues, units, verify, recover, restore):
+    for command in (decode, queues, units, verify, recover, migrate, restore):
         app.command()(command)
 
 

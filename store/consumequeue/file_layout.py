@@ -13,12 +13,12 @@ written. A queue that began above 0 has filler units before its first one.
 from __future__ import annotations
 
 from struct import Struct
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from store.consumequeue.columns import UnitColumns
+from store.consumequeue.columns import Integers
 
 UNIT: Final = Struct(">qiq")  # physical offset, record size, tags code
 UNIT_SIZE: Final = 20
@@ -37,9 +37,22 @@ Units = npt.NDArray[np.void]
 Mask = npt.NDArray[np.bool_]
 
 
-def pack_units(units: UnitColumns) -> list[bytes]:
+class StoredColumns(Protocol):
+    """Units as columns of equal length."""
+
+    @property
+    def physical_offset(self) -> Integers: ...
+
+    @property
+    def size(self) -> Integers: ...
+
+    @property
+    def tags_code(self) -> Integers: ...
+
+
+def pack_units(units: StoredColumns) -> list[bytes]:
     """The stored form of each unit."""
-    packed = np.empty(len(units), UNIT_DTYPE)
+    packed = np.empty(len(units.size), UNIT_DTYPE)
     for name in UNIT_DTYPE.fields or ():
         packed[name] = getattr(units, name)
     values: list[bytes] = packed.view(f"V{UNIT_SIZE}").tolist()

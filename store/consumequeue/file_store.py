@@ -18,6 +18,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, Protocol
 
+import numpy as np
+
 from kv import EngineFull, KvError
 from store.consumequeue.again import put_again
 from store.consumequeue.columns import ColumnRequests, UnitColumns
@@ -29,7 +31,7 @@ from store.consumequeue.open_files import OpenFiles
 from store.consumequeue.protocol import ConsumeQueueEntry
 from store.consumequeue.rocks_layout import require_no_checkpoint
 from store.consumequeue.search import count_between, first_at_least
-from store.consumequeue.windows import FileUnitReader
+from store.consumequeue.windows import FileUnitReader, UnitWindow
 from store.disk.protocol import DirectoryEntry, Disk
 from store.generations import GenerationCache
 from store.message import DispatchRequest
@@ -100,6 +102,17 @@ class FileConsumeQueues:
         with _named_errors():
             for queue, by_offset in units.items():
                 self._write(queue, by_offset)
+
+    def put_window(self, queue: QueueId, units: UnitWindow) -> None:
+        """`put_missing` for ascending units of one queue."""
+        with _named_errors():
+            known = self._find(queue)
+            if known is None or not len(units):
+                return
+            packed = pack_units(units)
+            begins = [0, *(np.flatnonzero(np.diff(units.queue_offset) != 1) + 1).tolist()]
+            for begin, end in zip(begins, [*begins[1:], len(packed)], strict=True):
+                known.write(int(units.queue_offset[begin]), b"".join(packed[begin:end]))
 
     def reserve(self, queue: QueueId, next_offset: QueueOffset) -> None:
         """See `RocksConsumeQueues.reserve`: filler stands before `next_offset`."""

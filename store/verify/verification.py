@@ -8,6 +8,7 @@ from typing import Final
 from store.consumequeue.rocks_layout import CHECKPOINT_KEY, CHECKPOINT_SIZE, I64, OFFSET_FAMILY, UNITS_FAMILY
 from store.identity import StoreIdentity
 from store.kind import StoreKind
+from store.migration import MigrationRows, Removing
 from store.offline import OfflineStore, QueueSource
 from store.offsets import PhysicalOffset
 from store.record import Blank, Corrupt, Torn
@@ -85,7 +86,7 @@ class _Verification:
         origin = self._origin()
         was_double = origin is StoreKind.ROCKETMQ_DOUBLE_WRITE
         begins_late = was_double or (self._identity is not None and self._identity.backfill_end is not None)
-        if found.has_rocksdb:
+        if self._uses_rocksdb:
             engine, directory = store.queue_engine(), found.rocksdb_directory
             yield UnitSource(
                 records_check=Check.RECORDS,
@@ -101,7 +102,7 @@ class _Verification:
                 light_ends_early=False,
                 compared_below=self._checkpoint() or PhysicalOffset(0),
             )
-        if found.has_file_queues or writes_files:
+        if writes_files or (found.has_file_queues and not self._removes_files()):
             reader = store.queue_reader(QueueSource.FILE)
             yield UnitSource(
                 records_check=Check.FILE_RECORDS,
@@ -118,8 +119,20 @@ class _Verification:
                 compared_below=None,
             )
 
+    def _removes_files(self) -> bool:
+        """Whether a migration has come to an end and its queue files are just being removed."""
+        if self._store.found.kind is not StoreKind.QUARRY:
+            return False
+        return MigrationRows(self._store.state_engine()).removing() is Removing.FILES
+
+    @property
+    def _uses_rocksdb(self) -> bool:
+        """A database that lies in a store whose queues are in files is a leftover."""
+        found = self._store.found
+        return found.has_rocksdb and (found.kind is not StoreKind.QUARRY or self._store.queue_phase.writes_rocksdb)
+
     def _units_estimate(self) -> int:
-        if not self._store.found.has_rocksdb:
+        if not self._uses_rocksdb:
             return 0
         return self._store.queue_engine().statistics().get(f"{UNITS_FAMILY}.keys_estimate", 0)
 
@@ -140,7 +153,7 @@ class _Verification:
 
     def _checkpoint(self) -> PhysicalOffset | None:
         """The dispatch check point of RocksDB."""
-        if not self._store.found.has_rocksdb:
+        if not self._uses_rocksdb:
             return None
         value = self._store.queue_engine().family(OFFSET_FAMILY).get(CHECKPOINT_KEY)
         if value is None or len(value) != CHECKPOINT_SIZE:

@@ -1,0 +1,129 @@
+"""`quarry migrate`: consume queues from files to RocksDB or back, on a store that no broker runs on."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import structlog
+import typer
+
+from cli.exit import Exit
+from cli.offline.arguments import Json, Store, reporting_errors
+from cli.offline.record_text import json_line
+from cli.progress import shown_progress
+from store.clock import SystemClock
+from store.disk import PosixDisk
+from store.migration.agreement import AgreementReport
+from store.migration.offline import Migrated, Orders, Plan, Target, plan
+from store.migration.offline import migrate as migrate_store
+
+
+def migrate(
+    store: Store,
+    *,
+    to: Annotated[Target, typer.Option("--to", help="Where the queues are to be.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done. Changes nothing.")] = False,
+    remove_old: Annotated[
+        bool, typer.Option("--remove-old", help="Remove the queues that are no longer used; else they are set aside.")
+    ] = False,
+    leave_out_names: Annotated[
+        bool,
+        typer.Option("--leave-out-names", help="To files: lose the light queues whose names no file can have."),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Move the consume queues of a store to RocksDB or to RocketMQ's files, at one go.
+
+    The other kind is made beside what there is, every unit of both is compared, and only then the store goes over to
+    it. Ended at any moment, it may be run again. The old queues are kept in a directory whose name is shown: delete it
+    when you no longer need it. Exit code 0: done, or nothing to do, 1: the two differ, and the store is what it was,
+    2: it could not run.
+    """
+    orders = Orders(target=to, asked_by="quarry migrate", remove_old=remove_old, leave_out_names=leave_out_names)
+    disk = PosixDisk()
+    if dry_run:
+        with reporting_errors(store):
+            planned = plan(disk, store, orders)
+        _show_plan(planned, to, as_json=as_json)
+        return
+    with reporting_errors(store), _logging_to_stderr(), shown_progress() as report:
+        done = migrate_store(disk, SystemClock(), store, orders, report=report)
+    _show(done, as_json=as_json)
+    raise typer.Exit(Exit.FINE if done.phase is to.phase else Exit.FINDING)
+
+
+@contextmanager
+def _logging_to_stderr() -> Iterator[None]:
+    """What opening the store logs must not stand between the lines of the result."""
+    structlog.configure(
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
+    )
+    try:
+        yield
+    finally:
+        structlog.reset_defaults()
+
+
+def _show_plan(planned: Plan, to: Target, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(
+            json_line({"dryRun": True, "from": planned.origin.value, "to": to.phase.value, "steps": planned.steps})
+        )
+        return
+    typer.echo(f"the store is in phase {planned.origin.value}")
+    for number, step in enumerate(planned.steps, 1):
+        typer.echo(f"{number}  {step}")
+
+
+def _show(done: Migrated, *, as_json: bool) -> None:
+    """One JSON object; or what differs, and what the store is now."""
+    report = done.report
+    if as_json:
+        fields: dict[str, object] = {
+            "from": done.origin.value,
+            "phase": done.phase.value,
+            "comparison": None if report is None else _fields(report),
+            "leftOut": done.left_out,
+            "aside": None if done.aside is None else str(done.aside),
+        }
+        typer.echo(json_line(fields))
+        return
+    if report is not None:
+        for each in report.first:
+            at = "" if each.queue_offset is None else f"@{each.queue_offset}"
+            typer.echo(f"{each.topic}/{each.queue_number}{at}: {each.kind}: {each.text}")
+        differences = sum(report.differences.values())
+        typer.echo(f"{report.queues} queues with {report.units} units compared, {differences} differences")
+    if done.left_out:
+        typer.echo(f"{done.left_out} light queues were left out: no file can have their names")
+    if done.aside is not None:
+        typer.echo(f"the old queues are in {done.aside}")
+    typer.echo(f"the store was in phase {done.origin.value} and is in phase {done.phase.value}")
+
+
+def _fields(report: AgreementReport) -> dict[str, object]:
+    return {
+        "beganAtMs": report.began_at_ms,
+        "endedAtMs": report.ended_at_ms,
+        "logBegin": report.log_begin,
+        "logEnd": report.log_end,
+        "queues": report.queues,
+        "units": report.units,
+        "differences": dict(report.differences),
+        "notes": dict(report.notes),
+        "first": [
+            {
+                "kind": each.kind,
+                "topic": each.topic,
+                "queueId": each.queue_number,
+                "queueOffset": each.queue_offset,
+                "text": each.text,
+            }
+            for each in report.first
+        ],
+    }
