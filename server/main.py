@@ -32,6 +32,7 @@ from server.logs import configure_logs
 from server.metadata import AutoCreation, Directory
 from server.metrics import ServerMetrics, watch_health
 from server.queue_removal import QueueRemoval
+from server.queue_summaries import QueueSummaries
 from server.retention import Retention, RetentionTimes
 from server.routing import Address, BrokerIdentity
 from server.rpc.admin import AdminServer
@@ -50,6 +51,8 @@ from store.clock import SteadyClock, SystemClock
 from store.disk import PosixCopyingDisk, PosixDisk
 from store.log_begins import LogBegins
 from store.opening import OpenStore, open_store
+from store.paths import StorePaths
+from store.queue_summary import SummarySource
 from store.recovery import Progress, ReportProgress
 from store.settings import Durability
 
@@ -204,6 +207,7 @@ class Broker:
         )
         self._retention = self._make_retention()
         self._queue_removal = self._make_queue_removal()
+        self._queue_summaries = QueueSummaries(self._summary_source)
         self._checkpoint = CheckpointKeeper(store.checkpoint.save, poisoned=lambda error: health.poisoned(str(error)))
         self._backups = self._backup_points()
         self._front = make_front(
@@ -245,6 +249,17 @@ class Broker:
             commit=self._commit,
             clock=self._clock,
             metrics=self._metrics,
+        )
+
+    def _summary_source(self) -> SummarySource:
+        paths, queues = StorePaths(self._settings.store.directory), self._store.queues
+        return SummarySource(
+            PosixDisk(),
+            paths.consume_queue,
+            queues.directory,
+            queues.engine,
+            reads_rocksdb=queues.phase.reads_rocksdb,
+            minimum=self._store.expiry.minimum,
         )
 
     def _methods(self) -> Methods:
@@ -312,6 +327,7 @@ class Broker:
             await self._stop_front(network.stop_grace_ms / 1000)
             await self._retention.stop()
             await self._queue_removal.stop()
+            await self._queue_summaries.stop()
             await self._commit.drain()
             self._delivery.stop()
             self._state_writer.write_now()
@@ -320,7 +336,11 @@ class Broker:
     @contextlib.asynccontextmanager
     async def _administering(self) -> AsyncIterator[str]:
         admin = AdminServer(
-            self._administration(), self._faults, backups=self._backups, expire=self._retention.expire_now
+            self._administration(),
+            self._faults,
+            backups=self._backups,
+            expire=self._retention.expire_now,
+            summarize=self._queue_summaries.summarize,
         )
         try:
             yield await admin.start(self._settings.network.admin)

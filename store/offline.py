@@ -22,6 +22,7 @@ from store.kind import FoundStore, StoreKind, inspect_store
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from store.paths import StorePaths
 from store.queue_phase import QueuePhase, parse_phase
+from store.queue_summary import QueueSummary, SummarySource, summarize_queues
 from store.record import Corrupt, Decoded, EndOfData, StoredMessage, Torn
 from store.record.properties import LIGHT_QUEUES
 from store.state import META, open_state_engine
@@ -265,6 +266,22 @@ class OfflineStore:
         while found := reader.entries(queue, start, ENTRIES_PER_READ):
             yield from found
             start = QueueOffset(found[-1].queue_offset + 1)
+
+    def summary(self, source: QueueSource | None = None, *, largest_max: int = 10) -> QueueSummary:
+        """Counts of all queues of the source (default: `default_source`). Raises NotAStore when there is none."""
+        source = self.default_source if source is None else source
+        self.queue_reader(source)
+        return summarize_queues(
+            SummarySource(
+                self._disk,
+                self._paths.consume_queue,
+                self._found.rocksdb_directory,
+                self.queue_engine() if self._found.has_rocksdb else None,
+                reads_rocksdb=source is QueueSource.ROCKSDB,
+                minimum=self.minimum,
+            ),
+            largest_max=largest_max,
+        )
 
     def queue_reader(self, source: QueueSource | None = None) -> QueueReader:
         """The queues of the source (default: `default_source`). Raises NotAStore when there is no such source."""

@@ -6,7 +6,7 @@ import typer
 
 from cli.offline.decode import decode
 from cli.offline.migrate import migrate
-from cli.offline.queues import queues, units
+from cli.offline.queues import units
 from cli.offline.recover import recover
 from cli.offline.restore import restore
 from cli.offline.verify import verify
@@ -14,7 +14,7 @@ from cli.offline.verify import verify
 
 def register(app: typer.Typer) -> None:
     """Add the commands to `quarry`."""
-    for command in (decode, queues, units, verify, recover, migrate, restore):
+    for command in (decode, units, verify, recover, migrate, restore):
         app.command()(command)
 
 

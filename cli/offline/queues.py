@@ -1,4 +1,4 @@
-"""`quarry queues` and `quarry units`: consume queues, from RocksDB or from files."""
+"""`quarry units`, and what `quarry queues` lists: consume queues, from RocksDB or from files."""
 
 from __future__ import annotations
 
@@ -6,28 +6,24 @@ import typer
 
 from cli.offline.arguments import Json, Queue, Source, Store, Topic, opened
 from cli.offline.record_text import json_line, time_text
+from store.offline import OfflineStore, QueueSource
 from store.offsets import QueueId
 
 
-def queues(store: Store, source: Source = None, as_json: Json = False) -> None:
-    """List every queue with its first offset and the next free one.
-
-    A queue whose messages have all expired shows the same number twice.
-    """
-    with opened(store) as open_store:
-        if not as_json:
-            typer.echo(f"{'min offset':>12}  {'max offset':>12}  queue")
-        for queue, bounds in open_store.queues(source):
-            fields = {
-                "topic": queue.topic,
-                "queueId": queue.number,
-                "minOffset": bounds.minimum,
-                "maxOffset": bounds.maximum,
-            }
-            if as_json:
-                typer.echo(json_line(fields))
-            else:
-                typer.echo(f"{bounds.minimum:>12}  {bounds.maximum:>12}  {queue.topic}/{queue.number}")
+def list_queues(open_store: OfflineStore, source: QueueSource | None, *, as_json: bool) -> None:
+    if not as_json:
+        typer.echo(f"{'min offset':>12}  {'max offset':>12}  queue")
+    for queue, bounds in open_store.queues(source):
+        fields = {
+            "topic": queue.topic,
+            "queueId": queue.number,
+            "minOffset": bounds.minimum,
+            "maxOffset": bounds.maximum,
+        }
+        if as_json:
+            typer.echo(json_line(fields))
+        else:
+            typer.echo(f"{bounds.minimum:>12}  {bounds.maximum:>12}  {queue.topic}/{queue.number}")
 
 
 def units(store: Store, topic: Topic, queue: Queue, source: Source = None, as_json: Json = False) -> None:

@@ -8,13 +8,14 @@ from cli.online import groups, topics
 from cli.online.backup import backup
 from cli.online.expire import expire
 from cli.online.messages import consume, produce, tail
+from cli.online.queues import queues
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to `quarry`."""
     app.add_typer(topics.commands)
     app.add_typer(groups.commands)
-    for command in (produce, consume, tail, backup, expire):
+    for command in (produce, consume, tail, backup, expire, queues):
         app.command()(command)
 
 

@@ -31,6 +31,7 @@ from server.backup_points import LEASE_S
 from server.faults import FaultLog
 from server.front.grpcio import bind
 from server.retention import ExpiryReport
+from server.rpc.admin_summary import summary_message
 from server.wire.status import INTERNAL_TEXT
 from store import errors
 from store.backup import BackupPoint
@@ -45,6 +46,7 @@ from store.metadata import (
     TopicType,
 )
 from store.offsets import QueueBounds, QueueId, QueueOffset
+from store.queue_summary import QueueSummary
 
 SERVICE_NAME: Final = pb.DESCRIPTOR.services_by_name["AdminService"].full_name
 PAGE_ROWS: Final = 256
@@ -97,6 +99,10 @@ class Expire(Protocol):
     def __call__(self, *, dry_run: bool) -> Awaitable[ExpiryReport]: ...
 
 
+Summarize = Callable[[int], Awaitable[QueueSummary]]
+"""Counts all queues and names so many of the largest, see `server.queue_summaries`."""
+
+
 def _answers(
     method: Callable[[AdminService, _Request], _Answer],
 ) -> Callable[[AdminService, _Request, _Context], Coroutine[Any, Any, _Answer]]:
@@ -144,9 +150,15 @@ class AdminService(AdminServiceServicer):
     """Each method checks, calls and translates."""
 
     def __init__(
-        self, administration: Administration, faults: FaultLog, backups: AdministeredBackups, expire: Expire
+        self,
+        administration: Administration,
+        faults: FaultLog,
+        backups: AdministeredBackups,
+        expire: Expire,
+        summarize: Summarize,
     ) -> None:
         self._administration = administration
+        self._summarize = summarize
         self._backups = backups
         self._faults = faults
         self._expire = expire
@@ -244,6 +256,12 @@ class AdminService(AdminServiceServicer):
             queues=[queue_message(*each) for each in self._administration.queues(request.topic)]
         )
 
+    async def SummarizeQueues(self, request: pb.SummarizeQueuesRequest, context: _Context) -> pb.QueuesSummary:
+        try:
+            return summary_message(await self._summarize(request.largest))
+        except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
+            await self.refuse(context, error)
+
     async def BeginBackup(self, _request: pb.BeginBackupRequest, context: _Context) -> pb.BackupPoint:
         try:
             point = await self._backups.begin()
@@ -273,9 +291,15 @@ class AdminServer:
     """The admin port of one broker."""
 
     def __init__(
-        self, administration: Administration, faults: FaultLog, *, backups: AdministeredBackups, expire: Expire
+        self,
+        administration: Administration,
+        faults: FaultLog,
+        *,
+        backups: AdministeredBackups,
+        expire: Expire,
+        summarize: Summarize,
     ) -> None:
-        self._service = AdminService(administration, faults, backups, expire)
+        self._service = AdminService(administration, faults, backups, expire, summarize)
         self._health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None
 

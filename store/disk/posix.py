@@ -22,6 +22,7 @@ LOCK_CONTENT: Final = b"lock"
 
 FILE_MODE: Final = 0o644
 ZEROS: Final = bytes(1024 * 1024)
+STAT_BLOCK_BYTES: Final = 512  # of st_blocks, whatever the file system uses
 FETCH_BYTES: Final = 1024 * 1024
 FLOCK: Final = struct.Struct("hhqqi4x")
 """`struct flock` of 64-bit Linux: type, whence, start, length, pid."""
@@ -346,6 +347,12 @@ class PosixDisk:
 
     def exists(self, path: Path) -> bool:
         return path.exists()
+
+    def allocated_bytes(self, path: Path) -> int:
+        try:
+            return path.stat().st_blocks * STAT_BLOCK_BYTES
+        except FileNotFoundError:
+            return 0
 
     def read(self, path: Path) -> bytes:
         return path.read_bytes()

@@ -158,6 +158,9 @@ class Disk(Protocol):
 
     def exists(self, path: Path) -> bool: ...
 
+    def allocated_bytes(self, path: Path) -> int:
+        """What the blocks of the file take: less than its length where it has holes. 0 for one that is not there."""
+
     def read(self, path: Path) -> bytes: ...
 
     def replace_atomically(self, path: Path, data: bytes | memoryview) -> None:

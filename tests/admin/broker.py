@@ -13,6 +13,7 @@ from store.errors import Invalid
 from store.expiry import Unread
 from store.metadata import GroupTable, TopicTable
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from store.queue_summary import CountedQueue, QueueSummary
 from store.settings import Durability
 from store.state import FAMILIES
 from store.time_search import TimeBoundary
@@ -114,6 +115,11 @@ class AdminBench:
         self.expiring = ExpiryReport([], Unread({}, complete=True))
         self.faults = FaultLog(self.delivery.clock, damage_met=lambda: None, passed_over=lambda: None)
         self.backups = BenchBackups()
+
+    async def summarize(self, largest_max: int) -> QueueSummary:
+        """The real thing is in tests/store/test_queue_summary.py."""
+        queues = [CountedQueue(queue, len(kept)) for queue, kept in self.delivery.source.queues.items()]
+        return QueueSummary(largest=queues[:largest_max])
 
     async def expire(self, *, dry_run: bool) -> ExpiryReport:
         """What a test has put there; the real thing is in tests/server/test_retention.py."""

@@ -34,7 +34,9 @@ UNKNOWN: Any = 99
 
 @asynccontextmanager
 async def serving(bench: AdminBench) -> AsyncIterator[tuple[Any, grpc.aio.Channel]]:
-    server = AdminServer(bench.administration, bench.faults, backups=bench.backups, expire=bench.expire)
+    server = AdminServer(
+        bench.administration, bench.faults, backups=bench.backups, expire=bench.expire, summarize=bench.summarize
+    )
     address = await server.start("127.0.0.1:0")
     try:
         async with grpc.aio.insecure_channel(address) as channel:
@@ -333,7 +335,13 @@ def test_a_taken_address_is_named() -> None:
             taken.listen()
             address = f"127.0.0.1:{taken.getsockname()[1]}"
             bench = AdminBench()
-            server = AdminServer(bench.administration, bench.faults, backups=bench.backups, expire=bench.expire)
+            server = AdminServer(
+                bench.administration,
+                bench.faults,
+                backups=bench.backups,
+                expire=bench.expire,
+                summarize=bench.summarize,
+            )
             with pytest.raises(OSError, match=address):
                 await server.start(address)
 

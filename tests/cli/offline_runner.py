@@ -6,15 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import typer
 from typer.testing import CliRunner, Result
 
-from cli import offline
+from cli.main import app
 
 
 def run(*arguments: object) -> Result:
-    app = typer.Typer(pretty_exceptions_enable=False)
-    offline.register(app)
     return CliRunner().invoke(app, [str(each) for each in arguments])
 
 

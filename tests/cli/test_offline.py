@@ -150,3 +150,17 @@ def test_text_for_people(golden_store: GoldenStore) -> None:
     queues = [line.split() for line in run("queues", store).stdout.splitlines()]
     assert queues[0] == ["min", "offset", "max", "offset", "queue"]
     assert ["0", "2", "acme-tx/0"] in queues
+
+
+def test_queues_are_counted_for_people_and_programs(golden_store: GoldenStore) -> None:
+    store = golden_store("double-clean") / "store"
+    [summary] = lines("queues", store, "--summary", "--largest", 3)
+    listed = lines("queues", store)
+    assert sum(each["queues"] for each in summary["kinds"].values()) == len(listed)
+    sizes = sorted((each["maxOffset"] - each["minOffset"] for each in listed), reverse=True)
+    assert [each["entries"] for each in summary["largest"]] == sizes[:3]
+    use = summary["disk"]["file"]
+    assert 0 < use["allocatedBytes"] <= use["apparentBytes"]
+    text = run("queues", store, "--summary").stdout
+    assert "largest queues" in text
+    assert "level_bytes" in text

@@ -251,6 +251,27 @@ def test_a_group_goes_back_to_a_time(quarry: Quarry, topic: str) -> None:
     assert told((stored + timedelta(hours=1)).astimezone().replace(tzinfo=None)) == [2, 2], "the local clock's"
 
 
+def test_queues_of_a_live_broker_are_counted(quarry: Quarry, topic: str) -> None:
+    before = quarry.row("queues", "--summary", "--admin", quarry.broker.admin)
+    quarry.run("produce", topic, "x", "--count", 40)
+    after = quarry.row("queues", "--summary", "--admin", quarry.broker.admin, "--largest", 1)
+    ordinary = [each["kinds"]["ordinary"] for each in (before, after)]
+    assert [ordinary[1][name] - ordinary[0][name] for name in ("queues", "entries", "empty")] == [2, 40, 0]
+    assert after["largest"][0]["entries"] >= 20
+    assert set(after["disk"]) == {"rocksdb"}
+    assert after["rocksdb"]["default.memtable_bytes"] > 0
+    text = quarry.run("queues", "--summary", "--admin", quarry.broker.admin)
+    assert f"{ordinary[1]['queues']:,}" in text
+    assert "pending_compaction_bytes" in text
+
+
+@pytest.mark.parametrize(
+    "words", [("--summary",), (), ("--admin", "127.0.0.1:1"), ("--admin", "127.0.0.1:1", "--summary", "STORE")]
+)
+def test_what_to_count_must_be_said(quarry: Quarry, words: tuple[str, ...]) -> None:
+    assert "--admin" in quarry.run("queues", *words, status=2)
+
+
 def test_people_see_the_message_and_its_labels(quarry: Quarry, topic: str) -> None:
     quarry.run("produce", topic, "hello", "--tag", "paid", "--key", "k", "--property", "a=b")
     head, body = quarry.run("consume", topic, "--group", f"{topic}-readers", "--limit", 1).splitlines()

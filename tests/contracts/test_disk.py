@@ -295,6 +295,15 @@ def test_a_sparse_file_is_made_once_and_read_and_written_by_position(disk: Disk,
         disk.open_sparse(folder / "missing")
 
 
+def test_holes_take_no_room(disk: Disk, folder: Path) -> None:
+    file = disk.open_sparse(folder / "a", 1 << 20)
+    file.write(500_000, b"hello")
+    file.flush()
+    file.close()
+    assert 5 <= disk.allocated_bytes(folder / "a") < 1 << 19
+    assert disk.allocated_bytes(folder / "missing") == 0
+
+
 def test_directories_are_made_one_by_one_and_removed_when_empty(disk: Disk, folder: Path) -> None:
     disk.make_directory(folder / "a")
     disk.make_directory(folder / "a")

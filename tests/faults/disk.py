@@ -370,6 +370,10 @@ class FaultyDisk:
         self._check_power()
         return path in self.files or path in self.directories
 
+    def allocated_bytes(self, path: Path) -> int:
+        live = bytes(self.files[path].live) if path in self.files else b""
+        return PAGE * sum(any(live[begin : begin + PAGE]) for begin in range(0, len(live), PAGE))
+
     def read(self, path: Path) -> bytes:
         return bytes(self._file(path).live)
 

@@ -75,7 +75,10 @@ class KernelPath(PurePosixPath):
         return self
 
     def stat(self) -> Any:
-        return SimpleNamespace(st_nlink=1, st_ino=self.kernel.file(self).number)
+        inode = self.kernel.file(self)
+        live = bytes(inode.live)
+        pages = sum(any(live[begin : begin + PAGE]) for begin in range(0, len(live), PAGE))
+        return SimpleNamespace(st_nlink=1, st_ino=inode.number, st_blocks=pages * PAGE // 512)
 
     def replace(self, target: KernelPath) -> None:
         self.kernel.rename(self, target)

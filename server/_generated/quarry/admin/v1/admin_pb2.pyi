@@ -359,6 +359,70 @@ class Queue(_message.Message):
     maximum_offset: int
     def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., minimum_offset: _Optional[int] = ..., maximum_offset: _Optional[int] = ...) -> None: ...
 
+class SummarizeQueuesRequest(_message.Message):
+    __slots__ = ("largest",)
+    LARGEST_FIELD_NUMBER: _ClassVar[int]
+    largest: int
+    def __init__(self, largest: _Optional[int] = ...) -> None: ...
+
+class QueuesSummary(_message.Message):
+    __slots__ = ("kinds", "largest", "disk", "rocksdb")
+    class DiskEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: DiskUse
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[DiskUse, _Mapping]] = ...) -> None: ...
+    class RocksdbEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    KINDS_FIELD_NUMBER: _ClassVar[int]
+    LARGEST_FIELD_NUMBER: _ClassVar[int]
+    DISK_FIELD_NUMBER: _ClassVar[int]
+    ROCKSDB_FIELD_NUMBER: _ClassVar[int]
+    kinds: _containers.RepeatedCompositeFieldContainer[QueueKindSummary]
+    largest: _containers.RepeatedCompositeFieldContainer[LargeQueue]
+    disk: _containers.MessageMap[str, DiskUse]
+    rocksdb: _containers.ScalarMap[str, int]
+    def __init__(self, kinds: _Optional[_Iterable[_Union[QueueKindSummary, _Mapping]]] = ..., largest: _Optional[_Iterable[_Union[LargeQueue, _Mapping]]] = ..., disk: _Optional[_Mapping[str, DiskUse]] = ..., rocksdb: _Optional[_Mapping[str, int]] = ...) -> None: ...
+
+class QueueKindSummary(_message.Message):
+    __slots__ = ("kind", "queues", "empty", "entries")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    EMPTY_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    queues: int
+    empty: int
+    entries: int
+    def __init__(self, kind: _Optional[str] = ..., queues: _Optional[int] = ..., empty: _Optional[int] = ..., entries: _Optional[int] = ...) -> None: ...
+
+class LargeQueue(_message.Message):
+    __slots__ = ("topic", "queue", "entries")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue: int
+    entries: int
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., entries: _Optional[int] = ...) -> None: ...
+
+class DiskUse(_message.Message):
+    __slots__ = ("files", "apparent_bytes", "allocated_bytes")
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    APPARENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ALLOCATED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    files: int
+    apparent_bytes: int
+    allocated_bytes: int
+    def __init__(self, files: _Optional[int] = ..., apparent_bytes: _Optional[int] = ..., allocated_bytes: _Optional[int] = ...) -> None: ...
+
 class ExpireSegmentsRequest(_message.Message):
     __slots__ = ("dry_run",)
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]

@@ -99,6 +99,11 @@ class AdminServiceStub:
                 request_serializer=quarry_dot_admin_dot_v1_dot_admin__pb2.ListQueuesRequest.SerializeToString,
                 response_deserializer=quarry_dot_admin_dot_v1_dot_admin__pb2.ListQueuesResponse.FromString,
                 _registered_method=True)
+        self.SummarizeQueues = channel.unary_unary(
+                '/quarry.admin.v1.AdminService/SummarizeQueues',
+                request_serializer=quarry_dot_admin_dot_v1_dot_admin__pb2.SummarizeQueuesRequest.SerializeToString,
+                response_deserializer=quarry_dot_admin_dot_v1_dot_admin__pb2.QueuesSummary.FromString,
+                _registered_method=True)
         self.ExpireSegments = channel.unary_unary(
                 '/quarry.admin.v1.AdminService/ExpireSegments',
                 request_serializer=quarry_dot_admin_dot_v1_dot_admin__pb2.ExpireSegmentsRequest.SerializeToString,
@@ -204,6 +209,13 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SummarizeQueues(self, request, context):
+        """Counts of all queues. It looks at each of them: a few seconds for a million, beside everything else.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ExpireSegments(self, request, context):
         """Lets the files of the commit log expire that are past their retention, whatever the hour. They are removed soon after.
         """
@@ -298,6 +310,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.ListQueues,
                     request_deserializer=quarry_dot_admin_dot_v1_dot_admin__pb2.ListQueuesRequest.FromString,
                     response_serializer=quarry_dot_admin_dot_v1_dot_admin__pb2.ListQueuesResponse.SerializeToString,
+            ),
+            'SummarizeQueues': grpc.unary_unary_rpc_method_handler(
+                    servicer.SummarizeQueues,
+                    request_deserializer=quarry_dot_admin_dot_v1_dot_admin__pb2.SummarizeQueuesRequest.FromString,
+                    response_serializer=quarry_dot_admin_dot_v1_dot_admin__pb2.QueuesSummary.SerializeToString,
             ),
             'ExpireSegments': grpc.unary_unary_rpc_method_handler(
                     servicer.ExpireSegments,
@@ -671,6 +688,33 @@ class AdminService:
             '/quarry.admin.v1.AdminService/ListQueues',
             quarry_dot_admin_dot_v1_dot_admin__pb2.ListQueuesRequest.SerializeToString,
             quarry_dot_admin_dot_v1_dot_admin__pb2.ListQueuesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SummarizeQueues(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quarry.admin.v1.AdminService/SummarizeQueues',
+            quarry_dot_admin_dot_v1_dot_admin__pb2.SummarizeQueuesRequest.SerializeToString,
+            quarry_dot_admin_dot_v1_dot_admin__pb2.QueuesSummary.FromString,
             options,
             channel_credentials,
             insecure,

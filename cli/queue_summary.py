@@ -1,0 +1,78 @@
+"""`quarry queues --summary`: counts of all queues, of a store or of a live broker, as both show them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import typer
+
+from cli.offline.record_text import json_line
+from store.queue_summary import QueueSummary
+
+FAMILY_FIGURES: Final = (
+    "table_bytes",
+    "live_data_bytes",
+    "memtable_bytes",
+    "block_cache_bytes",
+    "pending_compaction_bytes",
+)
+LEVEL_BYTES: Final = "level_bytes."
+
+
+def show_summary(summary: QueueSummary, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json_line(_fields(summary)))
+        return
+    for line in _lines(summary):
+        typer.echo(line)
+
+
+def _fields(summary: QueueSummary) -> dict[str, object]:
+    return {
+        "kinds": {
+            kind.value: {"queues": each.queues, "empty": each.empty, "entries": each.entries}
+            for kind, each in summary.kinds.items()
+        },
+        "largest": [
+            {"topic": each.queue.topic, "queueId": each.queue.number, "entries": each.entries}
+            for each in summary.largest
+        ],
+        "disk": {
+            place: {"files": use.files, "apparentBytes": use.apparent_bytes, "allocatedBytes": use.allocated_bytes}
+            for place, use in summary.disk.items()
+        },
+        "rocksdb": dict(summary.figures),
+    }
+
+
+def _lines(summary: QueueSummary) -> Iterator[str]:
+    yield f"{'queues':>15}  {'empty':>15}  {'entries':>15}  kind"
+    for kind, each in summary.kinds.items():
+        if each.queues:
+            yield f"{each.queues:>15,}  {each.empty:>15,}  {each.entries:>15,}  {kind.value}"
+    if summary.largest:
+        yield ""
+        yield f"{'entries':>15}  largest queues"
+        for queue, entries in summary.largest:
+            yield f"{entries:>15,}  {queue.topic}/{queue.number}"
+    if summary.disk:
+        yield ""
+        yield f"{'files':>15}  {'bytes':>15}  {'allocated':>15}  on disk"
+        for place, use in sorted(summary.disk.items()):
+            yield f"{use.files:>15,}  {use.apparent_bytes:>15,}  {use.allocated_bytes:>15,}  {place}"
+    if summary.figures:
+        yield ""
+        yield from _rocksdb_lines(summary)
+
+
+def _rocksdb_lines(summary: QueueSummary) -> Iterator[str]:
+    """A column for each family; of the levels those that hold tables."""
+    figures = summary.figures
+    families = sorted({name.partition(".")[0] for name in figures if "." in name})
+    levels = sorted({each.partition(".")[2] for each in figures if each.partition(".")[2].startswith(LEVEL_BYTES)})
+    yield f"{'RocksDB':<26}" + "".join(f"  {family:>15}" for family in families)
+    for figure in (*FAMILY_FIGURES, *levels):
+        values = [figures.get(f"{family}.{figure}", 0) for family in families]
+        if any(values) or figure not in levels:
+            yield f"{figure:<26}" + "".join(f"  {value:>15,}" for value in values)

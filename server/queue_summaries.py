@@ -1,0 +1,39 @@
+"""Counts of all queues for who asks, made on a thread of its own and one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from threading import Event
+from typing import Final
+
+from store.queue_summary import QueueSummary, SummarySource, summarize_queues
+
+LARGEST_MAX: Final = 1_000
+PAGE_PAUSE_S: Final = 0.001
+"""After each page of a thousand queues, so that the event loop gets the interpreter's lock back soon."""
+
+
+class QueueSummaries:
+    """Lives on the event loop's thread."""
+
+    def __init__(self, source: Callable[[], SummarySource]) -> None:
+        """`source` tells where the queues are at that moment."""
+        self._source = source
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="queue-summary")
+        self._stopping = Event()
+
+    async def summarize(self, largest_max: int) -> QueueSummary:
+        """Raises kv.KvError, StoreUnusable, OSError; Unavailable when the broker stops meanwhile."""
+        work = partial(summarize_queues, self._source(), largest_max=min(largest_max, LARGEST_MAX), go_on=self._go_on)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+    async def stop(self) -> None:
+        """When it returns nothing is under way on any thread."""
+        self._stopping.set()
+        await asyncio.to_thread(self._executor.shutdown, cancel_futures=True)
+
+    def _go_on(self) -> bool:
+        return not self._stopping.wait(PAGE_PAUSE_S)
