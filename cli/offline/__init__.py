@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from cli.offline.decode import decode
+from cli.offline.export_metadata import export_metadata
 from cli.offline.migrate import migrate
 from cli.offline.queues import units
 from cli.offline.recover import recover
@@ -14,7 +15,7 @@ from cli.offline.verify import verify
 
 def register(app: typer.Typer) -> None:
     """Add the commands to `quarry`."""
-    for command in (decode, units, verify, recover, migrate, restore):
+    for command in (decode, units, verify, recover, migrate, export_metadata, restore):
         app.command()(command)
 
 

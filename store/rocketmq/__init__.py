@@ -1,9 +1,11 @@
 """What RocketMQ keeps in a store directory besides messages and queues.
 
-Its metadata is read once, when Quarry opens the store first; its `checkpoint` is read and written.
+Its metadata is read once, when Quarry opens the store first, and written on request; its `checkpoint` is read and
+written.
 """
 
 from store.rocketmq.checkpoint import TIME_MARGIN_MS, UNKNOWN, Checkpoint, decode_checkpoint, encode_checkpoint
+from store.rocketmq.exporting import Exported, Form, export_metadata
 from store.rocketmq.json_text import NotJson, parse_json
 from store.rocketmq.metadata import ImportReport, import_metadata, read_metadata
 from store.rocketmq.model import ConsumerOffset, DataVersion, RocketmqMetadata
@@ -14,11 +16,14 @@ __all__ = [
     "Checkpoint",
     "ConsumerOffset",
     "DataVersion",
+    "Exported",
+    "Form",
     "ImportReport",
     "NotJson",
     "RocketmqMetadata",
     "decode_checkpoint",
     "encode_checkpoint",
+    "export_metadata",
     "import_metadata",
     "parse_json",
     "read_metadata",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 _TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|([{,]\s*)(-?[0-9]+)(?=\s*:)', re.DOTALL | re.ASCII)
@@ -47,3 +48,25 @@ def quote_integer_keys(text: str) -> str:
 def _quoted(token: re.Match[str]) -> str:
     before, key = token.groups()
     return token[0] if key is None else f'{before}"{key}"'
+
+
+def format_json(value: object) -> str:
+    """A document as RocketMQ writes its files: one tab per level, keys that are integers without quotes."""
+    return _formatted(value, "\n")
+
+
+def _formatted(value: object, line: str) -> str:
+    inner = line + "\t"
+    if isinstance(value, Mapping) and value:
+        members = [
+            f"{inner}{key if isinstance(key, int) else _text(key)}:{_formatted(member, inner)}"
+            for key, member in value.items()
+        ]
+        return "{" + ",".join(members) + line + "}"
+    if isinstance(value, list | tuple) and value:
+        return "[" + ",".join(inner + _formatted(member, inner) for member in value) + line + "]"
+    return _text(value)
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)

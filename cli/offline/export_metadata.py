@@ -1,0 +1,46 @@
+"""`quarry export-metadata`: topics, groups and consumer offsets for RocketMQ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.offline.arguments import Json, Store, opened
+from cli.offline.record_text import json_line
+from store.clock import SystemClock
+from store.rocketmq import Form
+from store.rocketmq import export_metadata as export
+
+
+def export_metadata(
+    store: Store,
+    *,
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="RocketMQ's folder config/; made if it is missing.")],
+    form: Annotated[
+        Form | None, typer.Option("--as", help="How it is written: json (if nothing is said) or rocksdb.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write topics, groups and consumer offsets of a store as RocketMQ keeps them, so that it can go on with them.
+
+    JSON files that are there are kept as `.bak`. Exit code 2: it could not run.
+    """
+    with opened(store) as open_store:
+        done = export(open_store.disk, open_store.state_engine(), to, form or Form.JSON, now_ms=SystemClock().wall_ms())
+    fields = {
+        "topics": done.topics,
+        "groups": done.groups,
+        "offsets": done.offsets,
+        "setBack": done.lowered,
+        "paths": [str(path) for path in done.paths],
+    }
+    if as_json:
+        typer.echo(json_line(fields))
+        return
+    typer.echo(f"{done.topics} topics, {done.groups} groups, {done.offsets} consumer offsets")
+    if done.lowered:
+        typer.echo(f"{done.lowered} offsets were set back to messages in flight: these will come again")
+    for path in done.paths:
+        typer.echo(str(path))

@@ -1,0 +1,27 @@
+"""`quarry export-metadata`: what it shows and how it ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from store.disk import PosixDisk
+from store.rocketmq import read_metadata
+from tests.cli.offline_runner import lines, refusal, run
+from tests.verify.stores import fill
+
+
+def test_it_says_what_it_wrote_and_where(tmp_path: Path) -> None:
+    store, target = tmp_path / "store", tmp_path / "target"
+    fill(store)
+    (done,) = lines("export-metadata", store, "--to", target / "config")
+    assert (done["topics"], done["groups"], done["offsets"], done["setBack"]) == (2, 0, 1, 1)
+    assert all(Path(path).is_file() for path in done["paths"])
+    found = read_metadata(PosixDisk(), target)
+    assert {each.name for each in found.topics} == {"orders", "bills"}
+    shown = run("export-metadata", store, "--to", tmp_path / "other", "--as", "rocksdb").stdout.splitlines()
+    assert shown[0] == "2 topics, 0 groups, 1 consumer offsets"
+    assert shown[1] == "1 offsets were set back to messages in flight: these will come again"
+
+
+def test_what_it_cannot_run_on(tmp_path: Path) -> None:
+    assert "no such directory" in refusal(2, "export-metadata", tmp_path / "nothing", "--to", tmp_path)
