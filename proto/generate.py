@@ -19,7 +19,11 @@ from grpc_tools import protoc  # type: ignore[import-untyped]
 
 PROTO: Final = Path(__file__).resolve().parent
 PACKAGE: Final = "server._generated"
-WITH_STUBS: Final = ("apache/rocketmq/v2/service.proto", "quarry/admin/v1/admin.proto")
+WITH_STUBS: Final = (
+    "apache/rocketmq/v2/service.proto",
+    "quarry/admin/v1/admin.proto",
+    "quarry/admin/v1/migration.proto",
+)
 """Files whose services are called or served through grpcio; the others need only messages."""
 
 

@@ -118,6 +118,7 @@ class GroupCommit:
         self._flush_task: asyncio.Task[None] | None = None
         self._queue_flush_task: asyncio.Task[None] | None = None
         self._queue_flush_repeats = False
+        self._queue_flush_succeeded = False
         self._queues_flushed_up_to = store.dispatched_up_to
         self._dispatch_held = False
         self._failure: Exception | None = None
@@ -279,11 +280,13 @@ class GroupCommit:
         if self._queue_flush_task is None:
             self._queue_flush_task = asyncio.get_running_loop().create_task(self.flush_queues())
 
-    async def make_queues_durable(self) -> None:
-        """Make the queues durable as far as they are dispatched now; returns when that is tried."""
+    async def make_queues_durable(self) -> bool:
+        """Make the queues durable as far as they are dispatched now; returns, when that is tried, whether they are."""
         self.flush_queues_soon()
         while self._queue_flush_task is not None:
             await asyncio.wait([self._queue_flush_task])
+        # of the last flush, which began after this call
+        return self._queue_flush_succeeded
 
     async def flush_queues(self) -> None:
         """Make the entries durable up to now, so that a restart dispatches little again.
@@ -292,8 +295,10 @@ class GroupCommit:
         beside running dispatch; only the rest and the watermark need it to pause.
         """
         try:
+            self._queue_flush_succeeded = False
             try:
                 await self._flush_queues_once()
+                self._queue_flush_succeeded = True
             except EngineFull as error:
                 self._await_room(error)
             # also where there was no room: senders wait for the end of the pause

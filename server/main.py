@@ -31,6 +31,7 @@ from server.http import HttpEndpoint
 from server.logs import configure_logs
 from server.metadata import AutoCreation, Directory
 from server.metrics import ServerMetrics, watch_health
+from server.queue_migration import OnlineMigration
 from server.queue_removal import QueueRemoval
 from server.queue_summaries import QueueSummaries
 from server.retention import Retention, RetentionTimes
@@ -39,6 +40,7 @@ from server.rpc.admin import AdminServer
 from server.rpc.context import Edge
 from server.rpc.messages import MessageService
 from server.rpc.methods import messaging_methods
+from server.rpc.migration import MigrationService
 from server.rpc.offsets import OffsetService
 from server.rpc.route import RouteService
 from server.rpc.session import SessionService
@@ -192,22 +194,11 @@ class Broker:
         )
         self._clients.on_lost(self._delivery.client_lost)
         self._clients.on_lost(self._delivery.end_waiting)
-        self._commit = GroupCommit(
-            store.messages,
-            durability=settings.store.durability,
-            flush_interval_s=settings.store.flush_interval_ms / 1000,
-            queue_flush_bytes=settings.store.queue_flush_size,
-            clock=self._clock,
-            executor=executor,
-            after_pass=self._after_pass,
-            messages_arrived=self._delivery.messages_arrived,
-            poisoned=lambda error: health.poisoned(str(error)),
-            sends_refused=health.sends_refused,
-            metrics=self._metrics,
-        )
+        self._commit = self._make_commit(health, executor)
         self._retention = self._make_retention()
         self._queue_removal = self._make_queue_removal()
-        self._queue_summaries = QueueSummaries(self._summary_source)
+        self._queue_summaries = QueueSummaries(self._summary_source, store.queues.using_rocks)
+        self._migration = self._make_migration()
         self._checkpoint = CheckpointKeeper(store.checkpoint.save, poisoned=lambda error: health.poisoned(str(error)))
         self._backups = self._backup_points()
         self._front = make_front(
@@ -223,6 +214,7 @@ class Broker:
         metrics.watch_delivery(self._delivery)
         metrics.watch_clients(self._clients)
         metrics.watch_engines(store.queues, store.state_engine)
+        metrics.watch_migration(store.migration)
         metrics.watch_expiry(store.expiry, lambda: self._retention.used_ratios)
 
     def _make_retention(self) -> Retention:
@@ -236,6 +228,26 @@ class Broker:
             clock=self._clock,
             metrics=self._metrics,
         )
+
+    def _make_commit(self, health: HealthState, executor: ThreadPoolExecutor) -> GroupCommit:
+        settings = self._settings
+        return GroupCommit(
+            self._store.messages,
+            durability=settings.store.durability,
+            flush_interval_s=settings.store.flush_interval_ms / 1000,
+            queue_flush_bytes=settings.store.queue_flush_size,
+            clock=self._clock,
+            executor=executor,
+            after_pass=self._after_pass,
+            messages_arrived=self._delivery.messages_arrived,
+            poisoned=lambda error: health.poisoned(str(error)),
+            sends_refused=health.sends_refused,
+            metrics=self._metrics,
+        )
+
+    def _make_migration(self) -> OnlineMigration:
+        rate = self._settings.consume_queue.backfill_rate
+        return OnlineMigration(self._store.migration, self._commit, self._clock, backfill_bytes_per_s=rate)
 
     def _make_queue_removal(self) -> QueueRemoval:
         store = self._store
@@ -314,6 +326,7 @@ class Broker:
                 self._supervisor.running("expiry", self._retention.watch()),
                 self._supervisor.running("removal of expired segments", self._retention.remove()),
                 self._supervisor.running("removal of queues", self._queue_removal.run()),
+                self._supervisor.running("queue migration", self._migration.run()),
             ):
                 listening = await self._front.start(network.listen)
                 if network.tls_listen is not None:
@@ -328,6 +341,7 @@ class Broker:
             await self._retention.stop()
             await self._queue_removal.stop()
             await self._queue_summaries.stop()
+            await self._migration.stop()
             await self._commit.drain()
             self._delivery.stop()
             self._state_writer.write_now()
@@ -341,6 +355,7 @@ class Broker:
             backups=self._backups,
             expire=self._retention.expire_now,
             summarize=self._queue_summaries.summarize,
+            more=[MigrationService(self._migration, self._faults)],
         )
         try:
             yield await admin.start(self._settings.network.admin)

@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from server.front import FrontFigures
 from server.health import HealthState
+from server.migration_metrics import MigrationSource, migration_figures
 from server.queue_removal import RemovalCause
 from server.rocksdb_metrics import EngineFigures, engine_figures
 from store.expiry import Cause
@@ -172,6 +173,9 @@ class ServerMetrics:
         """`queues` have no figures while a store keeps its consume queues in files alone."""
         engines = {"queues": queues, "state": state}
         self._watch(lambda: engine_figures(engines))
+
+    def watch_migration(self, migration: MigrationSource) -> None:
+        self._watch(lambda: migration_figures(migration))
 
     def watch_expiry(self, expiry: ExpiryFigures, used_ratios: Callable[[], Mapping[str, float]]) -> None:
         """`used_ratios` are those of the file systems of `log` and `queues`, as they were seen last."""

@@ -90,7 +90,7 @@ class Progress(Protocol):
 class Commit(Protocol):
     """What removal asks of group commit."""
 
-    async def make_queues_durable(self) -> None: ...
+    async def make_queues_durable(self) -> object: ...
 
 
 class RemovalMetrics(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from threading import Event
 from typing import Final
@@ -19,16 +20,25 @@ PAGE_PAUSE_S: Final = 0.001
 class QueueSummaries:
     """Lives on the event loop's thread."""
 
-    def __init__(self, source: Callable[[], SummarySource]) -> None:
-        """`source` tells where the queues are at that moment."""
+    def __init__(
+        self,
+        source: Callable[[], SummarySource],
+        using: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        """`source` tells where the queues are at that moment; in a block of `using` the database is not closed."""
         self._source = source
+        self._using = using
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="queue-summary")
         self._stopping = Event()
 
     async def summarize(self, largest_max: int) -> QueueSummary:
         """Raises kv.KvError, StoreUnusable, OSError; Unavailable when the broker stops meanwhile."""
-        work = partial(summarize_queues, self._source(), largest_max=min(largest_max, LARGEST_MAX), go_on=self._go_on)
+        work = partial(self._summarize, min(largest_max, LARGEST_MAX))
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+    def _summarize(self, largest_max: int) -> QueueSummary:
+        with self._using():
+            return summarize_queues(self._source(), largest_max=largest_max, go_on=self._go_on)
 
     async def stop(self) -> None:
         """When it returns nothing is under way on any thread."""

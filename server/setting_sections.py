@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ByteSize, ConfigDict, Field, mod
 
 from server.delivery.model import NewGroupStart
 from server.front import FrontKind
-from store.queue_phase import QueueMode
+from store.queue_phase import QueueMode, QueuePlace
 from store.settings import BODY_SIZE_MAX, MIB, SEGMENT_SIZE, UNITS_PER_FILE, Durability
 
 
@@ -93,6 +93,25 @@ class ConsumeQueueSection(Section):
         default=UNITS_PER_FILE,
         gt=0,
         description="How many messages one file of the file queues holds, 20 bytes each. A store keeps what it has.",
+    )
+    read: QueuePlace | None = Field(
+        default=None,
+        description="Which of the two is read while both are written, `file` or `rocksdb`. Without it as the phase of "
+        "the [migration](migration.md) says. `rocksdb` is refused before it holds everything.",
+    )
+    assign: QueuePlace | None = Field(
+        default=None, description="The same for who says what offset the next message of a queue gets."
+    )
+    double_write_topics: list[str] | None = Field(
+        default=None,
+        description="Name patterns (`orders-*`) of the topics that are written to both while both are written "
+        "(rmq#10450); the others stay in files. Without it all are. With it a migration goes no further than its "
+        "backfill.",
+    )
+    backfill_rate: ByteSize = Field(
+        default=ByteSize(32 * MIB),
+        gt=0,
+        description="How much of the commit log is read per second at most to bring older entries into RocksDB.",
     )
     removal_interval_ms: int = Field(
         default=3_600_000,

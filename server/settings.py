@@ -36,6 +36,7 @@ from server.setting_sections import (
 from server.wire.limits import WireLimits
 from store.errors import Invalid
 from store.expiry import ExpirySettings
+from store.queue_phase import QueuePlaces
 from store.settings import RECORD_OVERHEAD_MAX, StoreSettings
 
 ENVIRONMENT_PREFIX: Final = "QUARRY_"
@@ -75,6 +76,8 @@ class BrokerSettings(Section):
         return StoreSettings(
             root=store.directory,
             queue_mode=self.consume_queue.mode,
+            queue_places=QueuePlaces(self.consume_queue.read, self.consume_queue.assign),
+            doubled_topics=_tuple_or_none(self.consume_queue.double_write_topics),
             units_per_file=self.consume_queue.units_per_file,
             segment_size=store.segment_size,
             durability=store.durability,
@@ -155,6 +158,10 @@ class BrokerSettings(Section):
         return TlsFiles(network.tls_certificate, network.tls_key, network.tls_client_ca)
 
 
+def _tuple_or_none(values: list[str] | None) -> tuple[str, ...] | None:
+    return None if values is None else tuple(values)
+
+
 class _Sources(BaseSettings, BrokerSettings):  # type: ignore[misc]  # two kinds of model_config, both dicts
     """The same fields, as pydantic-settings wants to see them. Never made."""
 
@@ -210,7 +217,7 @@ def _refuse_unknown_variables() -> None:
         rest = name.removeprefix(ENVIRONMENT_PREFIX).lower()
         if not name.startswith(ENVIRONMENT_PREFIX) or name == CONFIG_VARIABLE or ANY_SERVICE_LINK.fullmatch(rest):
             continue
-        if rest.partition("_")[0] not in BrokerSettings.model_fields:
+        if not any(f"{rest}_".startswith(f"{section}_") for section in BrokerSettings.model_fields):
             raise SettingsInvalid(f"{name}: no setting of that name")
 
 

@@ -8,7 +8,7 @@
 | `flushed_up_to`   | i64                     | a lower bound of what is durable in the commit log |
 | `log_begin`       | i64                     | the first byte of the log's first segment when this last changed |
 | `seen_up_to`      | i64                     | with `async`: consumers may have seen what lies below it |
-| `backfilled_to`   | i64                     | double-write origin: RocksDB queues are complete below this offset |
+| `backfilled_to`   | i64                     | begun in mid-log: RocksDB queues are complete below this offset |
 | `backfill_end`    | i64                     | where the backfill has to get to |
 | `queue_phase`     | ASCII name              | where the consume queues are kept (`store.queue_phase`) |
 | `units_per_file`  | i64                     | how many units a file of the file queues holds |
@@ -16,6 +16,8 @@
 | `files_emptied`   | ASCII `deleted`         | no queue file is left, and none has to be: all topics were deleted |
 | `light_floor`     | i64                     | above the numbers of all light queues that were removed for being idle |
 | `log_begins`      | pairs of i64            | when (ms), and where the log began then (`store.log_begins`) |
+
+Rows of a migration: `store.migration.rows`.
 """
 
 from __future__ import annotations

@@ -84,11 +84,13 @@ class OpenQueues:
                 self._switchable.rocks.is_complete = phase.rocksdb_is_complete
 
     @property
-    def watermarks_agree(self) -> bool:
-        """Whether both hold the entries of the same records: not so while a put has failed in one of them."""
-        if self.files is None or self.rocks is None:
-            return True
-        return self.files.dispatched_up_to() == self.rocks.dispatched_up_to()
+    def lag_bytes(self) -> int:
+        """How much of the log one of the two has and the other has not: a put has failed in one. Any thread."""
+        with self.using_rocks() as rocks:
+            files = self.files
+            if files is None or rocks is None:
+                return 0
+            return abs((files.dispatched_up_to() or 0) - (rocks.dispatched_up_to() or 0))
 
     @property
     def removals(self) -> int:

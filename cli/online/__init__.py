@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from cli.online import groups, topics
+from cli.online import groups, migration, topics
 from cli.online.backup import backup
 from cli.online.expire import expire
 from cli.online.messages import consume, produce, tail
@@ -15,6 +15,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands to `quarry`."""
     app.add_typer(topics.commands)
     app.add_typer(groups.commands)
+    app.add_typer(migration.commands)
     for command in (produce, consume, tail, backup, expire, queues):
         app.command()(command)
 

@@ -6,7 +6,7 @@ that administration needs no locks.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final, NoReturn, ParamSpec, Protocol, TypeVar
 
@@ -287,6 +287,13 @@ class AdminService(AdminServiceServicer):
         return pb.EndBackupResponse()
 
 
+class MoreService(Protocol):
+    """Another service on the admin port."""
+
+    def add_to(self, server: grpc.aio.Server) -> str:
+        """Serve it; returns its full name."""
+
+
 class AdminServer:
     """The admin port of one broker."""
 
@@ -298,7 +305,9 @@ class AdminServer:
         backups: AdministeredBackups,
         expire: Expire,
         summarize: Summarize,
+        more: Sequence[MoreService] = (),
     ) -> None:
+        self._more = more
         self._service = AdminService(administration, faults, backups, expire, summarize)
         self._health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None
@@ -308,11 +317,12 @@ class AdminServer:
         server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
         add_AdminServiceServicer_to_server(self._service, server)  # type: ignore[no-untyped-call]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        reflection.enable_server_reflection((SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+        names = (SERVICE_NAME, *(each.add_to(server) for each in self._more))
+        reflection.enable_server_reflection((*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
         port = bind(server, address)
         await server.start()
         self._server = server
-        for service in ("", SERVICE_NAME):
+        for service in ("", *names):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
         return f"{address.rpartition(':')[0]}:{port}"
 

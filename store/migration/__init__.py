@@ -3,10 +3,15 @@
 Public face of the package: other packages import from here.
 """
 
-from store.migration.agreement import AgreementReport, Comparison, ComparisonProgress, QueueDifference
+from store.migration.agreement import (
+    AgreementReport,
+    Comparison,
+    ComparisonProgress,
+    QueueDifference,
+)
 from store.migration.backfill import Backfill, Portion
 from store.migration.comparison import begin_comparison
-from store.migration.machine import QueueMigration
+from store.migration.machine import MigrationFigures, QueueMigration
 from store.migration.removal import FileQueueRemoval, remove_database
 from store.migration.rows import MigrationRows, MigrationStep, Removing
 
@@ -16,6 +21,7 @@ __all__ = [
     "Comparison",
     "ComparisonProgress",
     "FileQueueRemoval",
+    "MigrationFigures",
     "MigrationRows",
     "MigrationStep",
     "Portion",

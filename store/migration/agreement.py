@@ -97,9 +97,3 @@ class Comparison(Protocol):
 
     def close(self) -> None:
         """Give back what it holds open. No step is under way. Repeatable."""
-
-
-class BeginComparison(Protocol):
-    """Makes a comparison. Called on the event loop's thread: both watermarks are equal at that moment."""
-
-    def __call__(self, *, asked_by: str) -> Comparison: ...

@@ -24,22 +24,24 @@ the database. Killed in `finish`, RocksDB is removed by the next start, files by
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
 from kv import KeyValueEngine
 from store.clock import Clock
 from store.commitlog import SegmentList
-from store.consumequeue import RocksConsumeQueues
+from store.consumequeue import DoubleWriteConsumeQueues, RocksConsumeQueues
 from store.disk import Disk
 from store.engines import StoreEngines
 from store.errors import Busy, Forbidden
 from store.identity import StoreIdentity
-from store.migration.agreement import AgreementReport
+from store.migration.agreement import AgreementReport, Comparison
 from store.migration.backfill import Backfill
+from store.migration.comparison import begin_comparison
 from store.migration.removal import FileQueueRemoval, remove_database
 from store.migration.rows import MigrationRows, MigrationStep, Removing
+from store.offsets import PhysicalOffset
 from store.open_queues import OpenQueues
 from store.paths import StorePaths
 from store.queue_phase import QueuePhase, QueuePlace
@@ -49,6 +51,26 @@ log = structlog.get_logger(__name__)
 
 _NEEDS_AGREEMENT: Final = (QueuePhase.BACKFILLING, QueuePhase.VERIFIED, QueuePhase.READING_ROCKSDB)
 """Phases that are left forwards only with a report that stands."""
+
+
+class MigrationFigures(NamedTuple):
+    """Offsets are those of the log. Without a backfill there is no range of it."""
+
+    read_rocksdb: bool
+    assign_rocksdb: bool
+    backfilled_to: PhysicalOffset | None
+    backfill_end: PhysicalOffset | None
+    log_begin: PhysicalOffset
+    lag_bytes: int
+    """How much of the log the one of the two that is behind has still to get."""
+
+    @property
+    def backfill_ratio(self) -> float:
+        """How much of what the log still has of the range is through, from 0 to 1."""
+        if self.backfilled_to is None or self.backfill_end is None:
+            return 1.0
+        total = self.backfill_end - self.log_begin
+        return 1.0 if total <= 0 else min(1.0, max(0.0, (self.backfilled_to - self.log_begin) / total))
 
 
 class QueueMigration:
@@ -88,6 +110,18 @@ class QueueMigration:
         """Whether RocksDB got all that the files had when double write began."""
         done, end = self._identity.backfilled_to, self._identity.backfill_end
         return done is None or end is None or done >= end
+
+    def figures(self) -> MigrationFigures:
+        """How far it is, for people. Any thread."""
+        queues, identity = self._queues, self._identity
+        return MigrationFigures(
+            read_rocksdb=queues.places.reads_rocksdb(self.phase),
+            assign_rocksdb=queues.places.assigns_rocksdb(self.phase),
+            backfilled_to=identity.backfilled_to,
+            backfill_end=identity.backfill_end,
+            log_begin=self._segments.minimum,
+            lag_bytes=queues.lag_bytes,
+        )
 
     # -- conditions
 
@@ -210,7 +244,7 @@ class QueueMigration:
             raise Forbidden(f"no step leads from {self.phase.value} to {target.value}")
         if reason := self.needs_comparison(target):
             raise Forbidden(reason)
-        if target is self.phase.next and not self._queues.watermarks_agree:
+        if target is self.phase.next and self._queues.lag_bytes:
             raise Busy("files and RocksDB are not equally far: a write to one of them has failed and is tried again")
 
     def _begin_double_write(self, step: MigrationStep, engine: KeyValueEngine) -> None:
@@ -256,6 +290,17 @@ class QueueMigration:
         return finish
 
     # -- what comes of it
+
+    def comparison(self, asked_by: str) -> Comparison:
+        """Compares the queues as they are now."""
+        both = self._queues.store
+        assert isinstance(both, DoubleWriteConsumeQueues)
+        return begin_comparison(both, self._clock, asked_by=asked_by)
+
+    def mismatches(self) -> int:
+        """How many differences the last comparison found. Any thread."""
+        report = self._rows.report()
+        return 0 if report is None else sum(report.differences.values())
 
     def backfill(self) -> Backfill | None:
         """What brings older entries into RocksDB; None when there is nothing to do, or not yet."""

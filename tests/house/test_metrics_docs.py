@@ -11,6 +11,9 @@ from prometheus_client import CollectorRegistry
 from server.front import FrontFigures, GrpcStatus
 from server.health import HealthState
 from server.metrics import ServerMetrics, watch_health
+from store.migration import MigrationFigures
+from store.offsets import PhysicalOffset
+from store.queue_phase import QueuePhase
 from store.state import open_state_engine
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -29,6 +32,23 @@ class LogFigures:
     going_bytes = 0
 
 
+class MigrationFiguresOfTests:
+    phase = QueuePhase.BACKFILLING
+
+    def figures(self) -> MigrationFigures:
+        return MigrationFigures(
+            read_rocksdb=False,
+            assign_rocksdb=False,
+            backfilled_to=PhysicalOffset(5),
+            backfill_end=PhysicalOffset(10),
+            log_begin=PhysicalOffset(0),
+            lag_bytes=0,
+        )
+
+    def mismatches(self) -> int:
+        return 0
+
+
 def rows(directory: Path) -> set[tuple[str, str, str]]:
     registry = CollectorRegistry()
     watch_health(registry, HealthState())
@@ -39,6 +59,7 @@ def rows(directory: Path) -> set[tuple[str, str, str]]:
         metrics.watch_clients(())
         metrics.watch_engines(engine, engine)
         metrics.watch_front(FrontFigures())
+        metrics.watch_migration(MigrationFiguresOfTests())
         metrics.watch_expiry(LogFigures(), lambda: {"log": 0.5, "queues": 0.5})
         return {
             (each.name + ("_total" if each.type == "counter" else ""), each.type, each.documentation)
@@ -68,7 +89,8 @@ def test_no_label_grows_with_topics_queues_or_groups(tmp_path: Path) -> None:
     metrics.watch_front(
         FrontFigures(connections_ended=Counter(["NO_ERROR"]), calls_failed=Counter([GrpcStatus.INTERNAL]))
     )
+    metrics.watch_migration(MigrationFiguresOfTests())
     metrics.watch_expiry(LogFigures(), lambda: {"log": 0.5, "queues": 0.5})
     labels = {label for each in registry.collect() for sample in each.samples for label in sample.labels}
     engine.close()
-    assert labels <= {"le", "outcome", "database", "family", "code", "status", "cause", "holds", "level"}
+    assert labels <= {"le", "outcome", "database", "family", "code", "status", "cause", "holds", "level", "phase"}

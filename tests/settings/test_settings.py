@@ -115,6 +115,15 @@ def test_an_unknown_section_is_named(tmp_path: Path) -> None:
     assert "sotre" in problem(path)
 
 
+def test_a_section_of_two_words_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUARRY_CONSUME_QUEUE_UNITS_PER_FILE", "500")
+    monkeypatch.setenv("QUARRY_CONSUME_QUEUE_DOUBLE_WRITE_TOPICS", '["orders-*"]')
+    settings = load_settings().for_store()
+    assert (settings.units_per_file, settings.doubled_topics) == (500, ("orders-*",))
+    monkeypatch.setenv("QUARRY_CONSUME_UNITS_PER_FILE", "500")
+    assert problem() == "QUARRY_CONSUME_UNITS_PER_FILE: no setting of that name"
+
+
 def test_a_mistyped_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUARRY_STORE_DIRECTROY", "/data")
     assert "store.directroy" in problem()

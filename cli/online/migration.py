@@ -1,0 +1,182 @@
+"""`quarry migration`: the way of a live broker's consume queues from files to RocksDB, and back."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Annotated, Final, cast
+
+import grpc
+import typer
+
+from cli.exit import Exit, end
+from cli.online.administration import CHANNEL_OPTIONS, refusal
+from cli.online.arguments import ADMIN_DEFAULT, Admin, Json
+from cli.online.output import print_object, print_rows
+from server._generated.quarry.admin.v1 import migration_pb2 as pb
+from server._generated.quarry.admin.v1.migration_pb2_grpc import MigrationServiceStub
+
+CALL_TIMEOUT_S: Final = 300.0
+"""A step flushes the queues, and may wait for that."""
+POLL_S: Final = 0.5
+STEP_COLUMNS: Final = ("at", "from", "to", "by")
+DIFFERENCE_COLUMNS: Final = ("queue", "kind", "offset", "text")
+
+commands: Final = typer.Typer(
+    name="migration",
+    help="Move the consume queues of a live broker from files to RocksDB, and back (docs/migration.md).",
+    no_args_is_help=True,
+)
+
+
+@commands.command()
+def status(*, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+    """Show where the migration stands: its phase, what comes next, what the last comparison found, all steps."""
+    with migration_port(admin) as broker:
+        found = broker.GetMigration(pb.GetMigrationRequest(), timeout=CALL_TIMEOUT_S)
+    fields = _fields(found)
+    steps = [_step(each) for each in found.steps]
+    differences = [_difference(each) for each in found.report.first]
+    if as_json:
+        print_object({**fields, "steps": steps, "differences": differences}, as_json=True)
+        return
+    print_object({name: value for name, value in fields.items() if value is not None}, as_json=False)
+    for rows, columns in ((differences, DIFFERENCE_COLUMNS), (steps, STEP_COLUMNS)):
+        if rows:
+            typer.echo()
+            print_rows(rows, columns, as_json=False)
+
+
+@commands.command()
+def advance(
+    *,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for the work before the step, and for the comparison it begins.")
+    ] = False,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Take the next step; where the queues have to be compared first, begin that and take it when they agree.
+
+    Ends with status 1 when the comparison has found differences.
+    """
+    with migration_port(admin) as broker:
+        before = _status(broker)
+        while True:
+            try:
+                answer = broker.AdvanceMigration(pb.AdvanceMigrationRequest(asked_by=_who()), timeout=CALL_TIMEOUT_S)
+                break
+            except grpc.RpcError as error:
+                if not wait or cast("grpc.Call", error).code() is not grpc.StatusCode.UNAVAILABLE:
+                    raise
+                _status(broker)  # ends the command where it is the broker that is not there
+            time.sleep(POLL_S)
+        phase = answer.phase if answer.HasField("phase") else None
+        while wait and phase is None:
+            time.sleep(POLL_S)
+            now = _status(broker)
+            if now.phase != before.phase:
+                phase = now.phase
+            elif not now.HasField("comparing") and now.report != before.report and now.report.differences:
+                print_object({"phase": now.phase, "differences": dict(now.report.differences)}, as_json=as_json)
+                raise typer.Exit(Exit.FINDING)
+            elif now.HasField("problem"):
+                end(Exit.COULD_NOT_RUN, now.problem)
+    print_object({"phase": phase or before.phase, "comparing": phase is None}, as_json=as_json)
+
+
+@commands.command()
+def rollback(*, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+    """Take one step back. From `rocksdb` there is none while the broker runs."""
+    with migration_port(admin) as broker:
+        answer = broker.RollBackMigration(pb.RollBackMigrationRequest(asked_by=_who()), timeout=CALL_TIMEOUT_S)
+    print_object({"phase": answer.phase}, as_json=as_json)
+
+
+@contextmanager
+def migration_port(address: str) -> Iterator[MigrationServiceStub]:
+    """The migration service at `host:port`. A refusal or a lost connection ends the command with one line."""
+    with grpc.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+        try:
+            yield MigrationServiceStub(channel)  # type: ignore[no-untyped-call]
+        except grpc.RpcError as error:
+            call = cast("grpc.Call", error)
+            if call.code() in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNAVAILABLE) and call.details():
+                end(Exit.COULD_NOT_RUN, call.details() or "")
+            end(Exit.COULD_NOT_RUN, refusal(error, address))
+
+
+def _status(broker: MigrationServiceStub) -> pb.Migration:
+    found: pb.Migration = broker.GetMigration(pb.GetMigrationRequest(), timeout=CALL_TIMEOUT_S)
+    return found
+
+
+def _who() -> str:
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (OSError, KeyError):
+        return socket.gethostname()
+
+
+def _fields(found: pb.Migration) -> dict[str, object]:
+    def optional(name: str) -> object:
+        return getattr(found, name) if found.HasField(name) else None
+
+    fields: dict[str, object] = {
+        "phase": found.phase,
+        "read": found.read,
+        "assign": found.assign,
+        "next": optional("advance_to"),
+        "nextRefused": optional("advance_refused"),
+        "comparedFirst": optional("comparison_first"),
+        "back": optional("rollback_to"),
+        "backRefused": optional("rollback_refused"),
+        "backfill": None,
+        "lagBytes": found.lag_bytes,
+        "comparing": None,
+        "report": None,
+        "removing": found.removing,
+        "problem": optional("problem"),
+    }
+    if found.HasField("backfill"):
+        backfill = found.backfill
+        total, done = backfill.end - backfill.log_begin, max(0, backfill.done - backfill.log_begin)
+        fields["backfill"] = {
+            "doneBytes": min(done, max(0, total)),
+            "totalBytes": max(0, total),
+            "percent": 100 if total <= 0 else min(100, 100 * done // total),
+        }
+    if found.HasField("comparing"):
+        fields["comparing"] = {"queues": found.comparing.queues, "units": found.comparing.units}
+    if found.HasField("report"):
+        report = found.report
+        fields["report"] = {
+            "at": _time(report.ended_at_ms),
+            "by": report.asked_by,
+            "queues": report.queues,
+            "units": report.units,
+            "differences": dict(report.differences),
+            "doubt": report.doubt if report.HasField("doubt") else None,
+        }
+    return fields
+
+
+def _step(step: pb.MigrationStep) -> dict[str, object]:
+    return {"at": _time(step.at_ms), "from": getattr(step, "from"), "to": step.to, "by": step.asked_by}
+
+
+def _difference(difference: pb.QueueDifference) -> dict[str, object]:
+    return {
+        "queue": f"{difference.topic}/{difference.queue}",
+        "kind": difference.kind,
+        "offset": difference.queue_offset if difference.HasField("queue_offset") else None,
+        "text": difference.text,
+    }
+
+
+def _time(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

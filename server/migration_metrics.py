@@ -1,0 +1,47 @@
+"""Figures of the migration of the consume queues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from prometheus_client import Metric
+from prometheus_client.core import GaugeMetricFamily
+
+from store.migration import MigrationFigures
+from store.queue_phase import QueuePhase
+
+
+class MigrationSource(Protocol):
+    """What the migration tells about itself, on any thread."""
+
+    @property
+    def phase(self) -> QueuePhase: ...
+
+    def figures(self) -> MigrationFigures: ...
+
+    def mismatches(self) -> int: ...
+
+
+def migration_figures(migration: MigrationSource) -> Iterator[Metric]:
+    phases = GaugeMetricFamily(
+        "quarry_queue_migration_phase", "1 for the phase that the consume queues are in", labels=["phase"]
+    )
+    for phase in QueuePhase:
+        phases.add_metric([phase.value], int(phase is migration.phase))
+    yield phases
+    figures = migration.figures()
+    for name, meaning, value in (
+        (
+            "backfill_ratio",
+            "How much of what was in files before double write is in RocksDB, from 0 to 1",
+            figures.backfill_ratio,
+        ),
+        (
+            "double_write_lag_bytes",
+            "How much of the log one of files and RocksDB has and the other has not",
+            figures.lag_bytes,
+        ),
+        ("mismatches", "Differences between files and RocksDB in the last comparison", migration.mismatches()),
+    ):
+        yield GaugeMetricFamily(f"quarry_queue_{name}", meaning, value=value)
