@@ -16,7 +16,11 @@ Key = tuple[Path, int]
 
 
 class OpenFiles:
-    """The files used last. `flush` may run on another thread beside everything else."""
+    """The files used last. `flush` may run on another thread beside everything else.
+
+    What is not durable yet is remembered until the next flush: as many as records came since the one before, and not
+    as there are queues.
+    """
 
     def __init__(self, disk: Disk, *, open_max: int) -> None:
         self._disk = disk

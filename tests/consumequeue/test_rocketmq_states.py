@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kv.memory import MemoryEngine
 from store.consumequeue import RocksConsumeQueues
@@ -174,3 +176,54 @@ def test_truncation_on_the_boundary_of_a_unit(database: Database) -> None:
 def test_a_database_without_a_checkpoint_was_never_dispatched_to(database: Database) -> None:
     database.maximum(900, 9)
     assert database.queues(0).dispatched_up_to() is None
+
+
+@given(
+    units=st.sets(st.integers(0, 30)),
+    last=st.integers(0, 35),
+    minimum=st.none() | st.tuples(st.integers(0, 5_000), st.integers(0, 40)),
+    steps=st.lists(
+        st.one_of(
+            st.tuples(st.just("log begins"), st.integers(0, 50)),
+            st.tuples(st.just("put"), st.integers(1, 3)),
+            st.tuples(st.just("truncate"), st.integers(0, 50)),
+            st.tuples(st.sampled_from(["expire", "reopen"]), st.just(0)),
+        ),
+        max_size=12,
+    ),
+)
+@settings(max_examples=300, deadline=None)
+def test_bounds_are_never_inverted_nor_below_the_log(
+    units: set[int], last: int, minimum: tuple[int, int] | None, steps: list[tuple[str, int]]
+) -> None:
+    """rmq#10417, whatever lies in the database and happens to it. Unit n points at 100 * n."""
+    database = Database()
+    database.units({at: 100 * at for at in units})
+    if units:
+        database.maximum(100 * max(units), max(last, *units))
+    if minimum is not None:
+        database.minimum(*minimum)
+    begin, number = 0, 50
+    queues = database.queues(begin)
+    for kind, value in [("reopen", 0), *steps]:
+        match kind:
+            case "log begins":
+                begin = max(begin, 100 * value)
+                queues.set_minimum_physical_offset(PhysicalOffset(begin))
+            case "put":
+                for _ in range(value):
+                    number += 1
+                    at = queues.next_offset(QUEUE)
+                    queues.put([request(at, 100 * number)], PhysicalOffset(100 * number + 100))
+            case "truncate":
+                queues.truncate(PhysicalOffset(max(begin, 100 * value)))
+            case "expire":
+                queues.drop(queues.expired_entries().step(), removals=queues.removals)
+            case _:
+                queues = database.queues(begin)
+        bounds = queues.bounds(QUEUE)
+        assert 0 <= bounds.minimum <= bounds.maximum == queues.next_offset(QUEUE)
+        entries = queues.entries(QUEUE, QueueOffset(0), 1_000)
+        assert all(each.physical_offset >= begin for each in entries)
+        assert [each.queue_offset for each in entries] == sorted({each.queue_offset for each in entries})
+        assert (entries[0].queue_offset if entries else bounds.maximum) == bounds.minimum

@@ -1,0 +1,76 @@
+"""A broker keeps nothing in memory of topics, groups and queues that were used once (promise 6; rmq#8956, rmq#9581)."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server.delivery.delivery import IDLE_SUBSCRIPTION_S
+from tests.conformance.broker import RunningBroker, run, running_broker, until
+from tests.conformance.client import Client, message, resource
+from tests.memory import grown, kept_alive
+
+CACHED = 16
+FEW = 3 * CACHED
+TOPICS = 160
+
+
+async def use(client: Client, number: int) -> None:
+    """All that an ordinary client does with a topic of its own, and what only asks."""
+    topic, group = f"topic-{number}", f"group-{number}"
+    route = await client.call("QueryRoute", service.QueryRouteRequest(topic=resource(topic)))
+    assert route.status.code == definition.OK
+    await client.sent(message(topic))
+    received = await client.receive(group, topic, invisible_s=0.1)
+    assert len(received.messages) == 1
+    assert (await client.ack(group, topic, *received.handles)).status.code == definition.OK
+    queue = definition.MessageQueue(topic=resource(topic))
+    end = service.QueryOffsetRequest(message_queue=queue, query_offset_policy=definition.END)
+    assert (await client.call("QueryOffset", end)).status.code == definition.OK
+    ghost = await client.call(
+        "QueryAssignment", service.QueryAssignmentRequest(topic=resource(f"ghost-{number}"), group=resource(group))
+    )
+    assert ghost.status.code == definition.TOPIC_NOT_FOUND
+
+
+async def settle(broker: RunningBroker) -> None:
+    """Until nothing of what was used is in flight, or was used lately."""
+    delivery = broker.broker._delivery
+    await asyncio.sleep(0.15)  # what was hidden for 0.1 s is due
+    broker.clock.push(IDLE_SUBSCRIPTION_S + 1)
+    delivery._deliveries.tick()
+    await until(lambda: delivery.subscription_count == 0, "idle subscriptions are dropped")
+
+
+def shrink_caches(broker: RunningBroker, patch: pytest.MonkeyPatch) -> None:
+    """As if there had been many more topics than they hold."""
+    for table in (broker.store.topics, broker.store.groups):
+        patch.setattr(table._rows, "_cached_max", CACHED)
+
+
+def test_memory_does_not_grow_with_topics_and_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.queue_choice.TOPICS_REMEMBERED", CACHED)
+    monkeypatch.setattr("store.metadata.offsets.INDEXED_MAX", CACHED)
+    monkeypatch.setattr("server.rpc.route_answers.QUEUES_MIN", 1)
+    monkeypatch.setattr("server.rpc.route.QUEUES_MIN", 1)
+    monkeypatch.setattr("server.rpc.route_answers.BYTES_MAX", 16 << 10)
+
+    async def test() -> None:
+        async with running_broker(tmp_path, monkeypatch, store={"cached_queues_max": CACHED}) as broker:
+            shrink_caches(broker, monkeypatch)
+            async with Client(broker.endpoint) as client:
+                for number in range(FEW):
+                    await use(client, number)
+                await settle(broker)
+                before = kept_alive(broker.broker)
+                for number in range(FEW, TOPICS):
+                    await use(client, number)
+                await settle(broker)
+                after = kept_alive(broker.broker)
+        assert grown(before, after, more_than=CACHED) == {}
+
+    run(test())
