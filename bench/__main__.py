@@ -27,6 +27,7 @@ BENCHMARKS: Final = (
     "unit_reads",
     "delivery",
     "purge",
+    "queue_expiry",
     "recovery_scan",
     "recovery",
     "front",

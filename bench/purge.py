@@ -11,22 +11,21 @@ rmq#7799: the purge at four in the morning stalled the sends of everybody.
 from __future__ import annotations
 
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from threading import Thread
-from typing import Final, NamedTuple
+from typing import Final
 
 import grpc
 
-from bench.harness import CannotRun, Case, Options, Sample, Scale, cpu_s_of
+from bench.harness import CannotRun, Case, Options, Scale
 from bench.peers.quarry import Quarry
-from bench.raw_client import RawClient, RawConnection, make_requests
-from bench.scratch_store import BODY_SIZE, TOPIC, make_messages
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from bench.raw_client import RawClient, make_requests
+from bench.scratch_store import make_messages
+from bench.send_load import PATH, SendLoad, Stretch, after, figures, percentiles, send_body
 from server._generated.quarry.admin.v1 import admin_pb2 as admin
 from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from store.clock import ManualClock
@@ -36,7 +35,6 @@ from store.settings import MIB, Durability, StoreSettings
 
 QUESTION: Final = "How much longer do sends take while twenty old segments are removed?"
 CLIENTS: Final = 64
-PATH: Final = "/apache.rocketmq.v2.MessagingService/SendMessage"
 DAYS_AGO_MS: Final = 10 * 86_400_000
 FILLER_BODY: Final = 4 * MIB
 """Large messages: what is in the old segments does not matter, and small ones take minutes to write."""
@@ -61,17 +59,6 @@ SIZES: Final = {
     Scale.QUICK: Sizes(segment_size=128 * MIB, segments=20, quiet_s=5, requests=10_000),
     Scale.TINY: Sizes(segment_size=16 * MIB, segments=3, quiet_s=0.5, requests=3_000),
 }
-
-
-class Stretch(NamedTuple):
-    """Some seconds of load, and what was measured meanwhile."""
-
-    sample: Sample
-    latencies_s: list[float]
-    sends_per_flush: float
-
-    def percentile_ms(self, share: float) -> float:
-        return sorted(self.latencies_s)[int(len(self.latencies_s) * share)] * 1000
 
 
 def run(options: Options) -> list[Case]:
@@ -101,73 +88,29 @@ def _write_old_segments(root: Path, random: Random, sizes: Sizes) -> None:
 
 def _case(broker: Quarry, random: Random, sizes: Sizes) -> Case:
     with closing(RawClient(broker.endpoint, CLIENTS)) as client:
-        load = _Load(broker, client, make_requests(random, PATH, _send_body(random), 0, sizes.requests))
-        load.until(_after(sizes.quiet_s / 3))  # topic and files are made, code is warm
-        before = load.until(_after(sizes.quiet_s))
+        load = SendLoad(broker, client, make_requests(random, PATH, send_body(random), 0, sizes.requests))
+        load.until(after(sizes.quiet_s / 3))  # topic and files are made, code is warm
+        before = load.until(after(sizes.quiet_s))
         with _purging(broker, sizes) as is_over:
             purge = load.until(is_over)
-        load.until(_after(QUIET_AFTER_S))
-        after = load.until(_after(sizes.quiet_s))
+        load.until(after(QUIET_AFTER_S))
+        quiet_after = load.until(after(sizes.quiet_s))
         load.check()
-    quiet = Stretch(after.sample, before.latencies_s + after.latencies_s, after.sends_per_flush)
+    quiet = Stretch(quiet_after.sample, before.latencies_s + quiet_after.latencies_s, quiet_after.sends_per_flush)
     return Case(
         name=f"{sizes.segments} segments of {sizes.segment_size // MIB} MiB go, {CLIENTS} clients send",
         unit="messages",
         peer="the same load without a purge",
         ours=[purge.sample, purge.sample],
-        theirs=[before.sample, after.sample],
+        theirs=[before.sample, quiet_after.sample],
         details={
             "purge_s": round(purge.sample.wall_s, 2),
             "sends_per_flush": round(quiet.sends_per_flush, 1),
             "purge_sends_per_flush": round(purge.sends_per_flush, 1),
-            **{
-                f"{name}_{percent}_ms": round(stretch.percentile_ms(share), 2)
-                for name, stretch in (("quiet", quiet), ("purge", purge))
-                for percent, share in (("p50", 0.5), ("p99", 0.99), ("p999", 0.999))
-            },
+            **percentiles(quiet=quiet, purge=purge),
             "p99_ratio": round(purge.percentile_ms(0.99) / quiet.percentile_ms(0.99), 2),
         },
     )
-
-
-class _Load:
-    """Sends without end, one call at a time on each connection."""
-
-    def __init__(self, broker: Quarry, client: RawClient, requests: list[bytes]) -> None:
-        self._broker = broker
-        self._client = client
-        self._requests = requests
-        self._sent = dict.fromkeys(client.connections, 0)
-        self._sent_at_s: dict[RawConnection, float] = {}
-        for connection in client.connections:
-            self._send(connection)
-
-    def until(self, is_over: Callable[[], bool]) -> Stretch:
-        """Go on until it is over. Calls that are open then are counted in the next stretch."""
-        flushes, sends = _flush_figures(self._broker)
-        cpu_s, started_s = cpu_s_of(self._broker.pid), time.perf_counter()
-        latencies_s: list[float] = []
-        while not is_over():
-            for connection in self._client.ready():
-                if connection.read():
-                    latencies_s.append(time.perf_counter() - self._sent_at_s[connection])
-                    self._send(connection)
-        wall_s = time.perf_counter() - started_s
-        sample = Sample(len(latencies_s), wall_s, cpu_s_of(self._broker.pid) - cpu_s)
-        flushes_after, sends_after = _flush_figures(self._broker)
-        return Stretch(sample, latencies_s, (sends_after - sends) / max(1.0, flushes_after - flushes))
-
-    def check(self) -> None:
-        """A server that refuses sends is fast."""
-        failed = _figures(self._broker)['quarry_sends_total{outcome="failed"}']
-        if failed:
-            raise RuntimeError(f"{failed:.0f} sends were refused")
-
-    def _send(self, connection: RawConnection) -> None:
-        number = self._sent[connection]
-        self._sent[connection] = number + 1
-        self._sent_at_s[connection] = time.perf_counter()
-        self._client.send(connection, self._requests[number])
 
 
 @contextmanager
@@ -182,7 +125,7 @@ def _purging(broker: Quarry, sizes: Sizes) -> Iterator[Callable[[], bool]]:
         if len(expired) != sizes.segments:
             problems.append(f"{len(expired)} segments expired instead of {sizes.segments}")
         give_up_s = time.monotonic() + REMOVAL_TIMEOUT_S
-        while _figures(broker)["quarry_expired_bytes"]:
+        while figures(broker)["quarry_expired_bytes"]:
             if time.monotonic() > give_up_s:
                 problems.append("the files are not removed")
                 return
@@ -194,30 +137,3 @@ def _purging(broker: Quarry, sizes: Sizes) -> Iterator[Callable[[], bool]]:
     thread.join()
     if problems:
         raise RuntimeError("; ".join(problems))
-
-
-def _after(seconds: float) -> Callable[[], bool]:
-    end_s = time.perf_counter() + seconds
-    return lambda: time.perf_counter() >= end_s
-
-
-def _flush_figures(broker: Quarry) -> tuple[float, float]:
-    """How many flushes there were, and how many sends they made durable."""
-    figures = _figures(broker)
-    return figures["quarry_flush_sends_count"], figures["quarry_flush_sends_sum"]
-
-
-def _figures(broker: Quarry) -> dict[str, float]:
-    with urllib.request.urlopen(f"http://{broker.http}/metrics", timeout=10) as answer:
-        lines = answer.read().decode().splitlines()
-    rows = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-    return {name: float(value) for name, value in rows}
-
-
-def _send_body(random: Random) -> bytes:
-    request = service.SendMessageRequest()
-    message = request.messages.add(body=random.randbytes(BODY_SIZE))
-    message.topic.name = TOPIC
-    message.system_properties.message_id = f"01{random.getrandbits(128):032X}"
-    message.system_properties.tag = "created"
-    return request.SerializeToString()

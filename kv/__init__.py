@@ -4,7 +4,6 @@ Public face of the package: other packages import from here. `kv.keys` (key fiel
 tests) are imported as modules.
 """
 
-from kv.compaction import Filter, compact
 from kv.engine import Family, KeyRange, KeyValueEngine, Snapshot, WriteBatch
 from kv.errors import EngineClosed, EngineCorrupt, EngineFull, EngineLocked, EngineMissing, KvError
 from kv.options import CompactionStyle, Compression, FamilyOptions
@@ -21,14 +20,12 @@ __all__ = [
     "EngineMissing",
     "Family",
     "FamilyOptions",
-    "Filter",
     "KeyRange",
     "KeyValueEngine",
     "KvError",
     "RocksEngine",
     "Snapshot",
     "WriteBatch",
-    "compact",
     "is_scratch",
     "is_table",
     "list_families",

@@ -3,7 +3,7 @@
 Implementations: `kv.rocks.RocksEngine` (RocksDB through rocksdict) and `kv.memory.MemoryEngine`
 (a sorted map with the same contract, for tests). `tests/contracts/test_key_value_engine.py` runs on both.
 
-Threads: reads and writes may come from any thread; `close()` only when no call is under way.
+Threads: reads and writes may come from any thread; `close()` only when no call is under way, but for `compact`.
 Every call after `close()` raises `EngineClosed`.
 """
 
@@ -103,7 +103,16 @@ class KeyValueEngine(Protocol):
     def snapshot(self) -> Snapshot: ...
 
     def compact(self, family: Family, keys: KeyRange) -> None:
-        """Rewrite the range down to the bottommost level so that deleted keys give their space back."""
+        """Rewrite the range down to the bottommost level so that deleted keys give their space back.
+
+        One at a time. May take minutes, and may still run when `close()` is called, which ends it with EngineClosed.
+        """
+
+    def gather_tables(self, family: Family, count: int | None) -> None:
+        """Let so many fresh tables gather before a compaction merges them; None: as many as usual.
+
+        For a time of many small flushes: merging each of them costs more than reads that look into all of them.
+        """
 
     def write_table(self, family: Family, path: Path, pairs: Iterable[tuple[bytes, bytes]]) -> int:
         """Make a table file for `ingest` from pairs in strictly ascending key order; returns their number.

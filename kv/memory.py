@@ -231,6 +231,9 @@ class MemoryEngine:
         """Deleted keys are gone at once, so nothing is left to give back."""
         self.table(family.name, None).span(keys)
 
+    def gather_tables(self, family: Family, count: int | None) -> None:  # noqa: ARG002 - there are no tables
+        self.table(family.name, None)
+
     def write_table(self, family: Family, path: Path, pairs: Iterable[tuple[bytes, bytes]]) -> int:
         self.table(family.name, None)
         count = 0

@@ -21,13 +21,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Lock
 from typing import Any, Final
 from weakref import WeakSet
 
 import rocksdict  # noqa: TID251 - this is the module the ban points to
 
 from kv.engine import Family, KeyRange, WriteBatch
-from kv.errors import EngineClosed
+from kv.errors import EngineClosed, KvError
 from kv.options import MIB, CompactionStyle, Compression, FamilyOptions
 from kv.rocks_directory import holds_database, reading_view, require_database, unread_changes
 from kv.rocks_family import CLOSED, DEFAULT_FAMILY, Cursor, RocksBatch, RocksFamily, RocksSnapshot, fail, own_family
@@ -43,6 +44,12 @@ _COMPRESSION: Final = {
     Compression.LZ4: rocksdict.DBCompressionType.lz4,
     Compression.ZSTD: rocksdict.DBCompressionType.zstd,
 }
+
+SLOW_DOWN_TABLES: Final = 20
+STOP_TABLES: Final = 36
+"""RocksDB's own: with so many fresh tables it slows writes down, and stops them."""
+
+BACKGROUND_ERRORS: Final = "rocksdb.background-errors"
 
 
 def _native_options(options: FamilyOptions) -> Any:
@@ -145,6 +152,8 @@ class RocksEngine:
         self._view = view
         self.unread_changes: Sequence[str] = ()
         """What of the write-ahead log could not be read when the database was opened, in RocksDB's words."""
+        self._compacting = Lock()
+        self._is_cancelled = False
         self._cursors: WeakSet[Cursor] = WeakSet()
         self._snapshots: WeakSet[RocksSnapshot] = WeakSet()
         self._families = {
@@ -255,11 +264,39 @@ class RocksEngine:
         return snapshot
 
     def compact(self, family: Family, keys: KeyRange) -> None:
-        self._require_open()
         options = rocksdict.CompactOptions()
         options.set_bottommost_level_compaction(rocksdict.BottommostLevelCompaction.force())
+        # else no other compaction runs meanwhile, and fresh tables pile up until writes are held back
+        options.set_exclusive_manual_compaction(v=False)
+        own = own_family(family)
+        # no name for the native part: a frame that an error keeps alive would keep the database open
+        with self._compacting:
+            self._require_open()
+            errors = own.native().property_int_value(BACKGROUND_ERRORS)
+            try:
+                own.native().compact_range(keys.start, keys.end, options)
+            except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
+                fail(error)
+            if self._is_cancelled:
+                raise EngineClosed("closed during a compaction")
+            # the call itself tells nothing
+            if own.native().property_int_value(BACKGROUND_ERRORS) != errors:
+                raise KvError(f"compaction of {family.name}: RocksDB met an error, see its LOG")
+
+    def gather_tables(self, family: Family, count: int | None) -> None:
+        self._require_open()
+        if count is None:
+            count, slow, stop = self._options[family.name].level_zero_tables, SLOW_DOWN_TABLES, STOP_TABLES
+        else:
+            slow, stop = SLOW_DOWN_TABLES + count, STOP_TABLES + count
         try:
-            own_family(family).native().compact_range(keys.start, keys.end, options)
+            own_family(family).native().set_options(
+                {
+                    "level0_file_num_compaction_trigger": str(count),
+                    "level0_slowdown_writes_trigger": str(slow),
+                    "level0_stop_writes_trigger": str(stop),
+                }
+            )
         except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
             fail(error)
 
@@ -312,7 +349,15 @@ class RocksEngine:
             if self._flushes_at_close:
                 self.flush(list(self._families))
         finally:
+            self._end_compaction()
             self._release()
+
+    def _end_compaction(self) -> None:
+        if not self._compacting.acquire(blocking=False):
+            self._is_cancelled = True
+            self._database.cancel_all_background(wait=True)  # for good: the last flush is behind us
+            self._compacting.acquire()
+        self._compacting.release()
 
     def _release(self) -> None:
         """Iterators, then snapshots, then families, then the database: each holds the next one open."""
@@ -326,7 +371,8 @@ class RocksEngine:
         try:
             database.close()
         except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
-            fail(error)
+            if not self._is_cancelled:  # it flushes, too, and finds that cancelled
+                fail(error)
         finally:
             del database
             if self._view is not None:

@@ -31,6 +31,7 @@ from server.http import HttpEndpoint
 from server.logs import configure_logs
 from server.metadata import AutoCreation, Directory
 from server.metrics import ServerMetrics, watch_health
+from server.queue_cleaning import CleaningSettings, QueueCleaning
 from server.queue_migration import OnlineMigration
 from server.queue_removal import QueueRemoval
 from server.queue_summaries import QueueSummaries
@@ -195,7 +196,7 @@ class Broker:
         self._clients.on_lost(self._delivery.client_lost)
         self._clients.on_lost(self._delivery.end_waiting)
         self._commit = self._make_commit(health, executor)
-        self._retention = self._make_retention()
+        self._retention, self._cleaning = self._make_expiry()
         self._queue_removal = self._make_queue_removal()
         self._queue_summaries = QueueSummaries(self._summary_source, store.queues.using_rocks)
         self._migration = self._make_migration()
@@ -216,18 +217,33 @@ class Broker:
         metrics.watch_engines(store.queues, store.state_engine)
         metrics.watch_migration(store.migration)
         metrics.watch_expiry(store.expiry, lambda: self._retention.used_ratios)
+        metrics.watch_cleaning(self._cleaning)
 
-    def _make_retention(self) -> Retention:
-        settings, expiry = self._settings.expiry, self._store.expiry
-        expiry.remover.configure(patience_s=settings.reader_patience_ms / 1000, pause_s=settings.pause_ms / 1000)
-        return Retention(
-            expiry,
+    def _make_expiry(self) -> tuple[Retention, QueueCleaning]:
+        """The expiry of the log, and that of the queues, which follows it."""
+        settings, store = self._settings.expiry, self._store
+        store.expiry.remover.configure(patience_s=settings.reader_patience_ms / 1000, pause_s=settings.pause_ms / 1000)
+        cleaning = QueueCleaning(
+            store.queue_expiry,
+            store.expiry,
+            CleaningSettings(
+                pause_s=settings.queue_pause_ms / 1000,
+                retry_interval_s=settings.interval_ms / 1000,
+                rewrite_ratio=settings.queue_rewrite_percent / 100,
+            ),
+            clock=self._clock,
+            metrics=self._metrics.cleaning,
+        )
+        retention = Retention(
+            store.expiry,
             self._settings.for_expiry(),
             RetentionTimes(interval_s=settings.interval_ms / 1000, start_delay_s=settings.start_delay_ms / 1000),
             commit=self._commit,
             clock=self._clock,
             metrics=self._metrics,
+            minimum_grew=[cleaning.minimum_grew],
         )
+        return retention, cleaning
 
     def _make_commit(self, health: HealthState, executor: ThreadPoolExecutor) -> GroupCommit:
         settings = self._settings
@@ -327,6 +343,7 @@ class Broker:
                 self._supervisor.running("removal of expired segments", self._retention.remove()),
                 self._supervisor.running("removal of queues", self._queue_removal.run()),
                 self._supervisor.running("queue migration", self._migration.run()),
+                self._supervisor.running("clean-up of queues", self._cleaning.run()),
             ):
                 listening = await self._front.start(network.listen)
                 if network.tls_listen is not None:
@@ -342,6 +359,7 @@ class Broker:
             await self._queue_removal.stop()
             await self._queue_summaries.stop()
             await self._migration.stop()
+            await self._cleaning.stop()
             await self._commit.drain()
             self._delivery.stop()
             self._state_writer.write_now()

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from server.cleaning_metrics import CleaningFigures, QueueCleaningMetrics, cleaning_figures
 from server.front import FrontFigures
 from server.health import HealthState
 from server.migration_metrics import MigrationSource, migration_figures
@@ -115,6 +116,7 @@ class ServerMetrics:
             registry=registry,
         )
         self._removed_by_cause = _removal_counters(registry)
+        self.cleaning: Final = QueueCleaningMetrics(registry)
         self._damage_met, self._passed_over = _damage_counters(registry)
         self._round_messages = Histogram(
             "quarry_round_messages",
@@ -180,6 +182,9 @@ class ServerMetrics:
     def watch_expiry(self, expiry: ExpiryFigures, used_ratios: Callable[[], Mapping[str, float]]) -> None:
         """`used_ratios` are those of the file systems of `log` and `queues`, as they were seen last."""
         self._watch(lambda: _expiry_figures(expiry, used_ratios()))
+
+    def watch_cleaning(self, cleaning: CleaningFigures) -> None:
+        self._watch(lambda: cleaning_figures(cleaning))
 
     def watch_front(self, figures: FrontFigures) -> None:
         self._watch(lambda: _front_figures(figures))

@@ -177,6 +177,19 @@ class ExpirySection(Section):
         description="How long an expired file stays on disk while the broker still reads it. After that it is removed "
         "all the same; the read goes on, and the room comes back when it ends.",
     )
+    queue_pause_ms: int = Field(
+        default=2,
+        ge=0,
+        description="Shortest pause between two steps of removing the entries of expired messages from the consume "
+        "queues. A step is about 1 ms; the pause is never shorter than the step was.",
+    )
+    queue_rewrite_percent: int = Field(
+        default=20,
+        ge=1,
+        le=100,
+        description="When so much of the entries went, RocksDB rewrites the tables that hold them, which gives their "
+        "room back and needs room for the new ones meanwhile.",
+    )
 
 
 class NetworkSection(Section):

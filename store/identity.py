@@ -16,6 +16,9 @@
 | `files_emptied`   | ASCII `deleted`         | no queue file is left, and none has to be: all topics were deleted |
 | `light_floor`     | i64                     | above the numbers of all light queues that were removed for being idle |
 | `log_begins`      | pairs of i64            | when (ms), and where the log began then (`store.log_begins`) |
+| `expired_files`   | i64                     | no queue file is left whose entries' records all lie below |
+| `expired_rocksdb` | i64                     | the RocksDB queues hold no entries of records below it |
+| `sparse_rocksdb`  | i64, i64                | entries gone since the tables were rewritten, and entries left then |
 
 Rows of a migration: `store.migration.rows`.
 """
@@ -24,7 +27,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from kv import KeyValueEngine, WriteBatch
 from store.errors import NotAStore
@@ -33,6 +36,18 @@ from store.state import META
 
 FORMAT: Final = b"1"
 _OFFSET: Final = Struct(">q")
+_COUNTS: Final = Struct(">qq")
+
+
+class UnitCounts(NamedTuple):
+    """What RocksDB's tables hold: entries that went and still take room, and entries that were left then."""
+
+    gone: int
+    kept: int
+
+    @property
+    def gone_ratio(self) -> float:
+        return self.gone / max(1, self.gone + self.kept)
 
 
 class StoreIdentity:
@@ -140,6 +155,31 @@ class StoreIdentity:
         else:
             batch.delete(self._family, b"files_emptied")
         self._engine.write(batch, sync=True)
+
+    @property
+    def files_expired_below(self) -> PhysicalOffset | None:
+        return self._offset(b"expired_files")
+
+    @files_expired_below.setter
+    def files_expired_below(self, offset: PhysicalOffset) -> None:
+        self._put(b"expired_files", _OFFSET.pack(offset))
+
+    @property
+    def rocksdb_expired_below(self) -> PhysicalOffset | None:
+        return self._offset(b"expired_rocksdb")
+
+    @rocksdb_expired_below.setter
+    def rocksdb_expired_below(self, offset: PhysicalOffset) -> None:
+        self._put(b"expired_rocksdb", _OFFSET.pack(offset))
+
+    @property
+    def rocksdb_units(self) -> UnitCounts:
+        value = self._family.get(b"sparse_rocksdb")
+        return UnitCounts(0, 0) if value is None else UnitCounts(*_COUNTS.unpack(value))
+
+    @rocksdb_units.setter
+    def rocksdb_units(self, counts: UnitCounts) -> None:
+        self._put(b"sparse_rocksdb", _COUNTS.pack(*counts))
 
     def forget_files(self) -> None:
         """The file queues are gone, or about to be taken away: all of the log is to be put again."""

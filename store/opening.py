@@ -30,7 +30,7 @@ from store.disk import Disk, DiskLock
 from store.durable_state import DurableState
 from store.engines import RocksStoreEngines, StoreEngines
 from store.errors import StoreLocked, StoreUnusable
-from store.expiry import LogExpiry
+from store.expiry import LogExpiry, QueueExpiry
 from store.identity import StoreIdentity
 from store.kind import FoundStore, StoreKind, inspect_store
 from store.message_store import MessageStore
@@ -79,6 +79,7 @@ class OpenStore:
         segments: SegmentList,
         pins: SegmentPins,
         expiry: LogExpiry,
+        queue_expiry: QueueExpiry,
         queues: OpenQueues,
         migration: QueueMigration,
         state_engine: KeyValueEngine,
@@ -98,6 +99,7 @@ class OpenStore:
         self.segments = segments
         self.pins = pins
         self.expiry = expiry
+        self.queue_expiry = queue_expiry
         self.queues = queues
         self.migration = migration
         self.state_engine = state_engine
@@ -233,6 +235,7 @@ class _Opening:
                 segments=segments,
                 pins=pins,
                 expiry=expiry,
+                queue_expiry=QueueExpiry(self._disk, parts.identity, parts.queues),
                 queues=parts.queues,
                 migration=self._migration(parts),
                 state_engine=parts.state_engine,

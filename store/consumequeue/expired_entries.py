@@ -1,25 +1,29 @@
-"""Removing the entries of records that the log no longer has, from queues in RocksDB.
+"""Finding the entries of records that the log no longer has, in queues in RocksDB.
 
 RocketMQ does it in a compaction filter, which looks at every key and drops units with a physical offset below the
 log's minimum M. Physical offsets ascend with queue offsets, so those units are the beginning of their queue: one
-search for its end and one range delete do the same without a native filter. The next compactions give the space back.
+search for its end and one range delete do the same without a native filter (ADR 15).
 
-Per queue nothing is kept in memory. What a round has done is in the stored minima, which every reader may use: the
-first kept unit, or (M, maximum) for a queue that is empty. A round that was killed begins anew and passes over those.
+Per queue nothing is kept in memory. What was done is in the stored minima, which every reader may use: the first kept
+unit, or (M, maximum) for a queue that is empty.
 
     chosen by its stored bounds      what is to be done
     ---------------------------      ------------------
-    minimum at or above M            nothing: an earlier round did it
+    minimum at or above M            nothing: it was done before
     maximum below M                  all units go, no search
-    else                             search the first unit at or above M
+    else, at most 64 units           they are read together with those of its neighbours
+    else                             binary search for the first unit at or above M
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kv import KeyRange, KeyValueEngine
 from store.consumequeue.rocks_layout import (
@@ -29,23 +33,25 @@ from store.consumequeue.rocks_layout import (
     OFFSET_FAMILY,
     UNIT,
     UNITS_FAMILY,
-    StoredBound,
+    is_maximum_key,
     minimum_key_beside,
-    parse_maximum_key,
-    unit_prefix,
+    unit_prefix_beside,
 )
 from store.consumequeue.search import FoundUnit, first_at_least
 from store.offsets import PhysicalOffset, QueueOffset
 
-SHORT_QUEUE: Final = 16
-"""The first so many units are read in one go: in a store of very many queues that is all of one."""
+SHORT_QUEUE: Final = 64
+"""Reading so many neighbouring units takes as long as the seeks of a binary search."""
+
+UNITS_PER_SCAN: Final = 1_000
+"""Read in one call, which keeps the interpreter's lock: a third of a millisecond."""
 
 _FIRST_KEY: Final = b""
 
 
 @dataclass(slots=True)
 class ExpiredEntries:
-    """What one step found: ranges of units that may go, and the minima to store with that."""
+    """What one step found: ranges of units that may go, and the minima that are stored afterwards."""
 
     next_key: bytes | None
     """Where the next step goes on; None behind the last queue."""
@@ -53,8 +59,39 @@ class ExpiredEntries:
     """How many queues were looked at."""
     units: int = 0
     """How many units go, at most: holes count."""
+    kept_units: int = 0
+    """How many units stay in the queues looked at, at most."""
     ranges: list[KeyRange] = field(default_factory=list)
     minima: list[tuple[bytes, bytes]] = field(default_factory=list)
+
+    def add(self, following: ExpiredEntries) -> None:
+        """Take over what the step behind this one found."""
+        self.next_key = following.next_key
+        self.queues += following.queues
+        self.units += following.units
+        self.kept_units += following.kept_units
+        self.ranges += following.ranges
+        self.minima += following.minima
+
+
+class _Bounds(NamedTuple):
+    """The queues of one step, by the rows of their bounds."""
+
+    maximum_keys: list[bytes]
+    minimum_keys: list[bytes]
+    first: NDArray[np.void]
+    """The stored minima; below everything where there is none."""
+    last: NDArray[np.void]
+    """The stored maxima."""
+
+
+class _Queue(NamedTuple):
+    """A queue whose boundary has to be found: it lies in [begin, end)."""
+
+    minimum_key: bytes
+    prefix: bytes
+    begin: int
+    end: int
 
 
 class ExpiredEntrySearch:
@@ -67,66 +104,119 @@ class ExpiredEntrySearch:
     def __init__(self, engine: KeyValueEngine, minimum: PhysicalOffset) -> None:
         self._units = engine.family(UNITS_FAMILY)
         self._offsets = engine.family(OFFSET_FAMILY)
-        self._minimum = minimum
+        self.minimum: Final = minimum
 
     def step(self, key: bytes = _FIRST_KEY, *, rows_max: int = 1_000) -> ExpiredEntries:
         """Look at the next queues, from `key` on: at most `rows_max` rows of bounds."""
         rows = self._offsets.scan(KeyRange(key, None), limit=rows_max)
         found = ExpiredEntries(rows[-1][0] + b"\0" if len(rows) == rows_max else None)
-        maxima = [row for row in rows if len(row[1]) == BOUND_SIZE and parse_maximum_key(row[0]) is not None]
-        if not maxima:
+        bounds = self._bounds(rows, found.next_key)
+        found.queues = len(bounds.maximum_keys)
+        if not found.queues:
             return found
-        found.queues = len(maxima)
-        minimum_keys = [minimum_key_beside(key) for key, _ in maxima]
-        minima = self._offsets.get_many(minimum_keys)
-        last = _bounds([value for _, value in maxima])
-        first = _bounds([value or _NO_MINIMUM for value in minima])
-        chosen = np.flatnonzero(first["physical"] < self._minimum)
-        for index in chosen.tolist():
-            maximum = StoredBound(PhysicalOffset(int(last[index]["physical"])), QueueOffset(int(last[index]["queue"])))
-            begin = max(0, int(first[index]["queue"]))
-            self._choose(found, maxima[index][0], minimum_keys[index], begin, maximum)
+        begins = np.maximum(bounds.first["queue"].astype(np.int64), 0)
+        ends = bounds.last["queue"].astype(np.int64) + 1
+        found.kept_units = int(np.maximum(ends - begins, 0).sum())
+        chosen = bounds.first["physical"] < self.minimum
+        empty = chosen & (bounds.last["physical"] < self.minimum)
+        for queue in _queues(bounds, empty, begins, ends):
+            self._note(found, queue, queue.end, I64.pack(queue.end), I64.pack(self.minimum))
+        searched = chosen & ~empty
+        short = searched & (ends - begins <= SHORT_QUEUE)
+        for indexes in _neighbours(short, ends - begins):
+            self._find_together(found, list(_queues(bounds, indexes, begins, ends)))
+        for queue in _queues(bounds, searched & ~short, begins, ends):
+            self._find_alone(found, queue)
+        found.kept_units -= found.units
         return found
 
-    def _choose(
-        self, found: ExpiredEntries, maximum_key: bytes, minimum_key: bytes, begin: int, maximum: StoredBound
-    ) -> None:
-        queue = parse_maximum_key(maximum_key)
-        assert queue is not None
-        prefix = unit_prefix(queue)
-        end = maximum.queue_offset + 1
-        if maximum.physical_offset < self._minimum:
-            kept = StoredBound(self._minimum, QueueOffset(end))
-        else:
-            first = self._first_kept(prefix, begin, end)
-            if first is None:  # its last unit is missing: the maximum says that there is one
-                return
-            kept = StoredBound(first.physical_offset, first.queue_offset)
-        if kept.queue_offset > begin:
-            found.ranges.append(KeyRange(prefix + I64.pack(begin), prefix + I64.pack(kept.queue_offset)))
-            found.units += kept.queue_offset - begin
-        found.minima.append((minimum_key, BOUND.pack(*kept)))
+    def _bounds(self, rows: Sequence[tuple[bytes, bytes]], next_key: bytes | None) -> _Bounds:
+        values = dict(rows)
+        maximum_keys = [key for key, value in rows if is_maximum_key(key) and len(value) == BOUND_SIZE]
+        minimum_keys = [minimum_key_beside(key) for key in maximum_keys]
+        minima = [values.get(key) for key in minimum_keys]
+        if next_key is not None:
+            # only behind the rows at hand there may be one that is not among them
+            elsewhere = [index for index, key in enumerate(minimum_keys) if minima[index] is None and key >= next_key]
+            for index, value in zip(
+                elsewhere, self._offsets.get_many([minimum_keys[index] for index in elsewhere]), strict=True
+            ):
+                minima[index] = value
+        return _Bounds(
+            maximum_keys,
+            minimum_keys,
+            first=_unpack([value or _NO_MINIMUM for value in minima]),
+            last=_unpack([values[key] for key in maximum_keys]),
+        )
 
-    def _first_kept(self, prefix: bytes, begin: int, end: int) -> FoundUnit | None:
+    def _find_together(self, found: ExpiredEntries, queues: list[_Queue]) -> None:
+        """The boundaries of neighbours: their units are read in one go."""
+        count_max = sum(queue.end - queue.begin for queue in queues)
+        start = queues[0].prefix + I64.pack(queues[0].begin)
+        pairs = self._units.scan(KeyRange(start, queues[-1].prefix + I64.pack(queues[-1].end)), limit=count_max + 1)
+        if len(pairs) > count_max:  # units that no bounds tell of lie in between
+            for queue in queues:
+                self._find_alone(found, queue)
+            return
+        keys = [key for key, _ in pairs]
+        physical = np.frombuffer(b"".join([value for _, value in pairs]), dtype=_UNIT_DTYPE)["physical"]
+        kept = np.append(np.flatnonzero(physical >= self.minimum), len(keys))
+        begins, ends, at = [], [], 0
+        for queue in queues:
+            begins.append(at := bisect_left(keys, queue.prefix + I64.pack(queue.begin), at))
+            ends.append(at := bisect_left(keys, queue.prefix + I64.pack(queue.end), at))
+        for queue, end, first in zip(queues, ends, kept[np.searchsorted(kept, begins)].tolist(), strict=True):
+            if first < end:
+                offset = keys[first][-I64.size :]
+                self._note(found, queue, I64.unpack(offset)[0], offset, pairs[first][1][: I64.size])
+
+    def _find_alone(self, found: ExpiredEntries, queue: _Queue) -> None:
+        prefix = queue.prefix
+
         def unit_at_or_after(start: int, before: int) -> FoundUnit | None:
             pairs = self._units.scan(KeyRange(prefix + I64.pack(start), prefix + I64.pack(before)), limit=1)
             return _found_unit(*pairs[0]) if pairs else None
 
-        keys = KeyRange(prefix + I64.pack(begin), prefix + I64.pack(end))
-        for unit in (_found_unit(*pair) for pair in self._units.scan(keys, limit=SHORT_QUEUE)):
-            if unit.physical_offset >= self._minimum:
-                return unit
-            begin = unit.queue_offset + 1
-        return first_at_least(unit_at_or_after, begin, end, self._minimum)
+        first = first_at_least(unit_at_or_after, queue.begin, queue.end, self.minimum)
+        if first is not None:  # else its last unit is missing, though the maximum says that there is one
+            self._note(found, queue, first.queue_offset, I64.pack(first.queue_offset), I64.pack(first.physical_offset))
+
+    def _note(self, found: ExpiredEntries, queue: _Queue, kept: int, packed_kept: bytes, packed_place: bytes) -> None:
+        """Everything before the entry `kept` goes; the entry lies at the packed place."""
+        if kept > queue.begin:
+            found.ranges.append(KeyRange(queue.prefix + I64.pack(queue.begin), queue.prefix + packed_kept))
+            found.units += kept - queue.begin
+        found.minima.append((queue.minimum_key, packed_place + packed_kept))
 
 
 _NO_MINIMUM: Final = BOUND.pack(-1, 0)
 _BOUND_DTYPE: Final = np.dtype([("physical", ">i8"), ("queue", ">i8")])
 assert _BOUND_DTYPE.itemsize == BOUND_SIZE, "dtype and struct disagree"
+_UNIT_DTYPE: Final = np.dtype([("physical", ">i8"), ("rest", f"V{UNIT.size - I64.size}")])
+assert _UNIT_DTYPE.itemsize == UNIT.size, "dtype and struct disagree"
 
 
-def _bounds(values: list[bytes]) -> np.ndarray[tuple[int], np.dtype[np.void]]:
+def _unpack(values: list[bytes]) -> NDArray[np.void]:
     return np.frombuffer(b"".join(values), dtype=_BOUND_DTYPE)
+
+
+def _queues(
+    bounds: _Bounds, chosen: NDArray[np.bool_] | NDArray[np.int64], begins: NDArray[np.int64], ends: NDArray[np.int64]
+) -> Iterator[_Queue]:
+    indexes = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
+    for index, begin, end in zip(indexes.tolist(), begins[indexes].tolist(), ends[indexes].tolist(), strict=True):
+        yield _Queue(bounds.minimum_keys[index], unit_prefix_beside(bounds.maximum_keys[index]), begin, end)
+
+
+def _neighbours(chosen: NDArray[np.bool_], lengths: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """Indexes of chosen queues without another in between, in groups of about `UNITS_PER_SCAN` units."""
+    indexes = np.flatnonzero(chosen)
+    if not len(indexes):
+        return
+    cuts = np.flatnonzero(np.diff(indexes) > 1) + 1
+    for group in np.split(indexes, cuts):
+        scans = np.cumsum(lengths[group]) // UNITS_PER_SCAN
+        yield from np.split(group, np.flatnonzero(np.diff(scans)) + 1)
 
 
 def _found_unit(key: bytes, value: bytes) -> FoundUnit:

@@ -208,10 +208,10 @@ class FileQueue:
         self.first = None
         self.measure()
 
-    def remove_before(self, minimum: PhysicalOffset) -> int:
+    def remove_before(self, minimum: PhysicalOffset, files_max: int) -> int:
         """Remove leading files whose units all lie below `minimum`, never the last file; returns how many."""
         removed = 0
-        while len(self.firsts) > 1:
+        while len(self.firsts) > 1 and removed < files_max:
             last = self.unit_before(self.firsts[1])
             if last is not None and last.physical_offset >= minimum:
                 break

@@ -23,7 +23,7 @@ import numpy as np
 from kv import EngineFull, KvError
 from store.consumequeue.again import put_again
 from store.consumequeue.columns import ColumnRequests, UnitColumns
-from store.consumequeue.file_layout import UNIT, UNIT_SIZE, pack_units
+from store.consumequeue.file_layout import UNIT, UNIT_SIZE, pack_units, real, units_in
 from store.consumequeue.file_queue import FileQueue, FileShape
 from store.consumequeue.file_reader import queues_of_topic
 from store.consumequeue.names import LastEntry, LightQueueStep
@@ -295,15 +295,41 @@ class FileConsumeQueues:
         else:
             known.truncate(kept)
 
-    def remove_expired(self, minimum: PhysicalOffset) -> int:
-        """Remove files that hold nothing at or above `minimum`, all but the last of each queue; returns how many."""
-        removed = 0
+    def with_expired_files(self, minimum: PhysicalOffset) -> Iterator[QueueId | None]:
+        """Queues that seem to have a file to remove, and None for every other one. May run on another thread.
+
+        It looks at the last unit of the first file; `remove_expired` looks at the rest.
+        """
         with _named_errors():
-            for queue in self.queues():
-                known = self._find(queue)
-                if known is not None:
-                    removed += known.remove_before(minimum)
-        return removed
+            for topic in self._disk.list_directory(self._directory):
+                if not topic.is_directory:
+                    continue
+                for queue, files in queues_of_topic(self._disk, self._directory, topic.name):
+                    seems = len(files) > 1 and self._seems_expired(self._path(queue) / files[0].name, minimum)
+                    yield queue if seems else None
+
+    def _seems_expired(self, path: Path, minimum: PhysicalOffset) -> bool:
+        try:
+            file = self._disk.open_sparse(path)
+        except FileNotFoundError:
+            return False
+        try:
+            last = units_in(memoryview(file.read(self._shape.size - UNIT_SIZE, UNIT_SIZE)))
+        finally:
+            file.close()
+        return not bool(np.any(real(last) & (last["physical_offset"] >= minimum)))
+
+    def remove_expired(self, queue: QueueId, minimum: PhysicalOffset, *, files_max: int) -> tuple[int, int]:
+        """Remove leading files that hold nothing at or above `minimum`, never the last one.
+
+        Returns how many files went, and how many units with them at most.
+        """
+        with _named_errors():
+            known = self._find(queue)
+            if known is None or not known.firsts:
+                return 0, 0
+            removed = known.remove_before(minimum, files_max)
+        return removed, removed * self._shape.size // UNIT_SIZE
 
     @property
     def minimum_physical_offset(self) -> PhysicalOffset:

@@ -50,6 +50,8 @@ _SEPARATOR: Final = b"\x01"
 _AFTER_SEPARATOR: Final = b"\x02"
 _MAX: Final = b"max"
 _MIN: Final = b"min"
+_MARKER_FROM_END: Final = len(_MAX) + len(_SEPARATOR) + I32.size
+"""Where `max` or `min` begins in the key of a bound, counted from its end."""
 
 
 class StoredBound(NamedTuple):
@@ -110,8 +112,17 @@ def minimum_key(queue: QueueId) -> bytes:
 
 def minimum_key_beside(maximum: bytes) -> bytes:
     """The key of the minimum of the queue whose `maximum_key` this is."""
-    marker = len(maximum) - I32.size - len(_SEPARATOR) - len(_MAX)
-    return maximum[:marker] + _MIN + maximum[marker + len(_MAX) :]
+    return maximum[:-_MARKER_FROM_END] + _MIN + maximum[len(_MAX) - _MARKER_FROM_END :]
+
+
+def is_maximum_key(key: bytes) -> bool:
+    """Whether a key of the offset family is that of a maximum; the checkpoint's looks like one, too."""
+    return key[-_MARKER_FROM_END : -I32.size] == _MAX + _SEPARATOR
+
+
+def unit_prefix_beside(maximum: bytes) -> bytes:
+    """The `unit_prefix` of the queue whose `maximum_key` this is."""
+    return maximum[:-_MARKER_FROM_END] + maximum[-I32.size :] + _SEPARATOR
 
 
 CHECKPOINT_KEY: Final = maximum_key(QueueId(CHECKPOINT_TOPIC, 0))

@@ -15,7 +15,7 @@ from typing import Final
 from kv import KeyRange, KeyValueEngine, WriteBatch
 from store.consumequeue.again import put_again
 from store.consumequeue.columns import ColumnRequests, UnitColumns
-from store.consumequeue.expired_entries import ExpiredEntries, ExpiredEntrySearch
+from store.consumequeue.expired_entries import ExpiredEntrySearch
 from store.consumequeue.names import LastEntry, LightQueueStep, light_queues_ended, topics_behind
 from store.consumequeue.protocol import ConsumeQueueEntry
 from store.consumequeue.rocks_layout import (
@@ -130,6 +130,7 @@ class RocksConsumeQueues:
 
     def begin_anew(self, queue: QueueId, offset: QueueOffset) -> None:
         """See `store.consumequeue.again`."""
+        self._removals += 1
         batch = self._engine.batch()
         self._end_queue_at(batch, queue, offset)
         self._engine.write(batch)
@@ -269,16 +270,29 @@ class RocksConsumeQueues:
         """How often topics were deleted or the log was truncated: what was found before must not be dropped after."""
         return self._removals
 
-    def drop(self, found: ExpiredEntries, *, removals: int) -> bool:
-        """Remove what a search found. False, and nothing done, when `removals` is not what it was before that, or the
-        queues are not complete.
+    def drop(self, ranges: Sequence[KeyRange], *, removals: int) -> bool:
+        """Remove units that a search found. False, and nothing done, when `removals` is not what it was before that, or
+        the queues are not complete.
+
+        The minima are left to `store_minima`, for when the removal is durable.
         """
         if removals != self._removals or not self.is_complete:
             return False
         batch = self._engine.batch()
-        for keys in found.ranges:
+        for keys in ranges:
             batch.delete_range(self._units, keys)
-        batch.put_all(self._offsets, found.minima)
+        self._engine.write(batch)
+        return True
+
+    def store_minima(self, minima: Sequence[tuple[bytes, bytes]], *, removals: int) -> bool:
+        """Store minima that a search found. False, and nothing done, as for `drop`.
+
+        Not before the units below them are durably gone: after a crash no later search would look for them.
+        """
+        if removals != self._removals or not self.is_complete:
+            return False
+        batch = self._engine.batch()
+        batch.put_all(self._offsets, minima)
         self._engine.write(batch)
         return True
 

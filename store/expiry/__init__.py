@@ -1,10 +1,11 @@
 """Expiry: old segments leave the log, by age or because the disk fills up (ADR 11).
 
 `decide` says which, and does nothing; `LogExpiry` looks, lets the log begin later and removes the files;
-`SegmentRemover` does the last without getting in the way of appends.
+`SegmentRemover` does the last without getting in the way of appends. `QueueExpiry` has consume queues follow (ADR 15).
 """
 
 from store.expiry.log_expiry import LogExpiry
+from store.expiry.queue_expiry import DueRound, QueueExpiry
 from store.expiry.remover import SegmentRemover
 from store.expiry.rules import (
     Candidate,
@@ -22,11 +23,13 @@ from store.expiry.unread import Unread
 __all__ = [
     "Candidate",
     "Cause",
+    "DueRound",
     "ExpirySettings",
     "FileSystem",
     "Forced",
     "LogExpiry",
     "Plan",
+    "QueueExpiry",
     "SegmentRemover",
     "Situation",
     "Unread",

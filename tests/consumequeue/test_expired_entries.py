@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from kv import KeyRange, KeyValueEngine
 from kv.memory import MemoryEngine
 from store.consumequeue import RocksConsumeQueues, open_consume_queue_engine
+from store.consumequeue.expired_entries import ExpiredEntries
 from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNIT, UNIT_SIZE, UNITS_FAMILY
 from store.offsets import PhysicalOffset, QueueId
 from tests.consumequeue.samples import A0, A1, B0, LITE, offsets, physical, put, queues_over, request
@@ -35,11 +36,16 @@ def run_round(queues: RocksConsumeQueues, rows_max: int = 3) -> tuple[int, int]:
     search, key, seen, gone = queues.expired_entries(), b"", 0, 0
     while True:
         found = search.step(key, rows_max=rows_max)
-        assert queues.drop(found, removals=queues.removals)
+        drop(queues, found)
         seen, gone = seen + found.queues, gone + found.units
         if found.next_key is None:
             return seen, gone
         key = found.next_key
+
+
+def drop(queues: RocksConsumeQueues, found: ExpiredEntries) -> None:
+    assert queues.drop(found.ranges, removals=queues.removals)
+    assert queues.store_minima(found.minima, removals=queues.removals)
 
 
 def by_filter(units: list[tuple[bytes, bytes]], minimum: int) -> list[tuple[bytes, bytes]]:
@@ -106,7 +112,7 @@ def test_entries_put_between_search_and_removal_stay(engine: KeyValueEngine) -> 
     queues.set_minimum_physical_offset(physical(4))
     found = queues.expired_entries().step(rows_max=100)
     put(queues, [request(4, A0, 4)])
-    assert queues.drop(found, removals=queues.removals)
+    drop(queues, found)
     assert offsets(queues, A0) == [4]
     assert queues_over(engine, physical(4)).bounds(A0) == (4, 5)
 
@@ -124,7 +130,8 @@ def test_what_was_found_before_a_removal_is_not_dropped_after_it(engine: KeyValu
     else:
         queues.truncate(PhysicalOffset(0))
     put(queues, [request(number, A0, number - 4) for number in range(4, 6)])
-    assert not queues.drop(found, removals=removals)
+    assert not queues.drop(found.ranges, removals=removals)
+    assert not queues.store_minima(found.minima, removals=removals)
     assert offsets(queues, A0) == [0, 1]
     assert queues_over(engine, physical(2)).bounds(A0) == (0, 2)
 

@@ -173,10 +173,15 @@ def test_files_of_expired_entries_are_removed_but_the_last(backing: FileBacking)
     count = 3 * UNITS_PER_FILE + 2
     put(queues, [request(number, A0, number) for number in range(count)])
     queues.set_minimum_physical_offset(physical(UNITS_PER_FILE + 1))
-    assert queues.remove_expired(physical(UNITS_PER_FILE + 1)) == 1
+    assert list(queues.with_expired_files(physical(UNITS_PER_FILE - 1))) == [None]
+    assert list(queues.with_expired_files(physical(UNITS_PER_FILE + 1))) == [A0]
+    assert queues.remove_expired(A0, physical(UNITS_PER_FILE + 1), files_max=9) == (1, UNITS_PER_FILE)
     assert queues.bounds(A0) == (UNITS_PER_FILE + 1, count)
     queues.set_minimum_physical_offset(physical(1_000))
-    assert queues.remove_expired(physical(1_000)) == 2
+    assert queues.remove_expired(A0, physical(1_000), files_max=1) == (1, UNITS_PER_FILE)
+    assert queues.remove_expired(A0, physical(1_000), files_max=9) == (1, UNITS_PER_FILE)
+    assert queues.remove_expired(A0, physical(1_000), files_max=9) == (0, 0)
+    assert list(queues.with_expired_files(physical(1_000))) == [None]
     assert queues.bounds(A0) == (count, count)
     assert backing.open(physical(1_000)).next_offset(A0) == count
 

@@ -132,7 +132,9 @@ def test_what_an_expiry_took_away_needs_no_tombstone(engine: MemoryEngine) -> No
     queues = queues_over(engine)
     put(queues, [request(0, A0, 0, (LITE.topic, 0))])
     queues.set_minimum_physical_offset(physical(1))
-    assert queues.drop(queues.expired_entries().step(), removals=queues.removals)
+    found = queues.expired_entries().step()
+    assert queues.drop(found.ranges, removals=queues.removals)
+    assert queues.store_minima(found.minima, removals=queues.removals)
     deleted: list[KeyRange] = []
     batch_type = type(engine.batch())
     with pytest.MonkeyPatch.context() as patch:

@@ -218,7 +218,9 @@ def test_bounds_are_never_inverted_nor_below_the_log(
             case "truncate":
                 queues.truncate(PhysicalOffset(max(begin, 100 * value)))
             case "expire":
-                queues.drop(queues.expired_entries().step(), removals=queues.removals)
+                found = queues.expired_entries().step()
+                queues.drop(found.ranges, removals=queues.removals)
+                queues.store_minima(found.minima, removals=queues.removals)
             case _:
                 queues = database.queues(begin)
         bounds = queues.bounds(QUEUE)

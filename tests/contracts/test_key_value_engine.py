@@ -19,7 +19,6 @@ from kv import (
     RocksEngine,
     Snapshot,
     WriteBatch,
-    compact,
 )
 from kv.memory import MemoryEngine
 
@@ -202,23 +201,6 @@ def test_compaction_changes_nothing_that_is_read(engine: KeyValueEngine) -> None
     engine.compact(engine.family("first"), ALL)
     assert engine.family("first").scan(ALL) == before
     assert len(before) == 20
-
-
-class BelowFifty:
-    """A filter: keys below 00050 are not wanted, named in ranges of ten."""
-
-    def unwanted(self, family: object, keys: KeyRange) -> Iterator[KeyRange]:
-        for start in range(0, 50, 10):
-            yield KeyRange(b"%05d" % start, b"%05d" % (start + 10))
-
-
-def test_compaction_with_a_filter_drops_what_it_names(engine: KeyValueEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kv.compaction.RANGES_PER_BATCH", 2)
-    fill(engine, "first", numbered(100))
-    fill(engine, "second", numbered(100))
-    assert compact(engine, engine.family("first"), ALL, keep=BelowFifty()) == 5
-    assert [key for key, _ in engine.family("first").scan(ALL)] == [b"%05d" % number for number in range(50, 100)]
-    assert len(engine.family("second").scan(ALL)) == 100
 
 
 def test_tables_written_apart_are_taken_over(engine: KeyValueEngine, tmp_path: Path) -> None:

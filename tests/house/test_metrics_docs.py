@@ -49,6 +49,11 @@ class MigrationFiguresOfTests:
         return 0
 
 
+class CleaningFigures:
+    phase = ""
+    behind_bytes = 0
+
+
 def rows(directory: Path) -> set[tuple[str, str, str]]:
     registry = CollectorRegistry()
     watch_health(registry, HealthState())
@@ -61,6 +66,7 @@ def rows(directory: Path) -> set[tuple[str, str, str]]:
         metrics.watch_front(FrontFigures())
         metrics.watch_migration(MigrationFiguresOfTests())
         metrics.watch_expiry(LogFigures(), lambda: {"log": 0.5, "queues": 0.5})
+        metrics.watch_cleaning(CleaningFigures())
         return {
             (each.name + ("_total" if each.type == "counter" else ""), each.type, each.documentation)
             for each in registry.collect()

@@ -7,6 +7,9 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
+from threading import Thread
+from time import monotonic, sleep
 
 import pytest
 
@@ -443,3 +446,55 @@ def test_the_documentation_lists_every_figure(filled: Path) -> None:
     engine.close()
     assert {"memtable_bytes", "level_bytes", "running_compactions"} <= figures
     assert [figure for figure in sorted(figures) if f"`{figure}`" not in page] == []
+
+
+# -- compaction on order
+
+
+def test_closing_ends_a_compaction(tmp_path: Path) -> None:
+    """Rocksdict's close would wait for it, minutes if need be; and the call that is cut short reports no error."""
+    engine = open_engine(tmp_path / "db", create=True)
+    for start in range(4):  # incompressible: long enough to be met in the middle
+        batch = engine.batch()
+        chance = Random(start)
+        batch.put_all(engine.family("default"), ((chance.randbytes(16), chance.randbytes(200)) for _ in range(30_000)))
+        engine.write(batch)
+    engine.flush(["default", "offset"])
+    endings: list[BaseException | None] = []
+
+    def compact() -> None:
+        try:
+            engine.compact(engine.family("default"), ALL)
+            endings.append(None)
+        except EngineClosed as error:
+            endings.append(error)
+
+    thread = Thread(target=compact)
+    thread.start()
+    while not engine.statistics()["running_compactions"] and thread.is_alive():
+        sleep(0.001)
+    engine.close()
+    thread.join()
+    (ending,) = endings
+    assert ending is None or "during a compaction" in str(ending)
+    again = open_engine(tmp_path / "db")
+    assert sum(1 for _ in again.family("default").iterate(ALL)) == 120_000
+    again.close()
+    with pytest.raises(EngineClosed):
+        engine.compact(again.family("default"), ALL)
+
+
+def test_fresh_tables_gather_as_long_as_they_are_to(tmp_path: Path) -> None:
+    engine = open_engine(tmp_path / "db", create=True)
+    family = engine.family("default")
+    engine.gather_tables(family, 24)
+    for number in range(12):
+        fill(engine, "default", 100 + number)
+        engine.flush(["default"])
+    assert engine.statistics()["default.level_zero_tables"] == 12
+    engine.gather_tables(family, None)
+    give_up_s = monotonic() + 20
+    while engine.statistics()["default.level_zero_tables"] > 4:
+        assert monotonic() < give_up_s, "they are not merged"
+        sleep(0.01)
+    engine.close()

@@ -106,7 +106,9 @@ def test_what_an_expiry_removed_does_not_count(tmp_path: Path) -> None:
     queues.set_minimum_physical_offset(PhysicalOffset(9_000))
     source = in_memory(tmp_path, 1)._replace(engine=engine, minimum=PhysicalOffset(9_000))
     assert summarize_queues(source, largest_max=1).largest == [CountedQueue(QueueId("orders", 0), 100)]
-    queues.drop(queues.expired_entries().step(), removals=queues.removals)
+    found = queues.expired_entries().step()
+    assert queues.drop(found.ranges, removals=queues.removals)
+    assert queues.store_minima(found.minima, removals=queues.removals)
     assert summarize_queues(source, largest_max=1).largest == [CountedQueue(QueueId("orders", 0), 10)]
 
 

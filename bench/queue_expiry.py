@@ -1,0 +1,202 @@
+"""Do sends wait while half of all consume queue entries leave RocksDB?
+
+A broker of its own process on a store with very many light queues of ten entries each, of which the first five are of
+messages past their retention. Connections send 1 KiB messages, one call at a time on each. After a quiet stretch the
+old segments expire on request; the stretch that is measured lasts until the queues are clean and the tables rewritten.
+Another quiet stretch follows. Then the store is opened and every entry is looked at.
+
+The design asks for at most 60 s on two cores, at least 45 % fewer bytes in tables, and twice the 99th percentile.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from threading import Thread
+from typing import Final
+
+import grpc
+
+from bench.harness import CannotRun, Case, Options, Scale
+from bench.peers.quarry import Quarry
+from bench.raw_client import RawClient, make_requests
+from bench.scratch_store import make_messages
+from bench.send_load import PATH, SendLoad, Stretch, after, figures, percentiles, send_body
+from kv import KeyRange
+from server._generated.quarry.admin.v1 import admin_pb2 as admin
+from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from store.clock import ManualClock
+from store.consumequeue import open_consume_queue_engine
+from store.consumequeue.rocks_layout import UNITS_FAMILY, parse_unit_key
+from store.disk import PosixDisk
+from store.message import Message
+from store.opening import OpenStore, open_store
+from store.record.properties import LIGHT_QUEUES
+from store.settings import MIB, Durability, StoreSettings
+
+QUESTION: Final = "How much longer do sends take while half of the entries of a million queues leave RocksDB?"
+CLIENTS: Final = 64
+DAYS_AGO_MS: Final = 10 * 86_400_000
+NAMES_PER_MESSAGE: Final = 1_000
+"""Light queues that one message goes to: more do not fit into its properties."""
+
+LIGHT: Final = "%LMQ%"
+ENTRIES: Final = 10
+"""Of each queue; the first half expires."""
+
+FILLER_BODY: Final = 256 * 1024
+CLEANING_TIMEOUT_S: Final = 600.0
+LOOK_INTERVAL_S: Final = 0.5
+QUIET_AFTER_S: Final = 2.0
+TABLE_BYTES: Final = 'quarry_rocksdb_table_bytes{database="queues",family="default"}'
+ALL: Final = KeyRange(b"", None)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """`quiet_s` is the length of each stretch without a round, `requests` how many sends one connection has at most."""
+
+    queues: int
+    segment_size: int
+    quiet_s: float
+    requests: int
+
+
+SIZES: Final = {
+    Scale.FULL: Sizes(queues=1_000_000, segment_size=64 * MIB, quiet_s=20, requests=40_000),
+    Scale.QUICK: Sizes(queues=100_000, segment_size=16 * MIB, quiet_s=5, requests=10_000),
+    Scale.TINY: Sizes(queues=2_000, segment_size=4 * MIB, quiet_s=0.5, requests=3_000),
+}
+
+
+def run(options: Options) -> list[Case]:
+    sizes = SIZES[options.scale]
+    free_bytes = PosixDisk().free_bytes(options.scratch)
+    if free_bytes is not None and free_bytes < sizes.queues * 8192:
+        raise CannotRun(f"{sizes.queues * 8192 / MIB:.0f} MiB of free disk are needed")
+    with closing(Quarry(options.scratch / "quarry", Durability.SYNC)) as broker:
+        _fill(broker.store, Random(options.seed), sizes)
+        broker.start()
+        case = _case(broker, Random(options.seed), sizes)
+    _check(broker.store, sizes)
+    return [case]
+
+
+def _fill(root: Path, random: Random, sizes: Sizes) -> None:
+    """The old half, up to the end of a segment and a little beyond; then the new half. All in few tables."""
+    clock = ManualClock(time.time_ns() // 1_000_000 - DAYS_AGO_MS)
+    settings = StoreSettings(root=root, segment_size=sizes.segment_size, cached_queues_max=4 * sizes.queues)
+    store = open_store(settings, disk=PosixDisk(), clock=clock, report=lambda _: None)
+    template = make_messages(random, 1)[0]._replace(topic="lights", body=b"")
+    for number in range(ENTRIES):
+        if number == ENTRIES // 2:
+            beyond = (store.messages.appended_up_to // sizes.segment_size + 1) * sizes.segment_size
+            while store.messages.appended_up_to <= beyond:
+                _append(store, [template._replace(topic="filler", body=bytes(FILLER_BODY))])
+            clock.advance(DAYS_AGO_MS / 1000)
+        for message in _to_all_queues(template, sizes.queues, random):
+            _append(store, [message])
+    engine = store.queues.engine
+    assert engine is not None
+    store.messages.flush_queues()
+    engine.compact(engine.family(UNITS_FAMILY), ALL)
+    store.close()
+
+
+def _append(store: OpenStore, messages: list[Message]) -> None:
+    store.messages.append(messages)
+    store.messages.dispatch(store.messages.appended_up_to)
+
+
+def _to_all_queues(template: Message, queues: int, random: Random) -> Iterator[Message]:
+    """One entry for each, in an order of its own: neighbouring queues seldom get the same message."""
+    numbers = list(range(queues))
+    random.shuffle(numbers)
+    for begin in range(0, queues, NAMES_PER_MESSAGE):
+        names = ",".join(f"{LIGHT}{number:08d}" for number in numbers[begin : begin + NAMES_PER_MESSAGE])
+        yield template._replace(properties={**template.properties, LIGHT_QUEUES: names})
+
+
+def _case(broker: Quarry, random: Random, sizes: Sizes) -> Case:
+    with closing(RawClient(broker.endpoint, CLIENTS)) as client:
+        load = SendLoad(broker, client, make_requests(random, PATH, send_body(random), 0, sizes.requests))
+        load.until(after(sizes.quiet_s / 3))  # topic and files are made, code is warm
+        before = load.until(after(sizes.quiet_s))
+        bytes_before = figures(broker)[TABLE_BYTES]
+        with _expiring(broker) as is_over:
+            expiry = load.until(is_over)
+        load.until(after(QUIET_AFTER_S))
+        quiet_after = load.until(after(sizes.quiet_s))
+        load.check()
+    quiet = Stretch(quiet_after.sample, before.latencies_s + quiet_after.latencies_s, quiet_after.sends_per_flush)
+    seen = figures(broker)
+    rewrite = {when: seen[f'quarry_queue_table_rewrite_bytes{{when="{when}"}}'] for when in ("before", "after")}
+    return Case(
+        name=f"{ENTRIES // 2} of {ENTRIES} entries of {sizes.queues} queues go, {CLIENTS} clients send",
+        unit="messages",
+        peer="the same load without a round",
+        ours=[expiry.sample, expiry.sample],
+        theirs=[before.sample, quiet_after.sample],
+        details={
+            "total_s": round(expiry.sample.wall_s, 2),
+            "round_s": round(seen["quarry_queue_cleaning_seconds_sum"], 2),
+            "rewrite_s": round(seen["quarry_queue_table_rewrite_seconds_sum"], 2),
+            "entries_gone": int(seen["quarry_queue_entries_removed_total"]),
+            "table_bytes_before": int(bytes_before),
+            "table_bytes_with_deletions": int(rewrite["before"]),
+            "table_bytes_after": int(rewrite["after"]),
+            "fewer_bytes": round(1 - rewrite["after"] / bytes_before, 3),
+            **percentiles(quiet=quiet, round=expiry),
+            "p99_ratio": round(expiry.percentile_ms(0.99) / quiet.percentile_ms(0.99), 2),
+            "load_1m_after": round(os.getloadavg()[0], 1),
+        },
+    )
+
+
+@contextmanager
+def _expiring(broker: Quarry) -> Iterator[Callable[[], bool]]:
+    """Let the old segments expire; yields what tells whether the queues are clean and the tables rewritten."""
+    problems: list[str] = []
+
+    def expire() -> None:
+        with grpc.insecure_channel(broker.admin, options=[("grpc.enable_http_proxy", 0)]) as channel:
+            stub = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
+            expired = stub.ExpireSegments(admin.ExpireSegmentsRequest(), timeout=CLEANING_TIMEOUT_S).segments
+        if not expired:
+            problems.append("no segment expired")
+            return
+        give_up_s = time.monotonic() + CLEANING_TIMEOUT_S
+        while not figures(broker)["quarry_queue_table_rewrite_seconds_count"]:
+            if time.monotonic() > give_up_s:
+                problems.append("the queues are not cleaned up")
+                return
+            time.sleep(LOOK_INTERVAL_S)
+
+    thread = Thread(target=expire)
+    thread.start()
+    yield lambda: not thread.is_alive()
+    thread.join()
+    if problems:
+        raise RuntimeError("; ".join(problems))
+
+
+def _check(root: Path, sizes: Sizes) -> None:
+    """Exactly the new half is left, and every other entry is gone."""
+    engine = open_consume_queue_engine(root / "consumequeue_rocksdb", create=False)
+    left = [0] * sizes.queues
+    for key, _ in engine.family(UNITS_FAMILY).iterate(ALL):
+        queue, offset = parse_unit_key(key)
+        if not queue.topic.startswith(LIGHT):
+            continue
+        if offset < ENTRIES // 2:
+            raise RuntimeError(f"entry {offset} of {queue.topic} is still there")
+        left[int(queue.topic.removeprefix(LIGHT))] += 1
+    engine.close()
+    wrong = sum(count != ENTRIES - ENTRIES // 2 for count in left)
+    if wrong:
+        raise RuntimeError(f"{wrong} queues have lost entries")

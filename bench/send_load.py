@@ -1,0 +1,108 @@
+"""Sends without end to a broker of its own, and how long they take while something else goes on there."""
+
+from __future__ import annotations
+
+import time
+import urllib.request
+from collections.abc import Callable
+from random import Random
+from typing import Final, NamedTuple
+
+from bench.harness import Sample, cpu_s_of
+from bench.peers.quarry import Quarry
+from bench.raw_client import RawClient, RawConnection
+from bench.scratch_store import BODY_SIZE, TOPIC
+from server._generated.apache.rocketmq.v2 import service_pb2 as service
+
+PATH: Final = "/apache.rocketmq.v2.MessagingService/SendMessage"
+PERCENTILES: Final = (("p50", 0.5), ("p99", 0.99), ("p999", 0.999))
+
+
+class Stretch(NamedTuple):
+    """Some seconds of load, and what was measured meanwhile."""
+
+    sample: Sample
+    latencies_s: list[float]
+    sends_per_flush: float
+
+    def percentile_ms(self, share: float) -> float:
+        return sorted(self.latencies_s)[int(len(self.latencies_s) * share)] * 1000
+
+
+class SendLoad:
+    """Sends without end, one call at a time on each connection."""
+
+    def __init__(self, broker: Quarry, client: RawClient, requests: list[bytes]) -> None:
+        self._broker = broker
+        self._client = client
+        self._requests = requests
+        self._sent = dict.fromkeys(client.connections, 0)
+        self._sent_at_s: dict[RawConnection, float] = {}
+        for connection in client.connections:
+            self._send(connection)
+
+    def until(self, is_over: Callable[[], bool]) -> Stretch:
+        """Go on until it is over. Calls that are open then are counted in the next stretch."""
+        flushes, sends = _flush_figures(self._broker)
+        cpu_s, started_s = cpu_s_of(self._broker.pid), time.perf_counter()
+        latencies_s: list[float] = []
+        while not is_over():
+            for connection in self._client.ready():
+                if connection.read():
+                    latencies_s.append(time.perf_counter() - self._sent_at_s[connection])
+                    self._send(connection)
+        wall_s = time.perf_counter() - started_s
+        sample = Sample(len(latencies_s), wall_s, cpu_s_of(self._broker.pid) - cpu_s)
+        flushes_after, sends_after = _flush_figures(self._broker)
+        return Stretch(sample, latencies_s, (sends_after - sends) / max(1.0, flushes_after - flushes))
+
+    def check(self) -> None:
+        """A server that refuses sends is fast."""
+        failed = figures(self._broker)['quarry_sends_total{outcome="failed"}']
+        if failed:
+            raise RuntimeError(f"{failed:.0f} sends were refused")
+
+    def _send(self, connection: RawConnection) -> None:
+        number = self._sent[connection]
+        self._sent[connection] = number + 1
+        self._sent_at_s[connection] = time.perf_counter()
+        self._client.send(connection, self._requests[number])
+
+
+def percentiles(**stretches: Stretch) -> dict[str, float]:
+    """Latencies of each stretch, by its name."""
+    return {
+        f"{name}_{percent}_ms": round(stretch.percentile_ms(share), 2)
+        for name, stretch in stretches.items()
+        for percent, share in PERCENTILES
+    }
+
+
+def after(seconds: float) -> Callable[[], bool]:
+    """Whether so much time has gone by since this call."""
+    end_s = time.perf_counter() + seconds
+    return lambda: time.perf_counter() >= end_s
+
+
+def _flush_figures(broker: Quarry) -> tuple[float, float]:
+    """How many flushes there were, and how many sends they made durable."""
+    seen = figures(broker)
+    return seen["quarry_flush_sends_count"], seen["quarry_flush_sends_sum"]
+
+
+def figures(broker: Quarry) -> dict[str, float]:
+    """The broker's metrics."""
+    with urllib.request.urlopen(f"http://{broker.http}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    rows = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, value in rows}
+
+
+def send_body(random: Random) -> bytes:
+    """One send of one message."""
+    request = service.SendMessageRequest()
+    message = request.messages.add(body=random.randbytes(BODY_SIZE))
+    message.topic.name = TOPIC
+    message.system_properties.message_id = f"01{random.getrandbits(128):032X}"
+    message.system_properties.tag = "created"
+    return request.SerializeToString()

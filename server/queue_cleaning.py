@@ -1,0 +1,189 @@
+"""Removes what lies below the log's minimum from the consume queues while the broker runs.
+
+A round begins when the minimum grew, and at a start when the last one was not finished. Its steps are small: each
+keeps the interpreter's lock or the event loop for about a millisecond, and is followed by a pause that is no shorter.
+When enough has gone RocksDB rewrites the tables of entries, on its own threads; only that gives the room back.
+
+What fails is told once and tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Event
+from typing import Final, Protocol, TypeVar
+
+import structlog
+
+from kv import KvError
+from store.clock import Clock
+from store.errors import StoreUnusable
+from store.expiry import DueRound, LogExpiry, QueueExpiry
+from store.offsets import PhysicalOffset
+
+log = structlog.get_logger(__name__)
+
+MOVE_CHECK_INTERVAL_S: Final = 0.1
+_REFUSALS: Final = (KvError, OSError, StoreUnusable)
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CleaningSettings:
+    """`pause_s` follows each step, `rewrite_ratio` is the share of entries gone at which tables are rewritten."""
+
+    pause_s: float = 0.002
+    retry_interval_s: float = 10.0
+    rewrite_ratio: float = 0.2
+
+
+class CleaningMetrics(Protocol):
+    def cleaned_queues(self, entries: int, files: int, seconds: float) -> None: ...
+
+    def rewrote_tables(self, before_bytes: int, after_bytes: int, seconds: float) -> None: ...
+
+    def cleaning_failed(self) -> None: ...
+
+
+class QueueCleaning:
+    """The cleaning of one open store's queues. Lives on the event loop's thread."""
+
+    def __init__(
+        self,
+        expiry: QueueExpiry,
+        log_expiry: LogExpiry,
+        settings: CleaningSettings,
+        *,
+        clock: Clock,
+        metrics: CleaningMetrics,
+    ) -> None:
+        self._expiry = expiry
+        self._log = log_expiry
+        self._settings = settings
+        self._clock = clock
+        self._metrics = metrics
+        self._wake = asyncio.Event()
+        self._wake.set()  # a round may be left from the last life
+        self._rewrite_asked = False
+        self._complaint: str | None = None
+        self._phase = ""
+        self._stopping = Event()
+        self._slice_began_s = 0.0
+        # two threads: a stop waits for a step, but not for a rewrite, which the engine ends when it closes
+        self._steps = ThreadPoolExecutor(1, thread_name_prefix="queue-cleaning")
+        self._rewrites = ThreadPoolExecutor(1, thread_name_prefix="table-rewrite")
+
+    @property
+    def phase(self) -> str:
+        """What is under way: `files`, `rocksdb`, `rewrite`, or nothing (the empty text). For any thread."""
+        return self._phase
+
+    @property
+    def behind_bytes(self) -> int:
+        """How far the log has begun later than what the queues are cleaned up to. For any thread."""
+        return max(0, self._log.minimum - self._expiry.expired_below())
+
+    def minimum_grew(self, _: PhysicalOffset) -> None:
+        self._wake.set()
+
+    def rewrite_soon(self) -> None:
+        """Rewrite RocksDB's tables once the queues are clean, however little went."""
+        self._rewrite_asked = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Clean up whenever there is something to do, until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                try:
+                    await self._clean()
+                finally:
+                    ending = self._steps.submit(self._expiry.end)  # also when cancelled: `stop` waits for it
+                await asyncio.wrap_future(ending)
+                self._complaint = None
+            except _REFUSALS as error:
+                self._complain(error)
+                await asyncio.sleep(self._settings.retry_interval_s)
+                self._wake.set()
+
+    async def stop(self) -> None:
+        """When it returns no step is under way. `run` has been cancelled before.
+
+        What is left is done after the next start.
+        """
+        self._stopping.set()
+        await asyncio.to_thread(self._steps.shutdown)
+        self._rewrites.shutdown(wait=False)
+
+    # -- inside
+
+    async def _clean(self) -> None:
+        while True:
+            while self._log.remover.is_stuck:
+                # after a crash the log begins with the first file that is still in its place
+                await asyncio.sleep(MOVE_CHECK_INTERVAL_S)
+            due = self._expiry.due(self._log.minimum, self._pause)
+            if due is None:
+                break
+            await self._elsewhere(self._expiry.begin)
+            with self._under_way(due.kind):
+                await self._run_round(due)
+        if self._rewrite_asked or self._expiry.is_sparse(self._settings.rewrite_ratio):
+            with self._under_way("rewrite"):
+                await self._rewrite()
+
+    async def _run_round(self, due: DueRound) -> None:
+        started_s = self._clock.monotonic_s()
+        log.info("queues are being cleaned up", kind=due.kind, log_begins_at=self._log.minimum)
+        while await self._elsewhere(due.prepare):
+            due.carry_out()
+            await asyncio.sleep(self._settings.pause_s)
+        await self._elsewhere(due.finish)
+        seconds = self._clock.monotonic_s() - started_s
+        self._metrics.cleaned_queues(due.units, due.files, seconds)
+        log.info("queues cleaned up", kind=due.kind, entries=due.units, files=due.files, seconds=round(seconds, 2))
+
+    async def _rewrite(self) -> None:
+        before_bytes, started_s = self._expiry.table_bytes(), self._clock.monotonic_s()
+        await asyncio.get_running_loop().run_in_executor(self._rewrites, self._expiry.rewrite_tables)
+        self._rewrite_asked = False
+        seconds, after_bytes = self._clock.monotonic_s() - started_s, self._expiry.table_bytes()
+        self._metrics.rewrote_tables(before_bytes, after_bytes, seconds)
+        log.info(
+            "tables of queue entries rewritten",
+            bytes_before=before_bytes,
+            bytes_after=after_bytes,
+            seconds=round(seconds, 2),
+        )
+
+    def _pause(self) -> bool:
+        """On the thread of the steps: no shorter than the time that the slice before it took of a core."""
+        now_s = time.thread_time()
+        slice_s, self._slice_began_s = now_s - self._slice_began_s, now_s
+        return self._stopping.wait(max(self._settings.pause_s, slice_s))
+
+    async def _elsewhere(self, work: Callable[[], _Result]) -> _Result:
+        return await asyncio.get_running_loop().run_in_executor(self._steps, work)
+
+    @contextmanager
+    def _under_way(self, phase: str) -> Iterator[None]:
+        self._phase = phase
+        try:
+            yield
+        finally:
+            self._phase = ""
+
+    def _complain(self, error: Exception) -> None:
+        """Once for the same error in a row."""
+        self._metrics.cleaning_failed()
+        if str(error) != self._complaint:
+            log.error("the clean-up of queues is held up, it is tried again", error=str(error))
+        self._complaint = str(error)
