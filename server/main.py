@@ -54,7 +54,6 @@ from store.clock import SteadyClock, SystemClock
 from store.disk import PosixCopyingDisk, PosixDisk
 from store.log_begins import LogBegins
 from store.opening import OpenStore, open_store
-from store.paths import StorePaths
 from store.queue_summary import SummarySource
 from store.recovery import Progress, ReportProgress
 from store.settings import Durability
@@ -280,11 +279,11 @@ class Broker:
         )
 
     def _summary_source(self) -> SummarySource:
-        paths, queues = StorePaths(self._settings.store.directory), self._store.queues
+        queues = self._store.queues
         return SummarySource(
             PosixDisk(),
-            paths.consume_queue,
-            queues.directory,
+            queues.file_directory,
+            queues.rocks_directory,
             queues.engine,
             reads_rocksdb=queues.phase.reads_rocksdb,
             minimum=self._store.expiry.minimum,

@@ -18,9 +18,8 @@ from store.consumequeue import FileConsumeQueueReader
 from store.consumequeue.rocks_layout import (
     BOUND_SIZE,
     OFFSET_FAMILY,
-    minimum_key_beside,
     parse_bound,
-    parse_maximum_key,
+    parse_bound_key,
 )
 from store.disk import Disk
 from store.errors import Unavailable
@@ -102,7 +101,9 @@ def summarize_queues(
             kind.queues += 1
             kind.empty += not each.entries
             kind.entries += each.entries
-        summary.largest = nlargest(largest_max, [*summary.largest, *page], key=lambda each: each.entries)
+        least = summary.largest[-1].entries if len(summary.largest) == largest_max > 0 else -1
+        larger = [each for each in page if each.entries > least]
+        summary.largest = nlargest(largest_max, [*summary.largest, *larger], key=lambda each: each.entries)
         if not go_on():
             raise Unavailable("the broker stops")
     if source.engine is not None:
@@ -125,21 +126,29 @@ def kind_of(topic: str) -> QueueKind:
 
 
 def _counted_in_rocksdb(bounds: Family, minimum: PhysicalOffset) -> Iterator[Sequence[CountedQueue]]:
+    """Pages of queues. In key order all maxima of a topic come before its minima: nothing has to be looked up."""
     key: bytes | None = b""
+    topic = ""
+    counted: dict[int, CountedQueue] = {}
     while key is not None:
         rows = bounds.scan(KeyRange(key, None), limit=ROWS_PER_SCAN)
-        maxima = [
-            (row, queue, value) for row, value in rows if len(value) == BOUND_SIZE and (queue := parse_maximum_key(row))
-        ]
-        minima = bounds.get_many([minimum_key_beside(row) for row, _, _ in maxima])
-        page = []
-        for (_, queue, value), stored in zip(maxima, minima, strict=True):
-            last = parse_bound(value)
-            begin = 0 if stored is None else parse_bound(stored).queue_offset
-            is_empty = last.physical_offset < minimum
-            page.append(CountedQueue(queue, 0 if is_empty else max(0, last.queue_offset + 1 - begin)))
-        yield page
+        page: list[CountedQueue] = []
+        for row, value in rows:
+            if len(value) != BOUND_SIZE:
+                continue  # the checkpoint
+            queue, is_maximum = parse_bound_key(row)
+            if queue.topic != topic:
+                page += counted.values()
+                topic, counted = queue.topic, {}
+            bound = parse_bound(value)
+            if is_maximum:
+                is_empty = bound.physical_offset < minimum
+                counted[queue.number] = CountedQueue(queue, 0 if is_empty else bound.queue_offset + 1)
+            elif queue.number in counted:
+                before = counted[queue.number]
+                counted[queue.number] = CountedQueue(queue, max(0, before.entries - bound.queue_offset))
         key = rows[-1][0] + b"\0" if len(rows) == ROWS_PER_SCAN else None
+        yield page if key is not None else [*page, *counted.values()]
 
 
 def _counted_in_files(files: FileConsumeQueueReader, minimum: PhysicalOffset) -> Iterator[Sequence[CountedQueue]]:

@@ -19,8 +19,8 @@ from store.consumequeue.rocks_layout import (
     BOUND_SIZE,
     CHECKPOINT_TOPIC,
     I32,
+    I64,
     StoredBound,
-    maximum_key,
     parse_bound,
     parse_bound_key,
     topic_prefix,
@@ -34,6 +34,10 @@ ROWS_PER_SCAN: Final = 1_000
 NAME_SIZE_MAX: Final = 0x7FFF
 """Bytes: names come from a property, and all properties of a record together are no longer."""
 
+_MARKER: Final = slice(-8, -5)
+"""Where a key says which bound it is: followed by a separator and the queue's number."""
+
+_MAXIMUM: Final = b"max"
 _SEPARATOR: Final = b"\x01"
 
 
@@ -81,13 +85,11 @@ def light_queues_ended(bounds: Family, below: PhysicalOffset, key: bytes) -> Lig
     for keys in _light_stretches(bounds, key):
         rows = bounds.scan(keys, limit=ROWS_PER_SCAN)
         for row, value in rows:
-            queue = _queue_of(row)
-            if queue is None or row != maximum_key(queue) or len(value) != BOUND_SIZE:
+            if row[_MARKER] != _MAXIMUM or len(value) != BOUND_SIZE:
                 continue
             looked_at += 1
-            last = parse_bound(value)
-            if last.physical_offset < below:
-                ended.append(LastEntry(queue, last))
+            if I64.unpack_from(value)[0] < below and (queue := _queue_of(row)) is not None:
+                ended.append(LastEntry(queue, parse_bound(value)))
         if len(rows) == ROWS_PER_SCAN or looked_at >= ROWS_PER_SCAN:
             return LightQueueStep(ended, looked_at, rows[-1][0] + b"\0" if rows else keys.end)
     return LightQueueStep(ended, looked_at, None)

@@ -210,7 +210,7 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SummarizeQueues(self, request, context):
-        """Counts of all queues. It looks at each of them: a few seconds for a million, beside everything else.
+        """Counts of all queues. It looks at each of them: some seconds for a million, beside everything else.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
