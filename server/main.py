@@ -56,6 +56,7 @@ from store.log_begins import LogBegins
 from store.opening import OpenStore, open_store
 from store.queue_summary import SummarySource
 from store.recovery import Progress, ReportProgress
+from store.rocketmq import read_metadata
 from store.settings import Durability
 
 log = structlog.get_logger(__name__)
@@ -270,6 +271,7 @@ class Broker:
             store.messages,
             self._settings.for_queue_removal(),
             topics=store.topics,
+            topics_elsewhere=self._topics_of_rocketmq,
             progress=self._delivery,
             begins=LogBegins(store.identity.log_begins, store.identity.set_log_begins),
             log_begin=lambda: store.expiry.minimum,
@@ -277,6 +279,9 @@ class Broker:
             clock=self._clock,
             metrics=self._metrics,
         )
+
+    def _topics_of_rocketmq(self) -> list[str]:
+        return [topic.name for topic in read_metadata(PosixDisk(), self._settings.store.directory).topics]
 
     def _summary_source(self) -> SummarySource:
         queues = self._store.queues

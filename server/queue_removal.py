@@ -7,7 +7,8 @@
 
 Both are found in the database and not in memory (rmq#9454), on a thread of its own. What was found is looked at again
 on the event loop's thread in the same step that removes it: a topic that was made meanwhile, or a queue that got a
-message, stays. A light queue has no topic, so it is never of an unknown one.
+message, stays. So do queues of topics that RocketMQ's metadata in the store names. A light queue has no topic, so it is
+never of an unknown one.
 """
 
 from __future__ import annotations
@@ -111,6 +112,7 @@ class QueueRemoval:
         settings: RemovalSettings,
         *,
         topics: KnownTopics,
+        topics_elsewhere: Callable[[], Iterable[str]],
         progress: Progress,
         begins: LogBegins,
         log_begin: Callable[[], PhysicalOffset],
@@ -118,9 +120,12 @@ class QueueRemoval:
         clock: Clock,
         metrics: RemovalMetrics,
     ) -> None:
+        """`topics_elsewhere`: those that RocketMQ's metadata in the store names. Asked once, on another thread."""
         self._queues = queues
         self._settings = settings
         self._topics = topics
+        self._topics_elsewhere = topics_elsewhere
+        self._spared: frozenset[str] | None = None
         self._progress = progress
         self._begins = begins
         self._log_begin = log_begin
@@ -194,7 +199,23 @@ class QueueRemoval:
         """On another thread: where to go on, and which of the next topics do not exist."""
         names = self._queues.topics_behind(behind, NAMES_PER_LOOK)
         missing = [name for name in self._topics.missing(names) if not is_system_topic(name)]
+        if missing:
+            spared = self._topics_only_elsewhere()
+            missing = [name for name in missing if name not in spared]
         return (names[-1] if len(names) == NAMES_PER_LOOK else None), missing
+
+    def _topics_only_elsewhere(self) -> frozenset[str]:
+        """RocketMQ may have run on the store since its metadata was taken over, and have made topics and messages."""
+        if self._spared is None:
+            self._spared = frozenset(self._topics.missing(list(self._topics_elsewhere())))
+            if self._spared:
+                log.warning(
+                    "topics that RocketMQ has in this store do not exist here: create them, or their queues stay as "
+                    "they are",
+                    topics=sorted(self._spared)[:NAMES_LOGGED_MAX],
+                    topics_count=len(self._spared),
+                )
+        return self._spared
 
     def _remove_topics(self, names: Sequence[str]) -> int:
         """Those that still do not exist. Progress first: after a crash in between the queues are found again."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,31 @@ def test_a_deleted_topic_is_not_revived_by_those_who_poll(with_queues: Callable[
         assert topics_with_queues(broker) == set()
         assert list(broker.store.offsets.of_group("billing")) == []
         assert await removal(broker).remove_unknown() == 0
+
+    with_queues(test)
+
+
+def test_what_rocketmq_has_made_on_the_store_meanwhile_stays(with_queues: Callable[..., None], tmp_path: Path) -> None:
+    """It knows of its topics in `config/`, which is read once; their messages must not go for that."""
+    config = tmp_path / "store" / "config"
+    config.mkdir(parents=True)
+    (tmp_path / "store" / "commitlog").mkdir()
+    rows = {name: {"topicName": name, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6} for name in ("old", "theirs")}
+    (config / "topics.json").write_text(json.dumps({"topicConfigTable": {"old": rows["old"]}}))
+
+    async def test(broker: RunningBroker) -> None:
+        assert broker.store.topics.get("old") is not None
+        (config / "topics.json").write_text(json.dumps({"topicConfigTable": rows}))
+        for name in ("old", "theirs", "ghost"):
+            store_in(broker, name, 0)
+        with structlog.testing.capture_logs() as logs:
+            assert await removal(broker).remove_unknown() == 1
+            assert await removal(broker).remove_unknown() == 0
+        assert topics_with_queues(broker) == {"old", "theirs"}
+        assert [each["topics"] for each in logs if "RocketMQ" in each["event"]] == [["theirs"]], "told once"
+        broker.topic("theirs", queues=1)
+        async with Client(broker.endpoint) as client:
+            assert len((await client.receive("billing", "theirs")).messages) == 1
 
     with_queues(test)
 
