@@ -8,7 +8,7 @@ from typing import Protocol
 from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 
-from store.migration import MigrationFigures
+from store.migration import AgreementReport, MigrationFigures
 from store.queue_phase import QueuePhase
 
 
@@ -21,6 +21,9 @@ class MigrationSource(Protocol):
     def figures(self) -> MigrationFigures: ...
 
     def mismatches(self) -> int: ...
+
+    @property
+    def at_start(self) -> AgreementReport | None: ...
 
 
 def migration_figures(migration: MigrationSource) -> Iterator[Metric]:
@@ -41,6 +44,11 @@ def migration_figures(migration: MigrationSource) -> Iterator[Metric]:
             "double_write_lag_bytes",
             "How much of the log one of files and RocksDB has and the other has not",
             figures.lag_bytes,
+        ),
+        (
+            "start_disagreements",
+            "Bounds of queues in which files and RocksDB disagreed at the start",
+            0 if migration.at_start is None else sum(migration.at_start.differences.values()),
         ),
         ("mismatches", "Differences between files and RocksDB in the last comparison", migration.mismatches()),
     ):

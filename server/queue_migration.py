@@ -76,6 +76,8 @@ class MigrationStatus:
     lag_bytes: int
     comparing: ComparisonProgress | None
     report: AgreementReport | None
+    at_start: AgreementReport | None
+    """What the start has found when it compared the bounds of the queues."""
     is_removing: bool
     problem: str | None
     """What holds the work up, in words; it is tried again."""
@@ -106,6 +108,7 @@ class OnlineMigration:
         self._wanted: _Wanted | None = None
         self._comparison: Comparison | None = None
         self._problem: str | None = None
+        self._is_checked = False
 
     # -- on request
 
@@ -151,6 +154,7 @@ class OnlineMigration:
             lag_bytes=figures.lag_bytes,
             comparing=None if self._comparison is None else self._comparison.progress(),
             report=migration.rows.report(),
+            at_start=migration.at_start,
             is_removing=migration.rows.removing() is not None,
             problem=self._problem,
             steps=tuple(migration.rows.steps()),
@@ -182,7 +186,9 @@ class OnlineMigration:
 
     async def _work(self) -> bool:
         """Returns whether there may be more to do. Leaves it undone where a step waits."""
-        if (backfill := self._migration.backfill()) is not None:
+        if not self._is_checked:
+            await self._check()
+        elif (backfill := self._migration.backfill()) is not None:
             try:
                 await self._backfill(backfill)
             finally:
@@ -196,6 +202,20 @@ class OnlineMigration:
         else:
             return False
         return not self._interrupt.is_set()
+
+    # -- the check at the start
+
+    async def _check(self) -> None:
+        check = self._migration.start_check()
+        if check is not None:
+            try:
+                await self._in_pieces(check.step)
+                if self._interrupt.is_set():
+                    return
+                await self._elsewhere(self._migration.keep_start_report, check.report())
+            finally:
+                await self._elsewhere(check.close)
+        self._is_checked = True
 
     # -- the backfill
 

@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
 import structlog
@@ -20,12 +21,19 @@ from store.disk import PosixDisk
 from store.migration.agreement import AgreementReport
 from store.migration.offline import Migrated, Orders, Plan, Target, plan
 from store.migration.offline import migrate as migrate_store
+from store.migration.repairing import repair_agreement
 
 
 def migrate(
     store: Store,
     *,
-    to: Annotated[Target, typer.Option("--to", help="Where the queues are to be.")],
+    to: Annotated[
+        Target | None, typer.Option("--to", help="Where the queues are to be: rocksdb or file.", show_default=False)
+    ] = None,
+    repair: Annotated[
+        bool,
+        typer.Option("--repair", help="In a store with both kinds: put queues in which they differ again."),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done. Changes nothing.")] = False,
     remove_old: Annotated[
         bool, typer.Option("--remove-old", help="Remove the queues that are no longer used; else they are set aside.")
@@ -43,6 +51,11 @@ def migrate(
     when you no longer need it. Exit code 0: done, or nothing to do, 1: the two differ, and the store is what it was,
     2: it could not run.
     """
+    if (to is None) is not repair:
+        raise typer.BadParameter("either --to or --repair")
+    if to is None:
+        _repair(store, as_json=as_json)
+        return
     orders = Orders(target=to, asked_by="quarry migrate", remove_old=remove_old, leave_out_names=leave_out_names)
     disk = PosixDisk()
     if dry_run:
@@ -67,6 +80,30 @@ def _logging_to_stderr() -> Iterator[None]:
         yield
     finally:
         structlog.reset_defaults()
+
+
+def _repair(store: Path, *, as_json: bool) -> None:
+    with reporting_errors(store), _logging_to_stderr(), shown_progress() as report:
+        done = repair_agreement(PosixDisk(), SystemClock(), store, asked_by="quarry migrate --repair", report=report)
+    if as_json:
+        queues = [{"topic": queue.topic, "queueId": queue.number} for queue in done.queues]
+        fields = {"phase": done.phase.value, "found": _fields(done.found), "queues": queues, "left": _fields(done.left)}
+        typer.echo(json_line(fields))
+    else:
+        _show_differences(done.found)
+        kind = "file queues" if done.phase.reads_rocksdb else "RocksDB"
+        for queue in done.queues:
+            typer.echo(f"{queue.topic}/{queue.number}: put again in {kind}")
+        typer.echo(f"{sum(done.left.differences.values())} differences are left")
+    raise typer.Exit(Exit.FINE if done.left.agrees else Exit.FINDING)
+
+
+def _show_differences(report: AgreementReport) -> None:
+    for each in report.first:
+        at = "" if each.queue_offset is None else f"@{each.queue_offset}"
+        typer.echo(f"{each.topic}/{each.queue_number}{at}: {each.kind}: {each.text}")
+    differences = sum(report.differences.values())
+    typer.echo(f"{report.queues} queues with {report.units} units compared, {differences} differences")
 
 
 def _show_plan(planned: Plan, to: Target, *, as_json: bool) -> None:
@@ -94,11 +131,7 @@ def _show(done: Migrated, *, as_json: bool) -> None:
         typer.echo(json_line(fields))
         return
     if report is not None:
-        for each in report.first:
-            at = "" if each.queue_offset is None else f"@{each.queue_offset}"
-            typer.echo(f"{each.topic}/{each.queue_number}{at}: {each.kind}: {each.text}")
-        differences = sum(report.differences.values())
-        typer.echo(f"{report.queues} queues with {report.units} units compared, {differences} differences")
+        _show_differences(report)
     if done.left_out:
         typer.echo(f"{done.left_out} light queues were left out: no file can have their names")
     if done.aside is not None:

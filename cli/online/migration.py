@@ -40,7 +40,7 @@ def status(*, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
         found = broker.GetMigration(pb.GetMigrationRequest(), timeout=CALL_TIMEOUT_S)
     fields = _fields(found)
     steps = [_step(each) for each in found.steps]
-    differences = [_difference(each) for each in found.report.first]
+    differences = [_difference(each) for each in (*found.at_start.first, *found.report.first)]
     if as_json:
         print_object({**fields, "steps": steps, "differences": differences}, as_json=True)
         return
@@ -141,6 +141,7 @@ def _fields(found: pb.Migration) -> dict[str, object]:
         "report": None,
         "removing": found.removing,
         "problem": optional("problem"),
+        "startDifferences": dict(found.at_start.differences) if found.HasField("at_start") else None,
     }
     if found.HasField("backfill"):
         backfill = found.backfill

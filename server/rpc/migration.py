@@ -92,6 +92,7 @@ def migration_message(status: MigrationStatus) -> pb.Migration:
         lag_bytes=status.lag_bytes,
         comparing=None if comparing is None else pb.ComparisonProgress(queues=comparing.queues, units=comparing.units),
         report=None if status.report is None else report_message(status.report),
+        at_start=None if status.at_start is None else report_message(status.at_start),
         removing=status.is_removing,
         problem=status.problem,
         steps=[

@@ -81,6 +81,11 @@ class DoubleWriteConsumeQueues:
         """Whether both are written for the topic, where there are both."""
         return is_file_name(topic) and (self._doubled is None or self._doubled(topic))
 
+    @property
+    def doubles_all(self) -> bool:
+        """Whether both are written for all topics. Where not, a light queue has in RocksDB what came from some."""
+        return self._doubled is None
+
     def _for_rocks(self, requests: Sequence[DispatchRequest]) -> Sequence[DispatchRequest]:
         doubled = self._doubled
         if doubled is None:

@@ -4,6 +4,8 @@
     of each unit         that both have it (holes are at the same places), physical offset, size, tags code
     of each queue        the next free offset, unless the queue has grown beyond W
 
+With `bounds_only` the first and the next offset of each queue are all that is compared: what a start can afford.
+
 Both are read a window of queue offsets at a time, as columns. Units that are appended meanwhile lie at or above W;
 when the log begins later meanwhile, what lies below is no longer compared; a queue that was deleted or cut meanwhile
 is looked at again. So nothing is reported that was only on its way.
@@ -15,7 +17,7 @@ What is no difference, and counted as a note:
 | note                     | queues that only one kind has                                                         |
 |--------------------------|---------------------------------------------------------------------------------------|
 | `no_file_name`           | light queues with a `/` in their names: in RocksDB alone                              |
-| `not_doubled`            | topics that are not written twice (rmq#10450): in files alone                         |
+| `not_doubled`            | topics that are not written twice (rmq#10450), then all light queues, too             |
 | `light_in_rocksdb_alone` | light queues of RocketMQ's double write, which may keep them out of the files         |
 """
 
@@ -41,6 +43,7 @@ from store.offsets import PhysicalOffset, QueueId
 UNITS_PER_STEP: Final = 4_096
 """Looked at between two pauses, at most: some milliseconds."""
 QUEUES_PER_STEP: Final = 32
+LOG_START: Final = PhysicalOffset(0)
 
 
 class Kind(Enum):
@@ -53,6 +56,8 @@ class Kind(Enum):
     TAGS_CODE = "tags_code"
     MAXIMUM = "maximum"
     """The next free offset of the queue."""
+    MINIMUM = "minimum"
+    """The first offset whose record the log has; told where bounds alone are compared."""
 
 
 class Note(Enum):
@@ -70,6 +75,7 @@ class Scope:
     `below`: units of records from there on are not, so both must have all below. `minimum`: where the log begins now.
     `removals`: grows before and after queues are deleted or cut, and is odd while that is under way. `is_doubled`:
     whether both kinds are written for a topic. `light_in_rocksdb_alone`: the store was double written by RocketMQ.
+    `complete_from`: RocksDB need not have what lies below, it is still being filled. `bounds_only`: not the units.
     """
 
     below: PhysicalOffset
@@ -77,9 +83,18 @@ class Scope:
     removals: Callable[[], int] = lambda: 0
     is_doubled: Callable[[str], bool] = is_file_name
     light_in_rocksdb_alone: bool = False
+    complete_from: PhysicalOffset = LOG_START
+    bounds_only: bool = False
 
 
-def begin_comparison(queues: DoubleWriteConsumeQueues, clock: Clock, *, asked_by: str) -> UnitComparison:
+def begin_comparison(
+    queues: DoubleWriteConsumeQueues,
+    clock: Clock,
+    *,
+    asked_by: str,
+    complete_from: PhysicalOffset | None = None,
+    bounds_only: bool = False,
+) -> UnitComparison:
     """Compare what both hold now. Called on the thread that writes them; the steps may be taken on another."""
     files, rocks = queues.files, queues.rocks
     assert files is not None
@@ -88,7 +103,11 @@ def begin_comparison(queues: DoubleWriteConsumeQueues, clock: Clock, *, asked_by
         below=queues.dispatched_up_to() or PhysicalOffset(0),
         minimum=lambda: files.minimum_physical_offset,
         removals=lambda: queues.removals,
-        is_doubled=queues.is_doubled,
+        is_doubled=lambda topic: (
+            queues.is_doubled(topic) and (queues.doubles_all or not topic.startswith(LIGHT_QUEUE_PREFIX))
+        ),
+        complete_from=complete_from or LOG_START,
+        bounds_only=bounds_only,
     )
     return UnitComparison(files.unit_reader(), rocks.unit_reader(), scope, clock, asked_by=asked_by)
 
@@ -131,6 +150,11 @@ class UnitComparison:
     def progress(self) -> ComparisonProgress:
         return ComparisonProgress(self._queues, None, self._found.units)
 
+    @property
+    def differing(self) -> list[QueueId]:
+        """The queues in which something differs, as far as it has come."""
+        return self._found.queues
+
     def report(self) -> AgreementReport:
         took_s = self._clock.monotonic_s() - self._began_s if self._took_s is None else self._took_s
         found = self._found
@@ -171,6 +195,8 @@ class UnitComparison:
                 yield
                 continue
             if not found.differences or (removals % 2 == 0 and removals == self._scope.removals()):
+                if found.differences:
+                    self._found.queues.append(queue)
                 self._found.take(found)
                 return
             yield
@@ -187,25 +213,45 @@ class UnitComparison:
         if scope.light_in_rocksdb_alone and queue.topic.startswith(LIGHT_QUEUE_PREFIX) and files.maximum == 0:
             found.notes[Note.LIGHT_IN_ROCKSDB_ALONE] += 1
             return
+        if scope.bounds_only:
+            self._compare_minima(queue, files, rocks, found)
+        else:
+            yield from self._compare_units(queue, files, rocks, found)
+        has_grown = max(files.last_physical, rocks.last_physical) >= scope.below
+        may_lack = files.last_physical < scope.complete_from and rocks.maximum <= files.maximum
+        if not has_grown and not may_lack:
+            found.compare_bound(Kind.MAXIMUM, queue, files.maximum, rocks.maximum)
+
+    def _compare_units(self, queue: QueueId, files: QueueUnits, rocks: QueueUnits, found: Findings) -> Iterator[None]:
+        scope = self._scope
         begin, end = self._live_begin(files, rocks), max(files.maximum, rocks.maximum)
         while begin < end:
             stop = min(end, begin + self._units_per_step)
             mine, theirs = files.window(begin, stop), rocks.window(begin, stop)
             # only now: what expires while both are read must be missed by nobody
-            span = Span(scope.minimum(), scope.below)
+            span = Span(self._minimum(), scope.below)
             found.compare(queue, mine, theirs, span)
             if span.is_behind(mine) and span.is_behind(theirs) and len(mine) + len(theirs):
                 break
             begin = stop if len(mine) + len(theirs) else self._next(stop, end, files, rocks)
             if begin < end:
                 yield
-        has_grown = max(files.last_physical, rocks.last_physical) >= scope.below
-        if not has_grown:
-            found.compare_maxima(queue, files.maximum, rocks.maximum)
+
+    def _compare_minima(self, queue: QueueId, files: QueueUnits, rocks: QueueUnits, found: Findings) -> None:
+        """Where the first unit is that both must have, if it was there before the comparison began."""
+        minimum = self._minimum()
+        firsts = [first_at_least(each.unit_at_or_after, each.begin, each.maximum, minimum) for each in (files, rocks)]
+        places = [each.queue_offset for each in firsts if each is not None and each.physical_offset < self._scope.below]
+        if len(places) == len(firsts) and minimum == self._minimum():
+            found.compare_bound(Kind.MINIMUM, queue, *places)
+
+    def _minimum(self) -> PhysicalOffset:
+        """Below this nothing is compared."""
+        return PhysicalOffset(max(self._scope.minimum(), self._scope.complete_from))
 
     def _live_begin(self, *sources: QueueUnits) -> int:
         """Where the first unit at or above the log's minimum is, in either."""
-        minimum = self._scope.minimum()
+        minimum = self._minimum()
         found = [first_at_least(each.unit_at_or_after, each.begin, each.maximum, minimum) for each in sources]
         return min((each.queue_offset for each in found if each is not None), default=max(s.maximum for s in sources))
 
@@ -242,6 +288,8 @@ class Findings:
     differences: Counter[Kind] = field(default_factory=Counter)
     first: list[QueueDifference] = field(default_factory=list)
     notes: Counter[Note] = field(default_factory=Counter)
+    queues: list[QueueId] = field(default_factory=list)
+    """Those that differ."""
 
     def take(self, other: Findings) -> None:
         """Add what was found elsewhere."""
@@ -268,10 +316,11 @@ class Findings:
                 text = f"files have {_words(files, row)}; RocksDB has {_words(rocks, row)}"
                 self.first.append(_difference(kind, queue, int(files.queue_offset[row]), text))
 
-    def compare_maxima(self, queue: QueueId, files: int, rocks: int) -> None:
-        for _ in self._counted(Kind.MAXIMUM, np.array([files != rocks])):
-            text = f"the next offset is {files} in files, {rocks} in RocksDB"
-            self.first.append(_difference(Kind.MAXIMUM, queue, None, text))
+    def compare_bound(self, kind: Kind, queue: QueueId, files: int, rocks: int) -> None:
+        name = "next" if kind is Kind.MAXIMUM else "first"
+        for _ in self._counted(kind, np.array([files != rocks])):
+            text = f"the {name} offset is {files} in files, {rocks} in RocksDB"
+            self.first.append(_difference(kind, queue, None, text))
 
     def _tell_lonely(self, kind: Kind, queue: QueueId, one: UnitWindow, other: UnitWindow, span: Span) -> None:
         """Units that only one of them has."""

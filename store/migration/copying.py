@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing
 from typing import Final
 
@@ -9,9 +10,10 @@ from store.commitlog import SegmentList
 from store.consumequeue import ColumnRequests, FileConsumeQueues, RocksConsumeQueues
 from store.consumequeue.file_store import is_file_name
 from store.consumequeue.search import first_at_least
+from store.consumequeue.windows import UnitReader, UnitWindow
 from store.disk import Disk
 from store.migration.held_units import HeldNumbering, HeldUnits
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
+from store.offsets import PhysicalOffset, QueueId
 from store.recovery import Progress, ReportProgress, whole_runs
 
 UNITS_PER_WINDOW: Final = 65_536
@@ -69,16 +71,23 @@ def rocksdb_to_files(
         if not is_file_name(queue.topic):
             left_out.append(queue)
             continue
-        units = reader.open(queue)
-        first = first_at_least(units.unit_at_or_after, units.begin, units.maximum, minimum)
-        start = units.maximum if first is None else int(first.queue_offset)
-        for begin in range(start, units.maximum, UNITS_PER_WINDOW):
-            window = units.window(begin, begin + UNITS_PER_WINDOW)
-            files.put_window(queue, window.select(window.physical_offset >= minimum))
+        for window in windows_of(reader, queue, minimum):
+            files.put_window(queue, window)
             done += len(window)
             report(Progress("writing queue files", done, max(done, units_estimate)))
-        files.reserve(queue, QueueOffset(units.maximum))
+        files.reserve(queue, rocks.next_offset(queue))
         if number % QUEUES_PER_FLUSH == 0:
             files.flush_entries()
     files.flush_entries()
     return left_out
+
+
+def windows_of(reader: UnitReader, queue: QueueId, minimum: PhysicalOffset) -> Iterator[UnitWindow]:
+    """The units of a queue whose records lie at or above `minimum`."""
+    units = reader.open(queue)
+    first = first_at_least(units.unit_at_or_after, units.begin, units.maximum, minimum)
+    if first is None:
+        return
+    for begin in range(first.queue_offset, units.maximum, UNITS_PER_WINDOW):
+        window = units.window(begin, begin + UNITS_PER_WINDOW)
+        yield window.select(window.physical_offset >= minimum)

@@ -96,6 +96,7 @@ class QueueMigration:
         self._disk = disk
         self._engines = engines
         self._clock = clock
+        self._at_start: AgreementReport | None = None
 
     @property
     def phase(self) -> QueuePhase:
@@ -296,6 +297,34 @@ class QueueMigration:
         both = self._queues.store
         assert isinstance(both, DoubleWriteConsumeQueues)
         return begin_comparison(both, self._clock, asked_by=asked_by)
+
+    def start_check(self) -> Comparison | None:
+        """Compares where the queues begin and end in both: what a start can afford. None where there is one kind."""
+        both = self._queues.store
+        if not isinstance(both, DoubleWriteConsumeQueues) or both.files is None or both.rocks is None:
+            return None
+        complete_from = None if self.is_backfilled else self._identity.backfill_end
+        return begin_comparison(both, self._clock, asked_by="the start", complete_from=complete_from, bounds_only=True)
+
+    def keep_start_report(self, report: AgreementReport) -> None:
+        """What the start has found, until the next one. Nothing is repaired. Any thread."""
+        self._at_start = report
+        if report.agrees:
+            log.info("files and RocksDB agree on the bounds of the queues", queues=report.queues)
+            return
+        named = sorted({f"{each.topic}/{each.queue_number}" for each in report.first})
+        log.error(
+            "files and RocksDB disagree on the bounds of queues",
+            differences=dict(report.differences),
+            queues=named,
+            repair=f"quarry migrate {self._settings.root} --repair",
+        )
+        self._rows.doubt("files and RocksDB disagreed at a start")
+
+    @property
+    def at_start(self) -> AgreementReport | None:
+        """What the start has found; None while it looks, and where there is one kind of queues."""
+        return self._at_start
 
     def mismatches(self) -> int:
         """How many differences the last comparison found. Any thread."""

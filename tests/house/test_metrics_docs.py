@@ -48,6 +48,10 @@ class MigrationFiguresOfTests:
     def mismatches(self) -> int:
         return 0
 
+    @property
+    def at_start(self) -> None:
+        return None
+
 
 class CleaningFigures:
     phase = ""

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fquarry/admin/v1/migration.proto\x12\x0fquarry.admin.v1\"\x15\n\x13GetMigrationRequest\"\xe6\x04\n\tMigration\x12\r\n\x05phase\x18\x01 \x01(\t\x12\x0c\n\x04read\x18\x02 \x01(\t\x12\x0e\n\x06\x61ssign\x18\x03 \x01(\t\x12\x17\n\nadvance_to\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x1c\n\x0f\x61\x64vance_refused\x18\x05 \x01(\tH\x01\x88\x01\x01\x12\x1d\n\x10\x63omparison_first\x18\x06 \x01(\tH\x02\x88\x01\x01\x12\x18\n\x0brollback_to\x18\x07 \x01(\tH\x03\x88\x01\x01\x12\x1d\n\x10rollback_refused\x18\x08 \x01(\tH\x04\x88\x01\x01\x12\x30\n\x08\x62\x61\x63kfill\x18\t \x01(\x0b\x32\x19.quarry.admin.v1.BackfillH\x05\x88\x01\x01\x12\x11\n\tlag_bytes\x18\n \x01(\x03\x12;\n\tcomparing\x18\x0b \x01(\x0b\x32#.quarry.admin.v1.ComparisonProgressH\x06\x88\x01\x01\x12\x35\n\x06report\x18\x0c \x01(\x0b\x32 .quarry.admin.v1.AgreementReportH\x07\x88\x01\x01\x12\x10\n\x08removing\x18\r \x01(\x08\x12\x14\n\x07problem\x18\x0e \x01(\tH\x08\x88\x01\x01\x12-\n\x05steps\x18\x0f \x03(\x0b\x32\x1e.quarry.admin.v1.MigrationStepB\r\n\x0b_advance_toB\x12\n\x10_advance_refusedB\x13\n\x11_comparison_firstB\x0e\n\x0c_rollback_toB\x13\n\x11_rollback_refusedB\x0b\n\t_backfillB\x0c\n\n_comparingB\t\n\x07_reportB\n\n\x08_problem\"8\n\x08\x42\x61\x63kfill\x12\x11\n\tlog_begin\x18\x01 \x01(\x03\x12\x0c\n\x04\x64one\x18\x02 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x03\"3\n\x12\x43omparisonProgress\x12\x0e\n\x06queues\x18\x01 \x01(\x03\x12\r\n\x05units\x18\x02 \x01(\x03\"\xdb\x02\n\x0f\x41greementReport\x12\x13\n\x0b\x62\x65gan_at_ms\x18\x01 \x01(\x03\x12\x13\n\x0b\x65nded_at_ms\x18\x02 \x01(\x03\x12\x10\n\x08\x61sked_by\x18\x03 \x01(\t\x12\x11\n\tlog_begin\x18\x04 \x01(\x03\x12\x0f\n\x07log_end\x18\x05 \x01(\x03\x12\x0e\n\x06queues\x18\x06 \x01(\x03\x12\r\n\x05units\x18\x07 \x01(\x03\x12\x46\n\x0b\x64ifferences\x18\x08 \x03(\x0b\x32\x31.quarry.admin.v1.AgreementReport.DifferencesEntry\x12/\n\x05\x66irst\x18\t \x03(\x0b\x32 .quarry.admin.v1.QueueDifference\x12\x12\n\x05\x64oubt\x18\n \x01(\tH\x00\x88\x01\x01\x1a\x32\n\x10\x44ifferencesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x42\x08\n\x06_doubt\"w\n\x0fQueueDifference\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\r\n\x05queue\x18\x03 \x01(\x05\x12\x19\n\x0cqueue_offset\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x0c\n\x04text\x18\x05 \x01(\tB\x0f\n\r_queue_offset\"J\n\rMigrationStep\x12\r\n\x05\x61t_ms\x18\x01 \x01(\x03\x12\x0c\n\x04\x66rom\x18\x02 \x01(\t\x12\n\n\x02to\x18\x03 \x01(\t\x12\x10\n\x08\x61sked_by\x18\x04 \x01(\t\"+\n\x17\x41\x64vanceMigrationRequest\x12\x10\n\x08\x61sked_by\x18\x01 \x01(\t\"8\n\x18\x41\x64vanceMigrationResponse\x12\x12\n\x05phase\x18\x01 \x01(\tH\x00\x88\x01\x01\x42\x08\n\x06_phase\",\n\x18RollBackMigrationRequest\x12\x10\n\x08\x61sked_by\x18\x01 \x01(\t\"*\n\x19RollBackMigrationResponse\x12\r\n\x05phase\x18\x01 \x01(\t2\xb9\x02\n\x10MigrationService\x12P\n\x0cGetMigration\x12$.quarry.admin.v1.GetMigrationRequest\x1a\x1a.quarry.admin.v1.Migration\x12g\n\x10\x41\x64vanceMigration\x12(.quarry.admin.v1.AdvanceMigrationRequest\x1a).quarry.admin.v1.AdvanceMigrationResponse\x12j\n\x11RollBackMigration\x12).quarry.admin.v1.RollBackMigrationRequest\x1a*.quarry.admin.v1.RollBackMigrationResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fquarry/admin/v1/migration.proto\x12\x0fquarry.admin.v1\"\x15\n\x13GetMigrationRequest\"\xac\x05\n\tMigration\x12\r\n\x05phase\x18\x01 \x01(\t\x12\x0c\n\x04read\x18\x02 \x01(\t\x12\x0e\n\x06\x61ssign\x18\x03 \x01(\t\x12\x17\n\nadvance_to\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x1c\n\x0f\x61\x64vance_refused\x18\x05 \x01(\tH\x01\x88\x01\x01\x12\x1d\n\x10\x63omparison_first\x18\x06 \x01(\tH\x02\x88\x01\x01\x12\x18\n\x0brollback_to\x18\x07 \x01(\tH\x03\x88\x01\x01\x12\x1d\n\x10rollback_refused\x18\x08 \x01(\tH\x04\x88\x01\x01\x12\x30\n\x08\x62\x61\x63kfill\x18\t \x01(\x0b\x32\x19.quarry.admin.v1.BackfillH\x05\x88\x01\x01\x12\x11\n\tlag_bytes\x18\n \x01(\x03\x12;\n\tcomparing\x18\x0b \x01(\x0b\x32#.quarry.admin.v1.ComparisonProgressH\x06\x88\x01\x01\x12\x35\n\x06report\x18\x0c \x01(\x0b\x32 .quarry.admin.v1.AgreementReportH\x07\x88\x01\x01\x12\x10\n\x08removing\x18\r \x01(\x08\x12\x14\n\x07problem\x18\x0e \x01(\tH\x08\x88\x01\x01\x12-\n\x05steps\x18\x0f \x03(\x0b\x32\x1e.quarry.admin.v1.MigrationStep\x12\x37\n\x08\x61t_start\x18\x10 \x01(\x0b\x32 .quarry.admin.v1.AgreementReportH\t\x88\x01\x01\x42\r\n\x0b_advance_toB\x12\n\x10_advance_refusedB\x13\n\x11_comparison_firstB\x0e\n\x0c_rollback_toB\x13\n\x11_rollback_refusedB\x0b\n\t_backfillB\x0c\n\n_comparingB\t\n\x07_reportB\n\n\x08_problemB\x0b\n\t_at_start\"8\n\x08\x42\x61\x63kfill\x12\x11\n\tlog_begin\x18\x01 \x01(\x03\x12\x0c\n\x04\x64one\x18\x02 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x03\"3\n\x12\x43omparisonProgress\x12\x0e\n\x06queues\x18\x01 \x01(\x03\x12\r\n\x05units\x18\x02 \x01(\x03\"\xdb\x02\n\x0f\x41greementReport\x12\x13\n\x0b\x62\x65gan_at_ms\x18\x01 \x01(\x03\x12\x13\n\x0b\x65nded_at_ms\x18\x02 \x01(\x03\x12\x10\n\x08\x61sked_by\x18\x03 \x01(\t\x12\x11\n\tlog_begin\x18\x04 \x01(\x03\x12\x0f\n\x07log_end\x18\x05 \x01(\x03\x12\x0e\n\x06queues\x18\x06 \x01(\x03\x12\r\n\x05units\x18\x07 \x01(\x03\x12\x46\n\x0b\x64ifferences\x18\x08 \x03(\x0b\x32\x31.quarry.admin.v1.AgreementReport.DifferencesEntry\x12/\n\x05\x66irst\x18\t \x03(\x0b\x32 .quarry.admin.v1.QueueDifference\x12\x12\n\x05\x64oubt\x18\n \x01(\tH\x00\x88\x01\x01\x1a\x32\n\x10\x44ifferencesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x42\x08\n\x06_doubt\"w\n\x0fQueueDifference\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\r\n\x05queue\x18\x03 \x01(\x05\x12\x19\n\x0cqueue_offset\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x0c\n\x04text\x18\x05 \x01(\tB\x0f\n\r_queue_offset\"J\n\rMigrationStep\x12\r\n\x05\x61t_ms\x18\x01 \x01(\x03\x12\x0c\n\x04\x66rom\x18\x02 \x01(\t\x12\n\n\x02to\x18\x03 \x01(\t\x12\x10\n\x08\x61sked_by\x18\x04 \x01(\t\"+\n\x17\x41\x64vanceMigrationRequest\x12\x10\n\x08\x61sked_by\x18\x01 \x01(\t\"8\n\x18\x41\x64vanceMigrationResponse\x12\x12\n\x05phase\x18\x01 \x01(\tH\x00\x88\x01\x01\x42\x08\n\x06_phase\",\n\x18RollBackMigrationRequest\x12\x10\n\x08\x61sked_by\x18\x01 \x01(\t\"*\n\x19RollBackMigrationResponse\x12\r\n\x05phase\x18\x01 \x01(\t2\xb9\x02\n\x10MigrationService\x12P\n\x0cGetMigration\x12$.quarry.admin.v1.GetMigrationRequest\x1a\x1a.quarry.admin.v1.Migration\x12g\n\x10\x41\x64vanceMigration\x12(.quarry.admin.v1.AdvanceMigrationRequest\x1a).quarry.admin.v1.AdvanceMigrationResponse\x12j\n\x11RollBackMigration\x12).quarry.admin.v1.RollBackMigrationRequest\x1a*.quarry.admin.v1.RollBackMigrationResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,27 +36,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETMIGRATIONREQUEST']._serialized_start=52
   _globals['_GETMIGRATIONREQUEST']._serialized_end=73
   _globals['_MIGRATION']._serialized_start=76
-  _globals['_MIGRATION']._serialized_end=690
-  _globals['_BACKFILL']._serialized_start=692
-  _globals['_BACKFILL']._serialized_end=748
-  _globals['_COMPARISONPROGRESS']._serialized_start=750
-  _globals['_COMPARISONPROGRESS']._serialized_end=801
-  _globals['_AGREEMENTREPORT']._serialized_start=804
-  _globals['_AGREEMENTREPORT']._serialized_end=1151
-  _globals['_AGREEMENTREPORT_DIFFERENCESENTRY']._serialized_start=1091
-  _globals['_AGREEMENTREPORT_DIFFERENCESENTRY']._serialized_end=1141
-  _globals['_QUEUEDIFFERENCE']._serialized_start=1153
-  _globals['_QUEUEDIFFERENCE']._serialized_end=1272
-  _globals['_MIGRATIONSTEP']._serialized_start=1274
-  _globals['_MIGRATIONSTEP']._serialized_end=1348
-  _globals['_ADVANCEMIGRATIONREQUEST']._serialized_start=1350
-  _globals['_ADVANCEMIGRATIONREQUEST']._serialized_end=1393
-  _globals['_ADVANCEMIGRATIONRESPONSE']._serialized_start=1395
-  _globals['_ADVANCEMIGRATIONRESPONSE']._serialized_end=1451
-  _globals['_ROLLBACKMIGRATIONREQUEST']._serialized_start=1453
-  _globals['_ROLLBACKMIGRATIONREQUEST']._serialized_end=1497
-  _globals['_ROLLBACKMIGRATIONRESPONSE']._serialized_start=1499
-  _globals['_ROLLBACKMIGRATIONRESPONSE']._serialized_end=1541
-  _globals['_MIGRATIONSERVICE']._serialized_start=1544
-  _globals['_MIGRATIONSERVICE']._serialized_end=1857
+  _globals['_MIGRATION']._serialized_end=760
+  _globals['_BACKFILL']._serialized_start=762
+  _globals['_BACKFILL']._serialized_end=818
+  _globals['_COMPARISONPROGRESS']._serialized_start=820
+  _globals['_COMPARISONPROGRESS']._serialized_end=871
+  _globals['_AGREEMENTREPORT']._serialized_start=874
+  _globals['_AGREEMENTREPORT']._serialized_end=1221
+  _globals['_AGREEMENTREPORT_DIFFERENCESENTRY']._serialized_start=1161
+  _globals['_AGREEMENTREPORT_DIFFERENCESENTRY']._serialized_end=1211
+  _globals['_QUEUEDIFFERENCE']._serialized_start=1223
+  _globals['_QUEUEDIFFERENCE']._serialized_end=1342
+  _globals['_MIGRATIONSTEP']._serialized_start=1344
+  _globals['_MIGRATIONSTEP']._serialized_end=1418
+  _globals['_ADVANCEMIGRATIONREQUEST']._serialized_start=1420
+  _globals['_ADVANCEMIGRATIONREQUEST']._serialized_end=1463
+  _globals['_ADVANCEMIGRATIONRESPONSE']._serialized_start=1465
+  _globals['_ADVANCEMIGRATIONRESPONSE']._serialized_end=1521
+  _globals['_ROLLBACKMIGRATIONREQUEST']._serialized_start=1523
+  _globals['_ROLLBACKMIGRATIONREQUEST']._serialized_end=1567
+  _globals['_ROLLBACKMIGRATIONRESPONSE']._serialized_start=1569
+  _globals['_ROLLBACKMIGRATIONRESPONSE']._serialized_end=1611
+  _globals['_MIGRATIONSERVICE']._serialized_start=1614
+  _globals['_MIGRATIONSERVICE']._serialized_end=1927
 # @@protoc_insertion_point(module_scope)

@@ -11,7 +11,7 @@ class GetMigrationRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Migration(_message.Message):
-    __slots__ = ("phase", "read", "assign", "advance_to", "advance_refused", "comparison_first", "rollback_to", "rollback_refused", "backfill", "lag_bytes", "comparing", "report", "removing", "problem", "steps")
+    __slots__ = ("phase", "read", "assign", "advance_to", "advance_refused", "comparison_first", "rollback_to", "rollback_refused", "backfill", "lag_bytes", "comparing", "report", "removing", "problem", "steps", "at_start")
     PHASE_FIELD_NUMBER: _ClassVar[int]
     READ_FIELD_NUMBER: _ClassVar[int]
     ASSIGN_FIELD_NUMBER: _ClassVar[int]
@@ -27,6 +27,7 @@ class Migration(_message.Message):
     REMOVING_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
+    AT_START_FIELD_NUMBER: _ClassVar[int]
     phase: str
     read: str
     assign: str
@@ -42,7 +43,8 @@ class Migration(_message.Message):
     removing: bool
     problem: str
     steps: _containers.RepeatedCompositeFieldContainer[MigrationStep]
-    def __init__(self, phase: _Optional[str] = ..., read: _Optional[str] = ..., assign: _Optional[str] = ..., advance_to: _Optional[str] = ..., advance_refused: _Optional[str] = ..., comparison_first: _Optional[str] = ..., rollback_to: _Optional[str] = ..., rollback_refused: _Optional[str] = ..., backfill: _Optional[_Union[Backfill, _Mapping]] = ..., lag_bytes: _Optional[int] = ..., comparing: _Optional[_Union[ComparisonProgress, _Mapping]] = ..., report: _Optional[_Union[AgreementReport, _Mapping]] = ..., removing: _Optional[bool] = ..., problem: _Optional[str] = ..., steps: _Optional[_Iterable[_Union[MigrationStep, _Mapping]]] = ...) -> None: ...
+    at_start: AgreementReport
+    def __init__(self, phase: _Optional[str] = ..., read: _Optional[str] = ..., assign: _Optional[str] = ..., advance_to: _Optional[str] = ..., advance_refused: _Optional[str] = ..., comparison_first: _Optional[str] = ..., rollback_to: _Optional[str] = ..., rollback_refused: _Optional[str] = ..., backfill: _Optional[_Union[Backfill, _Mapping]] = ..., lag_bytes: _Optional[int] = ..., comparing: _Optional[_Union[ComparisonProgress, _Mapping]] = ..., report: _Optional[_Union[AgreementReport, _Mapping]] = ..., removing: _Optional[bool] = ..., problem: _Optional[str] = ..., steps: _Optional[_Iterable[_Union[MigrationStep, _Mapping]]] = ..., at_start: _Optional[_Union[AgreementReport, _Mapping]] = ...) -> None: ...
 
 class Backfill(_message.Message):
     __slots__ = ("log_begin", "done", "end")
