@@ -35,7 +35,7 @@ from store.identity import StoreIdentity
 from store.kind import FoundStore, StoreKind, inspect_store
 from store.message_store import MessageStore
 from store.metadata import READ_WRITE, ConsumerOffsetTable, GroupTable, Topic, TopicTable, TopicType, is_light_queue
-from store.migration import MigrationRows, QueueMigration
+from store.migration import MigrationRows, QueueMigration, forget_deleted
 from store.numbering import LightFloor
 from store.offsets import PhysicalOffset
 from store.open_queues import OpenQueues
@@ -317,6 +317,8 @@ class _Opening:
             assert parts.queues.rocks is not None
             self._backfill(parts, parts.queues.rocks, recovery.end)
         if found.has_abort:
+            if parts.queues.files is not None and parts.queues.rocks is not None:
+                forget_deleted(parts.queues.files, parts.queues.rocks, recovery.end)
             MigrationRows(parts.state_engine).doubt("the broker did not stop in good order after it")
         return recovery
 

@@ -11,6 +11,7 @@ from store.migration.agreement import (
 )
 from store.migration.backfill import Backfill, Portion
 from store.migration.comparison import begin_comparison
+from store.migration.deleted import forget_deleted
 from store.migration.machine import MigrationFigures, QueueMigration
 from store.migration.removal import FileQueueRemoval, remove_database
 from store.migration.rows import MigrationRows, MigrationStep, Removing
@@ -29,5 +30,6 @@ __all__ = [
     "QueueMigration",
     "Removing",
     "begin_comparison",
+    "forget_deleted",
     "remove_database",
 ]

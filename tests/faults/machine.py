@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import wait
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -43,7 +44,7 @@ class Machine:
         seed: int,
         durability: Durability,
         directory: Path | None = None,
-        queue_mode: QueueMode = QueueMode.ROCKSDB,
+        queue_mode: QueueMode | None = QueueMode.ROCKSDB,
     ) -> None:
         self.kernel = Kernel(Random(seed))
         self.disk = self.kernel.disk()
@@ -56,6 +57,7 @@ class Machine:
         self.durability = durability
         self.queue_mode = queue_mode
         self.clock = ManualClock()
+        self._living: OpenStore | None = None
 
     def start(self) -> Broker:
         engines: StoreEngines = self.engines
@@ -69,17 +71,26 @@ class Machine:
             cached_queues_max=16,
         )
         store = open_store(settings, disk=self.disk, clock=self.clock, report=lambda _: None, engines=engines)
+        self._living = store
         return Broker(self, store)
 
     def crash(self, *, power_loss: bool) -> None:
         """To be called after PowerCut, or at any other moment."""
         self.kernel.cut()
+        self._end_threads()
         self.engines.crash(power_loss=power_loss)
         if power_loss:
             self.kernel.power_loss()
         else:
             self.kernel.process_death()
         self.ledger.crashed(power_loss=power_loss)
+
+    def _end_threads(self) -> None:
+        """A segment is made ahead on a thread, which must not go on in the next life."""
+        living, self._living = self._living, None
+        pending = None if living is None else living.segments._next._pending
+        if pending is not None:
+            wait([pending])
 
     def close(self) -> None:
         self.engines.release()
