@@ -35,7 +35,7 @@ from server.queue_cleaning import CleaningSettings, QueueCleaning
 from server.queue_migration import OnlineMigration
 from server.queue_removal import QueueRemoval
 from server.queue_summaries import QueueSummaries
-from server.retention import Retention, RetentionTimes
+from server.retention import ExpiryReport, Retention, RetentionTimes
 from server.routing import Address, BrokerIdentity
 from server.rpc.admin import AdminServer
 from server.rpc.context import Edge
@@ -219,6 +219,12 @@ class Broker:
         metrics.watch_expiry(store.expiry, lambda: self._retention.used_ratios)
         metrics.watch_cleaning(self._cleaning)
 
+    async def _expire_now(self, *, dry_run: bool, rewrite_queues: bool) -> ExpiryReport:
+        report = await self._retention.expire_now(dry_run=dry_run)
+        if rewrite_queues and not dry_run:
+            self._cleaning.rewrite_soon()
+        return report
+
     def _make_expiry(self) -> tuple[Retention, QueueCleaning]:
         """The expiry of the log, and that of the queues, which follows it."""
         settings, store = self._settings.expiry, self._store
@@ -375,7 +381,7 @@ class Broker:
             self._administration(),
             self._faults,
             backups=self._backups,
-            expire=self._retention.expire_now,
+            expire=self._expire_now,
             summarize=self._queue_summaries.summarize,
             more=[MigrationService(self._migration, self._faults)],
         )

@@ -144,8 +144,8 @@ class QueueCleaning:
         started_s = self._clock.monotonic_s()
         log.info("queues are being cleaned up", kind=due.kind, log_begins_at=self._log.minimum)
         while await self._elsewhere(due.prepare):
-            due.carry_out()
-            await asyncio.sleep(self._settings.pause_s)
+            while due.carry_out():
+                await asyncio.sleep(self._settings.pause_s)
         await self._elsewhere(due.finish)
         seconds = self._clock.monotonic_s() - started_s
         self._metrics.cleaned_queues(due.units, due.files, seconds)

@@ -22,16 +22,24 @@ UNREAD_COLUMNS: Final = ("group", "unreadMessages")
 def expire(
     *,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would go.")] = False,
+    rewrite_queues: Annotated[
+        bool,
+        typer.Option(
+            "--rewrite-queues",
+            help="Then rewrite RocksDB's tables of queue entries, however little of them went.",
+        ),
+    ] = False,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
     """Delete what is past its retention from a live broker's commit log, whatever the hour.
 
     Lists the files, and the groups that have not read all messages in them. Above expiry.force_percent of the disk
-    younger files go, too.
+    younger files go, too. Entries of their messages leave the consume queues in the background.
     """
+    request = pb.ExpireSegmentsRequest(dry_run=dry_run, rewrite_queues=rewrite_queues)
     with admin_port(admin) as broker:
-        answer = broker.ExpireSegments(pb.ExpireSegmentsRequest(dry_run=dry_run), timeout=CALL_TIMEOUT_S)
+        answer = broker.ExpireSegments(request, timeout=CALL_TIMEOUT_S)
     segments = [
         {
             "segment": each.name,

@@ -94,9 +94,9 @@ _Row = TypeVar("_Row")
 
 
 class Expire(Protocol):
-    """Lets old segments expire, see `server.retention`."""
+    """Lets old segments expire, see `server.retention`; with `rewrite_queues`, see `server.queue_cleaning`, too."""
 
-    def __call__(self, *, dry_run: bool) -> Awaitable[ExpiryReport]: ...
+    def __call__(self, *, dry_run: bool, rewrite_queues: bool) -> Awaitable[ExpiryReport]: ...
 
 
 Summarize = Callable[[int], Awaitable[QueueSummary]]
@@ -246,7 +246,7 @@ class AdminService(AdminServiceServicer):
 
     async def ExpireSegments(self, request: pb.ExpireSegmentsRequest, context: _Context) -> pb.ExpireSegmentsResponse:
         try:
-            return expiry_message(await self._expire(dry_run=request.dry_run))
+            return expiry_message(await self._expire(dry_run=request.dry_run, rewrite_queues=request.rewrite_queues))
         except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
             await self.refuse(context, error)
 

@@ -58,10 +58,9 @@ class DueRound:
         with self._queues.using_rocks():
             return self._is_current() and self._round.prepare()
 
-    def carry_out(self) -> None:
+    def carry_out(self) -> bool:
         """See `QueueRound`."""
-        if self._is_current():
-            self._round.carry_out()
+        return self._is_current() and self._round.carry_out()
 
     def finish(self) -> None:
         """Write down that it is through. Blocks."""

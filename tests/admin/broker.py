@@ -121,7 +121,7 @@ class AdminBench:
         queues = [CountedQueue(queue, len(kept)) for queue, kept in self.delivery.source.queues.items()]
         return QueueSummary(largest=queues[:largest_max])
 
-    async def expire(self, *, dry_run: bool) -> ExpiryReport:
+    async def expire(self, *, dry_run: bool, rewrite_queues: bool) -> ExpiryReport:
         """What a test has put there; the real thing is in tests/server/test_retention.py."""
         if dry_run:
             return self.expiring

@@ -382,7 +382,7 @@ def test_expiring_that_fails_is_a_status() -> None:
     async def test() -> None:
         bench = AdminBench()
 
-        async def refuse(*, dry_run: bool) -> ExpiryReport:
+        async def refuse(*, dry_run: bool, rewrite_queues: bool) -> ExpiryReport:
             raise EngineCorrupt("block checksum mismatch")
 
         bench.expire = refuse  # type: ignore[method-assign]

@@ -88,7 +88,11 @@ def test_an_operator_expires_and_sees_before_what_goes_and_who_loses_by_it(tmp_p
         until(lambda: not list((broker.store / "commitlog" / "expired").iterdir()), "nothing is left of them")
         rest = harvest(client, "slow")
         assert rest == [f"m{number:03d}" for number in range(5 * len(named), COUNT)]
-        assert expire(broker) == []
+        until(lambda: broker.figure("quarry_queue_cleaning_behind_bytes") == 0, "the queues follow")
+        assert broker.figure("quarry_queue_entries_removed_total") == 5 * len(named)
+        rewrites = broker.figure("quarry_queue_table_rewrite_seconds_count")
+        assert expire(broker, "--rewrite-queues") == []
+        until(lambda: broker.figure("quarry_queue_table_rewrite_seconds_count") > rewrites, "the tables are rewritten")
     broker.restart()
     with Client(broker.endpoint) as client:
         assert harvest(client, "new") == rest

@@ -306,3 +306,27 @@ def test_a_stop_in_the_middle_of_a_round_is_gone_on_from(tmp_path: Path) -> None
     assert min(places_in_rocksdb(again)) >= again.segments.minimum
     assert len(entries(again, ORDERS)) == 160 - again.messages.bounds(ORDERS).minimum
     again.close()
+
+
+def test_a_round_ends_when_a_migration_takes_its_queues_and_begins_again_with_them(tmp_path: Path) -> None:
+    """A RocksDB that is being filled must get no minima, and what is dropped is not to be called clean."""
+    store = opened(tmp_path)
+    fill(store)
+    running = Running(store)
+    running.begin_later()
+    rocks, units = store.queues.rocks, len(places_in_rocksdb(store))
+    assert rocks is not None
+    due = store.queue_expiry.due(store.segments.minimum, lambda: False)
+    assert due is not None
+    assert due.prepare()
+    rocks.is_complete = False
+    assert not due.carry_out()
+    assert not due.prepare()
+    due.finish()
+    assert store.identity.rocksdb_expired_below is None
+    assert store.queue_expiry.due(store.segments.minimum, lambda: False) is None
+    assert len(places_in_rocksdb(store)) == units
+    rocks.is_complete = True
+    run(running, running.until_clean)
+    assert min(places_in_rocksdb(store)) >= store.segments.minimum
+    store.close()

@@ -424,10 +424,12 @@ class DiskUse(_message.Message):
     def __init__(self, files: _Optional[int] = ..., apparent_bytes: _Optional[int] = ..., allocated_bytes: _Optional[int] = ...) -> None: ...
 
 class ExpireSegmentsRequest(_message.Message):
-    __slots__ = ("dry_run",)
+    __slots__ = ("dry_run", "rewrite_queues")
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    REWRITE_QUEUES_FIELD_NUMBER: _ClassVar[int]
     dry_run: bool
-    def __init__(self, dry_run: _Optional[bool] = ...) -> None: ...
+    rewrite_queues: bool
+    def __init__(self, dry_run: _Optional[bool] = ..., rewrite_queues: _Optional[bool] = ...) -> None: ...
 
 class ExpireSegmentsResponse(_message.Message):
     __slots__ = ("segments", "unread", "unread_complete")
