@@ -136,9 +136,11 @@ class QueueCleaning:
             await self._elsewhere(self._expiry.begin)
             with self._under_way(due.kind):
                 await self._run_round(due)
-        if self._rewrite_asked or self._expiry.is_sparse(self._settings.rewrite_ratio):
+        wanted = self._rewrite_asked or self._expiry.is_sparse(self._settings.rewrite_ratio)
+        if wanted and self._expiry.has_tables:
             with self._under_way("rewrite"):
                 await self._rewrite()
+        self._rewrite_asked = False
 
     async def _run_round(self, due: DueRound) -> None:
         started_s = self._clock.monotonic_s()
@@ -146,7 +148,8 @@ class QueueCleaning:
         while await self._elsewhere(due.prepare):
             while due.carry_out():
                 await asyncio.sleep(self._settings.pause_s)
-        await self._elsewhere(due.finish)
+        if not await self._elsewhere(due.finish):
+            return
         seconds = self._clock.monotonic_s() - started_s
         self._metrics.cleaned_queues(due.units, due.files, seconds)
         log.info("queues cleaned up", kind=due.kind, entries=due.units, files=due.files, seconds=round(seconds, 2))
@@ -154,7 +157,6 @@ class QueueCleaning:
     async def _rewrite(self) -> None:
         before_bytes, started_s = self._expiry.table_bytes(), self._clock.monotonic_s()
         await asyncio.get_running_loop().run_in_executor(self._rewrites, self._expiry.rewrite_tables)
-        self._rewrite_asked = False
         seconds, after_bytes = self._clock.monotonic_s() - started_s, self._expiry.table_bytes()
         self._metrics.rewrote_tables(before_bytes, after_bytes, seconds)
         log.info(

@@ -62,10 +62,12 @@ class DueRound:
         """See `QueueRound`."""
         return self._is_current() and self._round.carry_out()
 
-    def finish(self) -> None:
-        """Write down that it is through. Blocks."""
-        if self._is_current():
-            self._done()
+    def finish(self) -> bool:
+        """Write down that it is through; False when it is not. Blocks."""
+        if not self._is_current():
+            return False
+        self._done()
+        return True
 
 
 class QueueExpiry:
@@ -112,10 +114,15 @@ class QueueExpiry:
         """What RocksDB's tables of entries take; 0 without RocksDB. May be called from any thread."""
         return self._queues.statistics().get(f"{UNITS_FAMILY}.table_bytes", 0)
 
+    @property
+    def has_tables(self) -> bool:
+        """Whether there is a RocksDB."""
+        return self._queues.engine is not None
+
     def is_sparse(self, gone_ratio: float) -> bool:
         """Whether at least that share of the entries went since RocksDB's tables were rewritten."""
         counts = self._identity.rocksdb_units
-        return self._queues.engine is not None and counts.gone > 0 and counts.gone_ratio >= gone_ratio
+        return counts.gone > 0 and counts.gone_ratio >= gone_ratio
 
     def rewrite_tables(self) -> None:
         """Rewrite RocksDB's tables of entries without what went. May take minutes; closing the engine ends it.

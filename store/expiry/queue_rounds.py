@@ -158,12 +158,14 @@ class FileRound:
         self.files = 0
 
     def prepare(self) -> bool:
-        for looked_at, queue in enumerate(self._looked_at, start=1):
-            if queue is not None:
+        for _ in range(LOOKS_PER_SLICE):
+            queue = next(self._looked_at, self)
+            if queue is self:
+                return bool(self._expiring)
+            if isinstance(queue, QueueId):
                 self._expiring.append(queue)
-            if len(self._expiring) >= FILES_PER_STEP or (looked_at % LOOKS_PER_SLICE == 0 and self._pause()):
-                break
-        return bool(self._expiring)
+        self._pause()
+        return True
 
     def carry_out(self) -> bool:
         removed = 0

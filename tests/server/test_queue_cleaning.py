@@ -322,7 +322,7 @@ def test_a_round_ends_when_a_migration_takes_its_queues_and_begins_again_with_th
     rocks.is_complete = False
     assert not due.carry_out()
     assert not due.prepare()
-    due.finish()
+    assert not due.finish()
     assert store.identity.rocksdb_expired_below is None
     assert store.queue_expiry.due(store.segments.minimum, lambda: False) is None
     assert len(places_in_rocksdb(store)) == units
