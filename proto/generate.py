@@ -23,6 +23,7 @@ WITH_STUBS: Final = (
     "apache/rocketmq/v2/service.proto",
     "quarry/admin/v1/admin.proto",
     "quarry/admin/v1/migration.proto",
+    "quarry/admin/v1/verification.proto",
 )
 """Files whose services are called or served through grpcio; the others need only messages."""
 

@@ -47,8 +47,10 @@ from server.rpc.route import RouteService
 from server.rpc.session import SessionService
 from server.rpc.telemetry import TelemetryService
 from server.rpc.unsupported import UnsupportedService
+from server.rpc.verification import VerificationService
 from server.settings import BrokerSettings
 from server.supervision import Supervisor
+from server.verification import OnlineVerification
 from server.wire.messages import host_from_text
 from store.clock import SteadyClock, SystemClock
 from store.disk import PosixCopyingDisk, PosixDisk
@@ -58,6 +60,7 @@ from store.queue_summary import SummarySource
 from store.recovery import Progress, ReportProgress
 from store.rocketmq import read_metadata
 from store.settings import Durability
+from store.verify.verdicts import Verdicts
 
 log = structlog.get_logger(__name__)
 
@@ -202,6 +205,15 @@ class Broker:
         self._migration = self._make_migration()
         self._checkpoint = CheckpointKeeper(store.checkpoint.save, poisoned=lambda error: health.poisoned(str(error)))
         self._backups = self._backup_points()
+        self._verification = OnlineVerification(
+            settings.store.directory,
+            points=self._backups,
+            queues=store.queues,
+            dispatched_up_to=lambda: store.messages.dispatched_up_to,
+            verdicts=Verdicts(store.state_engine),
+            disk=PosixCopyingDisk(),
+            clock=self._clock,
+        )
         self._front = make_front(
             settings.network.front, self._methods(), limits=settings.for_front(), access_log=settings.log.access
         )
@@ -354,6 +366,7 @@ class Broker:
                 self._supervisor.running("removal of queues", self._queue_removal.run()),
                 self._supervisor.running("queue migration", self._migration.run()),
                 self._supervisor.running("clean-up of queues", self._cleaning.run()),
+                self._supervisor.running("verification", self._verification.run()),
             ):
                 listening = await self._front.start(network.listen)
                 if network.tls_listen is not None:
@@ -368,6 +381,7 @@ class Broker:
             await self._retention.stop()
             await self._queue_removal.stop()
             await self._queue_summaries.stop()
+            await self._verification.stop()
             await self._migration.stop()
             await self._cleaning.stop()
             await self._commit.drain()
@@ -383,7 +397,10 @@ class Broker:
             backups=self._backups,
             expire=self._expire_now,
             summarize=self._queue_summaries.summarize,
-            more=[MigrationService(self._migration, self._faults)],
+            more=[
+                MigrationService(self._migration, self._faults),
+                VerificationService(self._verification, self._faults),
+            ],
         )
         try:
             yield await admin.start(self._settings.network.admin)

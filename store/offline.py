@@ -7,6 +7,7 @@ readers get along. Segments are mapped read-only, RocksDB is opened through a vi
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +19,7 @@ from store.consumequeue import FileConsumeQueueReader, RocksConsumeQueues, open_
 from store.consumequeue.protocol import ConsumeQueueEntry
 from store.disk import Disk, DiskLock
 from store.errors import NotAStore, OffsetOutOfRange, StoreLocked, TopicNotFound
-from store.kind import FoundStore, StoreKind, inspect_store
+from store.kind import DATABASE_MARKER, FoundStore, StoreKind, inspect_store
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from store.paths import StorePaths
 from store.queue_phase import QueuePhase, parse_phase
@@ -79,6 +80,31 @@ class OfflineStore:
         self._queue_engine: KeyValueEngine | None = None
         self._state_engine: KeyValueEngine | None = None
         self._lock: DiskLock | None = None
+        self._state_directory = paths.quarry
+        self.log_limit: PhysicalOffset | None = None
+        """Where looking at the log ends; None: where the log does."""
+
+    @classmethod
+    def at_point(
+        cls, disk: Disk, root: Path, point: Path, rocksdb_folder: str, log_limit: PhysicalOffset
+    ) -> OfflineStore:
+        """A store that a broker runs on, as it was at a backup point: its databases lie in the folder `point`.
+
+        Queue files are those of the broker, and grow. Takes no lock: the point keeps its segments. Raises as `open`.
+        """
+        live = inspect_store(disk, root)
+        directory = point / rocksdb_folder
+        found = replace(
+            live,
+            rocksdb_directory=directory,
+            has_rocksdb=disk.exists(directory / DATABASE_MARKER),
+            has_abort=False,
+        )
+        paths = StorePaths(root)
+        store = cls(disk, found, paths, SegmentList(disk, paths.commit_log, None, writable=False))
+        store._state_directory = point / paths.quarry.name
+        store.log_limit = log_limit
+        return store
 
     @classmethod
     def open(cls, disk: Disk, root: Path) -> OfflineStore:
@@ -311,7 +337,7 @@ class OfflineStore:
         if self._found.kind is not StoreKind.QUARRY:
             raise NotAStore(self._paths.quarry, "there is none: Quarry never ran on this store")
         if self._state_engine is None:
-            self._state_engine = open_state_engine(self._paths.quarry, create=False, read_only=True)
+            self._state_engine = open_state_engine(self._state_directory, create=False, read_only=True)
         return self._state_engine
 
 

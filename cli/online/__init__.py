@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from cli.online import groups, migration, topics
+from cli.online import groups, migration, topics, verification
 from cli.online.backup import backup
 from cli.online.expire import expire
 from cli.online.messages import consume, produce, tail
@@ -16,6 +16,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(topics.commands)
     app.add_typer(groups.commands)
     app.add_typer(migration.commands)
+    app.add_typer(verification.commands)
     for command in (produce, consume, tail, backup, expire, queues):
         app.command()(command)
 

@@ -68,7 +68,7 @@ def advance(
         before = _status(broker)
         while True:
             try:
-                answer = broker.AdvanceMigration(pb.AdvanceMigrationRequest(asked_by=_who()), timeout=CALL_TIMEOUT_S)
+                answer = broker.AdvanceMigration(pb.AdvanceMigrationRequest(asked_by=who()), timeout=CALL_TIMEOUT_S)
                 break
             except grpc.RpcError as error:
                 if not wait or cast("grpc.Call", error).code() is not grpc.StatusCode.UNAVAILABLE:
@@ -93,7 +93,7 @@ def advance(
 def rollback(*, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
     """Take one step back. From `rocksdb` there is none while the broker runs."""
     with migration_port(admin) as broker:
-        answer = broker.RollBackMigration(pb.RollBackMigrationRequest(asked_by=_who()), timeout=CALL_TIMEOUT_S)
+        answer = broker.RollBackMigration(pb.RollBackMigrationRequest(asked_by=who()), timeout=CALL_TIMEOUT_S)
     print_object({"phase": answer.phase}, as_json=as_json)
 
 
@@ -115,7 +115,7 @@ def _status(broker: MigrationServiceStub) -> pb.Migration:
     return found
 
 
-def _who() -> str:
+def who() -> str:
     try:
         return f"{getpass.getuser()}@{socket.gethostname()}"
     except (OSError, KeyError):

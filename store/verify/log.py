@@ -42,12 +42,16 @@ def walk(
 def scan(store: OfflineStore) -> Iterator[RecordBatch | Torn | Corrupt]:
     """As `walk` from the log's begin, thousands of records at a time. Equal verdicts, and blanks are passed over."""
     segments = store.segments
-    at = segments.minimum
-    while at < segments.end_of_files:
+    at, end = segments.minimum, segments.end_of_files
+    if store.log_limit is not None:
+        end = min(end, store.log_limit)
+    while at < end:
         ended_by: Ending | None = None
-        for batch in scan_log(segments, at):
+        for batch in scan_log(segments, at, end):
             yield batch
             at, ended_by = batch.end, batch.ended_by
+        if at >= end:
+            return
         if isinstance(ended_by, EndOfData) and (behind := store.first_byte_from(at)) is not None:
             ended_by = Torn(at, f"nothing was written here, but bytes follow at offset {behind}")
         if not isinstance(ended_by, Torn | Corrupt):

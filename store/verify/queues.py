@@ -75,7 +75,7 @@ class QueueComparison:
 
     def _read_queue(self, queue: StoredQueue) -> Iterator[int]:
         findings, source = self._findings, self._source
-        minimum = self._store.minimum
+        minimum, limit = self._store.minimum, self._store.log_limit
         with_offset = self._counts_offset(queue.queue)
         maximum = None if queue.maximum is None else queue.maximum.queue_offset
         first: ConsumeQueueEntry | None = None
@@ -85,6 +85,8 @@ class QueueComparison:
             self._read += 1
             if self._read % UNITS_PER_REPORT == 0:
                 yield self._read
+            if limit is not None and entry.physical_offset >= limit:
+                continue  # came since
             if entry.physical_offset < minimum:
                 expired += 1
                 continue
@@ -216,13 +218,15 @@ class QueueComparison:
 
     def _compare_units(self, pieces: set[int]) -> None:
         """Read the record of each unit of these pieces."""
-        minimum = self._store.minimum
+        minimum, limit = self._store.minimum, self._store.log_limit
         for queue in self._source.queues():
             maximum = None if queue.maximum is None else queue.maximum.queue_offset
             if self._source.has_bounds and maximum is None:
                 continue
             for entry in queue.entries:
                 if entry.physical_offset < minimum or (maximum is not None and entry.queue_offset > maximum):
+                    continue
+                if limit is not None and entry.physical_offset >= limit:
                     continue
                 if piece_of(entry.physical_offset) in pieces:
                     self._compare_unit(queue.queue, entry)

@@ -116,7 +116,7 @@ class _Verification:
                 begins_late=False,
                 ends_early=(is_quarry and not writes_files) or not self._clean_stop,
                 light_ends_early=found.has_rocksdb and not writes_files,
-                compared_below=None,
+                compared_below=store.log_limit,
             )
 
     def _removes_files(self) -> bool:
@@ -164,7 +164,7 @@ class _Verification:
 
     def _read_log(self, comparisons: list[QueueComparison], claims: MetadataComparison | None) -> None:
         store, findings = self._store, self._findings
-        begin, total = store.minimum, store.segments.end_of_files - store.minimum
+        begin, total = store.minimum, (store.log_limit or store.segments.end_of_files) - store.minimum
         checkpoint = self._checkpoint() or 0
         damage: list[Torn | Corrupt] = []
         last_damage_end = begin
@@ -201,6 +201,8 @@ class _Verification:
 
     def _promised(self) -> PhysicalOffset:
         """An offset below which the log must be whole; RocketMQ writes none down."""
+        if self._store.log_limit is not None:
+            return self._store.log_limit
         flushed = None if self._identity is None else self._identity.flushed_up_to
         return flushed or PhysicalOffset(0)
 

@@ -32,7 +32,7 @@ INSIDE: Final = [
 
 HOMES: Final = {
     "rocksdict": r"kv/rocks\w*\.py",
-    "grpc": r"server/front/grpcio\.py|server/rpc/(admin|migration)\.py|cli/online/.*",
+    "grpc": r"server/front/grpcio\.py|server/rpc/(admin|migration|verification)\.py|cli/online/.*",
     "grpc_health": r"server/rpc/admin\.py",
     "grpc_reflection": r"server/rpc/admin\.py",
     "google.protobuf": r"server/wire/.*|server/rpc/.*|cli/online/.*",

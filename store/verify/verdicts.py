@@ -1,0 +1,98 @@
+"""Verdicts of verifications, kept in the store: rows of the family `meta` of `quarry/`.
+
+    key    ASCII `verification/`, then i64 begin, wall clock ms, which is also the id
+    value  JSON: the fields of `Verdict`
+
+The newest `VERDICTS_KEPT` stay.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from struct import Struct
+from typing import Any, Final
+
+from kv import KeyValueEngine
+from kv.keys import prefix_range
+from store.state import META
+from store.verify.report import VerifyReport
+
+VERDICTS_KEPT: Final = 20
+_PREFIX: Final = b"verification/"
+_ID: Final = Struct(">q")
+
+
+class VerdictState(Enum):
+    """How a verification stands; the value is its name."""
+
+    RUNNING = "running"
+    AGREE = "agree"
+    DIFFER = "differ"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a verification came to. `checks`: by name, how many things were looked at and how many differ."""
+
+    id: int
+    asked_by: str
+    state: VerdictState
+    ended_at_ms: int | None = None
+    log_begin: int = 0
+    log_end: int = 0
+    checks: dict[str, list[int]] = field(default_factory=dict)
+    notes: dict[str, int] = field(default_factory=dict)
+    first: list[list[str]] = field(default_factory=list)
+    """Check and text of the first differences."""
+    remark: str | None = None
+    """Why the differences may be none, or why it failed."""
+
+    def ended(self, report: VerifyReport, ended_at_ms: int, remark: str | None) -> Verdict:
+        """With what was found."""
+        return Verdict(
+            id=self.id,
+            asked_by=self.asked_by,
+            state=VerdictState.AGREE if report.agrees else VerdictState.DIFFER,
+            ended_at_ms=ended_at_ms,
+            log_begin=report.log_begin,
+            log_end=report.log_end,
+            checks={check.value: list(count) for check, count in report.counts.items()},
+            notes={note.value: count for note, count in report.notes.items()},
+            first=[[each.check.value, str(each)] for each in report.differences],
+            remark=None if report.agrees else remark,
+        )
+
+    def given_up(self, state: VerdictState, ended_at_ms: int | None, remark: str | None = None) -> Verdict:
+        """Without anything found."""
+        return Verdict(id=self.id, asked_by=self.asked_by, state=state, ended_at_ms=ended_at_ms, remark=remark)
+
+
+class Verdicts:
+    """The rows."""
+
+    def __init__(self, engine: KeyValueEngine) -> None:
+        self._engine = engine
+        self._family = engine.family(META)
+
+    def save(self, verdict: Verdict) -> None:
+        """Durable when it returns; the oldest ones beyond `VERDICTS_KEPT` go."""
+        batch = self._engine.batch()
+        fields = {**asdict(verdict), "state": verdict.state.value}
+        batch.put(self._family, _PREFIX + _ID.pack(verdict.id), json.dumps(fields, sort_keys=True).encode())
+        kept = [key for key, _ in self._family.scan(prefix_range(_PREFIX), reverse=True)]
+        for key in kept[VERDICTS_KEPT - 1 :]:
+            if key != _PREFIX + _ID.pack(verdict.id):
+                batch.delete(self._family, key)
+        self._engine.write(batch, sync=True)
+
+    def all(self) -> list[Verdict]:
+        """The newest first."""
+        return [_decoded(json.loads(value)) for _, value in self._family.scan(prefix_range(_PREFIX), reverse=True)]
+
+
+def _decoded(fields: dict[str, Any]) -> Verdict:
+    return Verdict(**{**fields, "state": VerdictState(fields["state"])})
