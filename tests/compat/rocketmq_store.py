@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -22,6 +24,13 @@ JVM: Final = (
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
 )
+
+
+class QueuesIn(Enum):
+    """Where RocketMQ is told to find the consume queues."""
+
+    ROCKSDB = "rocksdb"
+    FILE = "file"
 
 
 class Place(NamedTuple):
@@ -59,22 +68,56 @@ class StoreDump:
     """Offsets between the bounds of a queue that have no unit."""
 
 
+class QueueDigest(NamedTuple):
+    """A queue in short."""
+
+    minimum: int
+    maximum: int
+    units: int
+    """How many have a message that can be read."""
+    unreadable: int
+    sha256: str
+    """Of all units in order: `DIGESTED_UNIT`, then the message's body."""
+
+
+DIGESTED_UNIT: Final = struct.Struct(">qqqi")
+"""Queue offset, physical offset, code of the tags, size."""
+
+
 def open_in_rocketmq(store: Path, scratch: Path) -> StoreDump:
     """Open a copy of the store in RocksDB mode and read everything. Fails with RocketMQ's words."""
     copy = scratch / "opened-by-rocketmq"
     shutil.copytree(store, copy, ignore=shutil.ignore_patterns("lock"))
+    return _parse(_run(copy, scratch, QueuesIn.ROCKSDB, "units", TIMEOUT_S))
+
+
+def digests_of_rocketmq(
+    store: Path, scratch: Path, queues_in: QueuesIn, *, timeout_s: float
+) -> dict[tuple[str, int], QueueDigest]:
+    """Open the store itself, which changes it, and read every message of every queue."""
+    lines = _run(store, scratch, queues_in, "digests", timeout_s)
+    found = {
+        (line["topic"], line["queueId"]): QueueDigest(
+            line["minOffset"], line["maxOffset"], line["units"], line["unreadable"], line["sha256"]
+        )
+        for line in lines
+        if line["kind"] == "queue"
+    }
+    assert lines[-1]["kind"] == "end"
+    assert lines[-1]["units"] == sum(each.units for each in found.values())
+    return found
+
+
+def _run(store: Path, scratch: Path, queues_in: QueuesIn, what: str, timeout_s: float) -> list[dict[str, Any]]:
     class_path = java_classes("store-dump", PROJECT)
     home = scratch / "rocketmq-home"
     home.mkdir(exist_ok=True)
+    program = ["java", *JVM, f"-Duser.home={home}", "-cp", class_path, "quarry.compat.StoreDump"]
     done = subprocess.run(
-        ["java", *JVM, f"-Duser.home={home}", "-cp", class_path, "quarry.compat.StoreDump", str(copy)],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
+        [*program, str(store), queues_in.value, what], capture_output=True, text=True, timeout=timeout_s, check=False
     )
     assert done.returncode == 0, f"{done.stderr[-4000:]}\n{_logged(home)}"
-    return _parse([json.loads(line) for line in done.stdout.splitlines()])
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def _logged(home: Path) -> str:

@@ -10,10 +10,9 @@ from __future__ import annotations
 import json
 import os
 import random
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sized
+from collections.abc import Sized
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -22,120 +21,17 @@ import pytest
 
 from store.settings import Durability
 from tests.e2e.broker import Broker, quarry, until
-from tests.e2e.clients import ClientError, ClientProcess, Outgoing, Producer, SimpleConsumer
+from tests.e2e.clients import ClientProcess
 from tests.e2e.conftest import StartBroker, StartClients
+from tests.e2e.ledger import Ledger, Workers, consume, produce
 
 ROUNDS: Final = int(os.environ.get("E2E_KILLS", "200"))
 LANGUAGES: Final = ("python", "node")
 TOPIC: Final = "orders"
 GROUP: Final = "workers"
-INVISIBLE_S: Final = 10
 KILL_WHILE_STARTING: Final = 0.2
-JOIN_TIMEOUT_S: Final = 150.0
-PAUSE_S: Final = 0.1
-"""After an error, as an application would: a broker that is down refuses thousands of calls a second."""
 
 pytestmark = pytest.mark.slow
-
-
-class Ledger:
-    """What the clients know. A message is named by its body."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.acknowledged: set[str] = set()
-        self.attempted: set[str] = set()
-        self.delivered: Counter[str] = Counter()
-        self.consumed_s: dict[str, float] = {}
-        """When the acknowledgement of a delivery was answered."""
-        self.refused: Counter[str] = Counter()
-        self.faults: list[str] = []
-
-    def note_attempt(self, bodies: list[str]) -> None:
-        with self._lock:
-            self.attempted.update(bodies)
-
-    def note_sent(self, bodies: list[str]) -> None:
-        with self._lock:
-            self.acknowledged.update(bodies)
-
-    def note_delivered(self, bodies: list[str], asked_s: float) -> None:
-        with self._lock:
-            self.delivered.update(bodies)
-            for body in bodies:
-                if body not in self.attempted:
-                    self.faults.append(f"nobody sent {body!r}")
-                if self.consumed_s.get(body, asked_s) < asked_s:
-                    self.faults.append(f"{body} came again {asked_s - self.consumed_s[body]:.1f} s after its end")
-
-    def note_consumed(self, bodies: list[str]) -> None:
-        now_s = time.monotonic()
-        with self._lock:
-            for body in bodies:
-                self.consumed_s.setdefault(body, now_s)
-
-    def note_refused(self, what: str) -> None:
-        with self._lock:
-            self.refused[what] += 1
-
-    @property
-    def undelivered(self) -> set[str]:
-        with self._lock:
-            return self.acknowledged - self.delivered.keys()
-
-
-class Workers:
-    """Threads that each drive one client until they are told to stop."""
-
-    def __init__(self) -> None:
-        self._stops: dict[str, threading.Event] = {"producer": threading.Event(), "consumer": threading.Event()}
-        self._threads: dict[str, list[threading.Thread]] = {"producer": [], "consumer": []}
-
-    def start(self, kind: str, work: Callable[[threading.Event], None]) -> None:
-        thread = threading.Thread(target=work, args=[self._stops[kind]], daemon=True)
-        self._threads[kind].append(thread)
-        thread.start()
-
-    def stop(self, kind: str) -> None:
-        self._stops[kind].set()
-        for thread in self._threads[kind]:
-            thread.join(JOIN_TIMEOUT_S)
-            assert not thread.is_alive(), f"a {kind} does not come back"
-
-
-def produce(producer: Producer, name: str, ledger: Ledger, stop: threading.Event) -> None:
-    count = 0
-    while not stop.is_set():
-        bodies = [f"{name}-{count + n}" for n in range(5)]
-        count += len(bodies)
-        ledger.note_attempt(bodies)
-        messages = [Outgoing(TOPIC, body.encode()).line() for body in bodies]
-        try:
-            receipts = producer.request("send", messages=messages, timeout_s=JOIN_TIMEOUT_S)["receipts"]
-        except ClientError as error:
-            ledger.note_refused(f"{name}: {error.kind}")
-            stop.wait(PAUSE_S)
-            continue
-        ledger.note_sent([body for body, receipt in zip(bodies, receipts, strict=True) if "error" not in receipt])
-        for receipt in receipts:
-            if "error" in receipt:
-                ledger.note_refused(f"{name}: {receipt['error']['type']}")
-                stop.wait(PAUSE_S)
-
-
-def consume(consumer: SimpleConsumer, name: str, ledger: Ledger, stop: threading.Event) -> None:
-    while not stop.is_set():
-        asked_s = time.monotonic()
-        try:
-            deliveries = consumer.receive(invisible_s=INVISIBLE_S)
-            ledger.note_delivered([each.body.decode() for each in deliveries], asked_s)
-            answer = consumer.request("ack", deliveries=[each.number for each in deliveries], timeout_s=JOIN_TIMEOUT_S)
-        except ClientError as error:
-            ledger.note_refused(f"{name}: {error.kind}")
-            stop.wait(PAUSE_S)
-            continue
-        done = [each for each, result in zip(deliveries, answer["results"], strict=True) if "error" not in result]
-        ledger.note_consumed([each.body.decode() for each in done])
 
 
 def has_grown(these: Sized, before: int) -> bool:
@@ -178,7 +74,7 @@ def test_nothing_is_lost_and_nothing_consumed_comes_back(
             name = f"{language}-{number}"
             producer, consumer = clients.producer(TOPIC), clients.simple_consumer(TOPIC, group=GROUP, await_s=2)
             processes += [producer, consumer]
-            workers.start("producer", partial(produce, producer, name, ledger))
+            workers.start("producer", partial(produce, producer, name, ledger, topics=[TOPIC]))
             workers.start("consumer", partial(consume, consumer, name, ledger))
     starts = kill_again_and_again(broker, ledger, random.Random(seed))
     workers.stop("producer")

@@ -6,7 +6,10 @@ import java.io.PrintStream;
 import java.lang.reflect.Field;
 import java.net.InetSocketAddress;
 import java.net.SocketAddress;
+import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.security.MessageDigest;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -16,12 +19,16 @@ import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
+import java.util.stream.Stream;
 import org.apache.rocketmq.common.BrokerConfig;
 import org.apache.rocketmq.common.Pair;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.store.DefaultMessageStore;
+import org.apache.rocketmq.store.MessageArrivingListener;
 import org.apache.rocketmq.store.RocksDBMessageStore;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
 import org.apache.rocketmq.store.queue.ConsumeQueueInterface;
+import org.apache.rocketmq.store.queue.ConsumeQueueStore;
 import org.apache.rocketmq.store.queue.CqUnit;
 import org.apache.rocketmq.store.queue.RocksDBConsumeQueueOffsetTable;
 import org.apache.rocketmq.store.queue.RocksDBConsumeQueueStore;
@@ -29,8 +36,12 @@ import org.apache.rocketmq.store.queue.offset.OffsetEntryType;
 import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
 /**
- * Opens a store directory as a RocketMQ broker with RocksDB queues does and prints one JSON line per queue and
- * per unit, each unit with the message it points to. The directory is changed by opening: give it a copy.
+ * Opens a store directory as a RocketMQ broker does and prints one JSON line per queue and per unit, each unit with the
+ * message it points to. The directory is changed by opening: give it a copy.
+ *
+ * <p>Arguments: the directory; {@code rocksdb} or {@code file}, where the queues are; {@code units} or {@code digests}.
+ * With {@code digests} there are lines of queues alone, each with the number of its units, of those that have no
+ * readable message, and a SHA-256 over all units and bodies.
  *
  * <p>Exit status 0: all printed. 1: the store did not open.
  */
@@ -43,7 +54,7 @@ public final class StoreDump {
     public static void main(String[] args) {
         int status = 1;
         try {
-            dump(new File(args[0]));
+            dump(new File(args[0]), args[1].equals("rocksdb"), args[2].equals("digests"));
             status = 0;
         } catch (Throwable error) {
             error.printStackTrace();
@@ -53,10 +64,19 @@ public final class StoreDump {
         Runtime.getRuntime().halt(status);
     }
 
-    private static void dump(File root) throws Exception {
+    private static void dump(File root, boolean inRocksDB, boolean digests) throws Exception {
         BrokerConfig broker = new BrokerConfig();
-        RocksDBMessageStore store = new RocksDBMessageStore(configuration(root), new BrokerStatsManager(broker),
-            (topic, queueId, offset, tagsCode, time, filter, properties) -> { }, broker, new ConcurrentHashMap<>());
+        BrokerStatsManager statistics = new BrokerStatsManager(broker);
+        MessageArrivingListener nobody = (topic, queueId, offset, tagsCode, time, filter, properties) -> { };
+        MessageStoreConfig config = configuration(root);
+        DefaultMessageStore store;
+        if (inRocksDB) {
+            config.setStoreType("defaultRocksDB");
+            store = new RocksDBMessageStore(config, statistics, nobody, broker, new ConcurrentHashMap<>());
+        } else {
+            config.setMappedFileSizeConsumeQueue(queueFileSize(new File(root, "consumequeue")));
+            store = new DefaultMessageStore(config, statistics, nobody, broker, new ConcurrentHashMap<>());
+        }
         if (!store.load()) {
             throw new IllegalStateException("RocketMQ refused to load " + root);
         }
@@ -70,9 +90,12 @@ public final class StoreDump {
         print("store", Map.of("minPhyOffset", store.getMinPhyOffset(), "maxPhyOffset", store.getMaxPhyOffset(),
             "physicMsgTimestamp", flushedMs, "confirmPhyOffset", confirmed));
         long units = 0;
-        List<ConsumeQueueInterface> queues = queues((RocksDBConsumeQueueStore) store.getQueueStore());
+        List<ConsumeQueueInterface> queues = inRocksDB
+            ? queues((RocksDBConsumeQueueStore) store.getQueueStore())
+            : ((ConsumeQueueStore) store.getQueueStore()).getConsumeQueueTable().values().stream()
+                .flatMap(numbers -> numbers.values().stream()).toList();
         for (ConsumeQueueInterface queue : queues) {
-            units += dump(store, queue);
+            units += digests ? digest(store, queue) : dump(store, queue);
         }
         print("end", Map.of("queues", queues.size(), "units", units));
     }
@@ -81,7 +104,6 @@ public final class StoreDump {
         MessageStoreConfig config = new MessageStoreConfig();
         config.setStorePathRootDir(root.getPath());
         config.setStorePathCommitLog(new File(root, "commitlog").getPath());
-        config.setStoreType("defaultRocksDB");
         config.setUseSeparateStorePathForRocksdbCQ(new File(root, "consumequeue_rocksdb/CURRENT").exists());
         config.setMappedFileSizeCommitLog(segmentSize(new File(root, "commitlog")));
         config.setEnableLmq(true);
@@ -101,6 +123,14 @@ public final class StoreDump {
             .orElseThrow();
     }
 
+    /** RocketMQ takes files of queues for as long as its settings say. */
+    private static int queueFileSize(File folder) throws Exception {
+        try (Stream<Path> files = Files.walk(folder.toPath())) {
+            return files.filter(Files::isRegularFile).mapToInt(file -> (int) file.toFile().length()).findFirst()
+                .orElseThrow();
+        }
+    }
+
     /** All queues that have a stored maximum. The store's own table of queues is filled on demand only. */
     private static List<ConsumeQueueInterface> queues(RocksDBConsumeQueueStore store) throws Exception {
         Field field = RocksDBConsumeQueueStore.class.getDeclaredField("rocksDBConsumeQueueOffsetTable");
@@ -112,7 +142,7 @@ public final class StoreDump {
         return queues;
     }
 
-    private static long dump(RocksDBMessageStore store, ConsumeQueueInterface queue) throws Exception {
+    private static long dump(DefaultMessageStore store, ConsumeQueueInterface queue) throws Exception {
         long minimum = queue.getMinOffsetInQueue();
         long maximum = queue.getMaxOffsetInQueue();
         print("queue", place(queue, "minOffset", minimum, "maxOffset", maximum));
@@ -131,6 +161,32 @@ public final class StoreDump {
             print("unit", line);
             units++;
         }
+        return units;
+    }
+
+    /** Per unit: queue offset, physical offset, tag code as 8 bytes each, size as 4, body; all of them in order. */
+    private static long digest(DefaultMessageStore store, ConsumeQueueInterface queue) throws Exception {
+        long minimum = queue.getMinOffsetInQueue();
+        long maximum = queue.getMaxOffsetInQueue();
+        MessageDigest digest = MessageDigest.getInstance("SHA-256");
+        ByteBuffer numbers = ByteBuffer.allocate(28);
+        long units = 0;
+        long unreadable = 0;
+        for (long offset = minimum; offset < maximum; offset++) {
+            CqUnit unit = queue.get(offset);
+            MessageExt message = unit == null ? null : store.lookMessageByOffset(unit.getPos(), unit.getSize());
+            if (message == null) {
+                unreadable++;
+                continue;
+            }
+            numbers.clear();
+            numbers.putLong(unit.getQueueOffset()).putLong(unit.getPos()).putLong(unit.getTagsCode());
+            digest.update(numbers.putInt(unit.getSize()).array());
+            digest.update(message.getBody());
+            units++;
+        }
+        print("queue", place(queue, "minOffset", minimum, "maxOffset", maximum, "units", units,
+            "unreadable", unreadable, "sha256", HexFormat.of().formatHex(digest.digest())));
         return units;
     }
 

@@ -1,0 +1,169 @@
+"""What official clients know of their messages while a broker dies again and again, and the threads that drive them.
+
+The clients live through all of it, as applications do.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from tests.e2e.clients import ClientError, Delivery, Outgoing, Producer, SimpleConsumer
+
+ANSWER_TIMEOUT_S: Final = 150.0
+"""How long a client may be busy with one call: it tries again by itself while the broker is down."""
+INVISIBLE_S: Final = 10
+PAUSE_S: Final = 0.1
+"""After an error, as an application would: a broker that is down refuses thousands of calls a second."""
+
+
+class Call(NamedTuple):
+    """One call of a client, in seconds of the monotonic clock."""
+
+    who: str
+    began_s: float
+    ended_s: float
+    refusal: str | None = None
+    """What the client library raised."""
+
+
+class Ledger:
+    """A message is named by its body."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.acknowledged: set[str] = set()
+        self.attempted: set[str] = set()
+        self.delivered: Counter[str] = Counter()
+        self.in_order: dict[str, list[str]] = {}
+        """Per consumer what it got in a first attempt, in the order in which it came."""
+        self.consumed_s: dict[str, float] = {}
+        """When the acknowledgement of a delivery was answered."""
+        self.sends: list[Call] = []
+        """Those that were acknowledged in full."""
+        self.refusals: list[Call] = []
+        self.faults: list[str] = []
+
+    def note_attempt(self, bodies: list[str]) -> None:
+        with self._lock:
+            self.attempted.update(bodies)
+
+    def note_sent(self, bodies: list[str], call: Call | None) -> None:
+        with self._lock:
+            self.acknowledged.update(bodies)
+            if call is not None:
+                self.sends.append(call)
+
+    def note_delivered(self, who: str, deliveries: Sequence[Delivery], asked_s: float) -> None:
+        with self._lock:
+            in_order = self.in_order.setdefault(who, [])
+            for each in deliveries:
+                body = each.body.decode()
+                self.delivered[body] += 1
+                if each.attempt == 1:
+                    in_order.append(body)
+                if body not in self.attempted:
+                    self.faults.append(f"nobody sent {body!r}")
+                if self.consumed_s.get(body, asked_s) < asked_s:
+                    self.faults.append(f"{body} came again {asked_s - self.consumed_s[body]:.1f} s after its end")
+
+    def note_consumed(self, bodies: list[str]) -> None:
+        now_s = time.monotonic()
+        with self._lock:
+            for body in bodies:
+                self.consumed_s.setdefault(body, now_s)
+
+    def note_refused(self, who: str, what: str, began_s: float) -> None:
+        with self._lock:
+            self.refusals.append(Call(who, began_s, time.monotonic(), what))
+
+    @property
+    def refused(self) -> Counter[str]:
+        """How often each client was refused, by what it raised."""
+        with self._lock:
+            return Counter(f"{each.who}: {each.refusal}" for each in self.refusals)
+
+    @property
+    def undelivered(self) -> set[str]:
+        with self._lock:
+            return self.acknowledged - self.delivered.keys()
+
+
+class Workers:
+    """Threads that each drive one client until they are told to stop."""
+
+    def __init__(self) -> None:
+        self._stops: dict[str, threading.Event] = {}
+        self._threads: dict[str, list[threading.Thread]] = {}
+
+    def start(self, kind: str, work: Callable[[threading.Event], None]) -> None:
+        stop = self._stops.setdefault(kind, threading.Event())
+        thread = threading.Thread(target=work, args=[stop], daemon=True)
+        self._threads.setdefault(kind, []).append(thread)
+        thread.start()
+
+    def stop(self, kind: str) -> None:
+        self._stops[kind].set()
+        for thread in self._threads[kind]:
+            thread.join(ANSWER_TIMEOUT_S)
+            assert not thread.is_alive(), f"a {kind} does not come back"
+
+
+def produce(
+    producer: Producer,
+    name: str,
+    ledger: Ledger,
+    stop: threading.Event,
+    *,
+    topics: Sequence[str],
+    per_call: int = 5,
+    pause_s: float = 0.0,
+) -> None:
+    """Send to the topics in turn, one message after the other. `pause_s` is between two calls."""
+    count = 0
+    while not stop.is_set():
+        topic = topics[count // per_call % len(topics)]
+        bodies = [f"{name}-{count + n}" for n in range(per_call)]
+        count += len(bodies)
+        ledger.note_attempt(bodies)
+        messages = [Outgoing(topic, body.encode()).line() for body in bodies]
+        began_s = time.monotonic()
+        try:
+            receipts = producer.request("send", messages=messages, timeout_s=ANSWER_TIMEOUT_S)["receipts"]
+        except ClientError as error:
+            ledger.note_refused(name, error.kind, began_s)
+            stop.wait(PAUSE_S)
+            continue
+        call = Call(name, began_s, time.monotonic())
+        sent = [body for body, receipt in zip(bodies, receipts, strict=True) if "error" not in receipt]
+        ledger.note_sent(sent, call if sent == bodies else None)
+        for receipt in receipts:
+            if "error" in receipt:
+                ledger.note_refused(name, receipt["error"]["type"], began_s)
+                stop.wait(PAUSE_S)
+        if pause_s:
+            stop.wait(pause_s)
+
+
+def consume(consumer: SimpleConsumer, name: str, ledger: Ledger, stop: threading.Event) -> None:
+    """Receive and acknowledge."""
+    while not stop.is_set():
+        asked_s = time.monotonic()
+        try:
+            deliveries = consumer.receive(invisible_s=INVISIBLE_S)
+            ledger.note_delivered(name, deliveries, asked_s)
+            answer = consumer.request(
+                "ack", deliveries=[each.number for each in deliveries], timeout_s=ANSWER_TIMEOUT_S
+            )
+        except ClientError as error:
+            ledger.note_refused(name, error.kind, asked_s)
+            stop.wait(PAUSE_S)
+            continue
+        done = [each for each, result in zip(deliveries, answer["results"], strict=True) if "error" not in result]
+        for result in answer["results"]:
+            if "error" in result:
+                ledger.note_refused(name, f"acknowledgement: {result['error']['type']}", asked_s)
+        ledger.note_consumed([each.body.decode() for each in done])
