@@ -30,6 +30,7 @@ BENCHMARKS: Final = (
     "queue_expiry",
     "recovery_scan",
     "recovery",
+    "million_queues",
     "front",
     "front_scale",
     "clients",

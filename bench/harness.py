@@ -85,6 +85,14 @@ def resident_bytes_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def private_bytes_of(pid: int) -> int:
+    """Memory of the process that is in use and its own: without mapped files, which the kernel takes back at will."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("this kernel does not tell what memory is a process's own")
+
+
 def alternate(rounds: int, ours: Callable[[], Sample], peer: Callable[[], Sample]) -> tuple[list[Sample], list[Sample]]:
     """Take samples of both in turns: ours, peer, ours, peer, … Neighbours ran under the same weather."""
     pairs = [(ours(), peer()) for _ in range(rounds)]

@@ -183,32 +183,40 @@ class RawClient:
             connection.socket.close()
 
 
+class CallMaker:
+    """Frames of whole unary calls, with the header fields of the official Java client."""
+
+    def __init__(self, random: Random, path: str) -> None:
+        self._random = random
+        self._fixed = encode_fields(
+            [
+                (b":authority", b"127.0.0.1:8081"),
+                (b":path", path.encode()),
+                (b":method", b"POST"),
+                (b":scheme", b"http"),
+                (b"content-type", b"application/grpc"),
+                (b"te", b"trailers"),
+                (b"user-agent", b"grpc-java-netty/1.50.0"),
+                (b"x-mq-language", b"JAVA"),
+                (b"x-mq-protocol", b"GRPC_V2"),
+                (b"x-mq-client-version", b"5.2.0"),
+                (b"x-mq-client-id", b"bench-host@4711@1@abcdefgh"),
+                (b"x-mq-date-time", b"20260101T000000Z"),
+                (b"grpc-accept-encoding", b"gzip"),
+            ]
+        )
+
+    def call(self, number: int, body: bytes) -> bytes:
+        """The `number`-th call of a connection, from 0 on: streams are numbered so."""
+        block = (_TABLE_SIZE_0 if number == 0 else b"") + self._fixed
+        block += encode_fields([(b"x-mq-request-id", b"%032x" % self._random.getrandbits(128))])
+        return _request(2 * number + 1, block, _PREFIX.pack(0, len(body)) + body)
+
+
 def make_requests(random: Random, path: str, body: bytes, first: int, count: int) -> list[bytes]:
-    """The frames of whole unary calls, the `first`-th of a connection and those behind it. Streams are numbered so."""
-    message = _PREFIX.pack(0, len(body)) + body
-    fixed = encode_fields(
-        [
-            (b":authority", b"127.0.0.1:8081"),
-            (b":path", path.encode()),
-            (b":method", b"POST"),
-            (b":scheme", b"http"),
-            (b"content-type", b"application/grpc"),
-            (b"te", b"trailers"),
-            (b"user-agent", b"grpc-java-netty/1.50.0"),
-            (b"x-mq-language", b"JAVA"),
-            (b"x-mq-protocol", b"GRPC_V2"),
-            (b"x-mq-client-version", b"5.2.0"),
-            (b"x-mq-client-id", b"bench-host@4711@1@abcdefgh"),
-            (b"x-mq-date-time", b"20260101T000000Z"),
-            (b"grpc-accept-encoding", b"gzip"),
-        ]
-    )
-    requests = []
-    for number in range(first, first + count):
-        block = (_TABLE_SIZE_0 if number == 0 else b"") + fixed
-        block += encode_fields([(b"x-mq-request-id", b"%032x" % random.getrandbits(128))])
-        requests.append(_request(2 * number + 1, block, message))
-    return requests
+    """The same call again and again: the `first`-th of a connection and those behind it."""
+    maker = CallMaker(random, path)
+    return [maker.call(number, body) for number in range(first, first + count)]
 
 
 def _request(stream_id: int, block: bytes, message: bytes) -> bytes:

@@ -6,7 +6,9 @@ import os
 import select
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from cli.demo import free_ports
@@ -20,7 +22,10 @@ PROJECT: Final = Path(__file__).parents[2]
 class Quarry:
     """One broker on loopback ports; everything else is as the settings' defaults say. Files lie in `directory`."""
 
-    def __init__(self, directory: Path, durability: Durability) -> None:
+    def __init__(
+        self, directory: Path, durability: Durability, settings: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """`settings` are more of them, by the names of their environment variables."""
         directory.mkdir()
         self._log = directory / "broker.log"
         listen, admin, http = (f"127.0.0.1:{port}" for port in free_ports(3))
@@ -32,7 +37,7 @@ class Quarry:
         self._command += ["--listen", listen, "--admin", admin, "--http", http]
         # settings that somebody exported would make the figures their own
         self._environment = {name: value for name, value in os.environ.items() if not name.startswith("QUARRY_")}
-        self._environment["QUARRY_STORE_DURABILITY"] = durability.value
+        self._environment |= {"QUARRY_STORE_DURABILITY": durability.value, **settings}
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -60,5 +65,11 @@ class Quarry:
         try:
             self._process.communicate(timeout=STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+
+    def kill(self) -> None:
+        """As `kill -9` does."""
+        if self._process is not None:
             self._process.kill()
             self._process.communicate()

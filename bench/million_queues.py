@@ -1,0 +1,263 @@
+"""Does a broker with a million queues start, take and give as one with a thousand, and what memory does it need?
+
+Two brokers, one with a million queues and one with a thousand, both filled through their messaging ports: ordinary
+topics of eight queues by sends, light queues by messages that name many of them. They run with `async`, so that no
+disk hides a difference. Then both are loaded in turns over all of their queues: with many, hardly a call goes to a
+topic that was in use before. Both are started again and again, after clean stops and after kill -9 with as much new
+log. The design asks for four fifths of the rates, for at most 3 s more at a start, and for at most 400 MB more than an
+empty broker.
+
+Light queues are not received from through the messaging port; `many_queues` reads them in process.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from itertools import count
+from pathlib import Path
+from random import Random
+from statistics import median
+from typing import Final
+
+from bench.harness import CannotRun, Case, Options, Sample, Scale, alternate, cpu_s_of, median_cpu_us, private_bytes_of
+from bench.peers.quarry import Quarry
+from bench.queue_load import BATCH, QueueLoad, send_body
+from store.disk import PosixDisk
+from store.record.properties import LIGHT_QUEUES
+from store.settings import MIB, Durability
+
+QUESTION: Final = "Does a broker with a million queues start, take and give as one with a thousand?"
+QUEUES_PER_TOPIC: Final = 8
+"""Quarry's default for a topic that a client sends to first."""
+
+NAMES_PER_FILL: Final = 500
+"""Light queues that one message of the filling goes to: what the protocol's limit on properties has room for."""
+
+MESSAGES_PER_FILL: Final = 40
+"""Messages of one send of the filling: they fit into one frame."""
+
+NAMES_PER_SEND: Final = 10
+ENTRIES: Final = 2
+"""Messages in each queue of the broker with many. The one with few has as many in all."""
+
+BODY: Final = bytes(range(200))
+STEP: Final = 1_000_003
+"""A prime above every number of queues: its multiples visit all of them, and neighbours far from each other."""
+
+SETTINGS: Final = {"QUARRY_DELIVERY_NEW_GROUP_START": "earliest"}
+MEMORY_TARGET_MB: Final = 400
+START_TARGET_S: Final = 3.0
+RATE_TARGET: Final = 0.8
+MB: Final = 1_000_000
+
+
+class Kind(Enum):
+    """What the queues are."""
+
+    ORDINARY = "queues of topics"
+    LIGHT = "light queues"
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """`sends` and `receives` are calls per sample, `killed` sends before each kill -9."""
+
+    many: int
+    few: int
+    sends: int
+    receives: int
+    killed: int
+    rounds: int
+    starts: int
+
+
+SIZES: Final = {
+    Scale.FULL: Sizes(1_000_000, 1_000, sends=40_000, receives=5_000, killed=100_000, rounds=5, starts=3),
+    Scale.QUICK: Sizes(50_000, 1_000, sends=10_000, receives=1_000, killed=10_000, rounds=3, starts=1),
+    Scale.TINY: Sizes(400, 80, sends=50, receives=10, killed=50, rounds=1, starts=1),
+}
+
+
+def run(options: Options) -> list[Case]:
+    sizes = SIZES[options.scale]
+    needed = sizes.many * 8_000 + 6 * 1024 * MIB
+    free_bytes = PosixDisk().free_bytes(options.scratch)
+    if free_bytes is not None and free_bytes < needed:
+        raise CannotRun(f"{needed // MIB} MiB of free disk are needed")
+    with closing(Quarry(options.scratch / "empty", Durability.ASYNC, SETTINGS)) as empty:
+        empty.start()
+        empty_mb = _private_mb(empty)
+    return [case for kind in Kind for case in _Comparison(options, kind, empty_mb).cases()]
+
+
+class _Queues:
+    """One broker with so many queues, and where the load on it has got to."""
+
+    def __init__(self, directory: Path, kind: Kind, queues: int, random: Random) -> None:
+        self.broker = Quarry(directory, Durability.ASYNC, SETTINGS)
+        self.count = queues
+        self._kind = kind
+        self._random = random
+        self._topics = queues // QUEUES_PER_TOPIC
+        self._sent, self._received = count(), count()
+
+    def load(self) -> QueueLoad:
+        return QueueLoad(self.broker, self._random)
+
+    def fill(self, load: QueueLoad, messages: int) -> Sample:
+        """So many messages in each queue."""
+        if self._kind is Kind.LIGHT:
+            return load.sends(
+                self._to_light_queues(range(begin, min(begin + NAMES_PER_FILL, self.count)))
+                for _ in range(messages)
+                for begin in range(0, self.count, NAMES_PER_FILL)
+            )
+        # as many sends as a topic has queues, one after the other: each goes to the next of them
+        return load.sends(
+            send_body(_topic(number), BODY, messages=min(MESSAGES_PER_FILL, messages - begin))
+            for number in range(self._topics)
+            for begin in range(0, messages, MESSAGES_PER_FILL)
+            for _ in range(QUEUES_PER_TOPIC)
+        )
+
+    def sends(self, load: QueueLoad, calls: int) -> Sample:
+        return load.sends(self._next_send(next(self._sent)) for _ in range(calls))
+
+    def receives(self, load: QueueLoad, calls: int) -> Sample:
+        return load.receives(_topic(next(self._received) * STEP % self._topics) for _ in range(calls))
+
+    def _next_send(self, number: int) -> bytes:
+        if self._kind is Kind.ORDINARY:
+            return send_body(_topic(number * STEP % self._topics), BODY)
+        first = number * NAMES_PER_SEND
+        return self._to_light_queues(each * STEP % self.count for each in range(first, first + NAMES_PER_SEND))
+
+    def _to_light_queues(self, numbers: Iterable[int]) -> bytes:
+        names = ",".join(f"%LMQ%bench-{number:07d}" for number in numbers)
+        return send_body("bench-lights", BODY, properties={LIGHT_QUEUES: names})
+
+
+class _Comparison:
+    """Two brokers with queues of one kind, many and few."""
+
+    def __init__(self, options: Options, kind: Kind, empty_mb: float) -> None:
+        self._sizes = sizes = SIZES[options.scale]
+        self._kind = kind
+        self._empty_mb = empty_mb
+        random = Random(options.seed)
+        name = kind.name.lower()
+        self._many = _Queues(options.scratch / f"{name}-many", kind, sizes.many, random)
+        self._few = _Queues(options.scratch / f"{name}-few", kind, sizes.few, random)
+
+    def cases(self) -> list[Case]:
+        filled = self._filled()
+        clean = self._starts("after a clean stop", lambda _: None)
+        rates = self._rates()
+        return [filled, clean, *rates, self._starts("after kill -9", self._kill)]
+
+    def _filled(self) -> Case:
+        """The same number of messages in each of many queues, and in each of few."""
+        entries = self._sizes.many * ENTRIES
+
+        def sample(queues: _Queues) -> Sample:
+            with _serving(queues) as load:
+                done = queues.fill(load, entries // queues.count)
+            return done._replace(done=entries)
+
+        ours, theirs = alternate(1, lambda: sample(self._many), lambda: sample(self._few))
+        return self._case("made and filled", "entries", ours, theirs, {})
+
+    def _starts(self, after: str, spoil: Callable[[_Queues], None]) -> Case:
+        """`spoil` is done to the broker before it is started again."""
+
+        def sample(queues: _Queues) -> Sample:
+            spoil(queues)
+            begin_s = time.perf_counter()
+            queues.broker.start()
+            try:
+                return Sample(1, time.perf_counter() - begin_s, cpu_s_of(queues.broker.pid))
+            finally:
+                queues.broker.close()
+
+        ours, theirs = alternate(self._sizes.starts, lambda: sample(self._many), lambda: sample(self._few))
+        ready_s, peer_ready_s = (median(each.wall_s for each in samples) for samples in (ours, theirs))
+        details = {"ready_s": ready_s, "peer_ready_s": peer_ready_s, "longer_s": ready_s - peer_ready_s}
+        rounded: dict[str, object] = {name: round(value, 3) for name, value in details.items()}
+        return self._case(f"start {after}", "starts", ours, theirs, {**rounded, "longer_target_s": START_TARGET_S})
+
+    def _kill(self, queues: _Queues) -> None:
+        """Leave as many new messages behind that only the log has for good."""
+        queues.broker.start()
+        with closing(queues.load()) as load:
+            queues.sends(load, self._sizes.killed)
+        queues.broker.kill()
+
+    def _rates(self) -> list[Case]:
+        sizes = self._sizes
+        with _serving(self._many) as many, _serving(self._few) as few:
+
+            def compare(what: str, sample: Callable[[_Queues, QueueLoad], Sample], details: dict[str, object]) -> Case:
+                samples = alternate(sizes.rounds, lambda: sample(self._many, many), lambda: sample(self._few, few))
+                return self._rate_case(what, *samples, details | self._memory("after"))
+
+            idle = self._memory("idle")
+            cases = [compare("sends", lambda queues, load: queues.sends(load, sizes.sends), idle)]
+            if self._kind is Kind.ORDINARY:
+                what = "receives and acknowledgements"
+                cases.append(
+                    compare(what, lambda queues, load: queues.receives(load, sizes.receives), {"batch": BATCH})
+                )
+        return cases
+
+    def _memory(self, when: str) -> dict[str, object]:
+        """Beyond that of an empty broker, in MB. Mapped segments of the log are not counted."""
+        return {
+            f"{name}_mb_{when}": round(_private_mb(queues.broker) - self._empty_mb, 1)
+            for name, queues in (("memory", self._many), ("peer_memory", self._few))
+        }
+
+    def _rate_case(self, what: str, ours: list[Sample], theirs: list[Sample], details: dict[str, object]) -> Case:
+        cpu_ratio = median_cpu_us(ours) / median_cpu_us(theirs)
+        details |= {
+            "server_cpu_ratio": round(cpu_ratio, 3),
+            "target": RATE_TARGET,
+            "memory_target_mb": MEMORY_TARGET_MB,
+        }
+        return self._case(what, "messages", ours, theirs, details)
+
+    def _case(self, what: str, unit: str, ours: list[Sample], theirs: list[Sample], details: dict[str, object]) -> Case:
+        return Case(
+            name=f"{self._sizes.many:,} {self._kind.value}: {what}",
+            unit=unit,
+            peer=f"the same with {self._sizes.few:,}",
+            ours=ours,
+            theirs=theirs,
+            details={"queues": self._sizes.many, "peer_queues": self._sizes.few, **details, "load_1m": _load()},
+        )
+
+
+@contextmanager
+def _serving(queues: _Queues) -> Iterator[QueueLoad]:
+    queues.broker.start()
+    try:
+        with closing(queues.load()) as load:
+            yield load
+    finally:
+        queues.broker.close()
+
+
+def _topic(number: int) -> str:
+    return f"bench-{number:07d}"
+
+
+def _private_mb(broker: Quarry) -> float:
+    return private_bytes_of(broker.pid) / MB
+
+
+def _load() -> float:
+    return round(os.getloadavg()[0], 1)

@@ -1,0 +1,162 @@
+"""Load on one broker in which every call may go to another topic: sends, and receives with their acknowledgements.
+
+One call at a time on each connection, so as many are open on the broker as there are connections.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from random import Random
+from struct import Struct
+from typing import Final
+
+from bench.harness import Sample, cpu_s_of
+from bench.peers.quarry import Quarry
+from bench.raw_client import CallMaker, RawClient, RawConnection
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server._generated.apache.rocketmq.v2 import service_pb2 as service
+
+CONNECTIONS: Final = 32
+GROUP: Final = "bench-readers"
+INVISIBLE_S: Final = 300
+BATCH: Final = 16
+"""Messages of one receive at most."""
+
+_SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
+_PREFIX: Final = Struct(">BI")
+
+_Calls = Generator[tuple[CallMaker, bytes], list[bytes], int]
+"""What one connection does: yields calls, is sent the messages of each answer, returns how many messages went by."""
+
+
+class QueueLoad:
+    """Connections to one broker. An answer that is not OK ends the run with RuntimeError."""
+
+    def __init__(self, broker: Quarry, random: Random) -> None:
+        self._broker = broker
+        self._client = RawClient(broker.endpoint, CONNECTIONS)
+        self._numbers = dict.fromkeys(self._client.connections, 0)
+        self._answers = {connection: bytearray() for connection in self._client.connections}
+        for connection, answer in self._answers.items():
+            connection.on_data = _appending(answer)
+        self._send, self._receive, self._acknowledge = (
+            CallMaker(random, _SERVICE + method) for method in ("SendMessage", "ReceiveMessage", "AckMessage")
+        )
+
+    def close(self) -> None:
+        self._client.close()
+
+    def sends(self, requests: Iterator[bytes]) -> Sample:
+        """Send them all; messages are counted."""
+        return self._measured([self._send_each(requests) for _ in self._client.connections])
+
+    def receives(self, topics: Iterator[str]) -> Sample:
+        """One receive from each topic, and one acknowledgement of all that came; messages are counted."""
+        return self._measured([self._receive_each(topics) for _ in self._client.connections])
+
+    def _send_each(self, requests: Iterator[bytes]) -> _Calls:
+        stored = 0
+        for request in requests:
+            [answer] = yield self._send, request
+            response = service.SendMessageResponse.FromString(answer)
+            _require_ok(response.status)
+            stored += len(response.entries)
+        return stored
+
+    def _receive_each(self, topics: Iterator[str]) -> _Calls:
+        received = 0
+        for topic in topics:
+            answer = yield self._receive, _receive_body(topic)
+            items = [service.ReceiveMessageResponse.FromString(item) for item in answer]
+            _require_ok(items[0].status)
+            messages = [item.message for item in items if item.WhichOneof("content") == "message"]
+            received += len(messages)
+            [answer_to_all] = yield self._acknowledge, _acknowledge_body(topic, messages)
+            _require_ok(service.AckMessageResponse.FromString(answer_to_all).status)
+        return received
+
+    def _measured(self, work: Sequence[_Calls]) -> Sample:
+        cpu_s, begin_s = cpu_s_of(self._broker.pid), time.perf_counter()
+        done = self._run(work)
+        return Sample(done, time.perf_counter() - begin_s, cpu_s_of(self._broker.pid) - cpu_s)
+
+    def _run(self, work: Sequence[_Calls]) -> int:
+        done = 0
+        calls_of: dict[RawConnection, _Calls] = {}
+        for connection, calls in zip(self._client.connections, work, strict=True):
+            try:
+                self._call(connection, *next(calls))
+                calls_of[connection] = calls
+            except StopIteration as over:
+                done += over.value
+        while calls_of:
+            for connection in self._client.ready():
+                if not connection.read():
+                    continue
+                answer = self._answers[connection]
+                messages = _messages(answer)
+                answer.clear()
+                try:
+                    self._call(connection, *calls_of[connection].send(messages))
+                except StopIteration as over:
+                    done += over.value
+                    del calls_of[connection]
+        return done
+
+    def _call(self, connection: RawConnection, maker: CallMaker, body: bytes) -> None:
+        number = self._numbers[connection]
+        self._numbers[connection] = number + 1
+        self._client.send(connection, maker.call(number, body))
+
+
+def send_body(topic: str, body: bytes, *, messages: int = 1, properties: dict[str, str] | None = None) -> bytes:
+    """One send of so many equal messages, which become neighbours in one queue."""
+    request = service.SendMessageRequest()
+    for _ in range(messages):
+        message = request.messages.add(body=body)
+        message.topic.name = topic
+        message.system_properties.message_id = "01F5B2C7A94E0100230123456789ABCDEF"
+        message.system_properties.tag = "created"
+        for name, value in (properties or {}).items():
+            message.user_properties[name] = value
+    return request.SerializeToString()
+
+
+def _receive_body(topic: str) -> bytes:
+    request = service.ReceiveMessageRequest(batch_size=BATCH)
+    request.group.name = GROUP
+    request.message_queue.topic.name = topic
+    request.invisible_duration.seconds = INVISIBLE_S
+    return request.SerializeToString()
+
+
+def _acknowledge_body(topic: str, messages: Sequence[definition.Message]) -> bytes:
+    request = service.AckMessageRequest()
+    request.group.name = GROUP
+    request.topic.name = topic
+    for message in messages:
+        request.entries.add(
+            message_id=message.system_properties.message_id, receipt_handle=message.system_properties.receipt_handle
+        )
+    return request.SerializeToString()
+
+
+def _appending(answer: bytearray) -> Callable[[int, memoryview], None]:
+    return lambda _, payload: answer.extend(payload)
+
+
+def _messages(answer: bytes | bytearray) -> list[bytes]:
+    """The messages of one gRPC answer, whatever frames they came in."""
+    found, at = [], 0
+    while at < len(answer):
+        _, size = _PREFIX.unpack_from(answer, at)
+        at += _PREFIX.size
+        found.append(bytes(answer[at : at + size]))
+        at += size
+    return found
+
+
+def _require_ok(status: definition.Status) -> None:
+    if status.code not in (definition.OK, definition.MULTIPLE_RESULTS):
+        raise RuntimeError(f"{definition.Code.Name(status.code)}: {status.message}")
