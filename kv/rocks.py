@@ -12,6 +12,8 @@ What rocksdict 0.3.29 (RocksDB 9.8.4) does that this module guards against, once
 5. `WriteOptions.disable_wal` is an attribute to assign, not the method its stub declares.
 6. `ReadOptions.set_iterate_lower_bound` sets the upper bound. Here backward scans stop by comparing keys.
 7. Iterators of its snapshots ignore the snapshot. Here a snapshot is an iterator per family, made at its moment.
+8. A cache has up to 64 shards, of 512 KiB at least, and takes no block that is larger than a shard: the whole filter
+   of a million keys (1.25 MB) is read anew for every key. Here filters and indexes are in parts.
 
 All tables are written with block based format 5, the newest that the RocksDB of RocketMQ (8.4.0) reads.
 """
@@ -72,8 +74,10 @@ def _native_options(options: FamilyOptions) -> Any:
     table = rocksdict.BlockBasedOptions()
     table.set_format_version(TABLE_FORMAT_VERSION)
     table.set_block_size(options.block_bytes)
+    table.set_index_type(rocksdict.BlockBasedIndexType.two_level_index_search())
     if options.bloom_bits_per_key:
         table.set_bloom_filter(options.bloom_bits_per_key, block_based=False)
+        table.set_partition_filters(True)
     if options.block_cache_bytes:
         table.set_block_cache(rocksdict.Cache(options.block_cache_bytes))
         table.set_cache_index_and_filter_blocks(v=True)

@@ -26,6 +26,9 @@ NO_ROOM: Final = "No space left on device"
 LOCKED: Final = ("IO error: lock ", "IO error: While lock file")
 """How it says that this process or another one holds the lock."""
 
+PLAIN_SCAN_MAX: Final = 16
+"""Scans of up to so many pairs take a plain iterator alone: what it costs more per pair, `items()` costs to be made."""
+
 CHUNK_FIRST: Final = 16
 CHUNK_MAX: Final = 1_024
 """`iterate` takes pairs in growing chunks: cheap for a caller that stops early, and for one that does not."""
@@ -214,6 +217,8 @@ class RocksFamily:
             options = self._options_up_to(keys.end)
             if reverse:
                 return list(islice(_backwards(Cursor(self._native.iter(options)), keys), limit))
+            if limit is not None and limit <= PLAIN_SCAN_MAX:
+                return list(islice(_upwards(Cursor(self._native.iter(options)), keys), limit))
             items = self._native.items(from_key=keys.start, read_opt=options)
             pairs: list[tuple[bytes, bytes]] = list(islice(items, limit))
             if limit is None or len(pairs) < limit:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -67,6 +68,11 @@ log = structlog.get_logger(__name__)
 FLUSH_THREADS: Final = 2  # one for the log, one for the consume queues: the log must not wait for them
 HOUSEKEEPING_INTERVAL_S: Final = 5.0
 TICK_INTERVAL_S: Final = 0.5
+GARBAGE_THRESHOLDS: Final = (10_000, 20, 50)
+"""How many more objects there must be, of each age, before garbage among them is looked for. With Python's own numbers
+(700, 10, 10) a broker whose caches turn over looks through all of them several times a second, tens of milliseconds
+each time, and finds nothing: what it makes goes when it is no longer referred to.
+"""
 
 
 ShowProgress = Callable[[], AbstractContextManager[ReportProgress]]
@@ -110,6 +116,8 @@ async def _run(settings: BrokerSettings, show_progress: ShowProgress) -> int:
 
         store = await loop.run_in_executor(executor, _open_store, settings, health, show_progress)
         broker = Broker(settings, store, registry, health, executor, supervisor=supervisor)
+        gc.freeze()  # modules and what is made once: no garbage until the end
+        gc.set_threshold(*GARBAGE_THRESHOLDS)
         try:
             async with broker.serving() as addresses:
                 health.ready()

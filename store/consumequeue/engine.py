@@ -3,12 +3,14 @@
 |                    | RocketMQ 5.5       | here    |                   | RocketMQ 5.5       | here    |
 |--------------------|--------------------|---------|-------------------|--------------------|---------|
 | units: memtables   | 4 x 128 MiB        | 3 x 32  | bounds: memtables | 4 x 64 MiB         | 3 x 16  |
-| units: block cache | 1 GiB              | 64 MiB  | bounds: cache     | 128 MiB            | 32 MiB  |
+| units: block cache | 1 GiB              | 64 MiB  | bounds: cache     | 128 MiB            | 64 MiB  |
 | units: filter      | bloom 16 bits/key  | none    | bounds: filter    | bloom 16 bits/key  | 10      |
 | indexes, filters   | outside the cache  | inside  |                   |                    |         |
 
 Units need no filter: they are read by scans, never by a key that may be missing. With indexes in the cache, memory
-stays within these figures however many queues there are. Either broker reads the other's tables.
+stays within these figures however many queues there are; the cache of bounds holds those of a million queues. Blocks of
+units are half as large as RocketMQ's: a read of a queue that nobody used lately has to decompress half as much, for 4 %
+more bytes. Either broker reads the other's tables.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ FAMILY_OPTIONS: Final = {
         target_file_bytes=64 * MIB,
         compression=Compression.LZ4,
         bottommost_compression=Compression.ZSTD,
-        block_bytes=32 * KIB,
+        block_bytes=16 * KIB,
         bloom_bits_per_key=0,
         block_cache_bytes=64 * MIB,
     ),
@@ -43,7 +45,7 @@ FAMILY_OPTIONS: Final = {
         bottommost_compression=Compression.NONE,
         block_bytes=8 * KIB,
         bloom_bits_per_key=10,
-        block_cache_bytes=32 * MIB,
+        block_cache_bytes=64 * MIB,
     ),
 }
 """In the order in which close() flushes them: entries before bounds and checkpoint."""
