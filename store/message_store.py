@@ -245,6 +245,10 @@ class MessageStore:
     def bounds(self, queue: QueueId) -> QueueBounds:
         return self._queues.bounds(queue)
 
+    def maximum(self, queue: QueueId) -> QueueOffset:
+        """Of the bounds: needs no search for the first entry that the log still has."""
+        return self._queues.next_offset(queue)
+
     def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]:
         return self._queues.entries(queue, start, limit)
 

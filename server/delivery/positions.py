@@ -52,8 +52,9 @@ class Positions:
             if next_offset is None:
                 next_offset = self._start_offset(queue, is_new=is_new)
                 self._offsets.stage(self._writer.batch(), subscription.group, queue, next_offset)
-            # a recovery may have cut the queue's end off
-            next_offset = min(next_offset, self._source.bounds(queue).maximum)
+            else:
+                # a recovery may have cut the queue's end off
+                next_offset = min(next_offset, self._source.maximum(queue))
             progress = subscription.queues[number] = QueueProgress(queue, next_offset)
             subscription.mark(number)
         return progress

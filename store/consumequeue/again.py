@@ -20,6 +20,11 @@ class RestartableQueues(Protocol):
     def last_offset_below(self, queue: QueueId, at: PhysicalOffset) -> QueueOffset | None:
         """The last offset of the queue if its record lies below `at`; None where it does not, or there is none."""
 
+    def last_offsets_below(
+        self, queues: Sequence[QueueId], ats: Sequence[PhysicalOffset]
+    ) -> Sequence[QueueOffset | None]:
+        """The same of many queues, each with an offset of its own."""
+
     def begin_anew(self, queue: QueueId, offset: QueueOffset) -> None:
         """Remove the entries from `offset` on: the next one will have this offset."""
 
@@ -47,7 +52,7 @@ def put_again(queues: RestartableQueues, requests: Sequence[DispatchRequest], di
     queues.put(requests[done:], dispatched_up_to)
 
 
-def _ascends(queues: RestartableQueues, requests: ColumnRequests) -> bool:
+def _ascends(stored: RestartableQueues, requests: ColumnRequests) -> bool:
     """Whether all is as usual: no queue begins anew."""
     units = requests.units
     by_queue = np.argsort(units.queue_index, kind="stable")
@@ -55,12 +60,12 @@ def _ascends(queues: RestartableQueues, requests: ColumnRequests) -> bool:
     steps = np.diff(units.queue_offset[by_queue], prepend=0)
     if bool(np.any(steps[follows] <= 0)):
         return False
-    for row in by_queue[~follows].tolist():
-        queue = units.queues[int(units.queue_index[row])]
-        last = queues.last_offset_below(queue, PhysicalOffset(int(units.physical_offset[row])))
-        if last is not None and units.queue_offset[row] <= last:
-            return False
-    return True
+    first_rows = by_queue[~follows]
+    queues = [units.queues[index] for index in units.queue_index[first_rows].tolist()]
+    ats = [PhysicalOffset(at) for at in units.physical_offset[first_rows].tolist()]
+    lasts = stored.last_offsets_below(queues, ats)
+    offsets = units.queue_offset[first_rows].tolist()
+    return all(last is None or offset > last for offset, last in zip(offsets, lasts, strict=True))
 
 
 def _entries_of(request: DispatchRequest) -> Iterator[tuple[QueueId, QueueOffset]]:

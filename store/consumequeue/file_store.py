@@ -132,6 +132,10 @@ class FileConsumeQueues:
             return None
         return QueueOffset(known.maximum - 1)
 
+    def last_offsets_below(self, queues: Sequence[QueueId], ats: Sequence[PhysicalOffset]) -> list[QueueOffset | None]:
+        """See `store.consumequeue.again`."""
+        return list(map(self.last_offset_below, queues, ats))
+
     def begin_anew(self, queue: QueueId, offset: QueueOffset) -> None:
         """See `store.consumequeue.again`."""
         with _named_errors():

@@ -52,6 +52,9 @@ _MAX: Final = b"max"
 _MIN: Final = b"min"
 _MARKER_FROM_END: Final = len(_MAX) + len(_SEPARATOR) + I32.size
 """Where `max` or `min` begins in the key of a bound, counted from its end."""
+_MAX_SEPARATOR: Final = _MAX + _SEPARATOR
+
+_pack_i32: Final = I32.pack
 
 
 class StoredBound(NamedTuple):
@@ -104,6 +107,19 @@ def units_end(prefix: bytes) -> bytes:
 
 def maximum_key(queue: QueueId) -> bytes:
     return topic_prefix(queue.topic) + _MAX + _SEPARATOR + I32.pack(queue.number)
+
+
+def keys_of(queue: tuple[str, int]) -> tuple[bytes, bytes]:
+    """`unit_prefix` and `maximum_key` of the queue, for who needs both of very many queues.
+
+    Raises ValueError for the name that no topic can have.
+    """
+    topic, number = queue
+    require_no_checkpoint(topic)
+    name = topic.encode()
+    of_topic = _pack_i32(len(name)) + _SEPARATOR + name + _SEPARATOR
+    packed = _pack_i32(number)
+    return of_topic + packed + _SEPARATOR, of_topic + _MAX_SEPARATOR + packed
 
 
 def minimum_key(queue: QueueId) -> bytes:

@@ -16,6 +16,7 @@ from kv import KeyRange, KeyValueEngine, WriteBatch
 from store.consumequeue.again import put_again
 from store.consumequeue.columns import ColumnRequests, UnitColumns
 from store.consumequeue.expired_entries import ExpiredEntrySearch
+from store.consumequeue.known_queues import KnownQueue, KnownQueues
 from store.consumequeue.names import LastEntry, LightQueueStep, light_queues_ended, topics_behind
 from store.consumequeue.protocol import ConsumeQueueEntry
 from store.consumequeue.rocks_layout import (
@@ -27,6 +28,7 @@ from store.consumequeue.rocks_layout import (
     UNIT,
     UNITS_FAMILY,
     StoredBound,
+    keys_of,
     maxima_range,
     maximum_key,
     minimum_key,
@@ -42,7 +44,6 @@ from store.consumequeue.rocks_layout import (
 )
 from store.consumequeue.search import FoundUnit, UnitAtOrAfter, count_between, first_at_least
 from store.consumequeue.windows import RocksUnitReader
-from store.generations import GenerationCache
 from store.message import DispatchRequest
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 
@@ -61,30 +62,14 @@ _make_entry: Final = ConsumeQueueEntry._make
 """From one tuple: the fields of an entry are the queue offset and then those of a unit, in its order."""
 
 
-class _Queue:
-    """What is known of one queue. `maximum` and `last_physical` are as stored; `first` is found when asked for."""
-
-    __slots__ = ("first", "last_physical", "maximum", "maximum_key", "prefix")
-
-    def __init__(self, queue: QueueId, stored: bytes | None) -> None:
-        self.prefix = unit_prefix(queue)
-        self.maximum_key = maximum_key(queue)
-        self.maximum = 0
-        self.last_physical = 0
-        if stored is not None:
-            self.last_physical, last = BOUND.unpack(stored)
-            self.maximum = last + 1
-        self.first: FoundUnit | None = None
-
-
-_LastEntries = dict[_Queue, tuple[QueueOffset, PhysicalOffset]]
+_LastEntries = dict[KnownQueue, tuple[QueueOffset, PhysicalOffset]]
 """The last entry of each queue that a batch touches."""
 
 
 class RocksConsumeQueues:
     """See `store.consumequeue.protocol.ConsumeQueueStore`.
 
-    `cached_queues_max` bounds the cache, at about 500 bytes per queue. Engine errors (`kv.KvError`) pass through.
+    `cached_queues_max` bounds what is kept of queues in memory. Engine errors (`kv.KvError`) pass through.
     """
 
     may_hold_more = False
@@ -106,7 +91,7 @@ class RocksConsumeQueues:
         stored minimum would hide what is added below it.
         """
         self._removals = 0
-        self._cache: GenerationCache[tuple[str, int], _Queue] = GenerationCache(max(1, cached_queues_max // 2))
+        self._known = KnownQueues(self._offsets, cached_max=cached_queues_max)
 
     # -- writing
 
@@ -123,7 +108,13 @@ class RocksConsumeQueues:
 
     def last_offset_below(self, queue: QueueId, at: PhysicalOffset) -> QueueOffset | None:
         """See `store.consumequeue.again`."""
-        known = self._find(queue)
+        return self._last_offset_below(self._known.find(queue), at)
+
+    def last_offsets_below(self, queues: Sequence[QueueId], ats: Sequence[PhysicalOffset]) -> list[QueueOffset | None]:
+        """See `store.consumequeue.again`."""
+        return list(map(self._last_offset_below, self._known.find_all(queues), ats))
+
+    def _last_offset_below(self, known: KnownQueue, at: PhysicalOffset) -> QueueOffset | None:
         if known.maximum == 0 or known.last_physical >= at:
             return None
         return QueueOffset(known.maximum - 1)
@@ -134,7 +125,7 @@ class RocksConsumeQueues:
         batch = self._engine.batch()
         self._end_queue_at(batch, queue, offset)
         self._engine.write(batch)
-        self._cache.discard(queue)
+        self._known.discard(queue)
 
     def put_missing(self, requests: Sequence[DispatchRequest]) -> None:
         """Store entries of records from below the watermark, which stays. For a database that began in mid-log."""
@@ -157,36 +148,36 @@ class RocksConsumeQueues:
 
         Its records are no longer in the log, so nothing else tells. A queue that is that far stays as it is.
         """
-        known = self._find(queue)
+        known = self._known.find(queue)
         if known.maximum >= next_offset:
             return
         batch = self._engine.batch()
         batch.put(self._offsets, known.maximum_key, _pack_bound(0, next_offset - 1))
         self._engine.write(batch)
-        self._cache.discard(queue)
+        self._known.discard(queue)
 
     def _put_units(self, batch: WriteBatch, requests: Sequence[DispatchRequest]) -> _LastEntries:
         """Add a unit per request and light queue. Returns the last entry of each queue touched."""
         if isinstance(requests, ColumnRequests):
             # RocksDB takes neighbouring keys three times as fast as scattered ones
             return self._put_columns(batch, requests.units.grouped())
-        cached = self._cache.get
+        cached, load = self._known.cached, self._known.load
         last_of: _LastEntries = {}
         units: list[tuple[bytes, bytes]] = []
         for topic, number, queue_offset, physical_offset, size, tags_code, stored_ms, _, _, light_queues in requests:
             unit = _pack_unit(physical_offset, size, tags_code, stored_ms)
-            queue = cached((topic, number)) or self._load(QueueId(topic, number))
+            queue = cached((topic, number)) or load((topic, number))
             units.append((queue.prefix + _pack_offset(queue_offset), unit))
             last_of[queue] = (queue_offset, physical_offset)
             for name, light_offset in light_queues:
-                queue = cached((name, 0)) or self._load(QueueId(name, 0))
+                queue = cached((name, 0)) or load((name, 0))
                 units.append((queue.prefix + _pack_offset(light_offset), unit))
                 last_of[queue] = (light_offset, physical_offset)
         batch.put_all(self._units, units)
         return last_of
 
     def _put_columns(self, batch: WriteBatch, units: UnitColumns) -> _LastEntries:
-        queues = [self._find(queue) for queue in units.queues]
+        queues = self._known.find_all(units.queues)
         prefixes = [queue.prefix for queue in queues]
         of_units = map(prefixes.__getitem__, units.queue_index.tolist())
         batch.put_all(
@@ -207,12 +198,24 @@ class RocksConsumeQueues:
     # -- reading
 
     def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]:
-        known = self._find(queue)
-        begin = max(start, self._first_offset(known))
-        if begin >= known.maximum:
+        known = self._known.find(queue)
+        if self._is_first_known(known):
+            return self._read(known, max(start, self._first_offset(known)), limit)
+        if known.last_physical < self._minimum:
+            return []
+        # Nearly always the log has what is asked for, and one read is all that a queue costs that nobody used lately.
+        found = self._read(known, max(start, self._stored_minimum(known)), limit)
+        if found and found[0].physical_offset < self._minimum:
+            return self._read(known, max(start, self._first_offset(known)), limit)
+        return found
+
+    def _read(self, known: KnownQueue, begin: int, limit: int) -> list[ConsumeQueueEntry]:
+        # Up to the stored maximum: RocketMQ leaves units above it behind when it truncates. There cannot be more
+        # than this, and a scan that finds as many as it may need not make sure that there are no others.
+        limit = min(limit, known.maximum - begin)
+        if limit <= 0:
             return []
         prefix = known.prefix
-        # Up to the stored maximum: RocketMQ leaves units above it behind when it truncates.
         keys = KeyRange(prefix + _pack_offset(begin), prefix + _pack_offset(known.maximum))
         at = len(prefix)
         return [
@@ -222,7 +225,7 @@ class RocksConsumeQueues:
 
     def last_entry_below(self, queue: QueueId, at: PhysicalOffset) -> ConsumeQueueEntry | None:
         """The entry with the largest physical offset below `at`; None when the queue has none in the log."""
-        known = self._find(queue)
+        known = self._known.find(queue)
         first = self._first_offset(known)
         end = self._search(known, first, known.maximum, at)
         keys = KeyRange(
@@ -233,11 +236,11 @@ class RocksConsumeQueues:
         return _entry(*found[0]) if found else None
 
     def bounds(self, queue: QueueId) -> QueueBounds:
-        known = self._find(queue)
+        known = self._known.find(queue)
         return QueueBounds(QueueOffset(self._first_offset(known)), QueueOffset(known.maximum))
 
     def next_offset(self, queue: QueueId) -> QueueOffset:
-        return QueueOffset(self._find(queue).maximum)
+        return QueueOffset(self._known.find(queue).maximum)
 
     def dispatched_up_to(self) -> PhysicalOffset | None:
         value = self._offsets.get(CHECKPOINT_KEY)
@@ -250,7 +253,7 @@ class RocksConsumeQueues:
 
     def unread_below(self, queue: QueueId, start: QueueOffset, at: PhysicalOffset) -> int:
         # any thread: it looks at the database alone
-        known = _Queue(queue, self._offsets.get(maximum_key(queue)))
+        known = self._known.look_up(queue)
         if start >= known.maximum:
             return 0
         return count_between(self._unit_at_or_after(known), start, known.maximum, self._minimum, at)
@@ -308,7 +311,7 @@ class RocksConsumeQueues:
                 batch.delete(self._offsets, key)
                 batch = self._write_full(batch)
         self._engine.write(batch)
-        self._forget_cached()
+        self._known.forget_all()
 
     def delete_topic(self, topic: str) -> None:
         """Two range deletes, which need not know the queues (rmq#9454). Durable with the next flush."""
@@ -321,7 +324,7 @@ class RocksConsumeQueues:
         batch.delete_range(self._offsets, keys)
         self._engine.write(batch)
         for queue in queues:
-            self._cache.discard(queue)
+            self._known.discard(queue)
 
     def topics_behind(self, behind: str, limit: int) -> list[str]:
         return topics_behind(self._offsets, behind, limit)
@@ -345,7 +348,7 @@ class RocksConsumeQueues:
             batch.delete(self._offsets, minimum_key(queue))
         self._engine.write(batch)
         for each in found:
-            self._cache.discard(each.queue)
+            self._known.discard(each.queue)
 
     def truncate(self, end: PhysicalOffset) -> None:
         """Durable when it returns. Cut short by a crash, it is to be repeated: the watermark falls last.
@@ -364,19 +367,19 @@ class RocksConsumeQueues:
         if dispatched is not None and dispatched > end:
             batch.put(self._offsets, CHECKPOINT_KEY, _pack_offset(end))
         self._engine.write(batch)
-        self._forget_cached()
+        self._known.forget_all()
         # Maxima first: units above a maximum are invisible, a maximum above its units would not tell them gone.
         self._engine.flush(OFFSETS_FIRST)
 
     def _truncate_queue(self, batch: WriteBatch, queue: QueueId, last: StoredBound, end: PhysicalOffset) -> None:
-        cut = self._search(_Queue(queue, None), 0, last.queue_offset + 1, end)
+        cut = self._search(KnownQueue(*keys_of(queue), None), 0, last.queue_offset + 1, end)
         minimum = self._end_queue_at(batch, queue, last.queue_offset if cut is None else cut.queue_offset)
         if minimum is not None and minimum.physical_offset >= end:
             batch.delete(self._offsets, minimum_key(queue))
 
     def _end_queue_at(self, batch: WriteBatch, queue: QueueId, first_gone: int) -> StoredBound | None:
         """Remove the entries from `first_gone` on and lower the maximum. Returns the stored minimum."""
-        known = _Queue(queue, None)
+        known = KnownQueue(*keys_of(queue), None)
         prefix = known.prefix
         batch.delete_range(self._units, KeyRange(prefix + _pack_offset(first_gone), units_end(prefix)))
         below = self._units.scan(
@@ -403,7 +406,7 @@ class RocksConsumeQueues:
 
     def set_minimum_physical_offset(self, minimum: PhysicalOffset) -> None:
         if minimum < self._minimum:
-            self._forget_cached()
+            self._known.forget_all()
         self._minimum = minimum
 
     # -- life
@@ -424,21 +427,6 @@ class RocksConsumeQueues:
 
     # -- inside
 
-    def _find(self, queue: QueueId) -> _Queue:
-        return self._cache.get(queue) or self._load(queue)
-
-    def _load(self, queue: QueueId) -> _Queue:
-        require_no_checkpoint(queue.topic)
-        loaded = _Queue(queue, self._offsets.get(maximum_key(queue)))
-        if self._cache.is_full:
-            self._cache.rotate()
-        self._cache.put(queue, loaded)
-        return loaded
-
-    def _forget_cached(self) -> None:
-        self._cache.rotate()
-        self._cache.rotate()
-
     def _write_full(self, batch: WriteBatch) -> WriteBatch:
         """Write the batch when it is large enough; returns the one to go on with."""
         if len(batch) < QUEUES_PER_BATCH:
@@ -454,9 +442,12 @@ class RocksConsumeQueues:
             if queue is not None:
                 yield queue, parse_bound(value)
 
-    def _first_offset(self, queue: _Queue) -> int:
+    def _is_first_known(self, queue: KnownQueue) -> bool:
+        return queue.first is not None and queue.first.physical_offset >= self._minimum
+
+    def _first_offset(self, queue: KnownQueue) -> int:
         """The minimum now: the first entry whose record the log still has, else the maximum (an empty queue)."""
-        if queue.first is not None and queue.first.physical_offset >= self._minimum:
+        if queue.first is not None and self._is_first_known(queue):
             return queue.first.queue_offset
         if queue.last_physical < self._minimum:
             return queue.maximum
@@ -464,15 +455,15 @@ class RocksConsumeQueues:
         queue.first = self._search(queue, begin, queue.maximum, self._minimum)
         return queue.maximum if queue.first is None else queue.first.queue_offset
 
-    def _stored_minimum(self, queue: _Queue) -> int:
+    def _stored_minimum(self, queue: KnownQueue) -> int:
         """Where the search for the minimum begins: RocketMQ stores a minimum lazily, so often there is none."""
         stored = self._offsets.get(minimum_key_beside(queue.maximum_key))
         return 0 if stored is None else parse_bound(stored).queue_offset
 
-    def _search(self, queue: _Queue, begin: int, end: int, at_least: PhysicalOffset) -> FoundUnit | None:
+    def _search(self, queue: KnownQueue, begin: int, end: int, at_least: PhysicalOffset) -> FoundUnit | None:
         return first_at_least(self._unit_at_or_after(queue), begin, end, at_least)
 
-    def _unit_at_or_after(self, queue: _Queue) -> UnitAtOrAfter:
+    def _unit_at_or_after(self, queue: KnownQueue) -> UnitAtOrAfter:
         def unit_at_or_after(start: int, before: int) -> FoundUnit | None:
             keys = KeyRange(queue.prefix + _pack_offset(start), queue.prefix + _pack_offset(before))
             found = self._units.scan(keys, limit=1)

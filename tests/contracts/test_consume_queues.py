@@ -305,7 +305,9 @@ def cached(queues: ConsumeQueueStore) -> int:
     """How many queues are known in memory, in the larger of both caches where there are two."""
     if isinstance(queues, DoubleWriteConsumeQueues):
         return max(cached(each) for each in (queues.files, queues.rocks) if each is not None)
-    assert isinstance(queues, FileConsumeQueues | RocksConsumeQueues)
+    if isinstance(queues, RocksConsumeQueues):
+        return len(list(queues._known))
+    assert isinstance(queues, FileConsumeQueues)
     return len(list(queues._cache))
 
 

@@ -85,6 +85,9 @@ class ListedMessages:
     def bounds(self, queue: QueueId) -> QueueBounds:
         return QueueBounds(QueueOffset(self.minimum.get(queue, 0)), QueueOffset(len(self.queues[queue])))
 
+    def maximum(self, queue: QueueId) -> QueueOffset:
+        return self.bounds(queue).maximum
+
     def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]:
         start = QueueOffset(max(start, self.minimum.get(queue, 0)))
         found = [entry for entry, _ in self.queues[queue][start : start + limit]]
