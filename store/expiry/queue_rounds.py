@@ -27,8 +27,8 @@ ROWS_PER_SLICE: Final = 256
 RANGES_PER_FLUSH: Final = 16_384
 """Range deletes in the memtable. The first read after a write has to sort them: one to two milliseconds."""
 
-ROWS_PER_STEP: Final = 1_024
-"""Range deletes, or minima, written in a step: about a millisecond."""
+ROWS_PER_STEP: Final = 2_048
+"""Range deletes, or minima, written in a step: one to two milliseconds."""
 
 LOOKS_PER_SLICE: Final = 16
 """File queues looked at in one go: about 50 us each."""
