@@ -1,4 +1,4 @@
-"""A check of RocksDB's manifest that RocksDB leaves out. No RocksDB calls in here.
+"""Checks of RocksDB's manifest that RocksDB leaves out. No RocksDB calls in here.
 
 The manifest lists the tables of a database. It is a log in blocks of 32 KiB:
 
@@ -12,6 +12,8 @@ The manifest lists the tables of a database. It is a log in blocks of 32 KiB:
 A record that reaches over the end of the file counts as torn, and everything from there on as never written: without
 a word, since that is how a crash leaves it. One flipped bit in a length does the same to entries from long ago, and
 the tables they name are gone. But then the whole record is still there, and its checksum tells its true length.
+
+A kind that only other logs have, those whose files are used again, keeps RocksDB's reader going round for ever.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from kv.rocks_directory import CURRENT
 MANIFEST_NAME: Final = re.compile(r"MANIFEST-[0-9]+", re.ASCII)
 BLOCK_SIZE: Final = 32 * 1024
 HEAD: Final = Struct("<IHB")
+KIND_MAX: Final = 4
 MASK_DELTA: Final = 0xA282EAD8
 _POLYNOMIAL: Final = 0x82F63B78
 
@@ -44,7 +47,8 @@ _TABLE: Final = _table()
 
 
 def check_manifest(directory: Path) -> None:
-    """Raises EngineCorrupt when the live manifest ends in a record that seems torn but is whole.
+    """Raises EngineCorrupt when the live manifest ends in a record that seems torn but is whole, or has one of a kind
+    that no manifest has.
 
     A file that is missing or named wrongly is left to RocksDB, which tells.
     """
@@ -68,6 +72,8 @@ def check_manifest(directory: Path) -> None:
             return
         if kind == 0 and length == 0:
             return
+        if kind > KIND_MAX:
+            raise EngineCorrupt(f"{path}: the kind of the record at {at} is damaged")
         at = payload_end
 
 
