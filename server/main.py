@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +25,7 @@ from server.delivery import Delivery, InFlightTable, StateWriter
 from server.errors import BrokerFailed
 from server.faults import FaultLog
 from server.front import Methods, make_front
+from server.garbage import look_for_garbage_seldom
 from server.group_commit import GroupCommit
 from server.health import HealthState
 from server.http import HttpEndpoint
@@ -68,11 +68,6 @@ log = structlog.get_logger(__name__)
 FLUSH_THREADS: Final = 2  # one for the log, one for the consume queues: the log must not wait for them
 HOUSEKEEPING_INTERVAL_S: Final = 5.0
 TICK_INTERVAL_S: Final = 0.5
-GARBAGE_THRESHOLDS: Final = (10_000, 20, 50)
-"""How many more objects there must be, of each age, before garbage among them is looked for. With Python's own numbers
-(700, 10, 10) a broker whose caches turn over looks through all of them several times a second, tens of milliseconds
-each time, and finds nothing: what it makes goes when it is no longer referred to.
-"""
 
 
 ShowProgress = Callable[[], AbstractContextManager[ReportProgress]]
@@ -116,8 +111,7 @@ async def _run(settings: BrokerSettings, show_progress: ShowProgress) -> int:
 
         store = await loop.run_in_executor(executor, _open_store, settings, health, show_progress)
         broker = Broker(settings, store, registry, health, executor, supervisor=supervisor)
-        gc.freeze()  # modules and what is made once: no garbage until the end
-        gc.set_threshold(*GARBAGE_THRESHOLDS)
+        look_for_garbage_seldom()
         try:
             async with broker.serving() as addresses:
                 health.ready()

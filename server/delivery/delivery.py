@@ -14,6 +14,7 @@ Everything runs on the event loop's thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Final
 
 from kv import WriteBatch
@@ -46,6 +47,8 @@ from store.record import StoredMessage
 
 ENTRIES_PER_SCAN: Final = 32
 IDLE_SUBSCRIPTION_S: Final = 300.0
+QUEUES_KEPT_MAX: Final = 65_536
+"""Of all subscriptions together, about 36 MB; beyond it those that were not used lately go sooner."""
 
 
 class Delivery:
@@ -437,8 +440,12 @@ class Delivery:
         if self._writer.is_behind:
             return
         before_s = self._clock.monotonic_s() - IDLE_SUBSCRIPTION_S
-        for subscription in self._subscriptions:
-            if subscription.last_used_s < before_s and subscription.is_idle:
+        kept = sum(len(subscription.queues) for subscription in self._subscriptions)
+        for subscription in sorted(self._subscriptions, key=attrgetter("last_used_s")):
+            if subscription.last_used_s >= before_s and kept <= QUEUES_KEPT_MAX:
+                return
+            if subscription.is_idle:
+                kept -= len(subscription.queues)
                 self._drop(subscription)
 
     def _drop(self, subscription: Subscription) -> None:

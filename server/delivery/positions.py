@@ -48,7 +48,7 @@ class Positions:
         progress = subscription.queues.get(number)
         if progress is None:
             queue = QueueId(subscription.topic, number)
-            next_offset = self._offsets.get(subscription.group, queue)
+            next_offset = None if is_new else self._offsets.get(subscription.group, queue)
             if next_offset is None:
                 next_offset = self._start_offset(queue, is_new=is_new)
                 self._offsets.stage(self._writer.batch(), subscription.group, queue, next_offset)

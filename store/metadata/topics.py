@@ -27,7 +27,8 @@ QUEUES_MAX: Final = 8192
 """Queues of one topic that may be asked for. A route answer lists them all at up to 300 bytes each: this many
 stay below the 4 MiB that gRPC clients take. Topics taken over from RocketMQ keep what they have."""
 
-CACHED_TOPICS_MAX: Final = 65_536
+CACHED_TOPICS_MAX: Final = 131_072
+"""About 40 MB: as many as have a million queues, with eight each."""
 
 SYSTEM_ATTRIBUTE: Final = "quarry.system"
 """`true` on topics that RocketMQ made for itself under names only its configuration knows (cluster, broker)."""

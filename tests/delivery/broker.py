@@ -190,10 +190,11 @@ class DeliveryBench:
         polling_s: float = 0,
         tags: str = "*",
         client: str = "client",
+        group: str = GROUP,
     ) -> Receive:
         receive = Receive()
         request = ReceiveRequest(
-            GROUP,
+            group,
             TOPIC,
             range(self.queues),
             TagFilter.parse(tags),

@@ -366,3 +366,23 @@ def test_an_idle_subscription_is_dropped_from_memory_and_comes_back() -> None:
     assert bench.delivery.subscription_count == 0
     bench.send(b"n")
     assert bench.receive().bodies == [b"n"]
+
+
+def test_with_very_many_queues_those_not_used_lately_are_dropped_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """rmq#8956: groups that read a million queues within minutes keep a bounded number of them in memory."""
+    monkeypatch.setattr("server.delivery.delivery.QUEUES_KEPT_MAX", 12)
+    bench = DeliveryBench(queues=4, settings=EARLIEST)
+    bench.send(b"m")
+    for number in range(8):
+        received = bench.receive(group=f"group-{number}", invisible_s=10)
+        assert received.bodies == [b"m"]
+        if number != 0:  # of what is in flight nothing is dropped
+            bench.delivery.acknowledge(f"group-{number}", TOPIC, received.messages[0].receipt_handle)
+            bench.end_pass()
+        bench.advance(0.1)
+    bench.delivery.drop_idle_subscriptions()
+    assert bench.delivery.subscription_count == 3
+    for number in range(1, 8):
+        assert bench.receive(group=f"group-{number}").bodies == []
+    bench.advance(10)
+    assert bench.receive(group="group-0").bodies == [b"m"]
