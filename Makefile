@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 SERVE_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve demo test test-slow check fix bench proto clean
+.PHONY: help install serve demo test test-slow check fix bench bench-queues proto clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,10 @@ fix: $(STAMP)  ## format and apply the safe lint fixes
 
 bench: $(STAMP)  ## every benchmark, one JSON line each
 	@$(BIN)/python -m bench
+
+bench-queues: $(STAMP)  ## a million queues beside a thousand, RocksDB beside files and RocketMQ: the tables of docs/benchmarks.md
+	@$(BIN)/python -m bench many_queues million_queues
+	@$(BIN)/python -m bench.queue_table
 
 proto: $(STAMP)  ## generate server/_generated from proto/
 	@$(BIN)/python proto/generate.py

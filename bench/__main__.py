@@ -30,6 +30,7 @@ BENCHMARKS: Final = (
     "queue_expiry",
     "recovery_scan",
     "recovery",
+    "many_queues",
     "million_queues",
     "front",
     "front_scale",

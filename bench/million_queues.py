@@ -2,10 +2,10 @@
 
 Two brokers, one with a million queues and one with a thousand, both filled through their messaging ports: ordinary
 topics of eight queues by sends, light queues by messages that name many of them. They run with `async`, so that no
-disk hides a difference. Then both are loaded in turns over all of their queues: with many, hardly a call goes to a
-topic that was in use before. Both are started again and again, after clean stops and after kill -9 with as much new
-log. The design asks for four fifths of the rates, for at most 3 s more at a start, and for at most 400 MB more than an
-empty broker.
+disk hides a difference. Then both are loaded in turns over all of their queues: with many, hardly a send goes to a
+queue that was in use since the start, and receives go from topic to topic, to each until it is empty. Both are started
+again and again, after clean stops and after kill -9 with as much new log. The design asks for four fifths of the
+rates, for at most 3 s more at a start, and for at most 400 MB more than an empty broker.
 
 Light queues are not received from through the messaging port; `many_queues` reads them in process.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from itertools import count
@@ -42,8 +42,11 @@ MESSAGES_PER_FILL: Final = 40
 """Messages of one send of the filling: they fit into one frame."""
 
 NAMES_PER_SEND: Final = 10
-ENTRIES: Final = 2
-"""Messages in each queue of the broker with many. The one with few has as many in all."""
+ENTRIES: Final = 5
+"""Messages in each queue of the broker with many."""
+
+RECEIVES_PER_TOPIC: Final = QUEUES_PER_TOPIC * ENTRIES // BATCH
+"""One after the other: who begins with a topic of the broker with many goes on until nothing is left."""
 
 BODY: Final = bytes(range(200))
 STEP: Final = 1_000_003
@@ -69,6 +72,8 @@ class Sizes:
 
     many: int
     few: int
+    few_entries: int
+    """Messages in each queue of the broker with few: enough for all receives."""
     sends: int
     receives: int
     killed: int
@@ -77,9 +82,9 @@ class Sizes:
 
 
 SIZES: Final = {
-    Scale.FULL: Sizes(1_000_000, 1_000, sends=40_000, receives=5_000, killed=100_000, rounds=5, starts=3),
-    Scale.QUICK: Sizes(50_000, 1_000, sends=10_000, receives=1_000, killed=10_000, rounds=3, starts=1),
-    Scale.TINY: Sizes(400, 80, sends=50, receives=10, killed=50, rounds=1, starts=1),
+    Scale.FULL: Sizes(1_000_000, 1_000, 1_000, sends=40_000, receives=5_000, killed=100_000, rounds=5, starts=3),
+    Scale.QUICK: Sizes(50_000, 1_000, 200, sends=10_000, receives=1_000, killed=10_000, rounds=3, starts=1),
+    Scale.TINY: Sizes(400, 80, 20, sends=50, receives=10, killed=50, rounds=1, starts=1),
 }
 
 
@@ -106,11 +111,26 @@ class _Queues:
         self._topics = queues // QUEUES_PER_TOPIC
         self._sent, self._received = count(), count()
 
-    def load(self) -> QueueLoad:
-        return QueueLoad(self.broker, self._random)
-
-    def fill(self, load: QueueLoad, messages: int) -> Sample:
+    def fill(self, messages: int) -> Sample:
         """So many messages in each queue."""
+        with self._load() as load:
+            return self._fill(load, messages)
+
+    def sends(self, calls: int) -> Sample:
+        with self._load() as load:
+            return load.sends(self._next_send(next(self._sent)) for _ in range(calls))
+
+    def receives(self, calls: int) -> Sample:
+        with self._load() as load:
+            return load.receives(
+                _topic(next(self._received) // RECEIVES_PER_TOPIC * STEP % self._topics) for _ in range(calls)
+            )
+
+    def _load(self) -> AbstractContextManager[QueueLoad]:
+        """Connections for one sample: while another broker is loaded nobody would answer this one's pings."""
+        return closing(QueueLoad(self.broker, self._random))
+
+    def _fill(self, load: QueueLoad, messages: int) -> Sample:
         if self._kind is Kind.LIGHT:
             return load.sends(
                 self._to_light_queues(range(begin, min(begin + NAMES_PER_FILL, self.count)))
@@ -124,12 +144,6 @@ class _Queues:
             for begin in range(0, messages, MESSAGES_PER_FILL)
             for _ in range(QUEUES_PER_TOPIC)
         )
-
-    def sends(self, load: QueueLoad, calls: int) -> Sample:
-        return load.sends(self._next_send(next(self._sent)) for _ in range(calls))
-
-    def receives(self, load: QueueLoad, calls: int) -> Sample:
-        return load.receives(_topic(next(self._received) * STEP % self._topics) for _ in range(calls))
 
     def _next_send(self, number: int) -> bytes:
         if self._kind is Kind.ORDINARY:
@@ -161,15 +175,16 @@ class _Comparison:
         return [filled, clean, *rates, self._starts("after kill -9", self._kill)]
 
     def _filled(self) -> Case:
-        """The same number of messages in each of many queues, and in each of few."""
-        entries = self._sizes.many * ENTRIES
+        """As many messages in each of the queues; counted are queues' entries."""
 
-        def sample(queues: _Queues) -> Sample:
-            with _serving(queues) as load:
-                done = queues.fill(load, entries // queues.count)
-            return done._replace(done=entries)
+        def sample(queues: _Queues, entries: int) -> Sample:
+            with _serving(queues):
+                done = queues.fill(entries)
+            return done._replace(done=queues.count * entries)
 
-        ours, theirs = alternate(1, lambda: sample(self._many), lambda: sample(self._few))
+        ours, theirs = alternate(
+            1, lambda: sample(self._many, ENTRIES), lambda: sample(self._few, self._sizes.few_entries)
+        )
         return self._case("made and filled", "entries", ours, theirs, {})
 
     def _starts(self, after: str, spoil: Callable[[_Queues], None]) -> Case:
@@ -193,25 +208,22 @@ class _Comparison:
     def _kill(self, queues: _Queues) -> None:
         """Leave as many new messages behind that only the log has for good."""
         queues.broker.start()
-        with closing(queues.load()) as load:
-            queues.sends(load, self._sizes.killed)
+        queues.sends(self._sizes.killed)
         queues.broker.kill()
 
     def _rates(self) -> list[Case]:
         sizes = self._sizes
-        with _serving(self._many) as many, _serving(self._few) as few:
+        with _serving(self._many), _serving(self._few):
 
-            def compare(what: str, sample: Callable[[_Queues, QueueLoad], Sample], details: dict[str, object]) -> Case:
-                samples = alternate(sizes.rounds, lambda: sample(self._many, many), lambda: sample(self._few, few))
+            def compare(what: str, sample: Callable[[_Queues], Sample], details: dict[str, object]) -> Case:
+                samples = alternate(sizes.rounds, lambda: sample(self._many), lambda: sample(self._few))
                 return self._rate_case(what, *samples, details | self._memory("after"))
 
             idle = self._memory("idle")
-            cases = [compare("sends", lambda queues, load: queues.sends(load, sizes.sends), idle)]
+            cases = [compare("sends", lambda queues: queues.sends(sizes.sends), idle)]
             if self._kind is Kind.ORDINARY:
                 what = "receives and acknowledgements"
-                cases.append(
-                    compare(what, lambda queues, load: queues.receives(load, sizes.receives), {"batch": BATCH})
-                )
+                cases.append(compare(what, lambda queues: queues.receives(sizes.receives), {"batch": BATCH}))
         return cases
 
     def _memory(self, when: str) -> dict[str, object]:
@@ -242,11 +254,10 @@ class _Comparison:
 
 
 @contextmanager
-def _serving(queues: _Queues) -> Iterator[QueueLoad]:
+def _serving(queues: _Queues) -> Iterator[None]:
     queues.broker.start()
     try:
-        with closing(queues.load()) as load:
-            yield load
+        yield
     finally:
         queues.broker.close()
 

@@ -20,7 +20,7 @@ from server._generated.apache.rocketmq.v2 import service_pb2 as service
 CONNECTIONS: Final = 32
 GROUP: Final = "bench-readers"
 INVISIBLE_S: Final = 300
-BATCH: Final = 16
+BATCH: Final = 10
 """Messages of one receive at most."""
 
 _SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"

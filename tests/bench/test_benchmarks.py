@@ -16,6 +16,7 @@ import pytest
 
 from bench.__main__ import BENCHMARKS, run
 from bench.harness import Case, Options, Sample, Scale, alternate, cpu_s_of, measure, resident_bytes_of
+from bench.queue_table import many_queues, million_queues
 
 PROJECT = Path(__file__).parents[2]
 
@@ -48,7 +49,7 @@ def run_bench(tmp_path: Path) -> RunBench:
     return run_it
 
 
-NEED_JAVA = {"front", "clients"}
+NEED_JAVA = {"front", "clients", "many_queues"}
 
 
 @pytest.mark.parametrize("name", [name for name in BENCHMARKS if name not in NEED_JAVA])
@@ -111,6 +112,29 @@ def test_the_official_client_is_run_against_both_fronts(run_bench: RunBench) -> 
         assert case["per_second"] > 0
         assert case["server_cpu_ratio"] > 0
         assert case["errors"] == case["peer_errors"] == 0
+
+
+@pytest.mark.slow
+def test_rocketmqs_store_is_measured_beside_ours(run_bench: RunBench) -> None:
+    """Fetches RocketMQ at the first run. No figure is judged."""
+    [line] = run_bench("many_queues", "--tiny")
+    if "skipped" in line:
+        pytest.skip(line["skipped"])
+    put, get = line["cases"]
+    assert put["stores"] == get["stores"]
+    assert set(put["stores"]) == {"Quarry, RocksDB", "Quarry, files", "RocketMQ, RocksDB", "RocketMQ, files"}
+    for facts in put["stores"].values():
+        assert all(fact > 0 for fact in facts.values()), facts
+    [row, *_] = [row for row in many_queues(line) if row.startswith("| 80 x 4 |")]
+    assert "Quarry, RocksDB" in row
+
+
+@pytest.mark.slow
+def test_a_broker_with_many_queues_is_compared_in_all_that_its_page_says(run_bench: RunBench) -> None:
+    [line] = run_bench("million_queues", "--tiny")
+    rows = list(million_queues(line))
+    for what in ("made and filled", "start after a clean stop", "start after kill -9", "sends"):
+        assert sum(f": {what} |" in row for row in rows) == 2, "of topics, and light ones"
 
 
 def test_the_front_is_asked_for_all_that_its_page_says(run_bench: RunBench) -> None:

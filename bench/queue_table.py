@@ -1,0 +1,82 @@
+"""`python -m bench.queue_table`: tables in docs/benchmarks.md of the last results of `many_queues`, `million_queues`.
+
+What stands between the two marks of a table is replaced. Exit status 1 when there is no result.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+RESULTS: Final = Path(__file__).parent / "results"
+PAGE: Final = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+
+
+def many_queues(line: dict[str, Any]) -> Iterator[str]:
+    yield "| queues x messages | store | put/s (CPU) | get/s (CPU) | B per entry: lengths, allocated | start | memory |"
+    yield "|---|---|---|---|---|---|---|"
+    for case in line["cases"]:
+        if not case["case"].endswith(": put"):
+            continue  # both cases of a number of queues hold the same facts
+        for store, facts in case["stores"].items():
+            start = f"{facts['start_s']:.2f} s (CPU {facts['start_cpu_s']:.2f})"
+            memory = [facts[f"memory_mb_after_{when}"] for when in ("puts", "start", "gets")]
+            yield (
+                f"| {facts['queues']:,} x {case['entries']} | {store} "
+                f"| {_rate(facts, 'put')} | {_rate(facts, 'get')} "
+                f"| {facts['apparent_bytes_per_entry']:,.1f}, {facts['allocated_bytes_per_entry']:,.1f} "
+                f"| {start} | {', '.join(f'{each:,}' for each in memory)} MB |"
+            )
+
+
+def million_queues(line: dict[str, Any]) -> Iterator[str]:
+    yield "| | rate | with few | ratio | server CPU per unit | load average |"
+    yield "|---|---|---|---|---|---|"
+    for case in line["cases"]:
+        if case["unit"] == "starts":
+            rates = f"ready after {case['ready_s']:.2f} s | {case['peer_ready_s']:.2f} s | {case['longer_s']:+.2f} s"
+            cpu = f"{case['cpu_us'] / 1e6:.2f} / {case['peer_cpu_us'] / 1e6:.2f} s"
+        else:
+            rates = f"{case['per_second']:,.0f}/s | {case['peer_per_second']:,.0f}/s | {case['ratio']:.2f}"
+            cpu = f"{case['cpu_us']:.1f} / {case['peer_cpu_us']:.1f} µs"
+        yield f"| {case['case']} | {rates} | {cpu} | {case['load_1m']} |"
+    yield ""
+    yield "| memory beyond an empty broker | idle after a start | after the sends | after the receives |"
+    yield "|---|---|---|---|"
+    for kind in ("queues of topics", "light queues"):
+        cases = [case for case in line["cases"] if kind in case["case"] and "memory_mb_after" in case]
+        for name, prefix in (("queues", ""), ("peer_queues", "peer_")):
+            seen = [f"{cases[0][prefix + 'memory_mb_idle']:.0f} MB"]
+            seen += [f"{case[prefix + 'memory_mb_after']:.0f} MB" for case in cases]
+            yield f"| {cases[0][name]:,} {kind} | {' | '.join(seen + [''] * (3 - len(seen)))} |"
+
+
+TABLES: Final = {"many_queues": many_queues, "million_queues": million_queues}
+
+
+def main() -> int:
+    page = PAGE.read_text()
+    for name, rows in TABLES.items():
+        history = RESULTS / f"{name}.jsonl"
+        results = [json.loads(text) for text in history.read_text().splitlines()] if history.exists() else []
+        measured = [line for line in results if "cases" in line]
+        if not measured:
+            print(f"{history}: no result of {name}", file=sys.stderr)
+            return 1
+        begin, end = (f"<!-- {edge} of {name} -->\n" for edge in ("begin", "end"))
+        before, _, rest = page.partition(begin)
+        _, _, after = rest.partition(end)
+        page = f"{before}{begin}{chr(10).join(rows(measured[-1]))}\n{end}{after}"
+    PAGE.write_text(page)
+    return 0
+
+
+def _rate(facts: dict[str, Any], what: str) -> str:
+    return f"{facts[f'{what}_per_second']:,} ({facts[f'{what}_cpu_us']:.1f} µs)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
