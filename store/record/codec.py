@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from operator import ne
 from struct import Struct
 from typing import Final
 
@@ -57,6 +58,24 @@ def has_crc_property(raw_properties: bytes) -> bool:
     return raw_properties.startswith(CRC_PROPERTY_START, max(start, 0)) and (
         start == 0 or (start > 0 and raw_properties[start - 1] == _ENTRY_END)
     )
+
+
+def hides_crc_property(record: memoryview, raw_properties: bytes) -> bool:
+    """Whether a CRC property is there that one wrong byte keeps from being taken for one.
+
+    That is the 0x02 in front of it or a byte of its name. Its number tells: it is right as soon as the byte is.
+    """
+    property_ = raw_properties[-CRC_PROPERTY_SIZE:]
+    digits = property_[len(CRC_PROPERTY_START) :]
+    if len(property_) < CRC_PROPERTY_SIZE or digits[-1] != _ENTRY_END or not digits[:-1].isdigit():
+        return False
+    wrong = sum(map(ne, property_, CRC_PROPERTY_START))
+    if wrong > 1:
+        return False
+    covered = bytearray(record[:-CRC_PROPERTY_SIZE])
+    if wrong == 0:
+        covered[-1] = _ENTRY_END
+    return crc_property_of(covered).endswith(digits)
 
 
 def record_size(message: Message, raw_properties: bytes, crc_property: bool = False) -> int:  # noqa: FBT001, FBT002
@@ -276,6 +295,8 @@ def _broken(segment: memoryview, position: int, physical_offset: PhysicalOffset,
 def _check_crc_property(record: memoryview, raw_properties: bytes, required: bool) -> str | None:  # noqa: FBT001
     """What is wrong with the CRC property, None when nothing is."""
     if not has_crc_property(raw_properties):
+        if hides_crc_property(record, raw_properties):
+            return "a byte before the record's CRC, or of its name, is damaged"
         return "the record has no CRC property" if required else None
     if raw_properties[-CRC_PROPERTY_SIZE:] != crc_property_of(record[:-CRC_PROPERTY_SIZE]):
         return "the record does not match its CRC property"

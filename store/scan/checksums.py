@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from store.record.codec import hides_crc_property
 from store.record.crc import crc32_of_each
 from store.record.layout import CRC_DIGITS, CRC_PROPERTY_SIZE, CRC_PROPERTY_START
 from store.scan.columns import Bytes, Flags, Integers, RecordColumns
@@ -23,6 +24,7 @@ def mismatches(segment: memoryview, octets: Bytes, columns: RecordColumns, *, re
     wrong: Flags = _checksums(segment, starts, starts + lengths) != columns.body_crc
     if require_crc_property:
         wrong |= ~columns.has_crc_property
+    wrong |= _hidden(segment, octets, columns)
     if not columns.has_crc_property.any():
         return wrong
     rows = np.flatnonzero(columns.has_crc_property)
@@ -44,3 +46,19 @@ def _stored(octets: Bytes, property_starts: Integers) -> Integers:
     digits = values[:, :CRC_DIGITS].astype(np.int64) - ord("0")
     proper = ((digits >= 0) & (digits <= 9)).all(axis=1) & (values[:, CRC_DIGITS] == _ENTRY_END)
     return np.where(proper, digits @ _POWERS, -1)
+
+
+def _hidden(segment: memoryview, octets: Bytes, columns: RecordColumns) -> Flags:
+    """Which records have a CRC property that one wrong byte hides."""
+    hidden: Flags = np.zeros(len(columns), np.bool_)
+    rows = np.flatnonzero(~columns.has_crc_property & (columns.properties_length >= CRC_PROPERTY_SIZE))
+    if not len(rows):
+        return hidden
+    ends = columns.position[rows] + columns.size[rows]
+    names = pieces(octets, ends - CRC_PROPERTY_SIZE, len(CRC_PROPERTY_START)).view(np.uint8)
+    differing = names.reshape(-1, len(CRC_PROPERTY_START)) != np.frombuffer(CRC_PROPERTY_START, np.uint8)
+    for row in rows[differing.sum(axis=1) <= 1].tolist():
+        end = int(columns.position[row] + columns.size[row])
+        properties = bytes(segment[int(columns.properties_position[row]) : end])
+        hidden[row] = hides_crc_property(segment[int(columns.position[row]) : end], properties)
+    return hidden
