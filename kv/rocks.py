@@ -144,6 +144,7 @@ class RocksEngine:
     def __init__(
         self,
         database: Any,
+        directory: Path,
         families: Mapping[str, FamilyOptions],
         *,
         read_only: bool,
@@ -167,6 +168,7 @@ class RocksEngine:
                 database.get_column_family_handle(name),
                 rocksdict.ReadOptions,
                 self._cursors,
+                directory=directory,
             )
             for name in families
         }
@@ -220,7 +222,7 @@ class RocksEngine:
             if view is not None:
                 view.cleanup()
             fail(error)
-        engine = cls(database, families, read_only=read_only, write_ahead_log=write_ahead_log, view=view)
+        engine = cls(database, path, families, read_only=read_only, write_ahead_log=write_ahead_log, view=view)
         if write_ahead_log and not make and not read_only:
             engine.unread_changes = unread_changes(path)
         return engine

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
+from pathlib import Path
 from threading import Lock
 from types import TracebackType
 from typing import Any, Final, NoReturn
@@ -34,18 +35,22 @@ CHUNK_MAX: Final = 1_024
 """`iterate` takes pairs in growing chunks: cheap for a caller that stops early, and for one that does not."""
 
 
-def fail(error: Exception) -> NoReturn:
-    """Raise what a rocksdict error means. Errors that are not the engine's (a str as a key) pass unchanged."""
+def fail(error: Exception, directory: Path | None = None) -> NoReturn:
+    """Raise what a rocksdict error means. Errors that are not the engine's (a str as a key) pass unchanged.
+
+    RocksDB does not always say in which file it has found damage: the database's `directory` is named then.
+    """
     if type(error) is not Exception:
         raise error
     text = str(error)
+    named = text if directory is None or str(directory) in text else f"{directory}: {text}"
     if text.startswith("Corruption:") or "No such file or directory" in text:
-        raise EngineCorrupt(text) from error
+        raise EngineCorrupt(named) from error
     if text.startswith(("IO error:", "Result incomplete:")) and NO_ROOM in text:
-        raise EngineFull(text) from error
+        raise EngineFull(named) from error
     if text.startswith(LOCKED):
-        raise EngineLocked(text) from error
-    raise KvError(text) from error
+        raise EngineLocked(named) from error
+    raise KvError(named) from error
 
 
 class _Closed:
@@ -163,11 +168,20 @@ class RocksBatch:
 class RocksFamily:
     """See `kv.engine.Family`."""
 
-    __slots__ = ("_cursors", "_handle", "_name", "_native", "_read_options")
+    __slots__ = ("_cursors", "_directory", "_handle", "_name", "_native", "_read_options")
 
     def __init__(
-        self, name: str, native: Any, handle: Any, read_options: Callable[[], Any], cursors: WeakSet[Cursor]
+        self,
+        name: str,
+        native: Any,
+        handle: Any,
+        read_options: Callable[[], Any],
+        cursors: WeakSet[Cursor],
+        *,
+        directory: Path,
     ) -> None:
+        """`directory` is that of the database, for its errors."""
+        self._directory = directory
         self._name = name
         self._native = native
         self._handle = handle
@@ -190,14 +204,14 @@ class RocksFamily:
         try:
             value: bytes | None = self._native.get(key)
         except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
-            fail(error)
+            fail(error, self._directory)
         return value
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         try:
             values: list[bytes | None] = self._native.get(list(keys))
         except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
-            fail(error)
+            fail(error, self._directory)
         return values
 
     def scan(
@@ -226,7 +240,7 @@ class RocksFamily:
                 missing = None if limit is None else limit - len(pairs)
                 pairs.extend(islice(_rest(plain, keys, pairs), missing))
         except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
-            fail(error)
+            fail(error, self._directory)
         return pairs
 
     def iterate(
@@ -236,19 +250,19 @@ class RocksFamily:
         if keys.end is not None and keys.end <= keys.start:
             return iter(())
         if snapshot is not None:
-            return _translated(_own_snapshot(snapshot).iterate(self._name, keys, reverse=reverse))
+            return _translated(_own_snapshot(snapshot).iterate(self._name, keys, reverse=reverse), self._directory)
         options = self._options_up_to(keys.end)
         try:
             # Both now, so that both see the state of this moment.
             plain = Cursor(self._native.iter(options))
             items = None if reverse else Cursor(self._native.items(from_key=keys.start, read_opt=options))
         except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
-            fail(error)
+            fail(error, self._directory)
         self._cursors.add(plain)
         if items is None:
-            return _translated(_backwards(plain, keys))
+            return _translated(_backwards(plain, keys), self._directory)
         self._cursors.add(items)
-        return _translated(_forwards(items, plain, keys))
+        return _translated(_forwards(items, plain, keys), self._directory)
 
     def _options_up_to(self, end: bytes | None) -> Any:
         options = self._read_options()
@@ -329,8 +343,8 @@ def _forwards(items: Cursor, plain: Cursor, keys: KeyRange) -> Iterator[tuple[by
     yield from _rest(plain, keys, chunk or before)
 
 
-def _translated(pairs: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+def _translated(pairs: Iterator[tuple[bytes, bytes]], directory: Path) -> Iterator[tuple[bytes, bytes]]:
     try:
         yield from pairs
     except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
-        fail(error)
+        fail(error, directory)
