@@ -12,7 +12,7 @@ topics have no `/` in their names.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -122,7 +122,14 @@ class FileConsumeQueues:
                 known.reserve(next_offset)
 
     def put_again(self, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None:
+        """And it syncs names: a process that died may have made a file that the next power cut would take.
+
+        Of such a file some entry has to be put again, else a flush of that process would have synced its name.
+        """
         put_again(self, requests, dispatched_up_to)
+        for queue in _queues_of(requests):
+            if is_file_name(queue.topic):
+                self._files.sync_names(self._path(queue))
 
     def last_offset_below(self, queue: QueueId, at: PhysicalOffset) -> QueueOffset | None:
         """See `store.consumequeue.again`."""
@@ -272,13 +279,9 @@ class FileConsumeQueues:
         self._disk.remove_directory(self._path(queue))
 
     def truncate(self, end: PhysicalOffset) -> None:
-        """Durable when it returns; the watermark falls last. Also removes what a power cut left behind a gap.
-
-        And it syncs every name: a process that died may have left files whose names the next power cut would take.
-        """
+        """Durable when it returns; the watermark falls last. Also removes what a power cut left behind a gap."""
         with _named_errors():
             for queue in self.queues():
-                self._files.sync_names(self._path(queue))
                 known = self._find(queue)
                 if known is not None:
                     self._truncate_queue(queue, known, end)
@@ -439,6 +442,12 @@ def _named_errors() -> Iterator[None]:
     except OSError as error:
         kind = EngineFull if error.errno in _FULL else KvError
         raise kind(f"{error.filename}: {error.strerror or error}") from error
+
+
+def _queues_of(requests: Sequence[DispatchRequest]) -> Iterable[QueueId]:
+    if isinstance(requests, ColumnRequests):
+        return requests.units.queues
+    return _by_queue(requests)
 
 
 def _by_queue(requests: Sequence[DispatchRequest]) -> dict[QueueId, dict[int, bytes]]:

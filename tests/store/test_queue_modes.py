@@ -76,6 +76,19 @@ class DiesWhenNamesAreSynced(PosixDisk):
         super().sync_directory(path)
 
 
+class CountsSyncedNames(PosixDisk):
+    """Which directories of queue files were synced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.synced: set[str] = set()
+
+    def sync_directory(self, path: Path) -> None:
+        if "consumequeue" in path.parts:
+            self.synced.add(path.name)
+        super().sync_directory(path)
+
+
 SENT = [b"%d" % number for number in range(40)]
 LIGHT = [b"%d" % number for number in range(0, 40, 3)]
 
@@ -262,3 +275,26 @@ def test_a_preview_begins_at_the_older_of_two_watermarks(tmp_path: Path) -> None
     StoreIdentity(engine, tmp_path).forget_files()
     engine.close()
     assert preview(PosixDisk(), tmp_path, NO_ORDERS, lambda _: None).findings.dispatched == 10
+
+
+@pytest.mark.parametrize("mode", [QueueMode.FILE, QueueMode.DOUBLE_WRITE])
+def test_a_start_after_a_kill_syncs_names_of_queues_that_were_written_lately(tmp_path: Path, mode: QueueMode) -> None:
+    """Not of all: with thousands of queues the disk would be busy for half a minute."""
+    store = opened(tmp_path, mode)
+    store.messages.append([message(topic=f"old-{number}") for number in range(50)])
+    store.messages.dispatch(store.messages.flush())
+    store.messages.flush_queues()
+    send(store, 4)
+    crash(store)
+    disk = CountsSyncedNames()
+    again = open_store(
+        StoreSettings(root=tmp_path, segment_size=SEGMENT_SIZE, units_per_file=16),
+        disk=disk,
+        clock=ManualClock(),
+        report=lambda _: None,
+    )
+    assert {ORDERS.topic, LITE.topic, "consumequeue"} <= disk.synced
+    assert not [name for name in disk.synced if name.startswith("old-")]
+    assert bodies(again, ORDERS) == SENT[:4]
+    assert len(list(again.queues.store.queues())) == 52
+    again.close()
