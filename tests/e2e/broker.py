@@ -37,11 +37,11 @@ def free_ports(count: int) -> list[int]:
             each.close()
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
+def until(condition: Callable[[], bool], what: str, *, timeout_s: float = SETTLE_TIMEOUT_S) -> None:
     """Wait for something that follows from what was done, but not at once: a server sees a closed connection later."""
-    deadline = time.monotonic() + SETTLE_TIMEOUT_S
+    deadline = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline, f"not within {SETTLE_TIMEOUT_S} s: {what}"
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
         time.sleep(0.02)
 
 

@@ -21,6 +21,7 @@ from tests.e2e.clients import ClientError, SimpleConsumer
 from tests.e2e.ledger import Ledger
 from tests.hostile.caller import Client
 from tests.migration.live.history import QUEUES_PER_TOPIC, History, body_at
+from tests.migration.live.walk import PATIENCE_S
 
 RECEIVES_PER_PLACE: Final = 4
 BATCH: Final = 32
@@ -28,7 +29,6 @@ PAUSE_S: Final = 0.2
 CALL_TIMEOUT_S: Final = 10.0
 ARCHIVIST: Final = "archivist"
 ARCHIVED: Final = 64
-PATIENCE_S: Final = 60.0
 
 
 class HistoryReader:

@@ -36,7 +36,7 @@ from tests.migration.live.history import History
 from tests.migration.live.log_oracle import LogOracle
 from tests.migration.live.readers import ARCHIVIST, HistoryReader, administration, read_with_official_client, reset
 from tests.migration.live.timeline import Timeline
-from tests.migration.live.walk import PHASES, STEP_TIMEOUT_S, Walk
+from tests.migration.live.walk import PATIENCE_S, PHASES, STEP_TIMEOUT_S, Walk
 
 TOPICS_OF: Final = {"python": slice(0, 2), "node": slice(2, 3)}
 """Which of the live topics the clients of a language use. Node.js's gets one: with more, its start may miss the answer
@@ -134,7 +134,7 @@ class Proof:
                 time.sleep(self.plan.quiet_s)
                 self.look(phase)
         self.walk.suffer("rocksdb", self.plan.kills.get("rocksdb", 0))
-        until(lambda: not self.walk.status().removing, "the files are removed")
+        until(lambda: not self.walk.status().removing, "the files are removed", timeout_s=PATIENCE_S)
         assert not (self.broker.store / "consumequeue").exists()
 
     def _wait_for_backfill(self) -> None:
@@ -155,14 +155,18 @@ class Proof:
         assert self.walk.phase() == phase
         read_with_official_client(self.broker, self._archivist, self._archived)
         before = self._reader.read[phase]
-        until(lambda: self._reader.read[phase] > before or bool(self.ledger.faults), f"history is read in {phase}")
+
+        def has_read() -> bool:
+            return self._reader.read[phase] > before or bool(self.ledger.faults)
+
+        until(has_read, f"history is read in {phase}", timeout_s=PATIENCE_S)
 
     def pause_for_copy(self, target: Path) -> None:
         """Stop in good order, copy what lies there, go on."""
         with self.timeline.outage("stopped"):
             self.broker.stop()
             copy_store(self.broker.store, target)
-            self.broker.start()
+            self.broker.start(ready_timeout_s=PATIENCE_S)
 
     # -- the verdict
 
@@ -170,7 +174,7 @@ class Proof:
         """Let clients finish, stop the broker, and hold everything against the log."""
         self._workers.stop("producer")
         with suppress(AssertionError):
-            until(lambda: not self.ledger.undelivered, "all is delivered")
+            until(lambda: not self.ledger.undelivered, "all is delivered", timeout_s=PATIENCE_S)
         self._workers.stop("consumer")
         self._workers.stop("reader")
         for process in self._processes:

@@ -21,6 +21,8 @@ from tests.migration.live.timeline import Timeline
 
 PHASES: Final = ("file", "double_write", "backfilling", "verified", "reading_rocksdb", "rocksdb")
 STEP_TIMEOUT_S: Final = 900.0
+PATIENCE_S: Final = 300.0
+"""For a broker on a large store to be ready, and for clients to find it again. Only a failing test waits this long."""
 KILL_WHILE_STARTING: Final = 0.2
 
 
@@ -136,10 +138,10 @@ class Walk:
                 time.sleep(self._chance.uniform(0.1, 1.0))
                 self._broker.kill()
             began_s = time.monotonic()
-            self._broker.start()
+            self._broker.start(ready_timeout_s=PATIENCE_S)
             self.starts_s.append(time.monotonic() - began_s)
 
     def _until_clients_go_on(self) -> None:
         sent, consumed = len(self._ledger.acknowledged), len(self._ledger.consumed_s)
-        until(lambda: len(self._ledger.acknowledged) > sent, "a send is acknowledged")
-        until(lambda: len(self._ledger.consumed_s) > consumed, "a delivery is acknowledged")
+        until(lambda: len(self._ledger.acknowledged) > sent, "a send is acknowledged", timeout_s=PATIENCE_S)
+        until(lambda: len(self._ledger.consumed_s) > consumed, "a delivery is acknowledged", timeout_s=PATIENCE_S)
