@@ -71,6 +71,7 @@ def test_memory_does_not_grow_with_topics_and_groups(tmp_path: Path, monkeypatch
                     await use(client, number)
                 await settle(broker)
                 after = kept_alive(broker.broker)
-        assert grown(before, after, more_than=CACHED) == {}
+        # one object for each topic would be twice as many; numbers above 256 are objects of their own and come and go
+        assert grown(before, after, more_than=(TOPICS - FEW) // 2) == {}
 
     run(test())
