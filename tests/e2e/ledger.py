@@ -15,6 +15,7 @@ from tests.e2e.clients import ClientError, Delivery, Outgoing, Producer, SimpleC
 
 ANSWER_TIMEOUT_S: Final = 150.0
 """How long a client may be busy with one call: it tries again by itself while the broker is down."""
+ABANDON_TIMEOUT_S: Final = 10.0
 INVISIBLE_S: Final = 10
 PAUSE_S: Final = 0.1
 """After an error, as an application would: a broker that is down refuses thousands of calls a second."""
@@ -110,6 +111,14 @@ class Workers:
         for thread in self._threads[kind]:
             thread.join(ANSWER_TIMEOUT_S)
             assert not thread.is_alive(), f"a {kind} does not come back"
+
+    def abandon(self) -> None:
+        """Something has failed elsewhere: let those come to their end that can."""
+        for stop in self._stops.values():
+            stop.set()
+        for threads in self._threads.values():
+            for thread in threads:
+                thread.join(ABANDON_TIMEOUT_S)
 
 
 def produce(

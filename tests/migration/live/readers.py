@@ -6,8 +6,6 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Final
 
 import grpc
@@ -21,7 +19,7 @@ from tests.e2e.clients import ClientError, SimpleConsumer
 from tests.e2e.ledger import Ledger
 from tests.hostile.caller import Client
 from tests.migration.live.history import QUEUES_PER_TOPIC, History, body_at
-from tests.migration.live.walk import PATIENCE_S
+from tests.migration.live.walk import PATIENCE_S, admin_channel
 
 RECEIVES_PER_PLACE: Final = 4
 BATCH: Final = 32
@@ -59,7 +57,8 @@ class HistoryReader:
             stop.wait(PAUSE_S)
 
     def _read_on(self, group: str, stop: threading.Event) -> None:
-        with Client(self._broker.endpoint) as client, administration(self._broker) as admin:
+        with Client(self._broker.endpoint) as client, admin_channel(self._broker) as channel:
+            admin: Any = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
             admin.CreateGroup(pb.CreateGroupRequest(name=group), timeout=CALL_TIMEOUT_S)
             while not stop.is_set():
                 topic = self._chance.choice(self._history.topics)
@@ -105,8 +104,8 @@ def receive(client: Client, group: str, topic: str) -> list[tuple[int, int, str]
 
 def read_with_official_client(broker: Broker, consumer: SimpleConsumer, topic: str) -> None:
     """From the beginning. The client subscribes to this topic alone; a restart just before may cost it a few calls."""
-    with administration(broker) as admin:
-        reset(admin, ARCHIVIST, topic, 0)
+    with admin_channel(broker) as channel:
+        reset(AdminServiceStub(channel), ARCHIVIST, topic, 0)  # type: ignore[no-untyped-call]
     deadline_s = time.monotonic() + PATIENCE_S
     found: list[str] = []
     while len(found) < ARCHIVED:
@@ -134,12 +133,6 @@ def reset(admin: AdminServiceStub, group: str, topic: str, offset: int | None) -
     else:
         request.offset = offset
     admin.ResetOffset(request, timeout=CALL_TIMEOUT_S)
-
-
-@contextmanager
-def administration(broker: Broker) -> Iterator[Any]:
-    with grpc.insecure_channel(broker.admin) as channel:
-        yield AdminServiceStub(channel)  # type: ignore[no-untyped-call]
 
 
 def _details(error: grpc.RpcError) -> str:

@@ -22,11 +22,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from types import TracebackType
+from typing import Any, Final, Self
 
 import pytest
 
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
+from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from tests.compat.rocketmq_store import QueuesIn, digests_of_rocketmq
 from tests.e2e.broker import Broker, quarry, until
 from tests.e2e.clients import ClientProcess, SimpleConsumer
@@ -34,9 +36,9 @@ from tests.e2e.conftest import StartBroker, StartClients
 from tests.e2e.ledger import Ledger, Workers, consume, produce
 from tests.migration.live.history import History
 from tests.migration.live.log_oracle import LogOracle
-from tests.migration.live.readers import ARCHIVIST, HistoryReader, administration, read_with_official_client, reset
+from tests.migration.live.readers import ARCHIVIST, HistoryReader, read_with_official_client, reset
 from tests.migration.live.timeline import Timeline
-from tests.migration.live.walk import PATIENCE_S, PHASES, STEP_TIMEOUT_S, Walk
+from tests.migration.live.walk import PATIENCE_S, PHASES, STEP_TIMEOUT_S, Walk, admin_channel
 
 TOPICS_OF: Final = {"python": slice(0, 2), "node": slice(2, 3)}
 """Which of the live topics the clients of a language use. Node.js's gets one: with more, its start may miss the answer
@@ -86,6 +88,16 @@ class Proof:
         )
         self._archivist = self._start()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._workers.abandon()
+        for process in self._processes:
+            process.kill()  # the shutdown of a client that is about to connect again may fail
+
     def _enter(self, phase: str) -> None:
         self._reader.phase = phase
 
@@ -93,7 +105,8 @@ class Proof:
         """The clients, who begin behind what is there; returns the one that reads what is there."""
         self._archived = self.plan.history.topics[-1]
         topics_of = {language: self.plan.history.live_topics[TOPICS_OF[language]] for language in self.plan.languages}
-        with administration(self.broker) as admin:
+        with admin_channel(self.broker) as channel:
+            admin: Any = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
             for group in (ARCHIVIST, *topics_of):
                 admin.CreateGroup(pb.CreateGroupRequest(name=group))
             for group, topics in topics_of.items():
@@ -177,8 +190,6 @@ class Proof:
             until(lambda: not self.ledger.undelivered, "all is delivered", timeout_s=PATIENCE_S)
         self._workers.stop("consumer")
         self._workers.stop("reader")
-        for process in self._processes:
-            process.kill()  # the shutdown of a client that is about to connect again may fail
         self.broker.stop()
         self._tell()
         ledger = self.ledger
@@ -253,10 +264,10 @@ def test_a_small_store(tmp_path: Path, start_broker: StartBroker, start_clients:
         moment_max_s=1.0,
         producer_pause_s=0.005,
     )
-    proof = Proof(plan, seed, tmp_path / "store", start_broker, start_clients)
-    proof.there_with_accidents(back_to="backfilling")
-    proof.there_in_peace()
-    proof.end()
+    with Proof(plan, seed, tmp_path / "store", start_broker, start_clients) as proof:
+        proof.there_with_accidents(back_to="backfilling")
+        proof.there_in_peace()
+        proof.end()
 
 
 @pytest.mark.slow
@@ -279,11 +290,11 @@ def test_five_million_messages(tmp_path: Path, start_broker: StartBroker, start_
         producer_pause_s=0.01,
     )
     store = tmp_path / "store"
-    proof = Proof(plan, seed, store, start_broker, start_clients)
-    proof.there_with_accidents(back_to="file")
-    proof.pause_for_copy(tmp_path / "back-online")
-    proof.there_in_peace()
-    oracle = proof.end()
+    with Proof(plan, seed, store, start_broker, start_clients) as proof:
+        proof.there_with_accidents(back_to="file")
+        proof.pause_for_copy(tmp_path / "back-online")
+        proof.there_in_peace()
+        oracle = proof.end()
 
     online = tmp_path / "back-online"
     verify(online)

@@ -50,7 +50,7 @@ class Walk:
         """How long the starts after kills took until the broker was ready."""
 
     def status(self) -> migration_pb2.Migration:
-        with grpc.insecure_channel(self._broker.admin) as channel:
+        with admin_channel(self._broker) as channel:
             stub: Any = MigrationServiceStub(channel)  # type: ignore[no-untyped-call]
             found: migration_pb2.Migration = stub.GetMigration(migration_pb2.GetMigrationRequest(), timeout=60)
         return found
@@ -145,3 +145,8 @@ class Walk:
         sent, consumed = len(self._ledger.acknowledged), len(self._ledger.consumed_s)
         until(lambda: len(self._ledger.acknowledged) > sent, "a send is acknowledged", timeout_s=PATIENCE_S)
         until(lambda: len(self._ledger.consumed_s) > consumed, "a delivery is acknowledged", timeout_s=PATIENCE_S)
+
+
+def admin_channel(broker: Broker) -> Any:
+    """A connection of its own: one that is shared still waits after a failure when the broker is there again."""
+    return grpc.insecure_channel(broker.admin, options=[("grpc.use_local_subchannel_pool", 1)])
