@@ -13,6 +13,9 @@ each time, and finds nothing: what it makes goes when it is no longer referred t
 
 
 def look_for_garbage_seldom() -> None:
-    """To be called when all is made that stays: it is not looked at any more."""
+    """What is there by now is taken for something that stays, and not looked at any more.
+
+    To be called when the modules are loaded, since reading a log back makes many objects, and when the store is open.
+    """
     gc.freeze()
     gc.set_threshold(*THRESHOLDS)

@@ -82,6 +82,7 @@ def run(settings: BrokerSettings, show_progress: ShowProgress | None = None) -> 
     Raises BrokerError or OSError, whose text is one line, when it cannot start, and BrokerFailed when it cannot go on.
     """
     configure_logs(settings.log.format, settings.log.level)
+    look_for_garbage_seldom()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_run(settings, show_progress or _logged_progress))
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
 
-from store.consumequeue.columns import ColumnRequests
+from store.consumequeue.columns import UnitColumns
 from store.message import DispatchRequest
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 
@@ -20,22 +20,12 @@ class RestartableQueues(Protocol):
     def last_offset_below(self, queue: QueueId, at: PhysicalOffset) -> QueueOffset | None:
         """The last offset of the queue if its record lies below `at`; None where it does not, or there is none."""
 
-    def last_offsets_below(
-        self, queues: Sequence[QueueId], ats: Sequence[PhysicalOffset]
-    ) -> Sequence[QueueOffset | None]:
-        """The same of many queues, each with an offset of its own."""
-
     def begin_anew(self, queue: QueueId, offset: QueueOffset) -> None:
         """Remove the entries from `offset` on: the next one will have this offset."""
 
 
 def put_again(queues: RestartableQueues, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None:
     """See `ConsumeQueueStore.put_again`. Killed anywhere, it can be repeated from the stored watermark on."""
-    if isinstance(requests, ColumnRequests):
-        if _ascends(queues, requests):
-            queues.put(requests, dispatched_up_to)
-            return
-        requests = list(requests)
     done = 0
     last_of: dict[QueueId, QueueOffset] = {}
     for index, request in enumerate(requests):
@@ -52,20 +42,23 @@ def put_again(queues: RestartableQueues, requests: Sequence[DispatchRequest], di
     queues.put(requests[done:], dispatched_up_to)
 
 
-def _ascends(stored: RestartableQueues, requests: ColumnRequests) -> bool:
-    """Whether all is as usual: no queue begins anew."""
-    units = requests.units
+def ascends(units: UnitColumns, last_below: Callable[[int, PhysicalOffset], QueueOffset | None]) -> bool:
+    """Whether all is as usual, so that a plain put does: no queue begins anew.
+
+    `last_below` is the `last_offset_below` of one of `units.queues`, by its index.
+    """
     by_queue = np.argsort(units.queue_index, kind="stable")
     follows = np.diff(units.queue_index[by_queue], prepend=-1) == 0
     steps = np.diff(units.queue_offset[by_queue], prepend=0)
     if bool(np.any(steps[follows] <= 0)):
         return False
-    first_rows = by_queue[~follows]
-    queues = [units.queues[index] for index in units.queue_index[first_rows].tolist()]
-    ats = [PhysicalOffset(at) for at in units.physical_offset[first_rows].tolist()]
-    lasts = stored.last_offsets_below(queues, ats)
-    offsets = units.queue_offset[first_rows].tolist()
-    return all(last is None or offset > last for offset, last in zip(offsets, lasts, strict=True))
+    first = units.select(by_queue[~follows])
+    places = zip(first.queue_index.tolist(), first.physical_offset.tolist(), first.queue_offset.tolist(), strict=True)
+    for index, at, offset in places:
+        last = last_below(index, PhysicalOffset(at))
+        if last is not None and offset <= last:
+            return False
+    return True
 
 
 def _entries_of(request: DispatchRequest) -> Iterator[tuple[QueueId, QueueOffset]]:

@@ -21,7 +21,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from kv import EngineFull, KvError
-from store.consumequeue.again import put_again
+from store.consumequeue.again import ascends, put_again
 from store.consumequeue.columns import ColumnRequests, UnitColumns
 from store.consumequeue.file_layout import UNIT, UNIT_SIZE, pack_units, real, units_in
 from store.consumequeue.file_queue import FileQueue, FileShape
@@ -126,10 +126,16 @@ class FileConsumeQueues:
 
         Of such a file some entry has to be put again, else a flush of that process would have synced its name.
         """
-        put_again(self, requests, dispatched_up_to)
+        if isinstance(requests, ColumnRequests) and self._ascend(requests.units):
+            self.put(requests, dispatched_up_to)
+        else:
+            put_again(self, list(requests), dispatched_up_to)
         for queue in _queues_of(requests):
             if is_file_name(queue.topic):
                 self._files.sync_names(self._path(queue))
+
+    def _ascend(self, units: UnitColumns) -> bool:
+        return ascends(units, lambda index, at: self.last_offset_below(units.queues[index], at))
 
     def last_offset_below(self, queue: QueueId, at: PhysicalOffset) -> QueueOffset | None:
         """See `store.consumequeue.again`."""
@@ -138,10 +144,6 @@ class FileConsumeQueues:
         if known is None or known.maximum == 0 or known.last_physical >= at:
             return None
         return QueueOffset(known.maximum - 1)
-
-    def last_offsets_below(self, queues: Sequence[QueueId], ats: Sequence[PhysicalOffset]) -> list[QueueOffset | None]:
-        """See `store.consumequeue.again`."""
-        return list(map(self.last_offset_below, queues, ats))
 
     def begin_anew(self, queue: QueueId, offset: QueueOffset) -> None:
         """See `store.consumequeue.again`."""

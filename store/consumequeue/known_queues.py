@@ -64,12 +64,13 @@ class KnownQueues:
     def find_all(self, queues: Sequence[Queue]) -> list[KnownQueue]:
         """Those that are not cached are read in the order of their keys: neighbours lie in the same block."""
         found = {queue: known for queue in queues if (known := self._cache.get(queue)) is not None}
-        missing = sorted((keys_of(queue), queue) for queue in queues if queue not in found)
+        keys = {queue: keys_of(queue) for queue in queues if queue not in found}
+        missing = sorted(keys, key=lambda queue: keys[queue][1])
         for begin in range(0, len(missing), QUEUES_PER_READ):
             part = missing[begin : begin + QUEUES_PER_READ]
-            stored = self._offsets.get_many([maximum_key for (_, maximum_key), _ in part])
-            for (keys, queue), value in zip(part, stored, strict=True):
-                found[queue] = self._remember(queue, KnownQueue(*keys, value))
+            stored = self._offsets.get_many([keys[queue][1] for queue in part])
+            for queue, value in zip(part, stored, strict=True):
+                found[queue] = self._remember(queue, KnownQueue(*keys[queue], value))
         return [found[queue] for queue in queues]
 
     def forget_all(self) -> None:

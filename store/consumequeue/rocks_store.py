@@ -13,7 +13,7 @@ from operator import add
 from typing import Final
 
 from kv import KeyRange, KeyValueEngine, WriteBatch
-from store.consumequeue.again import put_again
+from store.consumequeue.again import ascends, put_again
 from store.consumequeue.columns import ColumnRequests, UnitColumns
 from store.consumequeue.expired_entries import ExpiredEntrySearch
 from store.consumequeue.known_queues import KnownQueue, KnownQueues
@@ -97,22 +97,28 @@ class RocksConsumeQueues:
 
     def put(self, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None:
         batch = self._engine.batch()
-        last_of = self._put_units(batch, requests)
+        self._put(batch, self._put_units(batch, requests), dispatched_up_to)
+
+    def _put(self, batch: WriteBatch, last_of: _LastEntries, dispatched_up_to: PhysicalOffset) -> None:
         offsets = _new_maxima(last_of)
         offsets.append((CHECKPOINT_KEY, _pack_offset(dispatched_up_to)))
         batch.put_all(self._offsets, offsets)
         self._write(batch, last_of)
 
     def put_again(self, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None:
-        put_again(self, requests, dispatched_up_to)
+        if isinstance(requests, ColumnRequests):
+            units = requests.units
+            # once: they may be more than the cache holds
+            known = self._known.find_all(units.queues)
+            if ascends(units, lambda index, at: self._last_offset_below(known[index], at)):
+                batch = self._engine.batch()
+                self._put(batch, self._put_columns(batch, units.grouped(), known), dispatched_up_to)
+                return
+        put_again(self, list(requests), dispatched_up_to)
 
     def last_offset_below(self, queue: QueueId, at: PhysicalOffset) -> QueueOffset | None:
         """See `store.consumequeue.again`."""
         return self._last_offset_below(self._known.find(queue), at)
-
-    def last_offsets_below(self, queues: Sequence[QueueId], ats: Sequence[PhysicalOffset]) -> list[QueueOffset | None]:
-        """See `store.consumequeue.again`."""
-        return list(map(self._last_offset_below, self._known.find_all(queues), ats))
 
     def _last_offset_below(self, known: KnownQueue, at: PhysicalOffset) -> QueueOffset | None:
         if known.maximum == 0 or known.last_physical >= at:
@@ -135,7 +141,7 @@ class RocksConsumeQueues:
     def put_missing_units(self, units: UnitColumns) -> None:
         """As `put_missing`; each of `units.queues` has some."""
         batch = self._engine.batch()
-        self._put_missing(batch, self._put_columns(batch, units.grouped()))
+        self._put_missing(batch, self._put_columns(batch, units.grouped(), self._known.find_all(units.queues)))
 
     def _put_missing(self, batch: WriteBatch, last_of: _LastEntries) -> None:
         batch.put_all(self._offsets, _new_maxima(last_of))
@@ -160,24 +166,25 @@ class RocksConsumeQueues:
         """Add a unit per request and light queue. Returns the last entry of each queue touched."""
         if isinstance(requests, ColumnRequests):
             # RocksDB takes neighbouring keys three times as fast as scattered ones
-            return self._put_columns(batch, requests.units.grouped())
+            units = requests.units
+            return self._put_columns(batch, units.grouped(), self._known.find_all(units.queues))
         cached, load = self._known.cached, self._known.load
         last_of: _LastEntries = {}
-        units: list[tuple[bytes, bytes]] = []
+        pairs: list[tuple[bytes, bytes]] = []
         for topic, number, queue_offset, physical_offset, size, tags_code, stored_ms, _, _, light_queues in requests:
             unit = _pack_unit(physical_offset, size, tags_code, stored_ms)
             queue = cached((topic, number)) or load((topic, number))
-            units.append((queue.prefix + _pack_offset(queue_offset), unit))
+            pairs.append((queue.prefix + _pack_offset(queue_offset), unit))
             last_of[queue] = (queue_offset, physical_offset)
             for name, light_offset in light_queues:
                 queue = cached((name, 0)) or load((name, 0))
-                units.append((queue.prefix + _pack_offset(light_offset), unit))
+                pairs.append((queue.prefix + _pack_offset(light_offset), unit))
                 last_of[queue] = (light_offset, physical_offset)
-        batch.put_all(self._units, units)
+        batch.put_all(self._units, pairs)
         return last_of
 
-    def _put_columns(self, batch: WriteBatch, units: UnitColumns) -> _LastEntries:
-        queues = self._known.find_all(units.queues)
+    def _put_columns(self, batch: WriteBatch, units: UnitColumns, queues: Sequence[KnownQueue]) -> _LastEntries:
+        """`queues` are those of the units, in their order."""
         prefixes = [queue.prefix for queue in queues]
         of_units = map(prefixes.__getitem__, units.queue_index.tolist())
         batch.put_all(
