@@ -4,6 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SERVE_ARGS ?=
+# more would wait for the same disk
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help install serve demo test test-slow check fix bench bench-queues proto clean
@@ -29,16 +31,16 @@ demo: $(STAMP)  ## send and receive one message with the official Python client 
 	@$(BIN)/python -m cli.demo
 
 test: $(STAMP)  ## the test suite (the fast part; under 20 minutes on 2 cores)
-	@$(BIN)/python -m pytest
+	@$(PYTEST)
 
 test-slow: $(STAMP)  ## crash loops, power cuts (as root), many clients, clients of other languages
-	@$(BIN)/python -m pytest -m slow --timeout 1800
+	@$(PYTEST) -m slow --timeout 1800
 
 check: $(STAMP)  ## format, lint, types, tests
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/python -m pytest
+	@$(PYTEST)
 
 fix: $(STAMP)  ## format and apply the safe lint fixes
 	@$(BIN)/ruff format .
