@@ -1,4 +1,9 @@
-"""Entries put again from the log, which tells of queues that were deleted and began anew."""
+"""Entries put again from the log, which does not tell of queues that were deleted and began anew.
+
+It shows in the numbers: a record has an offset that the queue has given away before. Two things may then be stored that
+do not go with it. What the queue held before has to go. And after a crash what the queue has held since may be stored
+already, from records further on in the log: it has to go, too, and will be put again, if its records are still there.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from store.consumequeue.columns import UnitColumns
+from store.consumequeue.protocol import ConsumeQueueEntry
 from store.message import DispatchRequest
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 
@@ -17,8 +23,11 @@ class RestartableQueues(Protocol):
 
     def put(self, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None: ...
 
-    def last_offset_below(self, queue: QueueId, at: PhysicalOffset) -> QueueOffset | None:
-        """The last offset of the queue if its record lies below `at`; None where it does not, or there is none."""
+    def end_for(self, queue: QueueId, offset: QueueOffset, at: PhysicalOffset) -> QueueOffset | None:
+        """Where the queue has to end for the record at `at` to stand at `offset`; None: nothing is in its way.
+
+        It is the first of its queue that is put again: what is stored goes back to one life of the queue.
+        """
 
     def begin_anew(self, queue: QueueId, offset: QueueOffset) -> None:
         """Remove the entries from `offset` on: the next one will have this offset."""
@@ -32,20 +41,45 @@ def put_again(queues: RestartableQueues, requests: Sequence[DispatchRequest], di
         for queue, offset in _entries_of(request):
             last = last_of.get(queue)
             if last is None:
-                last = queues.last_offset_below(queue, request.physical_offset)
-            if last is not None and offset <= last:
+                end = queues.end_for(queue, offset, request.physical_offset)
+            else:
+                end = offset if offset <= last else None
+            if end is not None:
                 # what comes before may be in the queue that begins anew
                 queues.put(requests[done:index], request.physical_offset)
-                queues.begin_anew(queue, offset)
+                queues.begin_anew(queue, end)
                 done = index
             last_of[queue] = offset
     queues.put(requests[done:], dispatched_up_to)
 
 
-def ascends(units: UnitColumns, last_below: Callable[[int, PhysicalOffset], QueueOffset | None]) -> bool:
+class StoredQueues(Protocol):
+    """What is stored of queues."""
+
+    def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> Sequence[ConsumeQueueEntry]: ...
+
+    def last_entry_below(self, queue: QueueId, at: PhysicalOffset) -> ConsumeQueueEntry | None: ...
+
+
+def end_of_stored(
+    queues: StoredQueues, queue: QueueId, offset: QueueOffset, at: PhysicalOffset, *, maximum: int, last_physical: int
+) -> QueueOffset | None:
+    """`RestartableQueues.end_for` of a queue with this maximum, whose last record lies at `last_physical`."""
+    if maximum == 0:
+        return None
+    if last_physical < at:
+        return offset if offset < maximum else None
+    stored = queues.entries(queue, offset, 1)
+    if stored and (stored[0].queue_offset, stored[0].physical_offset) == (offset, at):
+        return None
+    below = queues.last_entry_below(queue, at)
+    return min(offset, QueueOffset(0 if below is None else below.queue_offset + 1))
+
+
+def ascends(units: UnitColumns, end_for: Callable[[int, QueueOffset, PhysicalOffset], QueueOffset | None]) -> bool:
     """Whether all is as usual, so that a plain put does: no queue begins anew.
 
-    `last_below` is the `last_offset_below` of one of `units.queues`, by its index.
+    `end_for` is that of one of `units.queues`, by its index.
     """
     by_queue = np.argsort(units.queue_index, kind="stable")
     follows = np.diff(units.queue_index[by_queue], prepend=-1) == 0
@@ -54,11 +88,7 @@ def ascends(units: UnitColumns, last_below: Callable[[int, PhysicalOffset], Queu
         return False
     first = units.select(by_queue[~follows])
     places = zip(first.queue_index.tolist(), first.physical_offset.tolist(), first.queue_offset.tolist(), strict=True)
-    for index, at, offset in places:
-        last = last_below(index, PhysicalOffset(at))
-        if last is not None and offset <= last:
-            return False
-    return True
+    return all(end_for(index, QueueOffset(offset), PhysicalOffset(at)) is None for index, at, offset in places)
 
 
 def _entries_of(request: DispatchRequest) -> Iterator[tuple[QueueId, QueueOffset]]:

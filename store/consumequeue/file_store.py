@@ -21,7 +21,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from kv import EngineFull, KvError
-from store.consumequeue.again import ascends, put_again
+from store.consumequeue.again import ascends, end_of_stored, put_again
 from store.consumequeue.columns import ColumnRequests, UnitColumns
 from store.consumequeue.file_layout import UNIT, UNIT_SIZE, pack_units, real, units_in
 from store.consumequeue.file_queue import FileQueue, FileShape
@@ -132,18 +132,22 @@ class FileConsumeQueues:
             put_again(self, list(requests), dispatched_up_to)
         for queue in _queues_of(requests):
             if is_file_name(queue.topic):
-                self._files.sync_names(self._path(queue))
+                self.sync_names(queue)
+
+    def sync_names(self, queue: QueueId) -> None:
+        """Let the next flush make durable which files the queue has, and that it has none."""
+        self._files.sync_names(self._path(queue))
 
     def _ascend(self, units: UnitColumns) -> bool:
-        return ascends(units, lambda index, at: self.last_offset_below(units.queues[index], at))
+        return ascends(units, lambda index, *place: self.end_for(units.queues[index], *place))
 
-    def last_offset_below(self, queue: QueueId, at: PhysicalOffset) -> QueueOffset | None:
+    def end_for(self, queue: QueueId, offset: QueueOffset, at: PhysicalOffset) -> QueueOffset | None:
         """See `store.consumequeue.again`."""
         with _named_errors():
             known = self._find(queue)
-        if known is None or known.maximum == 0 or known.last_physical >= at:
-            return None
-        return QueueOffset(known.maximum - 1)
+            if known is None:
+                return None
+            return end_of_stored(self, queue, offset, at, maximum=known.maximum, last_physical=known.last_physical)
 
     def begin_anew(self, queue: QueueId, offset: QueueOffset) -> None:
         """See `store.consumequeue.again`."""

@@ -13,7 +13,7 @@ from operator import add
 from typing import Final
 
 from kv import KeyRange, KeyValueEngine, WriteBatch
-from store.consumequeue.again import ascends, put_again
+from store.consumequeue.again import ascends, end_of_stored, put_again
 from store.consumequeue.columns import ColumnRequests, UnitColumns
 from store.consumequeue.expired_entries import ExpiredEntrySearch
 from store.consumequeue.known_queues import KnownQueue, KnownQueues
@@ -110,20 +110,20 @@ class RocksConsumeQueues:
             units = requests.units
             # once: they may be more than the cache holds
             known = self._known.find_all(units.queues)
-            if ascends(units, lambda index, at: self._last_offset_below(known[index], at)):
+            if ascends(units, lambda index, *place: self._end_for(units.queues[index], known[index], *place)):
                 batch = self._engine.batch()
                 self._put(batch, self._put_columns(batch, units.grouped(), known), dispatched_up_to)
                 return
         put_again(self, list(requests), dispatched_up_to)
 
-    def last_offset_below(self, queue: QueueId, at: PhysicalOffset) -> QueueOffset | None:
+    def end_for(self, queue: QueueId, offset: QueueOffset, at: PhysicalOffset) -> QueueOffset | None:
         """See `store.consumequeue.again`."""
-        return self._last_offset_below(self._known.find(queue), at)
+        return self._end_for(queue, self._known.find(queue), offset, at)
 
-    def _last_offset_below(self, known: KnownQueue, at: PhysicalOffset) -> QueueOffset | None:
-        if known.maximum == 0 or known.last_physical >= at:
-            return None
-        return QueueOffset(known.maximum - 1)
+    def _end_for(
+        self, queue: QueueId, known: KnownQueue, offset: QueueOffset, at: PhysicalOffset
+    ) -> QueueOffset | None:
+        return end_of_stored(self, queue, offset, at, maximum=known.maximum, last_physical=known.last_physical)
 
     def begin_anew(self, queue: QueueId, offset: QueueOffset) -> None:
         """See `store.consumequeue.again`."""

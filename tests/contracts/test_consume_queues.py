@@ -447,6 +447,24 @@ def test_a_queue_that_was_deleted_and_began_anew_is_told_by_the_log(queues: Cons
     assert offsets(queues, A0) == [0, 1]
 
 
+@pytest.mark.parametrize("stored", [1, 3, 5])
+def test_entries_from_further_on_in_the_log_do_not_stand_among_those_put_again(
+    queues: ConsumeQueueStore, stored: int
+) -> None:
+    """The queue was deleted and began anew; a power cut took the log's end, and with it what the queue got then.
+
+    Its older records are put again, since the log does not tell of the deletion.
+    """
+    put(queues, [request(20 + number, A0, number, ("%LMQ%lite", number)) for number in range(stored)])
+    queues.put_again([request(5, A0, 3), request(6, A0, 4), request(7, B0, 0)], physical(8))
+    assert [each.physical_offset for each in queues.entries(A0, QueueOffset(0), 10)] == [physical(5), physical(6)]
+    assert queues.next_offset(A0) == 5
+    assert offsets(queues, LITE) == list(range(stored))
+    queues.truncate(physical(8))
+    assert offsets(queues, A0) == [3, 4]
+    assert offsets(queues, B0) == [0]
+
+
 def test_requests_that_are_put_again_in_their_order_change_nothing(queues: ConsumeQueueStore) -> None:
     requests = [request(number, A0, number, ("%LMQ%lite", 2 * number)) for number in range(6)]
     put(queues, requests)

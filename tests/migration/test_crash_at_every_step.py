@@ -168,6 +168,21 @@ def test_the_chosen_place() -> None:
     crash_at(int(seed), int(step), Durability(durability))
 
 
+@pytest.mark.parametrize(
+    ("seed", "step", "durability"),
+    [
+        (0, 233, Durability.ASYNC),
+        (0, 241, Durability.SYNC),
+        (0, 289, Durability.ASYNC),
+        (1, 364, Durability.SYNC),
+        (2, 130, Durability.ASYNC),
+    ],
+)
+def test_places_that_once_broke_a_promise(seed: int, step: int, durability: Durability) -> None:
+    """Topics that were deleted, and began anew, shortly before one or two crashes."""
+    crash_at(seed, step, durability)
+
+
 @pytest.mark.parametrize("durability", list(Durability))
 def test_a_crash_now_and_then_in_a_migration_breaks_no_promise(durability: Durability) -> None:
     for step in range(1, steps_of(0, durability) + 2, EVERY):
