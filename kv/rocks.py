@@ -35,7 +35,7 @@ from kv.options import MIB, CompactionStyle, Compression, FamilyOptions
 from kv.rocks_directory import holds_database, reading_view, require_database, unread_changes
 from kv.rocks_family import CLOSED, DEFAULT_FAMILY, Cursor, RocksBatch, RocksFamily, RocksSnapshot, fail, own_family
 from kv.rocks_figures import database_figures, family_figures
-from kv.rocks_manifest import check_manifest
+from kv.rocks_logs import check_manifest, check_write_ahead_logs
 
 TABLE_FORMAT_VERSION: Final = 5
 BACKGROUND_JOBS: Final = 4
@@ -204,6 +204,7 @@ class RocksEngine:
         else:
             require_database(path)
             check_manifest(path)
+            check_write_ahead_logs(path)
         if read_only:
             view = reading_view(path)
             access = rocksdict.AccessType.read_only(error_if_log_file_exist=False)

@@ -121,6 +121,18 @@ def test_every_head_in_a_manifest(image: Image, tmp_path: Path, database: str) -
         at += 7 + int.from_bytes(data[at + 4 : at + 6], "little")
 
 
+def test_every_head_in_a_write_ahead_log(killed: Path, tmp_path: Path) -> None:
+    """Of a kind that only logs have whose files are used again, RocksDB never gets to the end."""
+    image = Image(killed, tmp_path)
+    file = write_ahead_log(killed).relative_to(killed)
+    data = (killed / file).read_bytes()
+    at = 0
+    while at + 7 <= len(data):
+        for mask in (0x02, 0x04, 0x08, 0x80):
+            check(image, tmp_path, file, at + 6, mask)
+        at += 7 + int.from_bytes(data[at + 4 : at + 6], "little")
+
+
 @pytest.fixture
 def killed(tmp_path: Path) -> Path:
     with capture_logs():

@@ -1,6 +1,6 @@
-"""Checks of RocksDB's manifest that RocksDB leaves out. No RocksDB calls in here.
+"""Checks of RocksDB's logs that RocksDB leaves out. No RocksDB calls in here.
 
-The manifest lists the tables of a database. It is a log in blocks of 32 KiB:
+The manifest, which lists the tables of a database, and write-ahead logs have one form, blocks of 32 KiB:
 
 | field    | bytes | meaning                                                          |
 |----------|-------|------------------------------------------------------------------|
@@ -13,12 +13,15 @@ A record that reaches over the end of the file counts as torn, and everything fr
 a word, since that is how a crash leaves it. One flipped bit in a length does the same to entries from long ago, and
 the tables they name are gone. But then the whole record is still there, and its checksum tells its true length.
 
-A kind that only other logs have, those whose files are used again, keeps RocksDB's reader going round for ever.
+A kind that only other logs have, those whose files are used again, keeps RocksDB's reader going round for ever. In a
+write-ahead log everything else that is damaged is found by RocksDB, or taken for the end, which the store knows to be
+too early (`store.durable_state`).
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from struct import Struct
 from typing import Final
@@ -26,10 +29,12 @@ from typing import Final
 from kv.errors import EngineCorrupt
 from kv.rocks_directory import CURRENT
 
+LOG_NAME: Final = re.compile(r"[0-9]+\.log", re.ASCII)
 MANIFEST_NAME: Final = re.compile(r"MANIFEST-[0-9]+", re.ASCII)
 BLOCK_SIZE: Final = 32 * 1024
 HEAD: Final = Struct("<IHB")
 KIND_MAX: Final = 4
+KINDS_OF_REUSED_LOGS: Final = frozenset({5, 6, 7, 8, 11})
 MASK_DELTA: Final = 0xA282EAD8
 _POLYNOMIAL: Final = 0x82F63B78
 
@@ -57,24 +62,46 @@ def check_manifest(directory: Path) -> None:
     if not MANIFEST_NAME.fullmatch(name) or not path.is_file():
         return
     data = path.read_bytes()
+    for at, checksum, kind, is_whole in _records(data):
+        if not is_whole:
+            # the checksum covers the kind, too
+            if _ends_before(data[at + HEAD.size - 1 : _block_end(at)], checksum):
+                raise EngineCorrupt(f"{path}: the length of the record at {at} is damaged")
+        elif kind > KIND_MAX:
+            raise EngineCorrupt(f"{path}: the kind of the record at {at} is damaged")
+
+
+def check_write_ahead_logs(directory: Path) -> None:
+    """Raises EngineCorrupt when a write-ahead log has a record of a kind that RocksDB's reader does not get over."""
+    for path in sorted(directory.iterdir()):
+        if not LOG_NAME.fullmatch(path.name):
+            continue
+        for at, _, kind, _ in _records(path.read_bytes()):
+            if kind in KINDS_OF_REUSED_LOGS:
+                raise EngineCorrupt(f"{path}: the kind of the record at {at} is damaged")
+
+
+def _records(data: bytes) -> Iterator[tuple[int, int, int, bool]]:
+    """Place, checksum and kind of each record, and whether all of it is there; the last one may not be."""
     at = 0
     while at + HEAD.size <= len(data):
-        block_end = at - at % BLOCK_SIZE + BLOCK_SIZE
+        block_end = _block_end(at)
         if block_end - at < HEAD.size:
             at = block_end
             continue
         checksum, length, kind = HEAD.unpack_from(data, at)
-        payload_end = at + HEAD.size + length
-        if payload_end > min(block_end, len(data)):
-            # the checksum covers the kind, too
-            if _ends_before(data[at + HEAD.size - 1 : block_end], checksum):
-                raise EngineCorrupt(f"{path}: the length of the record at {at} is damaged")
-            return
         if kind == 0 and length == 0:
             return
-        if kind > KIND_MAX:
-            raise EngineCorrupt(f"{path}: the kind of the record at {at} is damaged")
+        payload_end = at + HEAD.size + length
+        is_whole = payload_end <= min(block_end, len(data))
+        yield at, checksum, kind, is_whole
+        if not is_whole:
+            return
         at = payload_end
+
+
+def _block_end(at: int) -> int:
+    return at - at % BLOCK_SIZE + BLOCK_SIZE
 
 
 def _ends_before(data: bytes, checksum: int) -> bool:
