@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import signal
 import socket
@@ -186,8 +187,8 @@ class Broker:
     def _answers_ready(self) -> bool:
         try:
             return self.get("/readyz")[0] == 200
-        except (urllib.error.URLError, ConnectionError, TimeoutError):
-            return False
+        except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError):
+            return False  # not there yet, or it has ended in the middle of its answer
 
     def resident_kib(self) -> int:
         """Memory it holds now, from the kernel's account."""
