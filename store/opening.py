@@ -318,7 +318,7 @@ class _Opening:
             self._backfill(parts, parts.queues.rocks, recovery.end)
         if found.has_abort:
             if parts.queues.files is not None and parts.queues.rocks is not None:
-                forget_deleted(parts.queues.files, parts.queues.rocks)
+                forget_deleted(parts.queues.files, parts.queues.rocks, recovery.end)
             MigrationRows(parts.state_engine).doubt("the broker did not stop in good order after it")
         return recovery
 

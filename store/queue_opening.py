@@ -17,7 +17,7 @@ from store.engines import StoreEngines
 from store.errors import StoreDamaged, StoreUnusable
 from store.identity import StoreIdentity
 from store.kind import FoundStore, StoreKind, inspect_store
-from store.migration import MigrationRows, MigrationStep, Removing, finish_deletions, remove_database
+from store.migration import MigrationRows, MigrationStep, Removing, forget_deleted, remove_database
 from store.offsets import PhysicalOffset
 from store.open_queues import OpenQueues
 from store.paths import StorePaths
@@ -90,7 +90,7 @@ class _QueueOpening:
                 )
             if files is not None and rocks is not None:
                 if found.has_abort and (complete_up_to := files.dispatched_up_to()) is not None:
-                    finish_deletions(files, rocks, complete_up_to)
+                    forget_deleted(files, rocks, complete_up_to)
                 phase = self._begin_double_write(files, rocks, phase)
                 self._heed_doubled_topics(rocks, phase)
                 if objection := settings.queue_places.objection(phase):

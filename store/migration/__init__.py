@@ -11,7 +11,7 @@ from store.migration.agreement import (
 )
 from store.migration.backfill import Backfill, Portion
 from store.migration.comparison import begin_comparison
-from store.migration.deleted import finish_deletions, forget_deleted
+from store.migration.deleted import forget_deleted
 from store.migration.machine import MigrationFigures, QueueMigration
 from store.migration.removal import FileQueueRemoval, remove_database
 from store.migration.rows import MigrationRows, MigrationStep, Removing
@@ -30,7 +30,6 @@ __all__ = [
     "QueueMigration",
     "Removing",
     "begin_comparison",
-    "finish_deletions",
     "forget_deleted",
     "remove_database",
 ]

@@ -173,8 +173,6 @@ def test_the_chosen_place() -> None:
     [
         (0, 233, Durability.ASYNC),
         (0, 241, Durability.SYNC),
-        (0, 289, Durability.ASYNC),
-        (1, 364, Durability.SYNC),
         (2, 130, Durability.ASYNC),
     ],
 )
