@@ -28,6 +28,7 @@ BENCHMARKS: Final = (
     "delivery",
     "purge",
     "queue_expiry",
+    "queue_migration",
     "recovery_scan",
     "recovery",
     "many_queues",
