@@ -11,21 +11,18 @@ rmq#7799: the purge at four in the morning stalled the sends of everybody.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
-from threading import Thread
 from typing import Final
-
-import grpc
 
 from bench.harness import CannotRun, Case, Options, Scale
 from bench.peers.quarry import Quarry
 from bench.raw_client import RawClient, make_requests
 from bench.scratch_store import make_messages
-from bench.send_load import PATH, SendLoad, Stretch, after, figures, percentiles, send_body
+from bench.send_load import PATH, SendLoad, Stretch, admin_channel, after, beside, figures, percentiles, send_body
 from server._generated.quarry.admin.v1 import admin_pb2 as admin
 from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from store.clock import ManualClock
@@ -91,7 +88,7 @@ def _case(broker: Quarry, random: Random, sizes: Sizes) -> Case:
         load = SendLoad(broker, client, make_requests(random, PATH, send_body(random), 0, sizes.requests))
         load.until(after(sizes.quiet_s / 3))  # topic and files are made, code is warm
         before = load.until(after(sizes.quiet_s))
-        with _purging(broker, sizes) as is_over:
+        with beside(partial(_purge, broker, sizes)) as is_over:
             purge = load.until(is_over)
         load.until(after(QUIET_AFTER_S))
         quiet_after = load.until(after(sizes.quiet_s))
@@ -113,27 +110,15 @@ def _case(broker: Quarry, random: Random, sizes: Sizes) -> Case:
     )
 
 
-@contextmanager
-def _purging(broker: Quarry, sizes: Sizes) -> Iterator[Callable[[], bool]]:
-    """Let the old segments expire; yields what tells whether the last of their files is gone."""
-    problems: list[str] = []
-
-    def purge() -> None:
-        with grpc.insecure_channel(broker.admin, options=[("grpc.enable_http_proxy", 0)]) as channel:
-            stub = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
-            expired = stub.ExpireSegments(admin.ExpireSegmentsRequest(), timeout=REMOVAL_TIMEOUT_S).segments
-        if len(expired) != sizes.segments:
-            problems.append(f"{len(expired)} segments expired instead of {sizes.segments}")
-        give_up_s = time.monotonic() + REMOVAL_TIMEOUT_S
-        while figures(broker)["quarry_expired_bytes"]:
-            if time.monotonic() > give_up_s:
-                problems.append("the files are not removed")
-                return
-            time.sleep(LOOK_INTERVAL_S)
-
-    thread = Thread(target=purge)
-    thread.start()
-    yield lambda: not thread.is_alive()
-    thread.join()
-    if problems:
-        raise RuntimeError("; ".join(problems))
+def _purge(broker: Quarry, sizes: Sizes) -> None:
+    """Let the old segments expire, and wait until the last of their files is gone."""
+    with admin_channel(broker) as channel:
+        stub = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
+        expired = stub.ExpireSegments(admin.ExpireSegmentsRequest(), timeout=REMOVAL_TIMEOUT_S).segments
+    if len(expired) != sizes.segments:
+        raise RuntimeError(f"{len(expired)} segments expired instead of {sizes.segments}")
+    give_up_s = time.monotonic() + REMOVAL_TIMEOUT_S
+    while figures(broker)["quarry_expired_bytes"]:
+        if time.monotonic() > give_up_s:
+            raise RuntimeError("the files are not removed")
+        time.sleep(LOOK_INTERVAL_S)

@@ -12,21 +12,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from random import Random
-from threading import Thread
 from typing import Final
-
-import grpc
 
 from bench.harness import CannotRun, Case, Options, Scale
 from bench.peers.quarry import Quarry
 from bench.raw_client import RawClient, make_requests
 from bench.scratch_store import TOPIC, make_messages
-from bench.send_load import PATH, SendLoad, Stretch, after, figures, percentiles, send_body
+from bench.send_load import PATH, SendLoad, Stretch, admin_channel, after, beside, figures, percentiles, send_body
 from kv import KeyRange
 from server._generated.quarry.admin.v1 import admin_pb2 as admin
 from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
@@ -130,7 +128,7 @@ def _case(broker: Quarry, random: Random, sizes: Sizes) -> Case:
         load.until(after(sizes.quiet_s / 3))  # topic and files are made, code is warm
         before = load.until(after(sizes.quiet_s))
         bytes_before = figures(broker)[TABLE_BYTES]
-        with _expiring(broker) as is_over:
+        with beside(partial(_expire, broker)) as is_over:
             expiry = load.until(is_over)
         load.until(after(QUIET_AFTER_S))
         quiet_after = load.until(after(sizes.quiet_s))
@@ -159,31 +157,18 @@ def _case(broker: Quarry, random: Random, sizes: Sizes) -> Case:
     )
 
 
-@contextmanager
-def _expiring(broker: Quarry) -> Iterator[Callable[[], bool]]:
-    """Let the old segments expire; yields what tells whether the queues are clean and the tables rewritten."""
-    problems: list[str] = []
-
-    def expire() -> None:
-        with grpc.insecure_channel(broker.admin, options=[("grpc.enable_http_proxy", 0)]) as channel:
-            stub = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
-            expired = stub.ExpireSegments(admin.ExpireSegmentsRequest(), timeout=CLEANING_TIMEOUT_S).segments
-        if not expired:
-            problems.append("no segment expired")
-            return
-        give_up_s = time.monotonic() + CLEANING_TIMEOUT_S
-        while not figures(broker)["quarry_queue_table_rewrite_seconds_count"]:
-            if time.monotonic() > give_up_s:
-                problems.append("the queues are not cleaned up")
-                return
-            time.sleep(LOOK_INTERVAL_S)
-
-    thread = Thread(target=expire)
-    thread.start()
-    yield lambda: not thread.is_alive()
-    thread.join()
-    if problems:
-        raise RuntimeError("; ".join(problems))
+def _expire(broker: Quarry) -> None:
+    """Let the old segments expire, and wait until the queues are clean and the tables rewritten."""
+    with admin_channel(broker) as channel:
+        stub = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
+        expired = stub.ExpireSegments(admin.ExpireSegmentsRequest(), timeout=CLEANING_TIMEOUT_S).segments
+    if not expired:
+        raise RuntimeError("no segment expired")
+    give_up_s = time.monotonic() + CLEANING_TIMEOUT_S
+    while not figures(broker)["quarry_queue_table_rewrite_seconds_count"]:
+        if time.monotonic() > give_up_s:
+            raise RuntimeError("the queues are not cleaned up")
+        time.sleep(LOOK_INTERVAL_S)
 
 
 def _check(root: Path, sizes: Sizes) -> int:

@@ -8,21 +8,18 @@ measured is the backfill of all that came before, at the default rate, and the c
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
-from threading import Thread
 from typing import Final
-
-import grpc
 
 from bench.harness import CannotRun, Case, Options, Sample, Scale
 from bench.peers.quarry import Quarry
 from bench.raw_client import RawClient, make_requests
 from bench.scratch_store import make_messages
-from bench.send_load import PATH, SendLoad, Stretch, after, percentiles, send_body
+from bench.send_load import PATH, SendLoad, Stretch, admin_channel, after, beside, percentiles, send_body
 from server._generated.quarry.admin.v1 import migration_pb2 as pb
 from server._generated.quarry.admin.v1.migration_pb2_grpc import MigrationServiceStub
 from store.clock import SystemClock
@@ -91,12 +88,12 @@ def _case(broker: Quarry, random: Random, sizes: Sizes) -> Case:
         load = SendLoad(broker, client, make_requests(random, PATH, send_body(random), 0, sizes.requests))
         load.until(after(sizes.quiet_s / 3))  # topic and files are made, code is warm
         in_files = load.until(after(sizes.quiet_s))
-        with _advancing(broker, "double_write") as is_over:
+        with beside(partial(_advance, broker, "double_write")) as is_over:
             load.until(is_over)
         in_both = load.until(after(sizes.quiet_s))
-        with _advancing(broker, "backfilling") as is_over:
+        with beside(partial(_advance, broker, "backfilling")) as is_over:
             backfill = load.until(is_over)
-        with _advancing(broker, "verified") as is_over:
+        with beside(partial(_advance, broker, "verified")) as is_over:
             comparison = load.until(is_over)
         in_both_after = load.until(after(sizes.quiet_s))
         load.check()
@@ -126,35 +123,17 @@ def _together(first: Sample, second: Sample) -> Sample:
     return Sample(first.done + second.done, first.wall_s + second.wall_s, first.cpu_s + second.cpu_s)
 
 
-@contextmanager
-def _advancing(broker: Quarry, phase: str) -> Iterator[Callable[[], bool]]:
-    """Take the steps to a phase; yields what tells whether it is reached and its work is through."""
-    problems: list[str] = []
-
-    def advance() -> None:
-        with grpc.insecure_channel(broker.admin, options=[("grpc.enable_http_proxy", 0)]) as channel:
-            stub = MigrationServiceStub(channel)  # type: ignore[no-untyped-call]
-            try:
-                _advance(stub, phase)
-            except (RuntimeError, grpc.RpcError) as error:
-                problems.append(str(error))
-
-    thread = Thread(target=advance)
-    thread.start()
-    yield lambda: not thread.is_alive()
-    thread.join()
-    if problems:
-        raise RuntimeError("; ".join(problems))
-
-
-def _advance(stub: MigrationServiceStub, phase: str) -> None:
+def _advance(broker: Quarry, phase: str) -> None:
+    """Take the step to a phase, and wait until it is reached and its work is through."""
     give_up_s = time.monotonic() + STEP_TIMEOUT_S
-    stub.AdvanceMigration(pb.AdvanceMigrationRequest(asked_by="bench"))
-    while time.monotonic() < give_up_s:
-        seen = stub.GetMigration(pb.GetMigrationRequest())
-        if any(seen.report.differences.values()):
-            raise RuntimeError(f"files and RocksDB differ: {dict(seen.report.differences)}")
-        if seen.phase == phase and seen.HasField("advance_to") and not seen.HasField("comparing"):
-            return
-        time.sleep(LOOK_INTERVAL_S)
+    with admin_channel(broker) as channel:
+        stub = MigrationServiceStub(channel)  # type: ignore[no-untyped-call]
+        stub.AdvanceMigration(pb.AdvanceMigrationRequest(asked_by="bench"))
+        while time.monotonic() < give_up_s:
+            seen = stub.GetMigration(pb.GetMigrationRequest())
+            if any(seen.report.differences.values()):
+                raise RuntimeError(f"files and RocksDB differ: {dict(seen.report.differences)}")
+            if seen.phase == phase and seen.HasField("advance_to") and not seen.HasField("comparing"):
+                return
+            time.sleep(LOOK_INTERVAL_S)
     raise RuntimeError(f"the phase {phase} is not reached: {seen}")

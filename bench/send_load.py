@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from random import Random
 from typing import Final, NamedTuple
+
+import grpc
 
 from bench.harness import Sample, cpu_s_of
 from bench.peers.quarry import Quarry
@@ -82,6 +86,20 @@ def after(seconds: float) -> Callable[[], bool]:
     """Whether so much time has gone by since this call."""
     end_s = time.perf_counter() + seconds
     return lambda: time.perf_counter() >= end_s
+
+
+@contextmanager
+def beside(work: Callable[[], None]) -> Iterator[Callable[[], bool]]:
+    """Run the work on a thread beside the load; yields what tells whether it is over. Raises what the work raised."""
+    with ThreadPoolExecutor(max_workers=1) as threads:
+        working = threads.submit(work)
+        yield working.done
+        working.result()
+
+
+def admin_channel(broker: Quarry) -> grpc.Channel:
+    """To the broker's admin services, whatever proxy the environment names."""
+    return grpc.insecure_channel(broker.admin, options=[("grpc.enable_http_proxy", 0)])
 
 
 def _flush_figures(broker: Quarry) -> tuple[float, float]:
