@@ -17,16 +17,16 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import importlib.util
 import mmap
 import os
 import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path, PurePosixPath
 from random import Random
-from types import SimpleNamespace
+from types import CodeType, ModuleType, SimpleNamespace
 from typing import Any, ClassVar, Final, cast
 
 import store.disk.posix
@@ -93,6 +93,13 @@ class _Open:
         self.position = 0
 
 
+@cache
+def _posix_code() -> CodeType:
+    """Compiled once: each of some hundred thousand machines has a module of its own."""
+    file = store.disk.posix.__file__
+    return compile(Path(file).read_bytes(), file, "exec")
+
+
 class Kernel:
     """One machine. `crash_at` numbers the step, from 1, at which its power goes; that step is done by half.
 
@@ -118,11 +125,8 @@ class Kernel:
 
     def disk(self) -> Disk:
         """The real `PosixDisk`, in a copy of its module that knows this kernel instead of the system."""
-        spec = importlib.util.spec_from_file_location("posix_on_a_simulated_kernel", store.disk.posix.__file__)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        module = ModuleType("posix_on_a_simulated_kernel")
+        exec(_posix_code(), module.__dict__)
         module.os = System(self)  # type: ignore[attr-defined]
         module.MAPPINGS = SimpleNamespace(open=self.mappings)  # type: ignore[attr-defined]
         module.mmap = SimpleNamespace(  # type: ignore[attr-defined]
@@ -244,7 +248,10 @@ class Kernel:
             self.directory(path.parent).change(lambda names: names.__delitem__(path.name))
 
     def rename(self, path: KernelPath, target: KernelPath) -> None:
-        inode, source, goal = self.file(path), self.directory(path.parent), self.directory(target.parent)
+        node, source, goal = self.find(path), self.directory(path.parent), self.directory(target.parent)
+        if node is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        moved = node
 
         def take(names: dict[str, Inode | Directory]) -> None:
             names.pop(path.name, None)
@@ -252,11 +259,12 @@ class Kernel:
         def give(names: dict[str, Inode | Directory]) -> None:
             if source is goal:
                 take(names)
-            names[target.name] = inode
+            names[target.name] = moved
 
         def move_durably(_: dict[str, Inode | Directory]) -> None:
-            take(source.durable)
-            give(goal.durable)
+            if source.durable.get(path.name) is moved:
+                take(source.durable)
+                give(goal.durable)
 
         with self.whole_step(f"rename to {target.name}"):
             if source is goal:
