@@ -31,8 +31,9 @@ from store.consumequeue.open_files import OpenFiles
 from store.consumequeue.protocol import ConsumeQueueEntry
 from store.consumequeue.rocks_layout import require_no_checkpoint
 from store.consumequeue.search import count_between, first_at_least
+from store.consumequeue.topic_removal import DELETED_NAME, TopicRemoval
 from store.consumequeue.windows import FileUnitReader, UnitWindow
-from store.disk.protocol import DirectoryEntry, Disk
+from store.disk.protocol import Disk
 from store.generations import GenerationCache
 from store.message import DispatchRequest
 from store.metadata.names import is_light_queue
@@ -87,8 +88,10 @@ class FileConsumeQueues:
         # without a watermark all is put again, so that nothing need be whole
         short_from = (dispatched_up_to or PhysicalOffset(0)) if after_crash or dispatched_up_to is None else None
         self._shape = FileShape(units_per_file * UNIT_SIZE, short_from)
+        self._removal = TopicRemoval(disk, directory)
         with _named_errors():
             disk.make_directories(directory)
+            self._removal.finish()
 
     # -- writing
 
@@ -268,21 +271,14 @@ class FileConsumeQueues:
         if not is_file_name(topic):
             return
         with _named_errors():
-            for queue, files in list(queues_of_topic(self._disk, self._directory, topic)):
-                self._remove_queue(queue, files)
-                self._cache.discard(queue)
-            self._disk.remove_directory(self._directory / topic)
+            queues = dict(queues_of_topic(self._disk, self._directory, topic))
+            self._removal.remove(topic)
+        # not before: a deletion that was refused has all of it still to be flushed
+        for queue, files in queues.items():
+            for each in files:
+                self._files.forget(self._path(queue), int(each.name) // UNIT_SIZE)
+            self._cache.discard(queue)
         self._may_have_emptied = True
-
-    def _remove_queue(self, queue: QueueId, files: Sequence[DirectoryEntry]) -> None:
-        known = self._find(queue) if any(each.size for each in files) else None
-        if known is not None:
-            known.remove()
-            return
-        # what a crash left between the making of a directory and the first unit
-        for each in reversed(files):
-            self._disk.remove(self._path(queue) / each.name)
-        self._disk.remove_directory(self._path(queue))
 
     def truncate(self, end: PhysicalOffset) -> None:
         """Durable when it returns; the watermark falls last. Also removes what a power cut left behind a gap."""
@@ -405,7 +401,7 @@ class FileConsumeQueues:
 
     def _topics(self) -> list[str]:
         found = [each.name for each in self._disk.list_directory(self._directory) if each.is_directory]
-        return sorted(found, key=topic_order)
+        return sorted((each for each in found if each != DELETED_NAME), key=topic_order)
 
     def _queues_of(self, topic: str) -> Iterator[QueueId]:
         """Those with a file: an empty directory is left by a crash in the middle of a deletion."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
@@ -74,7 +75,7 @@ class OpenFiles:
                 self._flush(key)
                 del dirty[key]
             for directory in list(names):
-                if self._disk.exists(directory):
+                with suppress(FileNotFoundError):  # removed since
                     self._disk.sync_directory(directory)
                 del names[directory]
         finally:

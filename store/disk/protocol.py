@@ -173,7 +173,10 @@ class Disk(Protocol):
         """Remove one file, durably; a file that is not there is no error."""
 
     def move(self, path: Path, target: Path) -> None:
-        """Give a file another name on the same file system, durably: a crash leaves one of the two names."""
+        """Give a file or a directory another name on the same file system, durably: a crash leaves one of the two.
+
+        A directory takes with it all that it holds.
+        """
 
     def truncate(self, path: Path, size: int) -> None:
         """Cut the file to `size` bytes. Not durable.

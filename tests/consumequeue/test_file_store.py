@@ -258,3 +258,70 @@ def test_a_power_cut_at_any_operation_loses_nothing_below_the_watermark(seed: in
             known = count * 36 // 42
             assert queues.bounds(queue) == (0, known), (crash_at, queue)
             assert offsets(queues, queue) == list(range(known)), (crash_at, queue)
+
+
+def many_files(backing: FileBacking) -> FileConsumeQueues:
+    """Two queues of TopicA with three files each, and one of another topic."""
+    queues = backing.open()
+    put(
+        queues,
+        [request(2 * at + queue.number, queue, at) for at in range(2 * UNITS_PER_FILE + 1) for queue in (A0, A1)],
+    )
+    put(queues, [request(10_000, B0, 0)])
+    queues.flush()
+    return queues
+
+
+def test_a_crash_in_a_deletion_leaves_the_whole_topic_or_nothing_of_it() -> None:
+    """A file more or less would be a queue that has lost something, and RocksDB beside it would disagree for ever."""
+    probe = FaultyDisk()
+    queues = many_files(FileBacking(Path("/store/consumequeue"), probe))
+    before = probe.operations
+    queues.delete_topic("TopicA")
+    operations = probe.operations
+    assert operations - before > 6, "the files are removed one by one"
+    seen = set()
+    for crash_at in range(before + 1, operations + 1):
+        disk = FaultyDisk(crash_at=crash_at)
+        backing = FileBacking(Path("/store/consumequeue"), disk)
+        queues = many_files(backing)
+        with pytest.raises(PowerCut):
+            queues.delete_topic("TopicA")
+        backing.disk = after = disk.power_loss(seed=crash_at)
+        queues = backing.open_as_it_is()
+        left = [len(offsets(queues, queue)) for queue in (A0, A1)]
+        assert left in ([2 * UNITS_PER_FILE + 1] * 2, [0, 0])
+        seen.add(tuple(left))
+        assert offsets(queues, B0) == [0]
+        assert queues.topics_behind("", 10) == (["TopicA", "TopicB"] if any(left) else ["TopicB"])
+        assert not after.exists(Path("/store/consumequeue/.deleted"))
+        queues.delete_topic("TopicA")
+        put(queues, [request(20_000, A0, 0)])
+        queues.flush()
+        assert offsets(queues, A0) == [0]
+    assert len(seen) == 2
+
+
+def test_a_topic_with_a_file_of_somebody_else_is_refused_whole(backing: FileBacking) -> None:
+    queues = many_files(backing)
+    stranger = backing.directory / "TopicA" / "1" / "notes.txt"
+    stranger.write_bytes(b"mine")
+    put(queues, [request(30_000, A0, 2 * UNITS_PER_FILE + 1)])
+    with pytest.raises(KvError, match=r"notes\.txt: is no queue file"):
+        queues.delete_topic("TopicA")
+    assert stranger.read_bytes() == b"mine"
+    assert offsets(queues, A0) == list(range(2 * UNITS_PER_FILE + 2))
+    stranger.unlink()
+    queues.delete_topic("TopicA")
+    assert not (backing.directory / "TopicA").exists()
+
+
+def test_a_topic_may_be_deleted_while_a_deletion_before_it_left_its_files(backing: FileBacking) -> None:
+    queues = many_files(backing)
+    left = backing.directory / ".deleted" / "topic" / "0"
+    left.mkdir(parents=True)
+    (left / f"{0:020d}").write_bytes(bytes(100))
+    assert queues.topics_behind("", 10) == ["TopicA", "TopicB"]
+    assert set(queues.queues()) == {A0, A1, B0}
+    queues.delete_topic("TopicA")
+    assert sorted(path.name for path in backing.directory.iterdir()) == ["TopicB"]

@@ -343,6 +343,18 @@ def test_a_moved_file_has_its_new_name_alone(disk: Disk, folder: Path) -> None:
     assert disk.read(folder / "below" / "new") == b"content"
 
 
+def test_a_moved_directory_takes_all_that_it_holds_with_it(disk: Disk, folder: Path) -> None:
+    disk.make_directories(folder / "old" / "below")
+    disk.make_directories(folder / "older")
+    for path in (folder / "old" / "a", folder / "old" / "below" / "b", folder / "older" / "c"):
+        disk.replace_atomically(path, path.name.encode())
+    disk.move(folder / "old", folder / "new")
+    assert not disk.exists(folder / "old")
+    assert disk.read(folder / "new" / "a") == b"a"
+    assert disk.read(folder / "new" / "below" / "b") == b"b"
+    assert disk.read(folder / "older" / "c") == b"c"
+
+
 def test_moving_what_is_not_there_or_to_where_nothing_is_names_a_file(disk: Disk, folder: Path) -> None:
     disk.replace_atomically(folder / "old", b"content")
     for path, target in ((folder / "missing", folder / "new"), (folder / "old", folder / "missing" / "new")):

@@ -392,13 +392,15 @@ class FaultyDisk:
             del self.files[path]
 
     def move(self, path: Path, target: Path) -> None:
-        file = self._file(path)
+        if path not in self.directories:
+            self._file(path)
         self._check_parent(target)
         cut = self.starts("move", path)
         if not cut or self.operations % 2:
             # a rename that was cut short has happened or has not
-            del self.files[path]
-            self.files[target] = file
+            self.files = {_moved(each, path, target): file for each, file in self.files.items()}
+            self.directories = {_moved(each, path, target) for each in self.directories}
+            self._unsynced = {_moved(each, path, target) for each in self._unsynced}
         if cut:
             raise PowerCut
 
@@ -451,3 +453,8 @@ class FaultyDisk:
     def _check_power(self) -> None:
         if not self._powered:
             raise PowerCut
+
+
+def _moved(each: Path, path: Path, target: Path) -> Path:
+    """What has become of the name `each` when `path`, a file or a directory, was moved to `target`."""
+    return target / each.relative_to(path) if each == path or path in each.parents else each

@@ -102,7 +102,7 @@ class Directory:
         """Here and below, the first few changes took place."""
         self.settle(chance.randint(0, len(self.pending)))
         for name in sorted(self.durable):
-            below = self.durable[name]
+            below = self.durable.get(name)  # a move that one of the others held may have taken it away
             if isinstance(below, Directory):
                 below.settle_some(chance)
 
