@@ -173,6 +173,7 @@ def test_the_chosen_place() -> None:
     [
         (0, 233, Durability.ASYNC),
         (0, 241, Durability.SYNC),
+        (0, 322, Durability.ASYNC),
         (2, 130, Durability.ASYNC),
     ],
 )
