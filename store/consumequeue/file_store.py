@@ -281,12 +281,16 @@ class FileConsumeQueues:
         self._may_have_emptied = True
 
     def truncate(self, end: PhysicalOffset) -> None:
-        """Durable when it returns; the watermark falls last. Also removes what a power cut left behind a gap."""
+        """Durable when it returns; the watermark falls last. Also removes what a power cut left behind a gap.
+
+        And files of which it left the name alone: after a clean stop they would be taken for damaged ones.
+        """
         with _named_errors():
-            for queue in self.queues():
-                known = self._find(queue)
-                if known is not None:
-                    self._truncate_queue(queue, known, end)
+            for topic in self._topics():
+                for queue, files in queues_of_topic(self._disk, self._directory, topic):
+                    known = self._find(queue) if files else None
+                    if known is not None:
+                        self._truncate_queue(queue, known, end)
         if self._dispatched_up_to is not None:
             self._dispatched_up_to = min(self._dispatched_up_to, end)
         self.flush()
@@ -295,7 +299,7 @@ class FileConsumeQueues:
         first = known.firsts[0] if known.firsts else 0
         cut = first_at_least(known.unit_at_or_after, first, known.maximum, end)
         kept = known.end_of_ascent(known.maximum if cut is None else cut.queue_offset)
-        if kept == known.maximum:
+        if kept == known.maximum and (kept > 0 or not known.firsts):
             return
         if kept == 0:
             known.remove()  # a queue that never was

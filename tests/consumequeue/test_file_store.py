@@ -260,6 +260,24 @@ def test_a_power_cut_at_any_operation_loses_nothing_below_the_watermark(seed: in
             assert offsets(queues, queue) == list(range(known)), (crash_at, queue)
 
 
+def test_a_file_of_which_a_power_cut_left_the_name_alone_goes_with_the_recovery(backing: FileBacking) -> None:
+    """Its queue was never in the log. After the next clean stop it would have been taken for a damaged one."""
+    queues = backing.open()
+    put(queues, [request(1, A0, 0)])
+    queues.flush()
+    left = backing.directory / LITE.topic / "0" / f"{0:020d}"
+    left.parent.mkdir(parents=True)
+    left.touch()
+    backing.after_crash = True
+    queues = backing.open_as_it_is()
+    queues.truncate(physical(2))
+    assert not left.parent.exists()
+    backing.after_crash = False
+    queues = backing.open()
+    assert queues.next_offset(LITE) == 0
+    assert offsets(queues, A0) == [0]
+
+
 def many_files(backing: FileBacking) -> FileConsumeQueues:
     """Two queues of TopicA with three files each, and one of another topic."""
     queues = backing.open()
