@@ -4,14 +4,15 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SERVE_ARGS ?=
+CLIENTS_ARGS ?=
 # more would wait for the same disk
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve demo test test-slow check fix bench bench-queues proto clean
+.PHONY: help install serve demo test test-slow test-clients check fix bench bench-queues proto clean
 
 help:  ## list the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -35,6 +36,9 @@ test: $(STAMP)  ## the test suite (the fast part; under 20 minutes on 2 cores)
 
 test-slow: $(STAMP)  ## crash loops, power cuts (as root), many clients, clients of other languages
 	@$(PYTEST) -m slow --timeout 1800
+
+test-clients: $(STAMP)  ## every feature with every official client; CLIENTS_ARGS="--write" puts the matrix into the README
+	@$(BIN)/python -m tests.matrix $(CLIENTS_ARGS)
 
 check: $(STAMP)  ## format, lint, types, tests
 	@$(BIN)/ruff format --check .

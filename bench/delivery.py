@@ -8,8 +8,7 @@ mapped log, and in-flight rows of the same size written and deleted in the same 
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import count
@@ -17,21 +16,10 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from bench.delivering import CLIENT, HandLoopedDelivery, fill, request_of
 from bench.harness import Case, Options, Sample, Scale, alternate, measure
-from bench.scratch_store import QUEUES, TOPIC, make_messages, scratch_store
+from bench.scratch_store import BODY_SIZE, QUEUES, TOPIC, scratch_store
 from kv import KeyRange, KeyValueEngine
-from server.delivery import (
-    Delivered,
-    Delivery,
-    DeliverySettings,
-    InFlightTable,
-    NewGroupStart,
-    ReceiveRequest,
-    StateWriter,
-    TagFilter,
-)
-from server.faults import FaultLog
-from store.clock import SystemClock
 from store.consumequeue.rocks_layout import UNIT, UNITS_FAMILY, unit_key
 from store.disk import PosixDisk
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
@@ -43,9 +31,6 @@ from store.state import INFLIGHT, OFFSETS, open_state_engine
 QUESTION: Final = "How fast are stored 1 KiB messages handed out 32 at a time and acknowledged, without network?"
 BATCH: Final = 32
 INVISIBLE_MS: Final = 60_000
-CLIENT: Final = "127.0.0.1@4711@1@abcdefgh"
-"""As long as the client ids of the official clients."""
-MESSAGES_PER_CALL: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +53,7 @@ def run(options: Options) -> list[Case]:
     root = options.scratch / "store"
     with scratch_store(root, Durability.ASYNC) as store:
         assert store.queues.engine is not None, "a new store keeps its queues in RocksDB"
-        _fill(store, Random(options.seed), sizes.messages)
+        fill(store, Random(options.seed), sizes.messages, body_size=BODY_SIZE)
         with (
             closing(_Consumer(store)) as consumer,
             closing(_BareStorage(root, store.queues.engine, options.scratch / "bare")) as bare,
@@ -96,69 +81,25 @@ def _sample(drain: Callable[[], int], expected: int) -> Sample:
     return sample
 
 
-def _fill(store: OpenStore, random: Random, messages: int) -> None:
-    prepared = make_messages(random, messages)
-    for at in range(0, messages, MESSAGES_PER_CALL):
-        store.messages.append(prepared[at : at + MESSAGES_PER_CALL])
-    store.messages.dispatch(store.messages.flush())
-    store.messages.flush_queues()
-
-
 class _Consumer:
-    """Delivery as `server.main` builds it, on a loop whose passes are ended by hand."""
+    """Receives and acknowledges as a new group each time."""
 
     def __init__(self, store: OpenStore) -> None:
-        self._pass: list[Callable[[], None]] = []
-        self._delivered: Sequence[Delivered] = ()
+        self._delivery = HandLoopedDelivery(store)
         self._groups = count()
-        writer = StateWriter(store.state_engine, self._pass.append)
-        self._loop = asyncio.new_event_loop()
-        self._delivery = Delivery(
-            DeliverySettings(new_group_start=NewGroupStart.EARLIEST),
-            source=store.messages,
-            offsets=store.offsets,
-            inflight=InFlightTable(store.state_engine),
-            writer=writer,
-            clock=SystemClock(),
-            timers=self._loop,
-            after_pass=self._pass.append,
-            is_client_alive=lambda _: True,
-            faults=FaultLog(SystemClock(), damage_met=lambda: None, passed_over=lambda: None),
-        )
 
     def drain(self) -> int:
-        """Receive and acknowledge, as a new group, until there is nothing left; returns how many."""
+        """Receive and acknowledge until there is nothing left; returns how many."""
         group = f"bench-group-{next(self._groups)}"
-        request = ReceiveRequest(group, TOPIC, range(QUEUES), TagFilter.parse("*"), BATCH, INVISIBLE_MS, CLIENT)
-        acknowledge = self._delivery.acknowledge
+        request = request_of(group, QUEUES, BATCH, INVISIBLE_MS)
         total = 0
-        while delivered := self._receive(request):
-            for each in delivered:
-                acknowledge(group, TOPIC, each.receipt_handle)
-            self._end_pass()
+        while delivered := self._delivery.receive(request):
+            self._delivery.acknowledge(group, delivered)
             total += len(delivered)
         return total
 
     def close(self) -> None:
-        self._loop.close()
-
-    def _receive(self, request: ReceiveRequest) -> Sequence[Delivered]:
-        self._delivered = ()
-        self._delivery.receive(request, 0, self._take)
-        self._end_pass()
-        return self._delivered
-
-    def _take(self, delivered: Sequence[Delivered], error: Exception | None) -> None:
-        if error is not None:
-            raise error
-        self._delivered = delivered
-
-    def _end_pass(self) -> None:
-        while self._pass:
-            callbacks = self._pass.copy()
-            self._pass.clear()
-            for callback in callbacks:
-                callback()
+        self._delivery.close()
 
 
 class _BareStorage:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -44,12 +45,23 @@ class CannotRun(Exception):
     """Something the benchmark needs is not on this machine. The text says what."""
 
 
+def require_room(directory: Path, needed: int) -> None:
+    """Raises CannotRun when the disk has not so many bytes to give."""
+    free = shutil.disk_usage(directory).free
+    if free < needed:
+        raise CannotRun(f"{needed >> 20} MiB of free disk are needed, there are {free >> 20}")
+
+
 class Sample(NamedTuple):
     """One stretch of work: how many things were done, in how much wall and CPU time (all threads)."""
 
     done: int
     wall_s: float
     cpu_s: float
+
+    def joined(self, later: Sample) -> Sample:
+        """Both as one."""
+        return Sample(self.done + later.done, self.wall_s + later.wall_s, self.cpu_s + later.cpu_s)
 
     @property
     def per_second(self) -> float:

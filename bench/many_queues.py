@@ -20,10 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.harness import CannotRun, Case, Options, Sample, Scale, median_cpu_us, median_rate
+from bench.harness import CannotRun, Case, Options, Sample, Scale, median_cpu_us, median_rate, require_room
 from bench.peers.maven import class_path
 from bench.peers.store_process import ROCKETMQ_PROJECT, StoreKind, StoreProcess
-from store.disk import PosixDisk
 from store.settings import MIB
 
 QUESTION: Final = "What does a consume queue cost in RocksDB and in files, here and in RocketMQ?"
@@ -219,9 +218,7 @@ class _Comparison:
         for kind in self._measured:
             needed += entries * BYTES_PER_MESSAGE + kind.is_in_files * self._shape.queues * BYTES_PER_FILE_QUEUE
         self._directory.mkdir()
-        free_bytes = PosixDisk().free_bytes(self._directory)
-        if free_bytes is not None and free_bytes < needed:
-            raise CannotRun(f"{needed // MIB} MiB of free disk are needed")
+        require_room(self._directory, needed)
 
 
 def _queues_of(kind: StoreKind, queues: int) -> int:

@@ -24,10 +24,19 @@ from random import Random
 from statistics import median
 from typing import Final
 
-from bench.harness import CannotRun, Case, Options, Sample, Scale, alternate, cpu_s_of, median_cpu_us, private_bytes_of
+from bench.harness import (
+    Case,
+    Options,
+    Sample,
+    Scale,
+    alternate,
+    cpu_s_of,
+    median_cpu_us,
+    private_bytes_of,
+    require_room,
+)
 from bench.peers.quarry import Quarry
 from bench.queue_load import BATCH, QueueLoad, send_body
-from store.disk import PosixDisk
 from store.record.properties import LIGHT_QUEUES
 from store.settings import MIB, Durability
 
@@ -91,9 +100,7 @@ SIZES: Final = {
 def run(options: Options) -> list[Case]:
     sizes = SIZES[options.scale]
     needed = sizes.many * 8_000 + 6 * 1024 * MIB
-    free_bytes = PosixDisk().free_bytes(options.scratch)
-    if free_bytes is not None and free_bytes < needed:
-        raise CannotRun(f"{needed // MIB} MiB of free disk are needed")
+    require_room(options.scratch, needed)
     with closing(Quarry(options.scratch / "empty", Durability.ASYNC, SETTINGS)) as empty:
         empty.start()
         empty_mb = _private_mb(empty)

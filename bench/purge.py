@@ -18,13 +18,20 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from bench.harness import CannotRun, Case, Options, Scale
+from bench.harness import Case, Options, Scale, require_room
 from bench.peers.quarry import Quarry
 from bench.raw_client import RawClient, make_requests
 from bench.scratch_store import make_messages
-from bench.send_load import PATH, SendLoad, Stretch, admin_channel, after, beside, figures, percentiles, send_body
-from server._generated.quarry.admin.v1 import admin_pb2 as admin
-from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from bench.send_load import (
+    PATH,
+    SendLoad,
+    after,
+    await_figures,
+    beside,
+    expire_segments,
+    percentiles,
+    send_body,
+)
 from store.clock import ManualClock
 from store.disk import PosixDisk
 from store.opening import open_store
@@ -36,8 +43,6 @@ DAYS_AGO_MS: Final = 10 * 86_400_000
 FILLER_BODY: Final = 4 * MIB
 """Large messages: what is in the old segments does not matter, and small ones take minutes to write."""
 
-REMOVAL_TIMEOUT_S: Final = 300.0
-LOOK_INTERVAL_S: Final = 0.2
 QUIET_AFTER_S: Final = 1.0
 
 
@@ -61,9 +66,7 @@ SIZES: Final = {
 def run(options: Options) -> list[Case]:
     sizes = SIZES[options.scale]
     needed = (sizes.segments + 3) * sizes.segment_size
-    free_bytes = PosixDisk().free_bytes(options.scratch)
-    if free_bytes is not None and free_bytes < 1.5 * needed:
-        raise CannotRun(f"{1.5 * needed / MIB:.0f} MiB of free disk are needed, there are {free_bytes / MIB:.0f}")
+    require_room(options.scratch, needed + needed // 2)
     with closing(Quarry(options.scratch / "quarry", Durability.SYNC)) as broker:
         _write_old_segments(broker.store, Random(options.seed), sizes)
         broker.start()
@@ -93,7 +96,7 @@ def _case(broker: Quarry, random: Random, sizes: Sizes) -> Case:
         load.until(after(QUIET_AFTER_S))
         quiet_after = load.until(after(sizes.quiet_s))
         load.check()
-    quiet = Stretch(quiet_after.sample, before.latencies_s + quiet_after.latencies_s, quiet_after.sends_per_flush)
+    quiet = before.joined(quiet_after)
     return Case(
         name=f"{sizes.segments} segments of {sizes.segment_size // MIB} MiB go, {CLIENTS} clients send",
         unit="messages",
@@ -112,13 +115,7 @@ def _case(broker: Quarry, random: Random, sizes: Sizes) -> Case:
 
 def _purge(broker: Quarry, sizes: Sizes) -> None:
     """Let the old segments expire, and wait until the last of their files is gone."""
-    with admin_channel(broker) as channel:
-        stub = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
-        expired = stub.ExpireSegments(admin.ExpireSegmentsRequest(), timeout=REMOVAL_TIMEOUT_S).segments
-    if len(expired) != sizes.segments:
-        raise RuntimeError(f"{len(expired)} segments expired instead of {sizes.segments}")
-    give_up_s = time.monotonic() + REMOVAL_TIMEOUT_S
-    while figures(broker)["quarry_expired_bytes"]:
-        if time.monotonic() > give_up_s:
-            raise RuntimeError("the files are not removed")
-        time.sleep(LOOK_INTERVAL_S)
+    expired = expire_segments(broker)
+    if expired != sizes.segments:
+        raise RuntimeError(f"{expired} segments expired instead of {sizes.segments}")
+    await_figures(broker, lambda seen: seen["quarry_expired_bytes"] == 0)

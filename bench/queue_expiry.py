@@ -20,14 +20,22 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from bench.harness import CannotRun, Case, Options, Scale
+from bench.harness import Case, Options, Scale, require_room
 from bench.peers.quarry import Quarry
 from bench.raw_client import RawClient, make_requests
 from bench.scratch_store import TOPIC, make_messages
-from bench.send_load import PATH, SendLoad, Stretch, admin_channel, after, beside, figures, percentiles, send_body
+from bench.send_load import (
+    PATH,
+    SendLoad,
+    after,
+    await_figures,
+    beside,
+    expire_segments,
+    figures,
+    percentiles,
+    send_body,
+)
 from kv import KeyRange
-from server._generated.quarry.admin.v1 import admin_pb2 as admin
-from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from store.clock import ManualClock
 from store.consumequeue import open_consume_queue_engine
 from store.consumequeue.rocks_layout import UNITS_FAMILY, parse_unit_key, topic_range
@@ -48,8 +56,6 @@ ENTRIES: Final = 10
 """Of each queue; the first half expires."""
 
 FILLER_BODY: Final = 256 * 1024
-CLEANING_TIMEOUT_S: Final = 600.0
-LOOK_INTERVAL_S: Final = 0.5
 QUIET_AFTER_S: Final = 2.0
 TABLE_BYTES: Final = 'quarry_rocksdb_table_bytes{database="queues",family="default"}'
 ALL: Final = KeyRange(b"", None)
@@ -74,9 +80,7 @@ SIZES: Final = {
 
 def run(options: Options) -> list[Case]:
     sizes = SIZES[options.scale]
-    free_bytes = PosixDisk().free_bytes(options.scratch)
-    if free_bytes is not None and free_bytes < sizes.queues * 8192:
-        raise CannotRun(f"{sizes.queues * 8192 / MIB:.0f} MiB of free disk are needed")
+    require_room(options.scratch, sizes.queues * 8192)
     with closing(Quarry(options.scratch / "quarry", Durability.SYNC)) as broker:
         _fill(broker.store, Random(options.seed), sizes)
         broker.start()
@@ -133,7 +137,7 @@ def _case(broker: Quarry, random: Random, sizes: Sizes) -> Case:
         load.until(after(QUIET_AFTER_S))
         quiet_after = load.until(after(sizes.quiet_s))
         load.check()
-    quiet = Stretch(quiet_after.sample, before.latencies_s + quiet_after.latencies_s, quiet_after.sends_per_flush)
+    quiet = before.joined(quiet_after)
     seen = figures(broker)
     rewrite = {when: seen[f'quarry_queue_table_rewrite_bytes{{when="{when}"}}'] for when in ("before", "after")}
     return Case(
@@ -159,16 +163,9 @@ def _case(broker: Quarry, random: Random, sizes: Sizes) -> Case:
 
 def _expire(broker: Quarry) -> None:
     """Let the old segments expire, and wait until the queues are clean and the tables rewritten."""
-    with admin_channel(broker) as channel:
-        stub = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
-        expired = stub.ExpireSegments(admin.ExpireSegmentsRequest(), timeout=CLEANING_TIMEOUT_S).segments
-    if not expired:
+    if not expire_segments(broker):
         raise RuntimeError("no segment expired")
-    give_up_s = time.monotonic() + CLEANING_TIMEOUT_S
-    while not figures(broker)["quarry_queue_table_rewrite_seconds_count"]:
-        if time.monotonic() > give_up_s:
-            raise RuntimeError("the queues are not cleaned up")
-        time.sleep(LOOK_INTERVAL_S)
+    await_figures(broker, lambda seen: seen["quarry_queue_table_rewrite_seconds_count"] > 0)
 
 
 def _check(root: Path, sizes: Sizes) -> int:

@@ -15,11 +15,11 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from bench.harness import CannotRun, Case, Options, Sample, Scale
+from bench.harness import Case, Options, Scale, require_room
 from bench.peers.quarry import Quarry
 from bench.raw_client import RawClient, make_requests
 from bench.scratch_store import make_messages
-from bench.send_load import PATH, SendLoad, Stretch, admin_channel, after, beside, percentiles, send_body
+from bench.send_load import PATH, SendLoad, admin_channel, after, beside, percentiles, send_body
 from server._generated.quarry.admin.v1 import migration_pb2 as pb
 from server._generated.quarry.admin.v1.migration_pb2_grpc import MigrationServiceStub
 from store.clock import SystemClock
@@ -47,7 +47,7 @@ class Sizes:
 
 
 SIZES: Final = {
-    Scale.FULL: Sizes(topics=250, messages=2_000_000, quiet_s=20, requests=60_000),
+    Scale.FULL: Sizes(topics=250, messages=2_000_000, quiet_s=20, requests=120_000),
     Scale.QUICK: Sizes(topics=50, messages=200_000, quiet_s=5, requests=20_000),
     Scale.TINY: Sizes(topics=2, messages=2_000, quiet_s=0.5, requests=3_000),
 }
@@ -55,10 +55,7 @@ SIZES: Final = {
 
 def run(options: Options) -> list[Case]:
     sizes = SIZES[options.scale]
-    free_bytes = PosixDisk().free_bytes(options.scratch)
-    needed = 4 * sizes.messages * 1024
-    if free_bytes is not None and free_bytes < needed:
-        raise CannotRun(f"{needed / MIB:.0f} MiB of free disk are needed")
+    require_room(options.scratch, 4 * sizes.messages * 1024)
     with closing(Quarry(options.scratch / "quarry", Durability.SYNC)) as broker:
         _fill(broker.store, Random(options.seed), sizes)
         broker.start()
@@ -97,11 +94,7 @@ def _case(broker: Quarry, random: Random, sizes: Sizes) -> Case:
             comparison = load.until(is_over)
         in_both_after = load.until(after(sizes.quiet_s))
         load.check()
-    quiet = Stretch(
-        _together(in_both.sample, in_both_after.sample),
-        in_both.latencies_s + in_both_after.latencies_s,
-        in_both_after.sends_per_flush,
-    )
+    quiet = in_both.joined(in_both_after)
     return Case(
         name=f"{sizes.messages} messages of {sizes.topics * QUEUES_PER_TOPIC} queues go over, {CLIENTS} clients send",
         unit="messages",
@@ -117,10 +110,6 @@ def _case(broker: Quarry, random: Random, sizes: Sizes) -> Case:
             "comparison_p99_ratio": round(comparison.percentile_ms(0.99) / quiet.percentile_ms(0.99), 2),
         },
     )
-
-
-def _together(first: Sample, second: Sample) -> Sample:
-    return Sample(first.done + second.done, first.wall_s + second.wall_s, first.cpu_s + second.cpu_s)
 
 
 def _advance(broker: Quarry, phase: str) -> None:

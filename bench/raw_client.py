@@ -49,7 +49,8 @@ class RawConnection:
     """One connection.
 
     `messages` and `ended` count DATA frames and calls that have ended: equal for small unary calls, unless some are
-    refused. `data_size` is in bytes. `window` is what may be sent.
+    refused. `data_size` is in bytes. `window` is how many bytes of data may be sent; header blocks are not counted
+    (RFC 9113, 6.9).
     """
 
     def __init__(self, endpoint: str) -> None:
@@ -66,8 +67,8 @@ class RawConnection:
         self.socket.sendall(GREETING)
 
     def send(self, request: bytes) -> None:
-        """For up to `window` bytes."""
-        self.window -= len(request)  # header blocks do not count, but then there is the more room
+        """Whole frames, with up to `window` bytes of data."""
+        self.window -= _data_size(request)
         self.socket.sendall(request)
 
     def read(self) -> int:
@@ -91,21 +92,22 @@ class RawConnection:
                 if self.on_data is not None:
                     self.on_data(stream_id, memoryview(data)[start:after])
             elif kind != _HEADERS:
-                self._control(kind, flags, data[start:after])
+                self._control(kind, flags, stream_id, data[start:after])
                 continue
             ended += flags & 1
         self._rest = data[position:]
         self.ended += ended
         return ended
 
-    def _control(self, kind: int, flags: int, payload: bytes) -> None:
+    def _control(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         if kind == FrameType.SETTINGS and not flags & frames.Flag.ACK:
             self.is_greeted = True
             self.socket.sendall(frames.SETTINGS_ACK)
         elif kind == FrameType.PING and not flags & frames.Flag.ACK:
             self.socket.sendall(frames.ping(payload, ack=True))
         elif kind == FrameType.WINDOW_UPDATE:
-            self.window += frames.U32.unpack(payload)[0]  # those of streams too: requests are far smaller than either
+            if stream_id == 0:  # of a stream's own window no request fills more than a little
+                self.window += frames.U32.unpack(payload)[0]
         elif kind in (FrameType.RST_STREAM, FrameType.GOAWAY):
             raise RawClientFailed(f"{FrameType(kind).name} {payload!r}")
 
@@ -137,7 +139,8 @@ class RawClient:
 
     def send(self, connection: RawConnection, request: bytes) -> None:
         """As soon as the server's window allows it."""
-        self.read_until(lambda: connection.window >= len(request))
+        size = _data_size(request)
+        self.read_until(lambda: connection.window >= size)
         connection.send(request)
 
     def read_until(self, done: Callable[[], bool]) -> None:
@@ -211,6 +214,18 @@ class CallMaker:
         block = (_TABLE_SIZE_0 if number == 0 else b"") + self._fixed
         block += encode_fields([(b"x-mq-request-id", b"%032x" % self._random.getrandbits(128))])
         return _request(2 * number + 1, block, _PREFIX.pack(0, len(body)) + body)
+
+
+def _data_size(request: bytes) -> int:
+    """Bytes in its DATA frames."""
+    at, size = 0, 0
+    while at < len(request):
+        high, low, kind, _, _ = _HEAD.unpack_from(request, at)
+        length = high << 16 | low
+        at += _HEAD_SIZE + length
+        if kind == _DATA:
+            size += length
+    return size
 
 
 def make_requests(random: Random, path: str, body: bytes, first: int, count: int) -> list[bytes]:

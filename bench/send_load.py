@@ -17,8 +17,12 @@ from bench.peers.quarry import Quarry
 from bench.raw_client import RawClient, RawConnection
 from bench.scratch_store import BODY_SIZE, TOPIC
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server._generated.quarry.admin.v1 import admin_pb2 as admin
+from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 
 PATH: Final = "/apache.rocketmq.v2.MessagingService/SendMessage"
+EXPIRY_TIMEOUT_S: Final = 600.0
+LOOK_INTERVAL_S: Final = 0.2
 PERCENTILES: Final = (("p50", 0.5), ("p99", 0.99), ("p999", 0.999))
 
 
@@ -27,7 +31,21 @@ class Stretch(NamedTuple):
 
     sample: Sample
     latencies_s: list[float]
-    sends_per_flush: float
+    flushes: float
+    flushed_sends: float
+
+    def joined(self, later: Stretch) -> Stretch:
+        """Both as one."""
+        return Stretch(
+            self.sample.joined(later.sample),
+            self.latencies_s + later.latencies_s,
+            self.flushes + later.flushes,
+            self.flushed_sends + later.flushed_sends,
+        )
+
+    @property
+    def sends_per_flush(self) -> float:
+        return self.flushed_sends / max(1.0, self.flushes)
 
     def percentile_ms(self, share: float) -> float:
         return sorted(self.latencies_s)[int(len(self.latencies_s) * share)] * 1000
@@ -58,7 +76,7 @@ class SendLoad:
         wall_s = time.perf_counter() - started_s
         sample = Sample(len(latencies_s), wall_s, cpu_s_of(self._broker.pid) - cpu_s)
         flushes_after, sends_after = _flush_figures(self._broker)
-        return Stretch(sample, latencies_s, (sends_after - sends) / max(1.0, flushes_after - flushes))
+        return Stretch(sample, latencies_s, flushes_after - flushes, sends_after - sends)
 
     def check(self) -> None:
         """A server that refuses sends is fast."""
@@ -97,6 +115,22 @@ def beside(work: Callable[[], None]) -> Iterator[Callable[[], bool]]:
         working.result()
 
 
+def expire_segments(broker: Quarry) -> int:
+    """Let the old segments expire at once; how many did."""
+    with admin_channel(broker) as channel:
+        stub = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
+        return len(stub.ExpireSegments(admin.ExpireSegmentsRequest(), timeout=EXPIRY_TIMEOUT_S).segments)
+
+
+def await_figures(broker: Quarry, holds: Callable[[dict[str, float]], bool]) -> None:
+    """Look at the broker's metrics until this is so of them. Raises RuntimeError after ten minutes."""
+    give_up_s = time.monotonic() + EXPIRY_TIMEOUT_S
+    while not holds(figures(broker)):
+        if time.monotonic() > give_up_s:
+            raise RuntimeError("the broker does not come to an end with what has expired")
+        time.sleep(LOOK_INTERVAL_S)
+
+
 def admin_channel(broker: Quarry) -> grpc.Channel:
     """To the broker's admin services, whatever proxy the environment names."""
     return grpc.insecure_channel(broker.admin, options=[("grpc.enable_http_proxy", 0)])
@@ -116,11 +150,11 @@ def figures(broker: Quarry) -> dict[str, float]:
     return {name: float(value) for name, value in rows}
 
 
-def send_body(random: Random) -> bytes:
+def send_body(random: Random, topic: str = TOPIC) -> bytes:
     """One send of one message."""
     request = service.SendMessageRequest()
     message = request.messages.add(body=random.randbytes(BODY_SIZE))
-    message.topic.name = TOPIC
+    message.topic.name = topic
     message.system_properties.message_id = f"01{random.getrandbits(128):032X}"
     message.system_properties.tag = "created"
     return request.SerializeToString()

@@ -6,6 +6,7 @@ The client runs in a process of its own: its generated protobuf code and ours ca
 from __future__ import annotations
 
 import os
+import secrets
 import site
 import socket
 import subprocess
@@ -24,6 +25,7 @@ READY_TIMEOUT_S: Final = 60.0
 CLIENT_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 20.0
 TOPIC: Final = "demo"
+PORTS: Final = range(10_240, 32_768)
 
 CLIENT: Final = textwrap.dedent(
     """
@@ -118,15 +120,22 @@ def run_client(endpoint: str, home: Path) -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """Distinct ports of the loopback address that nobody listens on now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Distinct ports of the loopback address that nobody listens on now.
+
+    From below the range that systems give to outgoing connections: whoever listens on one a little later, or once more
+    after a restart, does not find that a connection has got it.
+    """
+    found: list[int] = []
+    while len(found) < count:
+        port = secrets.choice(PORTS)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if port not in found:
+            found.append(port)
+    return found
 
 
 if __name__ == "__main__":

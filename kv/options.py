@@ -12,6 +12,7 @@ from typing import Final
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
+MEMTABLE_FILTER_SHARE_MAX: Final = 0.25
 
 
 class Compression(Enum):
@@ -49,6 +50,9 @@ class FamilyOptions:
     """Unit of reading and compression: larger is denser, smaller is cheaper for reads of one key."""
     bloom_bits_per_key: int = 10
     """0 for none. 10 bits spare about 99 of 100 table reads for a key that is not there."""
+    memtable_filter_share: float = 0.0
+    """This share of a memtable's size goes into a filter over its keys, for reads of many different keys: it spares the
+    search for those that the memtable does not hold. Writes cost a little more."""
     block_cache_bytes: int = 8 * MIB
     """Decompressed blocks, indexes and filters; all table memory of the family comes out of it."""
 
@@ -64,3 +68,5 @@ class FamilyOptions:
         ):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        if not 0 <= self.memtable_filter_share <= MEMTABLE_FILTER_SHARE_MAX:
+            raise ValueError(f"memtable_filter_share is {self.memtable_filter_share}; it must be 0 to 0.25")

@@ -71,6 +71,9 @@ def _native_options(options: FamilyOptions) -> Any:
         native.set_universal_compaction_options(universal)
     else:
         native.set_compaction_style(rocksdict.DBCompactionStyle.level())
+    if options.memtable_filter_share:
+        native.set_memtable_whole_key_filtering(whole_key_filter=True)
+        native.set_memtable_prefix_bloom_ratio(options.memtable_filter_share)
     table = rocksdict.BlockBasedOptions()
     table.set_format_version(TABLE_FORMAT_VERSION)
     table.set_block_size(options.block_bytes)
@@ -119,7 +122,7 @@ def list_families(path: Path) -> list[str]:
     try:
         names: list[str] = rocksdict.Rdict.list_cf(str(path))
     except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
-        fail(error)
+        fail(error, path)
     return names
 
 
@@ -152,6 +155,7 @@ class RocksEngine:
         view: TemporaryDirectory[str] | None,
     ) -> None:
         self._database = database
+        self._directory = directory
         self._options = dict(families)
         self._flushes_at_close = not read_only and not write_ahead_log
         self._view = view
@@ -222,7 +226,7 @@ class RocksEngine:
         except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
             if view is not None:
                 view.cleanup()
-            fail(error)
+            fail(error, path)
         engine = cls(database, path, families, read_only=read_only, write_ahead_log=write_ahead_log, view=view)
         if write_ahead_log and not make and not read_only:
             engine.unread_changes = unread_changes(path)
@@ -242,7 +246,7 @@ class RocksEngine:
         try:
             self._database.write(batch.take(), self._sync_options if sync else self._write_options)
         except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
-            fail(error)
+            fail(error, self._directory)
 
     def flush(self, names: Sequence[str]) -> None:
         self._require_open()
@@ -252,7 +256,7 @@ class RocksEngine:
             except KeyError:
                 raise
             except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
-                fail(error)
+                fail(error, self._directory)
 
     def snapshot(self) -> RocksSnapshot:
         self._require_open()
@@ -265,7 +269,7 @@ class RocksEngine:
                 if self._database.latest_sequence_number() == before:
                     break
         except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
-            fail(error)
+            fail(error, self._directory)
         snapshot = RocksSnapshot(iterators)
         self._snapshots.add(snapshot)
         return snapshot
@@ -283,7 +287,7 @@ class RocksEngine:
             try:
                 own.native().compact_range(keys.start, keys.end, options)
             except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
-                fail(error)
+                fail(error, self._directory)
             if self._is_cancelled:
                 raise EngineClosed("closed during a compaction")
             # the call itself tells nothing
@@ -305,7 +309,7 @@ class RocksEngine:
                 }
             )
         except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
-            fail(error)
+            fail(error, self._directory)
 
     def write_table(self, family: Family, path: Path, pairs: Iterable[tuple[bytes, bytes]]) -> int:
         self._require_open()
@@ -318,7 +322,7 @@ class RocksEngine:
                 [str(path) for path in tables], rocksdict.IngestExternalFileOptions()
             )
         except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
-            fail(error)
+            fail(error, self._directory)
 
     def checkpoint(self, directory: Path) -> None:
         # The native call keeps the GIL; with everything flushed before, all it has left to do is link files.
@@ -326,7 +330,7 @@ class RocksEngine:
         try:
             rocksdict.Checkpoint(self._database).create_checkpoint(str(directory))
         except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
-            fail(error)
+            fail(error, self._directory)
 
     def sequence(self) -> int:
         self._require_open()
@@ -342,7 +346,7 @@ class RocksEngine:
             for name, native in natives.items():
                 figures.update((f"{name}.{figure}", value) for figure, value in family_figures(native))
         except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
-            fail(error)
+            fail(error, self._directory)
         return figures
 
     def close(self) -> None:
@@ -379,7 +383,7 @@ class RocksEngine:
             database.close()
         except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
             if not self._is_cancelled:  # it flushes, too, and finds that cancelled
-                fail(error)
+                fail(error, self._directory)
         finally:
             del database
             if self._view is not None:

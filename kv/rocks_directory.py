@@ -15,7 +15,7 @@ CURRENT: Final = "CURRENT"
 _FINISHED: Final = re.compile(r"[0-9]+\.(sst|ldb)|OPTIONS-[0-9]+|MANIFEST-(?!000001$)[0-9]+")
 """Files that exist only once a database was made completely: creation writes MANIFEST-000001 first, then CURRENT."""
 
-_WRITE_AHEAD_LOG: Final = re.compile(r"[0-9]+\.log")
+_WRITE_AHEAD_LOG: Final = re.compile(r"[0-9]+\.log", re.ASCII)
 
 TEXT_LOG: Final = "LOG"
 _DROPPED: Final = re.compile(r"\.log: dropping [0-9]+ bytes; ")
@@ -30,6 +30,10 @@ _TABLE: Final = re.compile(r"[0-9]+\.(sst|ldb|blob)")
 def is_scratch(name: str) -> bool:
     """Whether each opening makes a file of a database's directory anew: locks, text logs, rocksdict's side file."""
     return _SCRATCH.fullmatch(name) is not None
+
+
+def is_write_ahead_log(name: str) -> bool:
+    return _WRITE_AHEAD_LOG.fullmatch(name) is not None
 
 
 def is_table(name: str) -> bool:
@@ -48,7 +52,7 @@ def holds_database(directory: Path) -> bool:
     if not directory.is_dir():
         return False
     for entry in sorted(directory.iterdir()):
-        if _FINISHED.fullmatch(entry.name) or (_WRITE_AHEAD_LOG.fullmatch(entry.name) and entry.stat().st_size > 0):
+        if _FINISHED.fullmatch(entry.name) or (is_write_ahead_log(entry.name) and entry.stat().st_size > 0):
             raise EngineCorrupt(f"{directory / CURRENT}: missing, though {entry.name} of a database is there")
     return False
 

@@ -27,9 +27,8 @@ from struct import Struct
 from typing import Final
 
 from kv.errors import EngineCorrupt
-from kv.rocks_directory import CURRENT
+from kv.rocks_directory import CURRENT, is_write_ahead_log
 
-LOG_NAME: Final = re.compile(r"[0-9]+\.log", re.ASCII)
 MANIFEST_NAME: Final = re.compile(r"MANIFEST-[0-9]+", re.ASCII)
 BLOCK_SIZE: Final = 32 * 1024
 HEAD: Final = Struct("<IHB")
@@ -74,7 +73,7 @@ def check_manifest(directory: Path) -> None:
 def check_write_ahead_logs(directory: Path) -> None:
     """Raises EngineCorrupt when a write-ahead log has a record of a kind that RocksDB's reader does not get over."""
     for path in sorted(directory.iterdir()):
-        if not LOG_NAME.fullmatch(path.name):
+        if not is_write_ahead_log(path.name):
             continue
         for at, _, kind, _ in _records(path.read_bytes()):
             if kind in KINDS_OF_REUSED_LOGS:

@@ -22,7 +22,9 @@ PACKAGE: Final = "server._generated"
 WITH_STUBS: Final = (
     "apache/rocketmq/v2/service.proto",
     "quarry/admin/v1/admin.proto",
+    "quarry/admin/v1/dead_letters.proto",
     "quarry/admin/v1/migration.proto",
+    "quarry/admin/v1/query.proto",
     "quarry/admin/v1/verification.proto",
 )
 """Files whose services are called or served through grpcio; the others need only messages."""

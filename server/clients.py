@@ -7,7 +7,7 @@ minutes later. Everything runs on the event loop's thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -69,6 +69,8 @@ class ClientRegistry:
         self._clock = clock
         self._timeouts = timeouts or ClientTimeouts()
         self._clients: dict[str, Client] = {}
+        self._producers: dict[str, dict[str, None]] = {}
+        """By topic, those that declared it."""
         self._lost_callbacks: list[Callable[[str], None]] = []
 
     def __len__(self) -> int:
@@ -91,7 +93,11 @@ class ClientRegistry:
         if client is None:
             client = Client(client_id, settings, self._clock.monotonic_s())
             self._clients[client_id] = client
+        self._withdraw(client)
         client.settings = settings
+        if settings.kind is ClientKind.PRODUCER:
+            for topic in settings.topics:
+                self._producers.setdefault(topic, {})[client_id] = None
         self._mark_seen(client)
         if stream in client.streams:
             client.streams.remove(stream)
@@ -133,8 +139,23 @@ class ClientRegistry:
     def terminate(self, client_id: str) -> None:
         """The client says goodbye. Its open streams are left to it: it closes them itself."""
         client = self._clients.pop(client_id, None)
+        if client is not None:
+            self._withdraw(client)
         if client is not None and not client.is_lost:
             self._report_lost(client_id)
+
+    def producers_of(self, topic: str) -> Sequence[str]:
+        """The producers that declared the topic, longest known first."""
+        return tuple(self._producers.get(topic, ()))
+
+    def _withdraw(self, client: Client) -> None:
+        if client.settings.kind is not ClientKind.PRODUCER:
+            return
+        for topic in client.settings.topics:
+            producers = self._producers.get(topic, {})
+            producers.pop(client.client_id, None)
+            if not producers:
+                self._producers.pop(topic, None)
 
     def sweep(self) -> None:
         """Look for clients gone silent; to be called every few seconds."""

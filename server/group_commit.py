@@ -41,6 +41,16 @@ Stored = Callable[[Sequence[Appended], Exception | None], None]
 """How a send ends: where its messages went, or why they are not stored."""
 
 
+def settle(done: asyncio.Future[None], error: Exception | None) -> None:
+    """Tell the one who awaits it how it went, unless he has given up."""
+    if done.cancelled():
+        return
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)
+
+
 class AppendingStore(Protocol):
     """What group commit asks of the store."""
 

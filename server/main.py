@@ -1,72 +1,37 @@
-"""The composition root: settings → components → run → drain. The only file that knows every concrete class."""
+"""The life of a broker process: settings, an open store, a broker, and the way back."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, AsyncExitStack
-from importlib.metadata import version
 from typing import Final
 
 import structlog
 import uvloop
 from prometheus_client import CollectorRegistry
 
-from kv import WriteBatch
-from server.administration import Administration, BrokerFacts
-from server.backup_points import BackupPoints, Engines
 from server.banner import banner
-from server.checkpointing import CheckpointKeeper
-from server.clients import ClientRegistry
-from server.delivery import Delivery, InFlightTable, StateWriter
+from server.broker import Broker
 from server.errors import BrokerFailed
-from server.faults import FaultLog
-from server.front import Methods, make_front
 from server.garbage import look_for_garbage_seldom
-from server.group_commit import GroupCommit
 from server.health import HealthState
 from server.http import HttpEndpoint
 from server.logs import configure_logs
-from server.metadata import AutoCreation, Directory
-from server.metrics import ServerMetrics, watch_health
-from server.queue_cleaning import CleaningSettings, QueueCleaning
-from server.queue_migration import OnlineMigration
-from server.queue_removal import QueueRemoval
-from server.queue_summaries import QueueSummaries
-from server.retention import ExpiryReport, Retention, RetentionTimes
-from server.routing import Address, BrokerIdentity
-from server.rpc.admin import AdminServer
-from server.rpc.context import Edge
-from server.rpc.messages import MessageService
-from server.rpc.methods import messaging_methods
-from server.rpc.migration import MigrationService
-from server.rpc.offsets import OffsetService
-from server.rpc.route import RouteService
-from server.rpc.session import SessionService
-from server.rpc.telemetry import TelemetryService
-from server.rpc.unsupported import UnsupportedService
-from server.rpc.verification import VerificationService
+from server.metrics import watch_health
 from server.settings import BrokerSettings
 from server.supervision import Supervisor
-from server.verification import OnlineVerification
-from server.wire.messages import host_from_text
-from store.clock import SteadyClock, SystemClock
-from store.disk import PosixCopyingDisk, PosixDisk
-from store.log_begins import LogBegins
+from store.clock import SystemClock
+from store.disk import PosixDisk
 from store.opening import OpenStore, open_store
-from store.queue_summary import SummarySource
 from store.recovery import Progress, ReportProgress
-from store.rocketmq import read_metadata
-from store.settings import Durability
-from store.verify.verdicts import Verdicts
 
 log = structlog.get_logger(__name__)
 
 FLUSH_THREADS: Final = 2  # one for the log, one for the consume queues: the log must not wait for them
-HOUSEKEEPING_INTERVAL_S: Final = 5.0
 TICK_INTERVAL_S: Final = 0.5
 
 
@@ -156,317 +121,3 @@ async def _tick(health: HealthState) -> None:
     while True:
         health.tick()
         await asyncio.sleep(TICK_INTERVAL_S)
-
-
-class Broker:
-    """One open store behind its listeners."""
-
-    def __init__(
-        self,
-        settings: BrokerSettings,
-        store: OpenStore,
-        registry: CollectorRegistry,
-        health: HealthState,
-        executor: ThreadPoolExecutor,
-        *,
-        supervisor: Supervisor,
-    ) -> None:
-        self._settings = settings
-        self._reached_at = settings.network.advertise or settings.network.listen
-        self._supervisor = supervisor
-        self._store = store
-        self._clock = SystemClock()
-        self._metrics = ServerMetrics(registry)
-        self._faults = FaultLog(self._clock, damage_met=self._metrics.damage_met, passed_over=self._metrics.passed_over)
-        self._clients = ClientRegistry(self._clock, settings.for_clients())
-        self._state_writer = StateWriter(
-            store.state_engine,
-            self._after_pass,
-            failed=lambda error: health.poisoned(str(error)),
-            # under sync nobody sees what a power cut can take back
-            sign=self._sign_seen if settings.store.durability is Durability.ASYNC else None,
-        )
-        self._delivery = Delivery(
-            settings.for_delivery(),
-            source=store.messages,
-            offsets=store.offsets,
-            inflight=InFlightTable(store.state_engine),
-            writer=self._state_writer,
-            # what was hidden before a restart must not stay so for as long as the clock was set back meanwhile
-            clock=SteadyClock(self._clock, not_before_ms=store.messages.last_stored_ms),
-            timers=asyncio.get_running_loop(),
-            after_pass=self._after_pass,
-            is_client_alive=self._clients.is_alive,
-            faults=self._faults,
-        )
-        self._clients.on_lost(self._delivery.client_lost)
-        self._clients.on_lost(self._delivery.end_waiting)
-        self._commit = self._make_commit(health, executor)
-        self._retention, self._cleaning = self._make_expiry()
-        self._queue_removal = self._make_queue_removal()
-        self._queue_summaries = QueueSummaries(self._summary_source, store.queues.using_rocks)
-        self._migration = self._make_migration()
-        self._checkpoint = CheckpointKeeper(store.checkpoint.save, poisoned=lambda error: health.poisoned(str(error)))
-        self._backups = self._backup_points()
-        self._verification = OnlineVerification(
-            settings.store.directory,
-            points=self._backups,
-            queues=store.queues,
-            dispatched_up_to=lambda: store.messages.dispatched_up_to,
-            verdicts=Verdicts(store.state_engine),
-            disk=PosixCopyingDisk(),
-            clock=self._clock,
-        )
-        self._front = make_front(
-            settings.network.front, self._methods(), limits=settings.for_front(), access_log=settings.log.access
-        )
-        self._watch()
-
-    def _watch(self) -> None:
-        """Export what the parts count by themselves."""
-        metrics, store = self._metrics, self._store
-        if self._front.figures is not None:
-            metrics.watch_front(self._front.figures)
-        metrics.watch_delivery(self._delivery)
-        metrics.watch_clients(self._clients)
-        metrics.watch_engines(store.queues, store.state_engine)
-        metrics.watch_migration(store.migration)
-        metrics.watch_expiry(store.expiry, lambda: self._retention.used_ratios)
-        metrics.watch_cleaning(self._cleaning)
-
-    async def _expire_now(self, *, dry_run: bool, rewrite_queues: bool) -> ExpiryReport:
-        report = await self._retention.expire_now(dry_run=dry_run)
-        if rewrite_queues and not dry_run:
-            self._cleaning.rewrite_soon()
-        return report
-
-    def _make_expiry(self) -> tuple[Retention, QueueCleaning]:
-        """The expiry of the log, and that of the queues, which follows it."""
-        settings, store = self._settings.expiry, self._store
-        store.expiry.remover.configure(patience_s=settings.reader_patience_ms / 1000, pause_s=settings.pause_ms / 1000)
-        cleaning = QueueCleaning(
-            store.queue_expiry,
-            store.expiry,
-            CleaningSettings(
-                pause_s=settings.queue_pause_ms / 1000,
-                retry_interval_s=settings.interval_ms / 1000,
-                rewrite_ratio=settings.queue_rewrite_percent / 100,
-            ),
-            clock=self._clock,
-            metrics=self._metrics.cleaning,
-        )
-        retention = Retention(
-            store.expiry,
-            self._settings.for_expiry(),
-            RetentionTimes(interval_s=settings.interval_ms / 1000, start_delay_s=settings.start_delay_ms / 1000),
-            commit=self._commit,
-            clock=self._clock,
-            metrics=self._metrics,
-            minimum_grew=[cleaning.minimum_grew],
-        )
-        return retention, cleaning
-
-    def _make_commit(self, health: HealthState, executor: ThreadPoolExecutor) -> GroupCommit:
-        settings = self._settings
-        return GroupCommit(
-            self._store.messages,
-            durability=settings.store.durability,
-            flush_interval_s=settings.store.flush_interval_ms / 1000,
-            queue_flush_bytes=settings.store.queue_flush_size,
-            clock=self._clock,
-            executor=executor,
-            after_pass=self._after_pass,
-            messages_arrived=self._delivery.messages_arrived,
-            poisoned=lambda error: health.poisoned(str(error)),
-            sends_refused=health.sends_refused,
-            metrics=self._metrics,
-        )
-
-    def _make_migration(self) -> OnlineMigration:
-        rate = self._settings.consume_queue.backfill_rate
-        return OnlineMigration(self._store.migration, self._commit, self._clock, backfill_bytes_per_s=rate)
-
-    def _make_queue_removal(self) -> QueueRemoval:
-        store = self._store
-        return QueueRemoval(
-            store.messages,
-            self._settings.for_queue_removal(),
-            topics=store.topics,
-            topics_elsewhere=self._topics_of_rocketmq,
-            progress=self._delivery,
-            begins=LogBegins(store.identity.log_begins, store.identity.set_log_begins),
-            log_begin=lambda: store.expiry.minimum,
-            commit=self._commit,
-            clock=self._clock,
-            metrics=self._metrics,
-        )
-
-    def _topics_of_rocketmq(self) -> list[str]:
-        return [topic.name for topic in read_metadata(PosixDisk(), self._settings.store.directory).topics]
-
-    def _summary_source(self) -> SummarySource:
-        queues = self._store.queues
-        return SummarySource(
-            PosixDisk(),
-            queues.file_directory,
-            queues.rocks_directory,
-            queues.engine,
-            reads_rocksdb=queues.phase.reads_rocksdb,
-            minimum=self._store.expiry.minimum,
-        )
-
-    def _methods(self) -> Methods:
-        """The messaging service: its parts over this broker's components."""
-        settings, limits = self._settings, self._settings.for_wire()
-        network = settings.network
-        edge = Edge(self._clients, self._faults)
-        directory = Directory(
-            self._store.topics,
-            self._store.groups,
-            AutoCreation(
-                topics=settings.topics.auto_create,
-                groups=settings.groups.auto_create,
-                topic_queues=settings.topics.default_queues,
-            ),
-        )
-        self._identity = BrokerIdentity(
-            name=settings.broker.name,
-            listen=Address.parse(network.listen),
-            advertise=Address.parse(network.advertise) if network.advertise else None,
-        )
-        messages = MessageService(
-            edge,
-            directory=directory,
-            clients=self._clients,
-            commit=self._commit,
-            delivery=self._delivery,
-            state_writer=self._state_writer,
-            limits=limits,
-            store_host=lambda: host_from_text(self._reached_at),
-            clock=self._clock,
-            metrics=self._metrics,
-        )
-        self._telemetry = TelemetryService(edge, self._clients, directory, limits, subscribed=self._start_groups)
-        return messaging_methods(
-            messages.methods(),
-            self._telemetry.methods(),
-            RouteService(edge, self._clients, directory, self._identity).methods(),
-            SessionService(edge, self._clients).methods(),
-            OffsetService(edge, directory, self._store.messages).methods(),
-            UnsupportedService(edge).methods(),
-        )
-
-    @contextlib.asynccontextmanager
-    async def serving(self) -> AsyncIterator[dict[str, str]]:
-        """Listen; on leaving, take no more calls, answer what was accepted, and stop."""
-        network = self._settings.network
-        try:
-            async with (
-                self._supervisor.running("housekeeping", self._keep_house()),
-                self._supervisor.running("checkpoint", self._checkpoint.run()),
-                self._supervisor.running("expiry", self._retention.watch()),
-                self._supervisor.running("removal of expired segments", self._retention.remove()),
-                self._supervisor.running("removal of queues", self._queue_removal.run()),
-                self._supervisor.running("queue migration", self._migration.run()),
-                self._supervisor.running("clean-up of queues", self._cleaning.run()),
-                self._supervisor.running("verification", self._verification.run()),
-            ):
-                listening = await self._front.start(network.listen)
-                if network.tls_listen is not None:
-                    tls_listening = await self._front.start(network.tls_listen, self._settings.for_tls())
-                    log.info("listening with TLS", address=tls_listening)
-                self._identity.listen = Address.parse(listening)
-                self._reached_at = network.advertise or listening
-                async with self._administering() as admin_listening:
-                    yield {"listen": listening, "admin": admin_listening}
-        finally:
-            await self._stop_front(network.stop_grace_ms / 1000)
-            await self._retention.stop()
-            await self._queue_removal.stop()
-            await self._queue_summaries.stop()
-            await self._verification.stop()
-            await self._migration.stop()
-            await self._cleaning.stop()
-            await self._commit.drain()
-            self._delivery.stop()
-            self._state_writer.write_now()
-            self._metrics.stop_watching()
-
-    @contextlib.asynccontextmanager
-    async def _administering(self) -> AsyncIterator[str]:
-        admin = AdminServer(
-            self._administration(),
-            self._faults,
-            backups=self._backups,
-            expire=self._expire_now,
-            summarize=self._queue_summaries.summarize,
-            more=[
-                MigrationService(self._migration, self._faults),
-                VerificationService(self._verification, self._faults),
-            ],
-        )
-        try:
-            yield await admin.start(self._settings.network.admin)
-        finally:
-            await admin.stop(grace_s=0.5)
-
-    async def _stop_front(self, grace_s: float) -> None:
-        """Take no more calls, and end those that would wait for something to happen."""
-        stopping = asyncio.get_running_loop().create_task(self._front.stop(grace_s))
-        await asyncio.sleep(0)
-        self._delivery.end_waiting()
-        self._telemetry.end_streams()
-        await stopping
-
-    def _administration(self) -> Administration:
-        settings = self._settings
-        return Administration(
-            BrokerFacts(
-                name=settings.broker.name,
-                cluster=settings.broker.cluster,
-                version=version("quarry-mq"),
-                advertised_address=self._reached_at,
-                store_directory=str(settings.store.directory),
-                durability=settings.store.durability,
-                started_at_ms=self._clock.wall_ms(),
-            ),
-            topics=self._store.topics,
-            groups=self._store.groups,
-            store=self._store.messages,
-            delivery=self._delivery,
-            default_queues=settings.topics.default_queues,
-            queues_deleted=self._commit.flush_queues_soon,
-        )
-
-    def _backup_points(self) -> BackupPoints:
-        store = self._store
-        return BackupPoints(
-            self._settings.store.directory,
-            store=store.messages,
-            segments=store.segments,
-            engines=Engines(lambda: store.queues.engine, store.queues.rocks_directory.name, store.state_engine),
-            pins=store.pins,
-            disk=PosixCopyingDisk(),
-            clock=self._clock,
-            write_state=self._state_writer.write_now,
-        )
-
-    def _after_pass(self, callback: Callable[[], None]) -> None:
-        self._front.after_pass(callback)
-
-    def _sign_seen(self, batch: WriteBatch) -> None:
-        self._store.identity.stage_seen_up_to(batch, self._store.messages.dispatched_up_to)
-
-    def _start_groups(self, group: str, topics: Sequence[str]) -> None:
-        """A consumer has said what it wants: fix where its group starts, before anything is sent."""
-        for name in topics:
-            topic = self._store.topics.get(name)
-            if topic is not None:
-                self._delivery.start_group(group, name, range(max(topic.read_queues, topic.write_queues)))
-
-    async def _keep_house(self) -> None:
-        while True:
-            await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
-            self._clients.sweep()
-            self._delivery.drop_idle_subscriptions()
-            self._backups.sweep()

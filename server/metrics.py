@@ -17,10 +17,13 @@ from prometheus_client.registry import Collector
 from server.cleaning_metrics import CleaningFigures, QueueCleaningMetrics, cleaning_figures
 from server.front import FrontFigures
 from server.health import HealthState
+from server.held_metrics import HeldMetrics
+from server.index_metrics import KeyIndexMetrics, index_figures
 from server.migration_metrics import MigrationSource, migration_figures
 from server.queue_removal import RemovalCause
 from server.rocksdb_metrics import EngineFigures, engine_figures
 from store.expiry import Cause
+from store.index import KeyIndexes
 
 SEND_BUCKETS_S: Final = [0.000_25 * 2**step for step in range(15)]
 """250 µs … 4 s: from an asynchronous send on an idle broker to beyond every client's patience of 3 s."""
@@ -47,7 +50,8 @@ class DeliveryFigures(Protocol):
     @property
     def subscription_count(self) -> int: ...
 
-    redeliveries: int
+    @property
+    def redeliveries(self) -> int: ...
 
 
 class ExpiryFigures(Protocol):
@@ -117,6 +121,8 @@ class ServerMetrics:
         )
         self._removed_by_cause = _removal_counters(registry)
         self.cleaning: Final = QueueCleaningMetrics(registry)
+        self.held: Final = HeldMetrics(registry)
+        self.index: Final = KeyIndexMetrics(registry)
         self._damage_met, self._passed_over = _damage_counters(registry)
         self._round_messages = Histogram(
             "quarry_round_messages",
@@ -185,6 +191,9 @@ class ServerMetrics:
 
     def watch_cleaning(self, cleaning: CleaningFigures) -> None:
         self._watch(lambda: cleaning_figures(cleaning))
+
+    def watch_indexes(self, indexes: KeyIndexes) -> None:
+        self._watch(lambda: index_figures(indexes))
 
     def watch_front(self, figures: FrontFigures) -> None:
         self._watch(lambda: _front_figures(figures))

@@ -1,8 +1,16 @@
-"""Which queue of a topic a send goes to. What the client chose is ignored, as RocketMQ's proxy does."""
+"""Which queue of a topic a send goes to. What the client chose is ignored, as RocketMQ's proxy does.
+
+| what the message has | queue |
+|----------------------|-------|
+| a message group      | the same for all messages of the group, as long as the topic has as many queues |
+| a priority           | of that number, or the last one |
+| neither              | one after the other |
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from hashlib import blake2b
 from itertools import count, repeat
 from typing import Final
 
@@ -10,8 +18,25 @@ from store.generations import GenerationCache
 from store.metadata import Topic
 
 TOPICS_REMEMBERED: Final = 65_536
+_JUMP: Final = 2_862_933_555_777_941_757
+_SPAN: Final = float(1 << 31)
 _SPREAD: Final = 2_654_435_769
 """2^32 over the golden ratio: the upper bits of its multiples are spread evenly, whatever the step between them."""
+
+
+def queue_of_group(message_group: str, queues: int) -> int:
+    """Consistent: when the topic gets more queues, groups move to new ones or stay ("jump hash", Lamping and Veach)."""
+    key = int.from_bytes(blake2b(message_group.encode(), digest_size=8).digest(), "big")
+    chosen = following = 0
+    while following < queues:
+        chosen = following
+        key = (key * _JUMP + 1) & 0xFFFF_FFFF_FFFF_FFFF
+        following = int((chosen + 1) * (_SPAN / ((key >> 33) + 1)))
+    return chosen
+
+
+def queue_of_priority(priority: int, queues: int) -> int:
+    return min(priority, queues - 1)
 
 
 class QueueChooser:

@@ -8,7 +8,7 @@ only the moment at which log and queues begin later is on the event loop's.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -19,6 +19,7 @@ import structlog
 
 from kv import EngineFull, KvError
 from store.clock import Clock
+from store.errors import BrokerError
 from store.expiry import (
     Candidate,
     Cause,
@@ -101,15 +102,20 @@ class Retention:
         commit: Commit,
         clock: Clock,
         metrics: RetentionMetrics,
+        carry_over: Callable[[PhysicalOffset], Awaitable[int]],
         minimum_grew: Sequence[Callable[[PhysicalOffset], None]] = (),
     ) -> None:
-        """`minimum_grew` are told where the log begins each time that this has changed."""
+        """`carry_over` writes anew what has to outlive the log below an offset, and tells how much that was.
+
+        `minimum_grew` are told where the log begins each time that this has changed.
+        """
         self._expiry = expiry
         self._settings = settings
         self._times = times
         self._commit = commit
         self._clock = clock
         self._metrics = metrics
+        self._carry_over = carry_over
         self._minimum_grew = minimum_grew
         self._started_s = clock.monotonic_s()
         self._forced: Forced | None = None
@@ -135,7 +141,7 @@ class Retention:
             try:
                 await self._look()
                 self._complaints.pop("expiry", None)
-            except (OSError, KvError) as error:
+            except (OSError, KvError, BrokerError) as error:
                 self._complain("expiry", error)
             await asyncio.sleep(self._times.interval_s)
 
@@ -229,6 +235,8 @@ class Retention:
 
     async def _carry_out(self, plan: Plan) -> tuple[Plan, Unread]:
         """Returns what of the plan could be done, and who had not read it."""
+        if plan.segments:
+            await self._save_what_waits(plan)
         if plan.segments and self._expiry.latest_beginning < self._end(plan):
             await self._commit.make_queues_durable()
         latest = self._expiry.latest_beginning
@@ -248,6 +256,16 @@ class Retention:
         for tell in self._minimum_grew:
             tell(reached)
         return plan, unread
+
+    async def _save_what_waits(self, plan: Plan) -> None:
+        """Raises what keeps delayed messages from being carried over, unless the disk needs the room more."""
+        try:
+            if await self._carry_over(self._end(plan)):
+                await self._commit.make_queues_durable()
+        except (OSError, KvError, BrokerError) as error:
+            if not plan.forced:
+                raise
+            log.error("delayed messages go with the log, they could not be carried over", error=str(error))
 
     def _tell(self, plan: Plan, unread: Unread, begins_at: PhysicalOffset) -> None:
         for cause in Cause:

@@ -11,7 +11,17 @@ from pydantic import AfterValidator, BaseModel, ByteSize, ConfigDict, Field, mod
 from server.delivery.model import NewGroupStart
 from server.front import FrontKind
 from store.queue_phase import QueueMode, QueuePlace
-from store.settings import BODY_SIZE_MAX, MIB, SEGMENT_SIZE, UNITS_PER_FILE, Durability
+from store.settings import (
+    BODY_SIZE_MAX,
+    HASH_ITEMS,
+    HASH_SLOTS,
+    MIB,
+    SEGMENT_SIZE,
+    TIERED_ITEMS,
+    TIERED_SLOTS,
+    UNITS_PER_FILE,
+    Durability,
+)
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -71,7 +81,7 @@ class StoreSection(Section):
         default=64, ge=4, description="Commit log files kept mapped at once. Each costs one open file."
     )
     cached_queues_max: int = Field(
-        default=65_536,
+        default=16_384,
         ge=16,
         description="Queues whose next offset is kept in memory; others are looked up in RocksDB.",
     )
@@ -126,6 +136,54 @@ class ConsumeQueueSection(Section):
         description="Remove a light queue, and the progress of all groups in it, once all of its messages have been "
         "gone from the commit log for so long and none came (rocketmq-mqtt#287). Without it none is ever removed; "
         "nor is one that is in files.",
+    )
+
+
+class IndexSection(Section):
+    hash_files: bool = Field(
+        default=False,
+        description="Keep RocketMQ's key index files (`index/`) up, so that messages are found by their keys here "
+        "(`quarry query`) and by RocketMQ on this store. When it is turned on the log is read once, beside everything "
+        "else.",
+    )
+    hash_slots: int = Field(
+        default=HASH_SLOTS,
+        gt=0,
+        description="Hash slots of a file: RocketMQ's `maxHashSlotNum`. A store keeps what its files have.",
+    )
+    hash_items: int = Field(
+        default=HASH_ITEMS,
+        gt=1,
+        description="Keys that one file holds, and one more: RocketMQ's `maxIndexNum`. A store keeps what its files "
+        "have. Slots take 4 bytes each and keys 20, all of which a file takes from the disk when it is made.",
+    )
+
+    tiered: bool = Field(
+        default=False,
+        description="Keep the tiered index of keys (`key_index/`): its files are compacted when they are full and, "
+        "where `upload_to` says so, copied to an object store. Queries ask it before `hash_files`.",
+    )
+    tiered_slots: int = Field(
+        default=TIERED_SLOTS, gt=0, description="Hash slots of a new file of the tiered index, 4 bytes each."
+    )
+    tiered_items: int = Field(
+        default=TIERED_ITEMS,
+        gt=0,
+        description="Keys that one file of the tiered index holds, 20 bytes each. A file takes all of its room from "
+        "the disk when it is made.",
+    )
+    upload_to: str | None = Field(
+        default=None,
+        description="Where compacted files of the tiered index are copied to: a folder, or an object store as "
+        "`s3://bucket/prefix` (`gs://`, `az://`). Without it they stay here alone.",
+    )
+    upload_options: dict[str, str] = Field(
+        default={},
+        description="Options of the object store as obstore names them: `endpoint`, `region`, `access_key_id`, "
+        "`secret_access_key` and others. What is not said comes from the environment, as its tools read it.",
+    )
+    keep_uploaded: bool = Field(
+        default=True, description="Whether files that were uploaded stay here, too. If not, queries read them there."
     )
 
 
@@ -189,6 +247,22 @@ class ExpirySection(Section):
         le=100,
         description="When so much of the entries went, RocksDB rewrites the tables that hold them, which gives their "
         "room back and needs room for the new ones meanwhile.",
+    )
+
+
+class TransactionsSection(Section):
+    check_after_ms: int = Field(
+        default=6_000,
+        ge=1,
+        description="How long a half message waits before its producer is asked about it, where the producer does not "
+        "say (`orphaned_transaction_recovery_duration`).",
+    )
+    check_interval_ms: int = Field(default=30_000, ge=100, description="How long after that it is asked again.")
+    checks_max: int = Field(
+        default=15,
+        ge=1,
+        description="After so many checks without a word the transaction is rolled back, and the message kept in "
+        "RocketMQ's topic TRANS_CHECK_MAX_TIME_TOPIC. A check that no producer was there to hear does not count.",
     )
 
 

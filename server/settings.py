@@ -19,6 +19,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError, To
 from server.clients import ClientTimeouts
 from server.delivery.model import DeliverySettings
 from server.front import FrontLimits, TlsFiles
+from server.held import TransactionSettings
 from server.queue_removal import RemovalSettings
 from server.setting_sections import (
     BrokerSection,
@@ -26,18 +27,20 @@ from server.setting_sections import (
     DeliverySection,
     ExpirySection,
     GroupsSection,
+    IndexSection,
     LimitsSection,
     LogSection,
     NetworkSection,
     Section,
     StoreSection,
     TopicsSection,
+    TransactionsSection,
 )
 from server.wire.limits import WireLimits
 from store.errors import Invalid
 from store.expiry import ExpirySettings
 from store.queue_phase import QueuePlaces
-from store.settings import RECORD_OVERHEAD_MAX, StoreSettings
+from store.settings import RECORD_OVERHEAD_MAX, IndexSettings, StoreSettings
 
 ENVIRONMENT_PREFIX: Final = "QUARRY_"
 
@@ -61,12 +64,14 @@ class BrokerSettings(Section):
 
     store: StoreSection = StoreSection()
     consume_queue: ConsumeQueueSection = ConsumeQueueSection()
+    index: IndexSection = IndexSection()
     expiry: ExpirySection = ExpirySection()
     network: NetworkSection = NetworkSection()
     broker: BrokerSection = BrokerSection()
     topics: TopicsSection = TopicsSection()
     groups: GroupsSection = GroupsSection()
     delivery: DeliverySection = DeliverySection()
+    transactions: TransactionsSection = TransactionsSection()
     limits: LimitsSection = LimitsSection()
     log: LogSection = LogSection()
 
@@ -87,6 +92,18 @@ class BrokerSettings(Section):
             queue_flush_bytes=store.queue_flush_size,
             mapped_segments_max=store.mapped_segments_max,
             cached_queues_max=store.cached_queues_max,
+            check_after_ms=self.transactions.check_after_ms,
+            index=IndexSettings(
+                hash_files=self.index.hash_files,
+                hash_slots=self.index.hash_slots,
+                hash_items=self.index.hash_items,
+                tiered=self.index.tiered,
+                tiered_slots=self.index.tiered_slots,
+                tiered_items=self.index.tiered_items,
+                upload_to=self.index.upload_to,
+                upload_options=tuple(self.index.upload_options.items()),
+                keep_uploaded=self.index.keep_uploaded,
+            ),
         )
 
     def for_expiry(self) -> ExpirySettings:
@@ -135,6 +152,10 @@ class BrokerSettings(Section):
             lease_total_ms=delivery.lease_total_ms,
             waiting_polls_max=delivery.waiting_polls_max,
         )
+
+    def for_transactions(self) -> TransactionSettings:
+        transactions = self.transactions
+        return TransactionSettings(check_interval_ms=transactions.check_interval_ms, checks_max=transactions.checks_max)
 
     def for_clients(self) -> ClientTimeouts:
         delivery = self.delivery

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
@@ -123,8 +124,14 @@ class StoreCheckpoint:
         log: DurableLog,
         *,
         before: Checkpoint,
+        index_full_ms: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`before` holds the fields that are not about the log, as they stay."""
+        """`before` holds the fields that are not about the log, as they stay.
+
+        `index_full_ms` tells the last store time in RocketMQ's index files that are full and durable, 0 where nobody
+        keeps them up.
+        """
+        self._index_full_ms = index_full_ms
         self._disk = disk
         self._path = path
         self._identity = identity
@@ -156,6 +163,7 @@ class StoreCheckpoint:
         now = replace(
             self._before,
             log_flushed_ms=flushed_ms,
+            index_ms=max(self._before.index_ms, self._index_full_ms()),
             master_flushed_up_to=min(self._before.master_flushed_up_to, flushed_up_to),
             confirmed_up_to=flushed_up_to,
         )

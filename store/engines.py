@@ -1,4 +1,4 @@
-"""Which engine holds the two databases of a store: the seam at which tests put one that crashes."""
+"""Which engine holds the databases of a store: the seam at which tests put one that crashes."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ from typing import Protocol
 
 from kv import KeyValueEngine
 from store.consumequeue import open_consume_queue_engine
+from store.held import open_held_engine
 from store.state import open_state_engine
 
 
 class StoreEngines(Protocol):
-    """Opens the databases. Both methods raise kv.EngineMissing, kv.EngineLocked or kv.EngineCorrupt."""
+    """Opens the databases. All methods raise kv.EngineMissing, kv.EngineLocked or kv.EngineCorrupt."""
 
     def open_queues(self, directory: Path, *, create: bool) -> KeyValueEngine:
         """The consume queues, without a write-ahead log."""
 
     def open_state(self, directory: Path, *, create: bool, read_only: bool = False) -> KeyValueEngine:
         """Metadata and delivery state, with a write-ahead log. `read_only` changes nothing in the directory."""
+
+    def open_held(self, directory: Path, *, create: bool) -> KeyValueEngine:
+        """Which messages are held back, without a write-ahead log."""
 
 
 class RocksStoreEngines:
@@ -28,3 +32,6 @@ class RocksStoreEngines:
 
     def open_state(self, directory: Path, *, create: bool, read_only: bool = False) -> KeyValueEngine:
         return open_state_engine(directory, create=create, read_only=read_only)
+
+    def open_held(self, directory: Path, *, create: bool) -> KeyValueEngine:
+        return open_held_engine(directory, create=create)

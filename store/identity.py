@@ -15,6 +15,9 @@
 | `files_up_to`     | i64                     | the file queues hold all entries of records below, durably; 0: unknown |
 | `files_emptied`   | ASCII `deleted`         | no queue file is left, and none has to be: all topics were deleted |
 | `light_floor`     | i64                     | above the numbers of all light queues that were removed for being idle |
+| `held_before`     | JSON                    | what RocketMQ had done with messages that wait (`store.held.before`) |
+| `hash_index`      | JSON                    | how far RocketMQ's index files are kept up (`store.index`) |
+| `tiered_index`    | JSON                    | how far the tiered index is kept up (`store.index`) |
 | `log_begins`      | pairs of i64            | when (ms), and where the log began then (`store.log_begins`) |
 | `expired_files`   | i64                     | no queue file is left whose entries' records all lie below |
 | `expired_rocksdb` | i64                     | the RocksDB queues hold no entries of records below it |
@@ -31,6 +34,7 @@ from typing import Final, NamedTuple
 
 from kv import KeyValueEngine, WriteBatch
 from store.errors import NotAStore
+from store.held import HeldBefore
 from store.offsets import PhysicalOffset, QueueOffset
 from store.state import META
 
@@ -192,6 +196,21 @@ class StoreIdentity:
 
     def set_light_floor(self, offset: QueueOffset) -> None:
         self._put(b"light_floor", _OFFSET.pack(offset))
+
+    @property
+    def held_before(self) -> HeldBefore | None:
+        value = self._family.get(b"held_before")
+        return None if value is None else HeldBefore.unpack(value)
+
+    @held_before.setter
+    def held_before(self, before: HeldBefore) -> None:
+        self._put(b"held_before", before.pack())
+
+    def index_row(self, name: str) -> bytes | None:
+        return self._family.get(name.encode())
+
+    def set_index_row(self, name: str, packed: bytes) -> None:
+        self._put(name.encode(), packed)
 
     @property
     def log_begins(self) -> bytes:

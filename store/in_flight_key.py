@@ -7,13 +7,23 @@ What the rows say is the business of `server.delivery.inflight`; which messages 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
+from kv import KeyRange, KeyValueEngine
 from store.offsets import QueueId, QueueOffset
+from store.state import INFLIGHT
+
+INDEX_BEGIN: Final = b"\xff\xff"
+"""Begins the keys that are no rows but the index of `server.delivery.inflight`; no name is that long."""
+
+ROWS: Final = KeyRange(b"", INDEX_BEGIN)
+"""Where the rows are, without the index."""
 
 _LENGTH: Final = Struct(">H")
 _POSITION: Final = Struct(">iq")
+_TIME: Final = Struct(">q")
 
 
 def group_prefix(group: str) -> bytes:
@@ -31,12 +41,37 @@ def pack_position(number: int, offset: int) -> bytes:
     return _POSITION.pack(number, offset)
 
 
+def parse_position(key: bytes, at: int) -> tuple[int, QueueOffset]:
+    """Queue number and queue offset, which stand at a place of the key."""
+    number, offset = _POSITION.unpack_from(key, at)
+    return number, QueueOffset(offset)
+
+
+def index_key(key: bytes, value: bytes) -> bytes:
+    """The key of the index's entry of a row. Raises struct.error for bytes that are no row."""
+    at = len(key) - _POSITION.size
+    (visible_at_ms,) = _TIME.unpack_from(value)
+    return INDEX_BEGIN + key[:at] + _TIME.pack(visible_at_ms) + key[at:]
+
+
 def parse_key(key: bytes) -> tuple[str, QueueId, QueueOffset]:
     """Group, queue and offset of a row. Raises struct.error or UnicodeDecodeError for other bytes."""
     group, at = _read_text(key, 0)
     topic, at = _read_text(key, at)
     number, offset = _POSITION.unpack_from(key, at)
     return group, QueueId(topic, number), QueueOffset(offset)
+
+
+def delete_beyond(engine: KeyValueEngine, maximum_of: Callable[[QueueId], QueueOffset]) -> int:
+    """Delete the rows of messages that their queues do not have, durably; returns how many. Costs a step per row."""
+    family, batch, deleted = engine.family(INFLIGHT), engine.batch(), 0
+    for key, _ in family.iterate(ROWS):
+        _, queue, offset = parse_key(key)
+        if offset >= maximum_of(queue):
+            batch.delete(family, key)
+            deleted += 1
+    engine.write(batch, sync=True)
+    return deleted
 
 
 def _text(text: str) -> bytes:

@@ -16,7 +16,7 @@ thread beside it; `flush_queues` may too, but no `dispatch` during it.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Final
 
@@ -33,6 +33,8 @@ from store.dispatch import (
     may_name_light_queues,
 )
 from store.errors import DiskRefused, MessageGivenUp, MessageTooLarge, OffsetOutOfRange, StoreDamaged
+from store.held import HeldMessages
+from store.index import NO_INDEXES, KeyIndexes
 from store.message import Appended, DispatchRequest, Message
 from store.numbering import LightFloor, NextOffsets
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
@@ -63,8 +65,10 @@ class MessageStore:
         flusher: CommitLogFlusher,
         reader: CommitLogReader,
         queues: ConsumeQueueStore,
+        held: HeldMessages,
         flushed_stored_ms: int = 0,
         light_floor: LightFloor | None = None,
+        indexes: KeyIndexes = NO_INDEXES,
     ) -> None:
         """Everything in the log is durable. `flushed_stored_ms` is the store time of its last record, 0 if unknown."""
         self._settings = settings
@@ -73,6 +77,8 @@ class MessageStore:
         self._flusher = flusher
         self._reader = reader
         self._queues = queues
+        self._held = held
+        self._indexes = indexes
         self._light_floor = light_floor or LightFloor(None, lambda _: None)
         self._next_offsets = NextOffsets(self._first_free, cached_max=settings.cached_queues_max)
         self._undispatched: list[DispatchRequest] = []
@@ -80,6 +86,16 @@ class MessageStore:
         self._queues_durable_up_to = writer.end
         self._last_store_timestamp_ms = _believable(flushed_stored_ms, clock.wall_ms())
         self._flushed_stored_ms = self._last_store_timestamp_ms
+
+    @property
+    def held(self) -> HeldMessages:
+        """Which messages wait."""
+        return self._held
+
+    @property
+    def indexes(self) -> KeyIndexes:
+        """Where messages are found by their keys."""
+        return self._indexes
 
     @property
     def reader(self) -> CommitLogReader:
@@ -122,6 +138,7 @@ class MessageStore:
         StorePoisoned after a failed write or flush. After an error the log's end and all offsets are as before.
         """
         writer = self._writer
+        self._next_offsets.load(_named_by(messages))
         # store times never go back, so that a queue can be searched by time
         now_ms = max(self._clock.wall_ms(), self._last_store_timestamp_ms)
         next_offset = self._next_offsets.get
@@ -222,6 +239,9 @@ class MessageStore:
         if end <= self._dispatched_up_to:
             return []
         self._queues.put(requests, end)
+        self._held.put(requests, end)
+        for index in self._indexes.followers:
+            index.hand_over(requests, end)
         self._undispatched = rest
         self._dispatched_up_to = end
         self._bound_next_offsets()
@@ -238,6 +258,7 @@ class MessageStore:
     def flush_queues(self) -> None:
         """Make the dispatched entries and then the watermark durable. No dispatch may run meanwhile."""
         self._queues.flush()
+        self._held.flush()
         self._queues_durable_up_to = self._dispatched_up_to
 
     # -- reading
@@ -257,14 +278,23 @@ class MessageStore:
 
         Raises StoreDamaged when the log does not hold a whole record there, MessageGivenUp when an operator knows.
         """
-        at = entry.physical_offset
         try:
-            record = self._reader.decode(at, check_crc=True)
+            return self._record(entry.physical_offset, f"consume queue entry {entry.queue_offset}")
         except OffsetOutOfRange as error:
             raise StoreDamaged(
                 self._settings.root / "commitlog",
-                f"consume queue entry {entry.queue_offset} points at offset {at}: {error}",
+                f"consume queue entry {entry.queue_offset} points at offset {entry.physical_offset}: {error}",
             ) from error
+
+    def record_at(self, at: PhysicalOffset) -> StoredMessage:
+        """The record at an offset, every CRC checked.
+
+        Raises OffsetOutOfRange when the log does not hold the offset (any more), StoreDamaged, MessageGivenUp.
+        """
+        return self._record(at, "a held message")
+
+    def _record(self, at: PhysicalOffset, what: str) -> StoredMessage:
+        record = self._reader.decode(at, check_crc=True)
         if isinstance(record, StoredMessage) and record.topic != REPLACED_TOPIC:
             return record
         if self._reader.is_replaced(at):
@@ -272,7 +302,7 @@ class MessageStore:
         reason = record.reason if isinstance(record, Torn | Corrupt) else "there is none"
         raise StoreDamaged(
             self._reader.path_of(at),
-            f"the record at offset {at}, consume queue entry {entry.queue_offset}, is damaged: {reason}",
+            f"the record at offset {at}, {what}, is damaged: {reason}",
         )
 
     def offset_at_time(self, queue: QueueId, time_ms: int, boundary: TimeBoundary) -> QueueOffset:
@@ -323,14 +353,25 @@ class MessageStore:
         self._queues.remove_ended(found)
         self._next_offsets.forget(each.queue for each in found)
 
-    def _first_free(self, queue: QueueId) -> QueueOffset:
-        stored = self._queues.next_offset(queue)
-        return self._light_floor.offset if stored == 0 and queue.topic.startswith(LIGHT_QUEUE_PREFIX) else stored
+    def _first_free(self, queues: Sequence[QueueId]) -> Iterator[QueueOffset]:
+        for (name, _), stored in zip(queues, self._queues.next_offsets(queues), strict=True):
+            is_new_light = stored == 0 and name.startswith(LIGHT_QUEUE_PREFIX)
+            yield self._light_floor.offset if is_new_light else stored
 
 
 def _believable(stored_ms: int, now_ms: int) -> int:
     """Where store times go on: behind those in the log, unless a clock gone wild has left them far in the future."""
     return stored_ms if stored_ms <= now_ms + STORE_TIME_LEAD_MAX_MS else 0
+
+
+def _named_by(messages: Iterable[Message]) -> list[tuple[str, int]]:
+    """The queues that they are to be in, some perhaps doubled."""
+    queues = [(message.topic, message.queue_number) for message in messages]
+    for message in messages:
+        if LIGHT_QUEUE_NAMES in message.properties:
+            names = message.properties[LIGHT_QUEUE_NAMES].split(",")
+            queues += [(name, LIGHT_QUEUE_NUMBER) for name in names if name.startswith(LIGHT_QUEUE_PREFIX)]
+    return queues
 
 
 def _queues_of(requests: Iterable[DispatchRequest]) -> set[QueueId]:

@@ -19,6 +19,7 @@ from store.consumequeue import FileConsumeQueueReader, RocksConsumeQueues, open_
 from store.consumequeue.protocol import ConsumeQueueEntry
 from store.disk import Disk, DiskLock
 from store.errors import NotAStore, OffsetOutOfRange, StoreLocked, TopicNotFound
+from store.held import HeldBefore, HeldMessages, open_held_engine, progress_now, reading
 from store.kind import DATABASE_MARKER, FoundStore, StoreKind, inspect_store
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from store.paths import StorePaths
@@ -79,8 +80,10 @@ class OfflineStore:
         self._queues: dict[QueueSource, QueueReader] = {}
         self._queue_engine: KeyValueEngine | None = None
         self._state_engine: KeyValueEngine | None = None
+        self._held_engine: KeyValueEngine | None = None
         self._lock: DiskLock | None = None
         self._state_directory = paths.quarry
+        self._has_held_messages = found.kind is StoreKind.QUARRY
         self.log_limit: PhysicalOffset | None = None
         """Where looking at the log ends; None: where the log does."""
 
@@ -103,6 +106,7 @@ class OfflineStore:
         paths = StorePaths(root)
         store = cls(disk, found, paths, SegmentList(disk, paths.commit_log, None, writable=False))
         store._state_directory = point / paths.quarry.name
+        store._has_held_messages = False
         store.log_limit = log_limit
         return store
 
@@ -138,7 +142,7 @@ class OfflineStore:
     def close(self) -> None:
         """Release everything. Repeatable."""
         self._queues.clear()
-        for engine in (self._queue_engine, self._state_engine):
+        for engine in (self._queue_engine, self._state_engine, self._held_engine):
             if engine is not None:
                 engine.close()
         self._segments.close()
@@ -159,6 +163,11 @@ class OfflineStore:
         return self._found
 
     # -- the commit log
+
+    @property
+    def log(self) -> CommitLogReader:
+        """Reads single records."""
+        return self._reader
 
     @property
     def segments(self) -> SegmentList:
@@ -339,6 +348,25 @@ class OfflineStore:
         if self._state_engine is None:
             self._state_engine = open_state_engine(self._state_directory, create=False, read_only=True)
         return self._state_engine
+
+    def held_messages(self) -> HeldMessages | None:
+        """Which messages wait, read-only; None where no database tells, as in a backup point."""
+        if not self._has_held_messages or not self._disk.exists(self._paths.held_messages):
+            return None
+        if self._held_engine is None:
+            self._held_engine = open_held_engine(self._paths.held_messages, create=False, read_only=True)
+        return HeldMessages(self._held_engine, reading(self._reader))
+
+    def held_progress(self, now_ms: int) -> HeldBefore | None:
+        """How far messages that wait have got, in RocketMQ's terms; None where the log may go on behind that."""
+        held = self.held_messages()
+        if held is None or held.up_to is None or not self._is_end(held.up_to):
+            return None
+        queues = self.queue_reader()
+        return progress_now(held, reading(self._reader), lambda queue: queues.bounds(queue).maximum, now_ms)
+
+    def _is_end(self, at: PhysicalOffset) -> bool:
+        return at == self._segments.end_of_files or isinstance(self._reader.decode(at), EndOfData)
 
 
 def _share_lock(disk: Disk, path: Path) -> DiskLock | None:

@@ -31,7 +31,11 @@ from store.durable_state import DurableState
 from store.engines import RocksStoreEngines, StoreEngines
 from store.errors import StoreLocked, StoreUnusable
 from store.expiry import LogExpiry, QueueExpiry
+from store.held import HeldMessages, reading
+from store.held.catching_up import bring_up_to
 from store.identity import StoreIdentity
+from store.in_flight_key import delete_beyond
+from store.index.opening import IndexedLog, open_indexes
 from store.kind import FoundStore, StoreKind, inspect_store
 from store.message_store import MessageStore
 from store.metadata import READ_WRITE, ConsumerOffsetTable, GroupTable, Topic, TopicTable, TopicType, is_light_queue
@@ -42,6 +46,7 @@ from store.open_queues import OpenQueues
 from store.parts import StoreParts, open_parts, stop_of
 from store.paths import StorePaths, segment_name
 from store.pins import SegmentPins
+from store.queue_opening import advising
 from store.queue_phase import QueuePhase
 from store.recovery import RecoveryReport, ReportProgress, backfill, recover
 from store.repair import NO_ORDERS, Damage, Orders, give_up_damaged, set_queues_aside
@@ -120,11 +125,19 @@ class OpenStore:
                 flushed = self.messages.flush()
                 self.messages.dispatch(flushed)
                 self.messages.flush_queues()
+                self._close_indexes()
                 self._save_checkpoint()
                 self._parts.close()
                 self._mark_clean()
         except EngineFull as error:
             log.warning("stopped on a full disk, the next start makes again what found no room", error=str(error))
+
+    def _close_indexes(self) -> None:
+        for index in self.messages.indexes.followers:
+            try:
+                index.close()
+            except OSError as error:
+                log.warning("the key index could not be completed, the next start does it", error=str(error))
 
     def _save_checkpoint(self) -> None:
         try:
@@ -274,15 +287,23 @@ class _Opening:
         flusher = CommitLogFlusher(segments, writer, durable_up_to)
         flusher.flush()
         before = read_checkpoint(self._disk, self._paths.checkpoint)
+        reader = CommitLogReader(segments, end=lambda: writer.end)
+        unclean_ms = before.index_ms if found.has_abort else None
+        log_now = IndexedLog(segments, reader, recovery.end, lambda: flusher.flushed_up_to, unclean_ms)
+        indexes = open_indexes(
+            self._settings.index, self._disk, self._paths, parts.identity, log_now, clock=self._clock
+        )
         messages = MessageStore(
             self._settings,
             clock=self._clock,
             writer=writer,
             flusher=flusher,
-            reader=CommitLogReader(segments, end=lambda: writer.end),
+            reader=reader,
             queues=parts.queues.store,
+            held=self._open_held(parts, reader, closing),
             flushed_stored_ms=recovery.findings.last_stored_ms or before.log_flushed_ms,
             light_floor=LightFloor(parts.identity.light_floor, parts.identity.set_light_floor),
+            indexes=indexes,
         )
         checkpoint = StoreCheckpoint(
             self._disk,
@@ -291,9 +312,22 @@ class _Opening:
             DurableState(self._disk, self._paths.quarry, parts.state_engine),
             messages,
             before=taken_over(before, clean_shutdown=not found.has_abort),
+            index_full_ms=lambda: indexes.full_until_ms,
         )
         checkpoint.save()
         return messages, checkpoint
+
+    def _open_held(self, parts: StoreParts, reader: CommitLogReader, closing: ExitStack) -> HeldMessages:
+        """Which messages wait, by all that the log says up to its end."""
+        directory = self._paths.held_messages
+        with advising(directory, "it is derived from the log: move the directory away and start again"):
+            engine = self._engines.open_held(directory, create=True)
+            closing.callback(engine.close)
+            held = HeldMessages(
+                engine, reading(reader), before=parts.identity.held_before, check_after_ms=self._settings.check_after_ms
+            )
+            bring_up_to(held, parts.segments, reader.end, self._report)
+        return held
 
     def _recover(self, parts: StoreParts, found: FoundStore) -> RecoveryReport:
         origin = StoreKind(parts.identity.origin)
@@ -344,20 +378,22 @@ class _Opening:
         tables = StoreTables(engine)
         if not identity.metadata_imported:
             if identity.origin != StoreKind.NEW.value:
-                self._import_metadata(engine, tables)
+                self._import_metadata(engine, tables, identity)
                 _adopt_topics(queues, tables.topics)
             identity.set_metadata_imported()
         if (identity.seen_up_to or 0) > end:
             # groups stand behind messages the power cut took: they must not miss those that take their places
             lowered = tables.offsets.lower(engine, queues.next_offset)
+            in_flight = delete_beyond(engine, queues.next_offset)
             identity.seen_up_to = end
-            log.warning("groups were ahead of the log", offsets_lowered=lowered)
+            log.warning("groups were ahead of the log", offsets_lowered=lowered, deliveries_forgotten=in_flight)
         return tables
 
-    def _import_metadata(self, engine: KeyValueEngine, tables: StoreTables) -> None:
+    def _import_metadata(self, engine: KeyValueEngine, tables: StoreTables, identity: StoreIdentity) -> None:
         metadata = read_metadata(self._disk, self._settings.root)
         for warning in metadata.warnings:
             log.warning("metadata import", problem=warning)
+        identity.held_before = metadata.held
         import_metadata(metadata, tables.topics, tables.groups, tables.offsets, engine)
         log.info("metadata imported", topics=len(metadata.topics), groups=len(metadata.groups))
 

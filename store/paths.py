@@ -85,6 +85,11 @@ class StorePaths:
         return self.root / "quarry"
 
     @property
+    def held_messages(self) -> Path:
+        """Which messages wait: delayed ones and half messages. Derived from the log."""
+        return self.root / "held_rocksdb"
+
+    @property
     def config(self) -> Path:
         """RocketMQ's metadata as JSON."""
         return self.root / "config"
@@ -93,6 +98,11 @@ class StorePaths:
     def index(self) -> Path:
         """Key index files."""
         return self.root / "index"
+
+    @property
+    def key_index(self) -> Path:
+        """The tiered index of keys."""
+        return self.root / "key_index"
 
     @property
     def abort(self) -> Path:

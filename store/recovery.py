@@ -18,8 +18,8 @@ from store.consumequeue import ConsumeQueueStore, RocksConsumeQueues
 from store.dispatch import DenseNumbering, LightQueueNumbering
 from store.errors import StoreDamaged
 from store.offsets import PhysicalOffset
-from store.record import Corrupt, EndOfData, Torn
-from store.scan import FoundRecords, LogScan, found_in, scan_in_bulk, scan_log
+from store.record import Blank, Corrupt, EndOfData, Torn
+from store.scan import FoundRecords, LogScan, RecordBatch, found_in, scan_in_bulk, scan_log
 from store.verdict import Place, Stop, Verdict, judge, place_of
 
 SAVE_EVERY_BYTES: Final = 256 << 20  # how much log a killed recovery reads again at most
@@ -288,9 +288,13 @@ def whole_runs(
     segments: SegmentList, start: PhysicalOffset, end: PhysicalOffset, numbering: LightQueueNumbering
 ) -> Iterator[FoundRecords]:
     """The records of [start, end), where the log is known to be whole. Raises StoreDamaged where it is not."""
+    return (found_in(batch, start, numbering) for batch in whole_batches(segments, start, end))
+
+
+def whole_batches(segments: SegmentList, start: PhysicalOffset, end: PhysicalOffset) -> Iterator[RecordBatch]:
+    """The same as columns."""
     for batch in scan_log(segments, start, end, check_crc=False):
-        run = found_in(batch, start, numbering)
-        if run.stopped_by is not None:
-            path = segments.path_of(run.end)
-            raise StoreDamaged(path, f"the log breaks at offset {run.end}, but goes on to {end}: {run.stopped_by}")
-        yield run
+        if not (batch.ended_by is None or isinstance(batch.ended_by, Blank)):
+            path = segments.path_of(batch.end)
+            raise StoreDamaged(path, f"the log breaks at offset {batch.end}, but goes on to {end}: {batch.ended_by}")
+        yield batch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from resource import getpagesize
@@ -16,6 +16,10 @@ SEGMENT_SIZE: Final = 1 << 30  # RocketMQ's. Keeps every position inside a segme
 BODY_SIZE_MAX: Final = 4 * MIB  # RocketMQ's maxMessageSize
 RECORD_OVERHEAD_MAX: Final = 64 * 1024  # topic, properties and head: RocketMQ's allowance above the body
 UNITS_PER_FILE: Final = 300_000  # RocketMQ's: 6,000,000 bytes
+HASH_SLOTS: Final = 5_000_000  # RocketMQ's maxHashSlotNum
+HASH_ITEMS: Final = 20_000_000  # RocketMQ's maxIndexNum
+TIERED_SLOTS: Final = 1_000_000
+TIERED_ITEMS: Final = 4_000_000
 SEGMENT_SIZE_MIN: Final = 64 * 1024
 
 
@@ -24,6 +28,38 @@ class Durability(Enum):
 
     SYNC = "sync"  # power loss: it was on disk before the answer
     ASYNC = "async"  # the death of the process; a power cut may take back up to one flush interval
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IndexSettings:
+    """How messages are found by their keys."""
+
+    hash_files: bool = False
+    """Keep RocketMQ's index files."""
+    hash_slots: int = HASH_SLOTS
+    hash_items: int = HASH_ITEMS
+    """Of a file, with the one that is never used. Where there are files, those two are as in them."""
+    tiered: bool = False
+    """Keep the tiered index."""
+    tiered_slots: int = TIERED_SLOTS
+    tiered_items: int = TIERED_ITEMS
+    """Of a file."""
+    upload_to: str | None = None
+    """Where compacted files of the tiered index are copied to: a folder, or the URL of an object store."""
+    upload_options: tuple[tuple[str, str], ...] = ()
+    """Of the object store."""
+    keep_uploaded: bool = True
+    """Whether files that were uploaded stay here, too."""
+
+    def __post_init__(self) -> None:
+        _require(self.hash_slots > 0, "index.hash_slots", "must be positive")
+        _require(self.hash_items > 1, "index.hash_items", "must be at least 2")
+        _require(self.tiered_slots > 0, "index.tiered_slots", "must be positive")
+        _require(self.tiered_items > 0, "index.tiered_items", "must be positive")
+
+
+CHECK_AFTER_MS: Final = 6_000
+"""How long a half message waits before its producer is asked that does not say: as RocketMQ's `transactionTimeOut`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +78,7 @@ class StoreSettings:
     doubled_topics: tuple[str, ...] | None = None
     """Patterns of the topics that are written twice while there are two; None: all are."""
     units_per_file: int = UNITS_PER_FILE
+    check_after_ms: int = CHECK_AFTER_MS
     segment_size: int = SEGMENT_SIZE
     durability: Durability = Durability.SYNC
     flush_interval_ms: int = 500
@@ -49,7 +86,8 @@ class StoreSettings:
     record_size_max: int = BODY_SIZE_MAX + RECORD_OVERHEAD_MAX
     queue_flush_bytes: int = 256 * MIB
     mapped_segments_max: int = 64
-    cached_queues_max: int = 65_536
+    cached_queues_max: int = 16_384
+    index: IndexSettings = field(default_factory=IndexSettings)
 
     def __post_init__(self) -> None:
         _require(

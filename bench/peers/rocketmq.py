@@ -48,9 +48,10 @@ class RocketMQ:
         groups: Sequence[str],
         store: Path | None = None,
         properties: Mapping[str, object] = MappingProxyType({}),
+        proxy_properties: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
         """A new store, or an existing one; its tables of topics and groups are overwritten. `properties` are more
-        settings of the broker.
+        settings of the broker, `proxy_properties` of the proxy.
         """
         directory.mkdir()
         store = store or directory / "store"
@@ -87,6 +88,7 @@ class RocketMQ:
             "namesrvAddr": f"127.0.0.1:{names}",
             "grpcServerPort": front,
             "remotingListenPort": remoting,
+            **proxy_properties,
         }
         (configuration / "rmq-proxy.json").write_text(json.dumps(proxy))
 

@@ -10,7 +10,7 @@ import typer
 from cli.offline.arguments import Json, Store, opened
 from cli.offline.record_text import json_line
 from store.clock import SystemClock
-from store.rocketmq import Form
+from store.rocketmq import TIMER_STATE, Form
 from store.rocketmq import export_metadata as export
 
 
@@ -23,17 +23,22 @@ def export_metadata(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write topics, groups and consumer offsets of a store as RocketMQ keeps them, so that it can go on with them.
+    """Write topics, groups, offsets and how far delayed messages have got, so that RocketMQ can go on with a store.
 
     JSON files that are there are kept as `.bak`. Exit code 2: it could not run.
     """
     with opened(store) as open_store:
-        done = export(open_store.disk, open_store.state_engine(), to, form or Form.JSON, now_ms=SystemClock().wall_ms())
+        now_ms = SystemClock().wall_ms()
+        held = open_store.held_progress(now_ms)
+        done = export(open_store.disk, open_store.state_engine(), to, form or Form.JSON, now_ms=now_ms, held=held)
+        stale = [path for name in TIMER_STATE if open_store.disk.exists(path := open_store.paths.root / name)]
     fields = {
         "topics": done.topics,
         "groups": done.groups,
         "offsets": done.offsets,
         "setBack": done.lowered,
+        "held": held is not None,
+        "remove": [str(path) for path in stale],
         "paths": [str(path) for path in done.paths],
     }
     if as_json:
@@ -42,5 +47,9 @@ def export_metadata(
     typer.echo(f"{done.topics} topics, {done.groups} groups, {done.offsets} consumer offsets")
     if done.lowered:
         typer.echo(f"{done.lowered} offsets were set back to messages in flight: these will come again")
+    if held is None:
+        typer.echo("how far delayed messages have got is not known: let a broker start and stop on the store first")
+    for path in stale:
+        typer.echo(f"{path}: to be removed before RocketMQ starts, it would deliver what was delivered")
     for path in done.paths:
         typer.echo(str(path))

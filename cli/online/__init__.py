@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import typer
 
-from cli.online import groups, migration, topics, verification
+from cli.online import dead_letters, groups, migration, topics, verification
 from cli.online.backup import backup
 from cli.online.expire import expire
 from cli.online.messages import consume, produce, tail
+from cli.online.query import query
 from cli.online.queues import queues
 
 
@@ -15,9 +16,10 @@ def register(app: typer.Typer) -> None:
     """Add the commands to `quarry`."""
     app.add_typer(topics.commands)
     app.add_typer(groups.commands)
+    app.add_typer(dead_letters.commands)
     app.add_typer(migration.commands)
     app.add_typer(verification.commands)
-    for command in (produce, consume, tail, backup, expire, queues):
+    for command in (produce, consume, tail, backup, expire, query, queues):
         app.command()(command)
 
 

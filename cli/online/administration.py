@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Final, cast
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Final, TypeVar, cast
 
 import grpc
 
@@ -15,23 +15,40 @@ CHANNEL_OPTIONS: Final = (("grpc.enable_http_proxy", 0), ("grpc.max_receive_mess
 """A proxy from the environment is for the web, not for a broker; answers may be as large as the broker makes them."""
 
 
+_PLAIN: Final = frozenset({grpc.StatusCode.NOT_FOUND, grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.INVALID_ARGUMENT})
+"""Codes whose details say all that there is to say."""
+_Stub = TypeVar("_Stub")
+
+
+def admin_port(address: str) -> AbstractContextManager[AdminServiceStub]:
+    """The admin service at `host:port`, as `service_port`."""
+    return service_port(address, AdminServiceStub)
+
+
 @contextmanager
-def admin_port(address: str) -> Iterator[AdminServiceStub]:
-    """The admin service at `host:port`. A refusal or a lost connection ends the command with one line."""
+def service_port(
+    address: str, stub: Callable[[grpc.Channel], _Stub], *, plain: Collection[grpc.StatusCode] = ()
+) -> Iterator[_Stub]:
+    """A service on the admin port at `host:port`. A refusal or a lost connection ends the command with one line.
+
+    `plain`: codes of this service whose details, if there are any, are shown alone.
+    """
     with grpc.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
         try:
-            yield AdminServiceStub(channel)  # type: ignore[no-untyped-call]
+            yield stub(channel)
         except grpc.RpcError as error:
-            end(Exit.COULD_NOT_RUN, refusal(error, address))
+            end(Exit.COULD_NOT_RUN, refusal(error, address, plain=plain))
 
 
-def refusal(error: grpc.RpcError, address: str) -> str:
+def refusal(error: grpc.RpcError, address: str, *, plain: Collection[grpc.StatusCode] = ()) -> str:
     """What a failed call means to the person who made it."""
     # Every error of a call is also that call; the type does not say so.
     call = cast("grpc.Call", error)
     code, details = call.code(), call.details() or ""
+    if details and code in plain:
+        return details
     if code is grpc.StatusCode.UNAVAILABLE:
         return f"{address}: no answer from a broker ({details})"
-    if code in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.INVALID_ARGUMENT):
+    if code in _PLAIN:
         return details
     return f"{address}: {code.name.lower().replace('_', ' ')}: {details}"

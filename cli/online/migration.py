@@ -5,8 +5,7 @@ from __future__ import annotations
 import getpass
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import Annotated, Final, cast
 
@@ -14,7 +13,7 @@ import grpc
 import typer
 
 from cli.exit import Exit, end
-from cli.online.administration import CHANNEL_OPTIONS, refusal
+from cli.online.administration import service_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Json
 from cli.online.output import print_object, print_rows
 from server._generated.quarry.admin.v1 import migration_pb2 as pb
@@ -23,6 +22,7 @@ from server._generated.quarry.admin.v1.migration_pb2_grpc import MigrationServic
 CALL_TIMEOUT_S: Final = 300.0
 """A step flushes the queues, and may wait for that."""
 POLL_S: Final = 0.5
+REFUSALS: Final = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNAVAILABLE)
 STEP_COLUMNS: Final = ("at", "from", "to", "by")
 DIFFERENCE_COLUMNS: Final = ("queue", "kind", "offset", "text")
 
@@ -97,17 +97,9 @@ def rollback(*, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
     print_object({"phase": answer.phase}, as_json=as_json)
 
 
-@contextmanager
-def migration_port(address: str) -> Iterator[MigrationServiceStub]:
-    """The migration service at `host:port`. A refusal or a lost connection ends the command with one line."""
-    with grpc.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
-        try:
-            yield MigrationServiceStub(channel)  # type: ignore[no-untyped-call]
-        except grpc.RpcError as error:
-            call = cast("grpc.Call", error)
-            if call.code() in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNAVAILABLE) and call.details():
-                end(Exit.COULD_NOT_RUN, call.details() or "")
-            end(Exit.COULD_NOT_RUN, refusal(error, address))
+def migration_port(address: str) -> AbstractContextManager[MigrationServiceStub]:
+    """The migration service at `host:port`. What refuses a step is told in full by the broker."""
+    return service_port(address, MigrationServiceStub, plain=REFUSALS)
 
 
 def _status(broker: MigrationServiceStub) -> pb.Migration:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
-from typing import Annotated, Final, cast
+from typing import Annotated, Final
 
 import grpc
 import typer
 
-from cli.exit import Exit, end
-from cli.online.administration import CHANNEL_OPTIONS, refusal
+from cli.exit import Exit
+from cli.online.administration import service_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Json
 from cli.online.migration import who
 from cli.online.output import print_object, print_rows
@@ -87,18 +86,8 @@ def cancel(verification_id: Id = None, *, admin: Admin = ADMIN_DEFAULT, as_json:
     print_object(_head(found), as_json=as_json)
 
 
-@contextmanager
-def _port(address: str) -> Iterator[VerificationServiceStub]:
-    """The service at `host:port`. A refusal or a lost connection ends the command with one line."""
-    with grpc.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
-        try:
-            yield VerificationServiceStub(channel)  # type: ignore[no-untyped-call]
-        except grpc.RpcError as error:
-            call = cast("grpc.Call", error)
-            expected = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INVALID_ARGUMENT)
-            if call.code() in expected and call.details():
-                end(Exit.COULD_NOT_RUN, call.details() or "")
-            end(Exit.COULD_NOT_RUN, refusal(error, address))
+def _port(address: str) -> AbstractContextManager[VerificationServiceStub]:
+    return service_port(address, VerificationServiceStub, plain=(grpc.StatusCode.UNAVAILABLE,))
 
 
 def _head(found: pb.Verification) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Messages in flight: how a delivery begins, is kept hidden, expires and ends."""
+"""Messages in flight: how a delivery begins, is kept hidden, comes back and ends."""
 
 from __future__ import annotations
 
@@ -6,26 +6,31 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from kv import WriteBatch
-from server.delivery.expiry import Due, ExpiryQueue
-from server.delivery.inflight import InFlight, InFlightTable
-from server.delivery.model import Delivered, DeliverySettings, ReceiveRequest, Timer, Timers
+from server.delivery.due_walk import DueWalk
+from server.delivery.inflight import DueEntry, InFlight, InFlightTable
+from server.delivery.life_cycle import NEXT, Event, State
+from server.delivery.model import Delivered, DeliverySettings, ReceiveRequest, Timers
 from server.delivery.receipt_handle import ReceiptHandle
-from server.delivery.registry import Leases
+from server.delivery.registry import Lessees
 from server.delivery.state_writer import StateWriter
-from server.delivery.subscription import QueueProgress, Subscription
+from server.delivery.subscription import NEVER_MS, GroupMessage, QueueProgress, Subscription
+from server.delivery.wakeups import Wakeups, round_up
 from server.errors import InvalidReceiptHandle
 from store.clock import Clock
 from store.offsets import QueueOffset
 from store.record import StoredMessage
 
 LOST_CLIENT_DELAY_MS: Final = 1_000  # RocketMQ's: what a lost client held, or never got, comes back after a second
-
-Ready = Callable[[Iterable[Subscription]], None]
-"""Told the subscriptions that have messages to hand out again."""
+FORWARDING_MS: Final = 60_000
+"""How long a message is hidden that is on its way to the dead letters: if that fails, it is tried again."""
+SEARCHED_AT_ONCE: Final = 1_000
+"""Rows that are looked at for those of a lost client before others get their turn."""
+TIMES_MAX: Final = 4_096
+"""Distinct times that are looked up when a subscription is opened; of more, the later ones are found as they come."""
 
 
 class Deliveries:
-    """The rows in flight, in memory and on disk, and when each is due."""
+    """The rows in flight, and when each is due. All changes of their states are here, by the table in `life_cycle`."""
 
     def __init__(
         self,
@@ -36,209 +41,302 @@ class Deliveries:
         clock: Clock,
         timers: Timers,
         is_client_alive: Callable[[str], bool],
-        ready: Ready,
+        open_subscription: Callable[[str, str], Subscription],
+        open_queue: Callable[[Subscription, int], QueueProgress],
+        ready: Callable[[Iterable[Subscription]], None],
     ) -> None:
+        """`open_subscription` finds one by group and topic; `ready` hears which may have messages to hand out again."""
         self._settings = settings
         self._table = table
         self._writer = writer
         self._clock = clock
         self._timers = timers
         self._is_client_alive = is_client_alive
+        self._open = open_subscription
+        self._open_queue = open_queue
         self._ready = ready
-        self._leases = Leases()
-        self._expiry = ExpiryQueue(_is_current)
-        self._timer: Timer | None = None
-        self._timer_at_ms = 0
-        # unique over restarts: above what any row holds, and no clock runs a million deliveries per millisecond
-        self._delivery_id = clock.wall_ms() * 1_000_000
-        self._count = 0
+        self._lessees = Lessees()
+        self._wakeups = Wakeups(clock, timers, self._wake)
+        self._unwritten: list[QueueProgress] = []
+        self._touched: set[Subscription] = set()
+        self._is_write_awaited = False
+        now_ms = clock.wall_ms()
+        # a client needs a moment to come back after a restart (rmq#10278)
+        self._clients_away_until_ms = now_ms + settings.lease_ms
+        # unique over restarts: no clock runs a million deliveries per millisecond
+        self._count, highest_id = table.figures()
+        self._delivery_id = max(now_ms * 1_000_000, highest_id)
 
     def __len__(self) -> int:
         return self._count
 
-    # -- begin and end
-
-    def resume(self, subscription: Subscription, progress: QueueProgress, offset: QueueOffset, row: InFlight) -> None:
-        """Take up a stored row after a start of the broker."""
+    def opened(self, subscription: Subscription) -> None:
+        """Know when messages of a subscription come back that were in flight before it was opened."""
         now_ms = self._clock.wall_ms()
-        progress.inflight[offset] = row
-        self._count += 1
-        self._delivery_id = max(self._delivery_id, row.delivery_id)
-        if row.lease_until_ms:
-            # its client needs a moment to come back after a restart (rmq#10278)
-            row.visible_at_ms = max(row.visible_at_ms, now_ms + self._settings.lease_ms)
-        if row.visible_at_ms <= now_ms:
-            progress.make_ready(offset)
-        else:
-            self._watch(subscription, progress.queue.number, offset, row)
+        from_ms = 0
+        for _ in range(TIMES_MAX):
+            found = self._table.first_due_ms(subscription.prefix, from_ms)
+            if found is None:
+                return
+            if found > now_ms:
+                self._wakeups.add(found, subscription)
+            from_ms = round_up(max(found, now_ms), now_ms) + 1
+        self._wakeups.add(from_ms, subscription)
+
+    # -- what is there
+
+    def row(self, message: GroupMessage) -> InFlight | None:
+        return message.subscription.row(self._table, message.progress, message.offset)
+
+    def rows_of(self, subscription: Subscription, progress: QueueProgress) -> dict[QueueOffset, InFlight]:
+        """All that is in flight of a queue; for ordered groups, which have few at a time."""
+        return subscription.rows_of(self._table, progress)
+
+    def state_of(self, row: InFlight) -> State:
+        """Of a message with a row: hidden until its time, and after it while its client's lease is renewed."""
+        if row.visible_at_ms > self._clock.wall_ms() or self._may_renew(row):
+            return State.HIDDEN
+        return State.READY
+
+    def due(self, subscription: Subscription) -> DueWalk:
+        """A walk over what may have become visible."""
+        return DueWalk(self._table, subscription, self._clock.wall_ms())
+
+    def row_of(self, subscription: Subscription, progress: QueueProgress, entry: DueEntry) -> InFlight | None:
+        """The delivery that an entry of the index stands for; None, and it is deleted, when there is none."""
+        row = self.row(GroupMessage(subscription, progress, entry.offset))
+        if row is not None and row.visible_at_ms == entry.visible_at_ms:
+            return row
+        self._table.delete_entry(self._writer.batch(), subscription.prefix, entry)
+        return None
+
+    def count_of(self, prefix: bytes, number: int) -> int:
+        """How many messages of a queue are in flight, as far as they are written."""
+        return self._table.count(prefix, number)
+
+    # -- begin and end
 
     def begin(
         self,
-        subscription: Subscription,
-        progress: QueueProgress,
-        offset: QueueOffset,
+        message: GroupMessage,
         record: StoredMessage,
         request: ReceiveRequest,
+        previous: InFlight | None = None,
     ) -> Delivered:
-        """Hand the message out, for the first time or again."""
+        """Hand the message out, for the first time or once more."""
         now_ms = self._clock.wall_ms()
         leased = request.invisible_ms is None
         invisible_ms = self._settings.lease_ms if request.invisible_ms is None else request.invisible_ms
-        lease_until_ms = now_ms + self._settings.lease_total_ms if leased else 0
-        previous = progress.inflight.get(offset)
-        if previous is not None:
-            self._leases.discard(previous.client_id, subscription, progress.queue.number, offset)
-        else:
-            self._count += 1
-        attempt = 1 if previous is None else previous.attempt + 1
-        row = InFlight(now_ms + invisible_ms, self._new_id(), lease_until_ms, attempt, request.client_id)
-        progress.inflight[offset] = row
-        self._store(subscription, progress, offset, row)
-        return Delivered(record, _handle(subscription, progress, offset, row), attempt, invisible_ms)
+        row = InFlight(
+            now_ms + invisible_ms,
+            self._new_id(),
+            now_ms + self._settings.lease_total_ms if leased else 0,
+            _attempts_before(message, record, previous) + 1,
+            request.client_id,
+            request.attempt_id if request.is_ordered else "",
+        )
+        self._change(message, previous, Event.HANDED_OUT, row)
+        return Delivered(record, _handle(message, row), row.attempt, invisible_ms)
 
-    def end(self, subscription: Subscription, progress: QueueProgress, offset: QueueOffset) -> None:
-        """The message is done: acknowledged, or gone from the store."""
-        row = progress.inflight.get(offset)
-        if row is not None:
-            self._count -= 1
-            self._leases.discard(row.client_id, subscription, progress.queue.number, offset)
-        progress.forget(offset)
-        self._table.delete(self._writer.batch(), subscription.prefix, progress.queue.number, offset)
+    def hand_out_again(
+        self,
+        message: GroupMessage,
+        record: StoredMessage,
+        row: InFlight,
+    ) -> Delivered:
+        """The same delivery once more, to a client that did not get the answer: neither counted nor changed."""
+        invisible_ms = max(0, row.visible_at_ms - self._clock.wall_ms())
+        return Delivered(record, _handle(message, row), row.attempt, invisible_ms)
 
-    def let_go(self, subscription: Subscription) -> None:
-        """Forget what the subscription has in flight, in memory only."""
-        for progress in subscription.queues.values():
-            for offset, row in progress.inflight.items():
-                self._leases.discard(row.client_id, subscription, progress.queue.number, offset)
-            self._count -= len(progress.inflight)
-            progress.inflight.clear()
+    def end(self, message: GroupMessage, row: InFlight, event: Event) -> None:
+        """The message is done."""
+        self._change(message, row, event, None)
 
-    def stage(self, batch: WriteBatch, subscription: Subscription) -> None:
-        """Put all rows of the subscription as they are in memory in place of the stored ones."""
-        self._table.delete_all(batch, subscription.prefix)
-        for number, progress in subscription.queues.items():
-            for offset, row in progress.inflight.items():
-                self._table.put(batch, subscription.prefix, number, offset, row)
+    def forget(self, subscription: Subscription, progress: QueueProgress) -> None:
+        """Forget everything that is in flight of the queue."""
+        self._count -= len(self.rows_of(subscription, progress))
+        self._table.delete_queue(self._writer.batch(), subscription.prefix, progress.queue.number)
+        progress.unwritten.clear()
 
     def delete_rows(self, prefix: bytes) -> None:
-        """Delete the stored rows of a group, or of a group and topic."""
+        """Delete the stored rows of a group, or of a group and topic, of which nothing is in memory."""
+        self._count -= self._table.count(prefix)
         self._table.delete_all(self._writer.batch(), prefix)
+
+    def stage(self, batch: WriteBatch, subscription: Subscription) -> None:
+        """Put what this and earlier passes could not write."""
+        for number, progress in subscription.queues.items():
+            for offset, row in progress.unwritten.items():
+                stored = self._table.get(subscription.prefix, number, offset)
+                if stored is not None:
+                    self._table.delete(batch, subscription.prefix, number, offset, stored)
+                if row is not None:
+                    self._table.put(batch, subscription.prefix, number, offset, row)
 
     # -- while it is hidden
 
-    def standing(self, progress: QueueProgress, offset: QueueOffset, handle: ReceiptHandle) -> InFlight:
-        """The row of the delivery that the handle names. Raises InvalidReceiptHandle when it stands no longer."""
-        row = progress.inflight.get(offset)
-        if row is None or row.delivery_id != handle.delivery_id or progress.is_ready(offset):
+    def standing(self, message: GroupMessage, handle: ReceiptHandle) -> InFlight:
+        """The delivery that the handle names. Raises InvalidReceiptHandle when it stands no longer."""
+        row = self.row(message)
+        if row is None or row.delivery_id != handle.delivery_id:
             raise InvalidReceiptHandle("the receipt handle has expired or was replaced")
-        if row.visible_at_ms <= self._clock.wall_ms() and not self._may_renew(row):
+        if self.state_of(row) is not State.HIDDEN:
             raise InvalidReceiptHandle("the receipt handle has expired")
         return row
 
     def hide(
         self,
-        subscription: Subscription,
-        progress: QueueProgress,
-        offset: QueueOffset,
+        message: GroupMessage,
         row: InFlight,
         invisible_ms: int,
     ) -> str:
         """Hide the message for `invisible_ms` from now, without a lease; returns the handle that names it now."""
-        self._leases.discard(row.client_id, subscription, progress.queue.number, offset)
-        row.visible_at_ms = self._clock.wall_ms() + invisible_ms
-        row.lease_until_ms = 0
-        row.delivery_id = self._new_id()
-        self._store(subscription, progress, offset, row)
-        return _handle(subscription, progress, offset, row)
+        hidden = row._replace(
+            visible_at_ms=self._clock.wall_ms() + invisible_ms, lease_until_ms=0, delivery_id=self._new_id()
+        )
+        self._change(message, row, Event.CHANGED, hidden)
+        return _handle(message, hidden)
 
-    def give_back(
-        self, subscription: Subscription, progress: QueueProgress, offset: QueueOffset, row: InFlight
-    ) -> None:
+    def renew(self, message: GroupMessage, row: InFlight) -> None:
+        """Keep the message for its client, which lives."""
+        renewed = row._replace(visible_at_ms=self._clock.wall_ms() + self._settings.lease_ms)
+        self._change(message, row, Event.RENEWED, renewed)
+
+    def give_back(self, message: GroupMessage, row: InFlight) -> None:
         """Make the message visible after a second.
 
         The handle stays good until then: the client may have got the message and be about to say so.
         """
-        self._leases.discard(row.client_id, subscription, progress.queue.number, offset)
-        row.visible_at_ms = min(row.visible_at_ms, self._clock.wall_ms() + LOST_CLIENT_DELAY_MS)
-        row.lease_until_ms = 0
-        self._store(subscription, progress, offset, row)
+        back_ms = min(row.visible_at_ms, self._clock.wall_ms() + LOST_CLIENT_DELAY_MS)
+        given = row._replace(visible_at_ms=back_ms, lease_until_ms=0)
+        self._change(message, row, Event.GIVEN_BACK, given)
+
+    def keep(self, subscription: Subscription, progress: QueueProgress, hidden: dict[QueueOffset, InFlight]) -> None:
+        """Renew those whose time is over and whose clients live."""
+        for offset, row in hidden.items():
+            if row.visible_at_ms <= self._clock.wall_ms():
+                self.renew(GroupMessage(subscription, progress, offset), row)
+
+    def forward(self, message: GroupMessage, row: InFlight) -> InFlight:
+        """Hide the message while it is on its way to the dead letters; if it does not get there it comes back."""
+        hidden = row._replace(
+            visible_at_ms=self._clock.wall_ms() + FORWARDING_MS,
+            lease_until_ms=0,
+            delivery_id=self._new_id(),
+            attempt_id="",  # nobody gets it again meanwhile
+        )
+        self._change(message, row, Event.FORWARDED, hidden)
+        return hidden
 
     def give_back_of_client(self, client_id: str) -> None:
-        """Give back what is kept hidden on this client's behalf."""
-        for subscription, number, offset in self._leases.of_client(client_id):
-            progress = subscription.queues[number]
-            self.give_back(subscription, progress, offset, progress.inflight[offset])
+        """Give back what is kept hidden on this client's behalf, a part at a time."""
+        self._writer.write_now()  # from here on the rows tell
+        for group, topic in self._lessees.forget(client_id):
+            for index in range(len(self._open(group, topic).parts)):
+                self._search(client_id, group, topic, index, DueEntry(self._clock.wall_ms(), 0, QueueOffset(0)))
+
+    def _search(self, client_id: str, group: str, topic: str, part: int, start: DueEntry) -> None:
+        """Give back the client's messages among those that become visible from a time on."""
+        if self._is_client_alive(client_id):
+            return  # it has come back
+        subscription = self._open(group, topic).parts[part]
+        until_ms = self._clock.wall_ms() + self._settings.lease_ms + LOST_CLIENT_DELAY_MS
+        entries = self._table.due(subscription.prefix, start, until_ms, SEARCHED_AT_ONCE)
+        for entry in entries:
+            progress = self._open_queue(subscription, entry.number)
+            row = self.row(GroupMessage(subscription, progress, entry.offset))
+            if row is not None and row.lease_until_ms and row.client_id == client_id:
+                self.give_back(GroupMessage(subscription, progress, entry.offset), row)
+        if len(entries) == SEARCHED_AT_ONCE:
+            following = entries[-1].following
+            self._timers.call_later(0, lambda: self._search(client_id, group, topic, part, following))
 
     # -- time
 
-    def tick(self) -> None:
-        """Bring back what was hidden until now; renew the leases of living clients."""
-        self._timer = None
-        woken: dict[Subscription, None] = {}
-        for due in self._expiry.pop_due(self._clock.wall_ms()):
-            if self._expire(due):
-                woken.setdefault(due.subscription)
-        self._ready(woken)
-        self._arm_timer()
-
     def stop(self) -> None:
         """Look at no time any more: the store is about to close."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = None
-        self._expiry.clear()
+        self._wakeups.stop()
 
-    def _expire(self, due: Due) -> bool:
-        if not _is_current(due):
-            return False
-        progress = due.subscription.queues[due.number]
-        row = progress.inflight[due.offset]
-        if self._may_renew(row):
-            row.visible_at_ms = self._clock.wall_ms() + self._settings.lease_ms
-            self._store(due.subscription, progress, due.offset, row)
-            return False
-        self._leases.discard(row.client_id, due.subscription, progress.queue.number, due.offset)
-        progress.make_ready(due.offset)
-        due.subscription.mark(due.number)
-        return True
+    def _wake(self, subscriptions: Iterable[Subscription]) -> None:
+        woken = list(subscriptions)
+        for subscription in woken:
+            subscription.is_due = True
+        self._ready(woken)
 
     def _may_renew(self, row: InFlight) -> bool:
-        return self._clock.wall_ms() < row.lease_until_ms and self._is_client_alive(row.client_id)
+        now_ms = self._clock.wall_ms()
+        if now_ms >= row.lease_until_ms:
+            return False
+        return now_ms < self._clients_away_until_ms or self._is_client_alive(row.client_id)
 
-    def _store(self, subscription: Subscription, progress: QueueProgress, offset: QueueOffset, row: InFlight) -> None:
-        number = progress.queue.number
-        self._table.put(self._writer.batch(), subscription.prefix, number, offset, row)
-        self._watch(subscription, number, offset, row)
+    # -- changes
 
-    def _watch(self, subscription: Subscription, number: int, offset: QueueOffset, row: InFlight) -> None:
+    def _change(
+        self,
+        message: GroupMessage,
+        before: InFlight | None,
+        event: Event,
+        after: InFlight | None,
+    ) -> None:
+        """The one place where a message's state changes."""
+        following = NEXT[State.WAITING if before is None else self.state_of(before), event]
+        assert (following is State.DONE) == (after is None), event
+        subscription, progress, offset = message
+        batch, number = self._writer.batch(), progress.queue.number
+        if before is None:
+            self._count += 1
+        else:
+            self._table.delete(batch, subscription.prefix, number, offset, before)
+        if after is None:
+            self._count -= 1
+        else:
+            self._table.put(batch, subscription.prefix, number, offset, after)
+            self._watch(subscription, after)
+        if not self._is_write_awaited:
+            self._is_write_awaited = True
+            self._writer.when_written(self._written)
+        if not progress.unwritten:
+            self._unwritten.append(progress)
+        progress.unwritten[offset] = after
+
+    def _watch(self, subscription: Subscription, row: InFlight) -> None:
         if row.lease_until_ms:
-            self._leases.add(row.client_id, subscription, number, offset)
-        self._expiry.add(row.visible_at_ms, subscription, number, offset, row.delivery_id)
-        self._arm_timer()
+            self._lessees.add(row.client_id, subscription.group, subscription.owner.topic)
+        at_ms = row.visible_at_ms
+        subscription.due_from = min(subscription.due_from, DueEntry(at_ms, 0, QueueOffset(0)))
+        subscription.unwritten_due_ms = min(subscription.unwritten_due_ms, at_ms)
+        self._touched.add(subscription)
+        if at_ms <= self._clock.wall_ms():
+            self._writer.when_written(lambda _: self._wake((subscription,)))
+        else:
+            self._wakeups.add(at_ms, subscription)
 
-    def _arm_timer(self) -> None:
-        next_ms = self._expiry.next_ms()
-        if next_ms is None or (self._timer is not None and self._timer_at_ms <= next_ms):
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        delay_s = max(0, next_ms - self._clock.wall_ms()) / 1000
-        self._timer_at_ms = next_ms
-        self._timer = self._timers.call_later(delay_s, self.tick)
+    def _written(self, error: Exception | None) -> None:
+        self._is_write_awaited = False
+        if error is not None:
+            return  # all of it is staged again with the next changes, once there is room
+        for progress in self._unwritten:
+            progress.unwritten.clear()
+        self._unwritten.clear()
+        for subscription in self._touched:
+            subscription.unwritten_due_ms = NEVER_MS
+        self._touched.clear()
 
     def _new_id(self) -> int:
         self._delivery_id += 1
         return self._delivery_id
 
 
-def _handle(subscription: Subscription, progress: QueueProgress, offset: QueueOffset, row: InFlight) -> str:
+def _handle(message: GroupMessage, row: InFlight) -> str:
+    subscription, progress, offset = message
     expires_at_ms = row.lease_until_ms or row.visible_at_ms
-    handle = ReceiptHandle(progress.queue.number, offset, row.delivery_id, expires_at_ms)
-    return handle.encode(subscription.group, subscription.topic)
+    number = subscription.first_number + progress.queue.number
+    handle = ReceiptHandle(number, offset, row.delivery_id, expires_at_ms)
+    return handle.encode(subscription.group, subscription.owner.topic)
 
 
-def _is_current(due: Due) -> bool:
-    """Whether the delivery still stands and is due at that time: not acknowledged, changed or handed out again."""
-    progress = due.subscription.queues.get(due.number)
-    row = None if progress is None else progress.inflight.get(due.offset)
-    return row is not None and row.delivery_id == due.delivery_id and row.visible_at_ms == due.visible_at_ms
+def _attempts_before(message: GroupMessage, record: StoredMessage, previous: InFlight | None) -> int:
+    """How often the group was given the message; a record in a retry topic tells of those before it came there."""
+    if previous is not None:
+        return previous.attempt
+    return record.reconsume_times if message.subscription.is_retry else 0

@@ -20,6 +20,7 @@ from typing import Final
 from kv import WriteBatch
 from server.delivery.deliveries import Deliveries
 from server.delivery.inflight import InFlightTable
+from server.delivery.life_cycle import Event
 from server.delivery.model import (
     Delivered,
     DeliverySettings,
@@ -32,20 +33,19 @@ from server.delivery.model import (
 from server.delivery.positions import Positions
 from server.delivery.receipt_handle import ReceiptHandle
 from server.delivery.registry import Subscriptions, WaitingPolls
+from server.delivery.retry_topics import RetryTopic, queue_of_handle, retry_topics
 from server.delivery.state_writer import AfterPass, StateWriter
-from server.delivery.subscription import QueueProgress, Subscription, WaitingPoll
-from server.delivery.taken import Taken
+from server.delivery.subscription import GroupMessage, Subscription, WaitingPoll
+from server.delivery.taking import DeadLetters, Forwarded, Taking
 from server.errors import InvalidReceiptHandle
 from store.clock import Clock, SteadyClock
-from store.consumequeue import ConsumeQueueEntry
-from store.errors import Busy, MessageGivenUp
-from store.in_flight_key import group_prefix
+from store.errors import Busy, Invalid
+from store.in_flight_key import group_prefix, subscription_prefix
 from store.message import DispatchRequest
+from store.metadata.names import RETRY_PREFIX
 from store.metadata.offsets import ConsumerOffsetTable
 from store.offsets import QueueId, QueueOffset
-from store.record import StoredMessage
 
-ENTRIES_PER_SCAN: Final = 32
 IDLE_SUBSCRIPTION_S: Final = 300.0
 QUEUES_KEPT_MAX: Final = 65_536
 """Of all subscriptions together, about 36 MB; beyond it those that were not used lately go sooner."""
@@ -67,9 +67,9 @@ class Delivery:
         after_pass: AfterPass,
         is_client_alive: Callable[[str], bool],
         faults: Faults,
+        dead_letters: DeadLetters,
     ) -> None:
         self._settings = settings
-        self._faults = faults
         self._source = source
         self._offsets = offsets
         self._writer = writer
@@ -77,6 +77,7 @@ class Delivery:
         self._timers = timers
         self._after_pass = after_pass
         self._positions = Positions(settings, source=source, offsets=offsets, writer=writer)
+        inflight.make_index()
         self._deliveries = Deliveries(
             settings,
             table=inflight,
@@ -84,32 +85,43 @@ class Delivery:
             clock=clock,
             timers=timers,
             is_client_alive=is_client_alive,
+            open_subscription=self._subscription,
+            open_queue=self._positions.open,
             ready=self._serve_all,
+        )
+        self._taking = Taking(
+            settings,
+            source=source,
+            positions=self._positions,
+            deliveries=self._deliveries,
+            dead_letters=dead_letters,
+            faults=faults,
+            ready=self._serve_all_after_pass,
         )
         self._subscriptions = Subscriptions()
         self._waiting = WaitingPolls()
-        self.redeliveries = 0
-        self._resume(inflight)
         writer.stage_all = self._stage_all
 
-    def _resume(self, inflight: InFlightTable) -> None:
-        stale = []
-        for group, queue, offset, row in inflight.all_rows():
-            subscription = self._subscriptions.of(group, queue.topic)
-            progress = self._positions.open(subscription, queue.number)
-            if offset < progress.next_offset:
-                self._deliveries.resume(subscription, progress, offset, row)
-            else:
-                # its message went with the end of the log in a power cut; another one may have taken the place
-                stale.append((subscription.prefix, queue.number, offset))
-        if stale:
-            inflight.forget(stale)
+    def _subscription(self, group: str, topic: str) -> Subscription:
+        """The subscription, opened if it is not in memory."""
+        subscription = self._subscriptions.find(group, topic)
+        if subscription is None:
+            subscription = self._subscriptions.of(group, topic)
+            self._deliveries.opened(subscription)
+            for retry_topic in retry_topics(group, topic):
+                if self._source.iterate_queues(retry_topic.name):
+                    self._attach(subscription, retry_topic)
+        return subscription
 
     # -- figures
 
     @property
     def waiting_polls(self) -> int:
         return len(self._waiting)
+
+    @property
+    def redeliveries(self) -> int:
+        return self._taking.redeliveries
 
     @property
     def inflight_count(self) -> int:
@@ -130,7 +142,7 @@ class Delivery:
             return
         unread = self._positions.never_read(group, topic, queue_numbers)
         if unread:
-            subscription = self._subscriptions.of(group, topic)
+            subscription = self._subscription(group, topic)
             subscription.last_used_s = self._clock.monotonic_s()
             self._positions.open_each(subscription, unread)
 
@@ -140,17 +152,21 @@ class Delivery:
         """Hand out messages now, or as soon as there are some within `polling_s` seconds.
 
         `received` is called exactly once, unless the returned poll is cancelled before. Raises Busy when too
-        many receives wait.
+        many receives wait, and Invalid for a retry topic that comes with the one it is for.
         """
-        subscription = self._subscriptions.of(request.group, request.topic)
+        subscription = self._subscription(request.group, request.topic)
+        if subscription.is_retry:
+            raise Invalid(f"group {request.group} gets topic {request.topic} with topic {subscription.owner.topic}")
         subscription.last_used_s = self._clock.monotonic_s()
         self._positions.open_all(subscription, request.queue_numbers)
+        for part in subscription.parts:
+            part.is_ordered = request.is_ordered
         if not subscription.waiting:
-            delivered = self._take(subscription, request)
+            delivered = self._taking.take(subscription, request)
             if delivered:
                 self._hand_over(delivered, received)
                 return None
-        if polling_s <= 0 and not subscription.candidates:
+        if polling_s <= 0 and not subscription.may_have_messages:
             received((), None)
             return None
         if len(self._waiting) >= self._settings.waiting_polls_max:
@@ -158,7 +174,7 @@ class Delivery:
         poll = WaitingPoll(subscription, request, received)
         poll.timer = self._timers.call_later(max(polling_s, 0.0), lambda: self._end_empty(poll))
         self._waiting.add(poll)
-        if subscription.candidates:
+        if subscription.may_have_messages:
             self._after_pass(lambda: self._serve(subscription))
         return poll
 
@@ -185,11 +201,11 @@ class Delivery:
         """Give what the candidates hold to the waiting receives, oldest first."""
         waiting = subscription.waiting
         for _ in range(len(waiting)):
-            if not waiting or not subscription.candidates:
+            if not waiting or not subscription.may_have_messages:
                 return
             poll = next(iter(waiting))
             try:
-                delivered = self._take(subscription, poll.request)
+                delivered = self._taking.take(subscription, poll.request)
             except Exception as error:  # noqa: BLE001 - the receive ends with it; the others go on
                 self._waiting.remove(poll)
                 poll.received((), error)
@@ -198,100 +214,11 @@ class Delivery:
                 break
             self._waiting.remove(poll)
             self._hand_over(delivered, poll.received)
-        if waiting and subscription.candidates:
+        if waiting and subscription.may_have_messages:
             self._after_pass(lambda: self._serve(subscription))
 
     def _hand_over(self, delivered: Sequence[Delivered], received: Received) -> None:
         self._writer.when_written(lambda error: received(() if error else delivered, error))
-
-    def _take(self, subscription: Subscription, request: ReceiveRequest) -> list[Delivered]:
-        """What the candidates hold, oldest candidate first.
-
-        A queue that cannot be read stands back behind the others and is tried again: nothing of it is passed
-        over. Raises its error when no other queue had anything, and reports it otherwise.
-        """
-        taken = Taken(request, self._settings)
-        failure: Exception | None = None
-        for number in subscription.candidate_numbers():
-            drained = False
-            try:
-                progress = self._positions.open(subscription, number)
-                self._take_ready(subscription, progress, request, taken)
-                drained = self._take_new(subscription, progress, request, taken) and not progress.has_ready
-            except Exception as error:  # noqa: BLE001 - one queue's damage does not stop the others
-                if failure is not None:
-                    self._report(failure, subscription)
-                failure = error
-            subscription.served(number, drained=drained)
-            if taken.is_full or taken.entries_left <= 0:
-                break
-        if failure is not None:
-            if not taken.messages:
-                raise failure
-            self._report(failure, subscription)
-        return taken.messages
-
-    def _report(self, failure: Exception, subscription: Subscription) -> None:
-        self._faults.report(failure, group=subscription.group, topic=subscription.topic)
-
-    def _take_ready(
-        self, subscription: Subscription, progress: QueueProgress, request: ReceiveRequest, taken: Taken
-    ) -> None:
-        while progress.has_ready and not taken.is_full:
-            offset = progress.take_ready()
-            try:
-                entries = self._source.entries(progress.queue, offset, 1)
-                if not entries or entries[0].queue_offset != offset:
-                    self._deliveries.end(subscription, progress, offset)
-                    continue
-                if not taken.has_room_for(entries[0]):
-                    progress.make_ready(offset)
-                    return
-                record = self._read(entries[0], subscription)
-            except Exception:
-                progress.make_ready(offset)
-                raise
-            if record is None:
-                self._deliveries.end(subscription, progress, offset)
-                continue
-            self.redeliveries += 1
-            taken.add(entries[0], self._deliveries.begin(subscription, progress, offset, record, request))
-
-    def _take_new(
-        self, subscription: Subscription, progress: QueueProgress, request: ReceiveRequest, taken: Taken
-    ) -> bool:
-        """Take from the next offset on; returns whether the queue's end was reached."""
-        before = progress.next_offset
-        wanted, drained = request.filter, False
-        try:
-            while not taken.is_full and taken.entries_left > 0 and not drained:
-                limit = min(ENTRIES_PER_SCAN, taken.entries_left)
-                entries = self._source.entries(progress.queue, progress.next_offset, limit)
-                drained = len(entries) < limit
-                for entry in entries:
-                    may_match = wanted.may_match(entry.tags_code)
-                    if may_match and not taken.has_room_for(entry):
-                        drained = False
-                        break
-                    taken.entries_left -= 1
-                    record = self._read(entry, subscription) if may_match else None
-                    if record is not None and (not wanted.tags or wanted.matches(record.properties.get("TAGS"))):
-                        delivered = self._deliveries.begin(subscription, progress, entry.queue_offset, record, request)
-                        taken.add(entry, delivered)
-                    progress.next_offset = QueueOffset(entry.queue_offset + 1)
-        finally:
-            # with the rows of what was handed out: a message below the next offset without a row is done
-            if progress.next_offset != before:
-                self._positions.store(subscription, progress)
-        return drained
-
-    def _read(self, entry: ConsumeQueueEntry, subscription: Subscription) -> StoredMessage | None:
-        """The record; None for one that was given up: whoever did has accepted that nobody gets it."""
-        try:
-            return self._source.read(entry)
-        except MessageGivenUp as gone:
-            self._report(gone, subscription)
-            return None
 
     # -- acknowledge and change
 
@@ -302,13 +229,31 @@ class Delivery:
         answers after the next `StateWriter` write.
         """
         decoded = ReceiptHandle.decode(handle, group, topic)
-        subscription, progress = self._delivered_from(group, topic, decoded)
-        offset = QueueOffset(decoded.queue_offset)
-        row = progress.inflight.get(offset)
-        if row is None and self._clock.wall_ms() < decoded.expires_at_ms and offset < progress.next_offset:
+        message = self._delivered_from(group, topic, decoded)
+        row = self._deliveries.row(message)
+        if row is None and self._clock.wall_ms() < decoded.expires_at_ms and message.is_handed_out:
             return
-        self._deliveries.standing(progress, offset, decoded)
-        self._deliveries.end(subscription, progress, offset)
+        row = self._deliveries.standing(message, decoded)
+        self._deliveries.end(message, row, Event.ACKNOWLEDGED)
+        if message.subscription.is_ordered:
+            # the next ones of the queue may be handed out now
+            message.subscription.mark(message.progress.queue.number)
+            self._serve_after_pass(message.subscription)
+
+    def bury(self, group: str, topic: str, handle: str, buried: Forwarded) -> None:
+        """Let the message go to the group's dead letters; `buried` hears when it is there.
+
+        Raises InvalidReceiptHandle as `acknowledge` does, and what reading the message raises.
+        """
+        decoded = ReceiptHandle.decode(handle, group, topic)
+        message = self._delivered_from(group, topic, decoded)
+        row = self._deliveries.standing(message, decoded)
+        self._taking.forward(message, row, buried)
+
+    def _serve_after_pass(self, subscription: Subscription) -> None:
+        owner = subscription.owner
+        if owner.waiting:
+            self._after_pass(lambda: self._serve(owner))
 
     def change_invisible(self, group: str, topic: str, handle: str, invisible_ms: int) -> str:
         """Hide the message for `invisible_ms` from now (0: visible at once); the new handle replaces the old one.
@@ -316,19 +261,21 @@ class Delivery:
         Raises InvalidReceiptHandle as `acknowledge` does.
         """
         decoded = ReceiptHandle.decode(handle, group, topic)
-        subscription, progress = self._delivered_from(group, topic, decoded)
-        offset = QueueOffset(decoded.queue_offset)
-        row = self._deliveries.standing(progress, offset, decoded)
-        return self._deliveries.hide(subscription, progress, offset, row, invisible_ms)
+        message = self._delivered_from(group, topic, decoded)
+        row = self._deliveries.standing(message, decoded)
+        return self._deliveries.hide(message, row, invisible_ms)
 
-    def _delivered_from(self, group: str, topic: str, handle: ReceiptHandle) -> tuple[Subscription, QueueProgress]:
+    def _delivered_from(self, group: str, topic: str, handle: ReceiptHandle) -> GroupMessage:
         """Where a handle's delivery was made. A made-up handle creates nothing."""
-        queue = QueueId(topic, handle.queue_number)
-        known = self._subscriptions.find(group, topic)
+        queue = QueueId(*queue_of_handle(group, topic, handle.queue_number))
+        known = self._subscriptions.find(group, queue.topic)
         if (known is None or queue.number not in known.queues) and self._offsets.get(group, queue) is None:
             raise InvalidReceiptHandle("the receipt handle names a queue the group has never read")
-        subscription = self._subscriptions.of(group, topic)
-        return subscription, self._positions.open(subscription, queue.number)
+        for part in self._subscription(group, topic).parts:
+            if part.topic == queue.topic:
+                progress = self._positions.open(part, queue.number)
+                return GroupMessage(part, progress, QueueOffset(handle.queue_offset))
+        raise InvalidReceiptHandle("the receipt handle names a topic that is gone")
 
     def client_lost(self, client_id: str) -> None:
         """Give back, after a second, what the server held hidden on this client's behalf."""
@@ -338,13 +285,12 @@ class Delivery:
         """Give back, after a second, what was handed out in a call that broke off before it had left."""
         for handle in handles:
             decoded = ReceiptHandle.decode(handle, group, topic)
-            offset = QueueOffset(decoded.queue_offset)
             try:
-                subscription, progress = self._delivered_from(group, topic, decoded)
-                row = self._deliveries.standing(progress, offset, decoded)
+                message = self._delivered_from(group, topic, decoded)
+                row = self._deliveries.standing(message, decoded)
             except InvalidReceiptHandle:
                 continue  # acknowledged by a client that got it after all, or visible already
-            self._deliveries.give_back(subscription, progress, offset, row)
+            self._deliveries.give_back(message, row)
 
     # -- what makes receives go on
 
@@ -353,32 +299,69 @@ class Delivery:
         woken: dict[Subscription, None] = {}
         of_topic = self._subscriptions.of_topic
         for request in requests:
-            for subscription in of_topic(request.topic):
+            subscriptions = of_topic(request.topic)
+            if not subscriptions and request.topic.startswith(RETRY_PREFIX):
+                subscriptions = self._attach_to(request.topic)
+            for subscription in subscriptions:
                 subscription.mark(request.queue_number)
-                if subscription.waiting:
-                    woken.setdefault(subscription)
+                if subscription.owner.waiting:
+                    woken.setdefault(subscription.owner)
         self._serve_all(woken)
+
+    def _attach_to(self, topic: str) -> Sequence[Subscription]:
+        """A retry topic is new: find the subscription beside whose topic it is, among those in memory."""
+        for subscription in self._subscriptions:
+            for retry_topic in retry_topics(subscription.group, subscription.topic):
+                if retry_topic.name == topic:
+                    self._attach(subscription, retry_topic)
+        return self._subscriptions.of_topic(topic)
+
+    def _attach(self, owner: Subscription, retry_topic: RetryTopic) -> None:
+        """Let the owner's receives get the messages of a retry topic, unless somebody reads it by its own name."""
+        if self._subscriptions.find(owner.group, retry_topic.name) is None:
+            companion = self._subscriptions.attach(owner, retry_topic)
+            self._deliveries.opened(companion)
+            self._positions.open_all(companion, ())
+
+    def _serve_all_after_pass(self, subscriptions: Iterable[Subscription]) -> None:
+        """For who may be in the middle of serving one of them."""
+        for subscription in subscriptions:
+            self._serve_after_pass(subscription)
 
     def _serve_all(self, subscriptions: Iterable[Subscription]) -> None:
         for subscription in subscriptions:
-            self._serve(subscription)
+            self._serve(subscription.owner)
 
     # -- administration
 
     def position(self, group: str, queue: QueueId) -> tuple[QueueOffset | None, int]:
         """The group's next offset in the queue (None: never read) and how many of its messages are in flight."""
+        self._writer.write_now()  # from here on the rows tell
         subscription = self._subscriptions.find(group, queue.topic)
         progress = subscription.queues.get(queue.number) if subscription else None
-        if progress is None:
-            return self._offsets.get(group, queue), 0
-        return progress.next_offset, len(progress.inflight)
+        in_flight = self._deliveries.count_of(subscription_prefix(group, queue.topic), queue.number)
+        return (self._offsets.get(group, queue) if progress is None else progress.next_offset), in_flight
+
+    def next_offset(self, group: str, queue: QueueId) -> QueueOffset | None:
+        """The first message of the queue that the group has not got; None in a queue it has never read."""
+        subscription = self._subscriptions.find(group, queue.topic)
+        progress = subscription.queues.get(queue.number) if subscription else None
+        return self._offsets.get(group, queue) if progress is None else progress.next_offset
+
+    def commit_offset(self, group: str, queue: QueueId, offset: QueueOffset) -> None:
+        """The group goes on at `offset` once it receives; what it has in flight stays so."""
+        progress = self._positions.open(self._subscription(group, queue.topic), queue.number)
+        progress.next_offset = offset
+        subscription = self._subscription(group, queue.topic)
+        self._positions.store(subscription, progress)
+        subscription.mark(queue.number)
+        self._serve_after_pass(subscription)
 
     def reset_offset(self, group: str, queue: QueueId, offset: QueueOffset) -> None:
         """Go on at `offset`; everything the group had in flight in this queue is forgotten."""
-        subscription = self._subscriptions.of(group, queue.topic)
+        subscription = self._subscription(group, queue.topic)
         progress = self._positions.open(subscription, queue.number)
-        for pending in tuple(progress.inflight):
-            self._deliveries.end(subscription, progress, pending)
+        self._deliveries.forget(subscription, progress)
         progress.next_offset = offset
         self._positions.store(subscription, progress)
         subscription.mark(queue.number)
@@ -412,8 +395,9 @@ class Delivery:
             return
         self._writer.require_room()
         for topic in read:
+            for group in self._offsets.groups_of(topic):
+                self._deliveries.delete_rows(subscription_prefix(group, topic))
             for subscription in tuple(self._subscriptions.of_topic(topic)):
-                self._deliveries.delete_rows(subscription.prefix)
                 self._drop(subscription)
             self._offsets.delete_topic(self._writer.batch(), topic)
         self.store_durably()
@@ -441,15 +425,17 @@ class Delivery:
             return
         before_s = self._clock.monotonic_s() - IDLE_SUBSCRIPTION_S
         kept = sum(len(subscription.queues) for subscription in self._subscriptions)
-        for subscription in sorted(self._subscriptions, key=attrgetter("last_used_s")):
+        owners = [subscription for subscription in self._subscriptions if not subscription.is_retry]
+        for subscription in sorted(owners, key=attrgetter("last_used_s")):
             if subscription.last_used_s >= before_s and kept <= QUEUES_KEPT_MAX:
                 return
             if subscription.is_idle:
-                kept -= len(subscription.queues)
+                kept -= sum(len(part.queues) for part in subscription.parts)
                 self._drop(subscription)
 
     def _drop(self, subscription: Subscription) -> None:
-        for poll in tuple(subscription.waiting):
+        if self._subscriptions.find(subscription.group, subscription.topic) is not subscription:
+            return  # gone with the one whose retry topic it is
+        for poll in tuple(subscription.owner.waiting):
             self._end_empty(poll)
-        self._deliveries.let_go(subscription)
         self._subscriptions.remove(subscription)

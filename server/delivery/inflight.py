@@ -1,81 +1,179 @@
 """Deliveries that are handed out and not yet acknowledged, as rows of the `inflight` family.
 
-Key:   see `store.in_flight_key`
-Value: i64 visible_at_ms, i64 delivery id, i64 lease_until_ms (0: no auto-renewal), i32 attempt, client id (UTF-8)
+A row, and beside it an entry in the index of when rows become visible again:
 
-The row exists from the first hand-out to the acknowledgement. `visible_at_ms` in the past means that the
-message waits for its next delivery.
+Key:   see `store.in_flight_key`
+Value: i64 visible_at_ms, i64 delivery id, i64 lease_until_ms (0: no auto-renewal), i32 attempt, client id (UTF-8);
+       for ordered groups a zero byte and the attempt id (UTF-8) of the receive
+
+Key:   0xFFFF, group and topic as above, i64 visible_at_ms, i32 queue number, i64 queue offset
+Value: empty
+
+The row exists from the first hand-out to the acknowledgement. `visible_at_ms` in the past means that the message waits
+for its next delivery. An entry of the index that does not agree with its row means nothing.
+
+Nothing of it is kept in memory, but for what has not been written yet: a group may have a million messages in flight.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from kv import KeyRange, KeyValueEngine, WriteBatch
-from store.in_flight_key import pack_position, parse_key
+from store.in_flight_key import (
+    INDEX_BEGIN,
+    ROWS,
+    index_key,
+    pack_position,
+    parse_key,
+    parse_position,
+    subscription_prefix,
+)
 from store.offsets import QueueId, QueueOffset
 from store.state import INFLIGHT
 
 _VALUE: Final = Struct(">qqqi")
+_TIME: Final = Struct(">q")
+_ATTEMPT_ID_BEGIN: Final = b"\0"
 assert _VALUE.size == 28
 
 
-class InFlight:
-    """One delivery. Mutable: redelivery and renewal change it in place."""
+class InFlight(NamedTuple):
+    """One delivery."""
 
-    __slots__ = ("attempt", "client_id", "delivery_id", "lease_until_ms", "visible_at_ms")
-
-    def __init__(self, visible_at_ms: int, delivery_id: int, lease_until_ms: int, attempt: int, client_id: str) -> None:
-        self.visible_at_ms = visible_at_ms
-        self.delivery_id = delivery_id
-        self.lease_until_ms = lease_until_ms
-        self.attempt = attempt
-        self.client_id = client_id
+    visible_at_ms: int
+    delivery_id: int
+    lease_until_ms: int
+    attempt: int
+    client_id: str
+    attempt_id: str = ""
 
     def encode(self) -> bytes:
-        return (
-            _VALUE.pack(self.visible_at_ms, self.delivery_id, self.lease_until_ms, self.attempt)
-            + self.client_id.encode()
-        )
+        value = _VALUE.pack(*self[:4]) + self.client_id.encode()
+        return value + _ATTEMPT_ID_BEGIN + self.attempt_id.encode() if self.attempt_id else value
 
     @classmethod
     def decode(cls, value: bytes) -> InFlight:
+        client_id, _, attempt_id = value[_VALUE.size :].partition(_ATTEMPT_ID_BEGIN)
         visible_at_ms, delivery_id, lease_until_ms, attempt = _VALUE.unpack_from(value)
-        return cls(visible_at_ms, delivery_id, lease_until_ms, attempt, value[_VALUE.size :].decode())
+        return cls(visible_at_ms, delivery_id, lease_until_ms, attempt, client_id.decode(), attempt_id.decode())
+
+
+class DueEntry(NamedTuple):
+    """An entry of the index: which row becomes visible when."""
+
+    visible_at_ms: int
+    number: int
+    offset: QueueOffset
+
+    @property
+    def following(self) -> DueEntry:
+        """The place right behind it."""
+        return DueEntry(self.visible_at_ms, self.number, QueueOffset(self.offset + 1))
 
 
 class InFlightTable:
-    """The rows, by group, topic, queue and offset."""
+    """The rows, by group, topic, queue and offset. `prefix` is that of a group and topic."""
 
     def __init__(self, engine: KeyValueEngine) -> None:
         self._engine = engine
         self._family = engine.family(INFLIGHT)
 
-    def put(self, batch: WriteBatch, prefix: bytes, number: int, offset: int, row: InFlight) -> None:
-        batch.put(self._family, prefix + pack_position(number, offset), row.encode())
+    # -- writing
 
-    def delete(self, batch: WriteBatch, prefix: bytes, number: int, offset: int) -> None:
-        batch.delete(self._family, prefix + pack_position(number, offset))
+    def put(self, batch: WriteBatch, prefix: bytes, number: int, offset: int, row: InFlight) -> None:
+        """Add the row; one that was there before has to be deleted first, for the index's sake."""
+        key, value = prefix + pack_position(number, offset), row.encode()
+        batch.put(self._family, key, value)
+        batch.put(self._family, index_key(key, value), b"")
+
+    def delete(self, batch: WriteBatch, prefix: bytes, number: int, offset: int, row: InFlight) -> None:
+        position = pack_position(number, offset)
+        batch.delete(self._family, prefix + position)
+        batch.delete(self._family, INDEX_BEGIN + prefix + _TIME.pack(row.visible_at_ms) + position)
+
+    def delete_entry(self, batch: WriteBatch, prefix: bytes, entry: DueEntry) -> None:
+        """Delete an entry of the index that means nothing."""
+        position = pack_position(entry.number, entry.offset)
+        batch.delete(self._family, INDEX_BEGIN + prefix + _TIME.pack(entry.visible_at_ms) + position)
+
+    def delete_queue(self, batch: WriteBatch, prefix: bytes, number: int) -> None:
+        """All rows of one queue. What the index says of them means nothing from then on."""
+        batch.delete_range(
+            self._family, KeyRange(prefix + pack_position(number, 0), prefix + pack_position(number + 1, 0))
+        )
 
     def delete_all(self, batch: WriteBatch, prefix: bytes) -> None:
         """All rows whose key begins with the prefix of a group, or of a group and topic."""
-        batch.delete_range(self._family, KeyRange(prefix, _after(prefix)))
+        for begin in (prefix, INDEX_BEGIN + prefix):
+            batch.delete_range(self._family, KeyRange(begin, _after(begin)))
 
-    def forget(self, rows: Iterable[tuple[bytes, int, QueueOffset]]) -> None:
-        """Delete rows by prefix, queue number and offset, at once: for the start of the broker."""
+    # -- reading
+
+    def get(self, prefix: bytes, number: int, offset: int) -> InFlight | None:
+        value = self._family.get(prefix + pack_position(number, offset))
+        return None if value is None else InFlight.decode(value)
+
+    def of_queue(self, prefix: bytes, number: int, limit: int | None = None) -> list[tuple[QueueOffset, InFlight]]:
+        """The rows of one queue by offset."""
+        keys = KeyRange(prefix + pack_position(number, 0), prefix + pack_position(number + 1, 0))
+        rows = self._family.scan(keys, limit=limit)
+        at = len(prefix)
+        return [(parse_position(key, at)[1], InFlight.decode(value)) for key, value in rows]
+
+    def due(self, prefix: bytes, start: DueEntry, until_ms: int, limit: int) -> list[DueEntry]:
+        """The entries of the index from a place on, up to those of a time; the earliest first."""
+        begin = INDEX_BEGIN + prefix
+        first = begin + _TIME.pack(start.visible_at_ms) + pack_position(start.number, start.offset)
+        rows = self._family.scan(KeyRange(first, begin + _TIME.pack(until_ms + 1)), limit=limit)
+        at = len(begin)
+        found = []
+        for key, _ in rows:
+            (visible_at_ms,) = _TIME.unpack_from(key, at)
+            number, offset = parse_position(key, at + _TIME.size)
+            found.append(DueEntry(visible_at_ms, number, offset))
+        return found
+
+    def first_due_ms(self, prefix: bytes, from_ms: int) -> int | None:
+        """The time of the first entry from a time on; None when there is none."""
+        begin = INDEX_BEGIN + prefix
+        rows = self._family.scan(KeyRange(begin + _TIME.pack(from_ms), _after(begin)), limit=1)
+        found: int | None = _TIME.unpack_from(rows[0][0], len(begin))[0] if rows else None
+        return found
+
+    def count(self, prefix: bytes, number: int | None = None) -> int:
+        """How many rows a group has, or a group on a topic, or in one queue of it; at the cost of reading them."""
+        keys = KeyRange(prefix, _after(prefix))
+        if number is not None:
+            keys = KeyRange(prefix + pack_position(number, 0), prefix + pack_position(number + 1, 0))
+        return sum(1 for _ in self._family.iterate(keys))
+
+    def figures(self) -> tuple[int, int]:
+        """How many rows there are, and their highest delivery id; at the cost of reading them all."""
+        count = highest = 0
+        for _, value in self._family.iterate(ROWS):
+            count += 1
+            highest = max(highest, _VALUE.unpack_from(value)[1])
+        return count, highest
+
+    def make_index(self) -> None:
+        """Make the index where it is missing: rows of an earlier version have none."""
+        if self._family.scan(KeyRange(INDEX_BEGIN, None), limit=1):
+            return
         batch = self._engine.batch()
-        for prefix, number, offset in rows:
-            self.delete(batch, prefix, number, offset)
-        self._engine.write(batch)
+        for group, queue, offset, row in self.all_rows():
+            self.put(batch, subscription_prefix(group, queue.topic), queue.number, offset, row)
+        if len(batch):
+            self._engine.write(batch)
 
     def all_rows(self) -> Iterator[tuple[str, QueueId, QueueOffset, InFlight]]:
-        """Every row, for the start of the broker."""
-        for key, value in self._family.iterate(KeyRange(b"", None)):
+        """Every row."""
+        for key, value in self._family.iterate(ROWS):
             yield *parse_key(key), InFlight.decode(value)
 
 
 def _after(prefix: bytes) -> bytes:
-    """The smallest key above all keys with this prefix; the prefix starts with a length below 0xFFFF."""
+    """The smallest key above all keys with this prefix, whose last byte is that of a name: below 0xFF."""
     return (int.from_bytes(prefix, "big") + 1).to_bytes(len(prefix), "big")

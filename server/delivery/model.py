@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from server.delivery.filters import TagFilter
+from server.filters import MessageFilter
 from store.consumequeue.protocol import ConsumeQueueEntry
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from store.record import StoredMessage
@@ -42,10 +42,18 @@ class ReceiveRequest(NamedTuple):
     group: str
     topic: str
     queue_numbers: range
-    filter: TagFilter
+    filter: MessageFilter
     batch_size: int
     invisible_ms: int | None
     client_id: str
+    is_ordered: bool = False
+    """Whether the group consumes each queue in order: a queue waits while one of its messages is hidden."""
+    attempt_id: str = ""
+    """Of an ordered group: who repeats a receive under the same id gets the same messages."""
+    attempts_max: int | None = None
+    """Deliveries of one message before it goes to the dead letters; None: no limit."""
+    highest_queue_first: bool = False
+    """Whether queues of higher numbers are served first: those of messages with higher priority."""
 
 
 class Delivered(NamedTuple):

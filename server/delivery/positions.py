@@ -38,8 +38,15 @@ class Positions:
         self.open_each(subscription, wanted)
 
     def open_each(self, subscription: Subscription, numbers: Iterable[int]) -> None:
-        """Open the queues; the first ones ever opened for a group are where it is new."""
-        is_new = not subscription.queues and not self._offsets.reads(subscription.group, subscription.topic)
+        """Open the queues; the first ones ever opened for a group are where it is new.
+
+        A retry topic is the group's own: all that is in it is for the group.
+        """
+        is_new = (
+            not subscription.queues
+            and not subscription.is_retry
+            and not self._offsets.reads(subscription.group, subscription.topic)
+        )
         for number in numbers:
             self.open(subscription, number, is_new=is_new)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from server.delivery.retry_topics import RetryTopic
 from server.delivery.subscription import Subscription, WaitingPoll
-from store.offsets import QueueOffset
 
 
 class Subscriptions:
@@ -32,15 +32,24 @@ class Subscriptions:
             self._by_topic.setdefault(topic, []).append(subscription)
         return subscription
 
+    def attach(self, owner: Subscription, retry_topic: RetryTopic) -> Subscription:
+        """A subscription of a retry topic, whose messages the owner's receives get."""
+        companion = self.of(owner.group, retry_topic.name)
+        companion.owner, companion.first_number = owner, retry_topic.first_number
+        owner.companions.append(companion)
+        return companion
+
     def of_topic(self, topic: str) -> Sequence[Subscription]:
         return self._by_topic.get(topic, ())
 
     def remove(self, subscription: Subscription) -> None:
-        del self._by_name[subscription.group, subscription.topic]
-        of_topic = self._by_topic[subscription.topic]
-        of_topic.remove(subscription)
-        if not of_topic:
-            del self._by_topic[subscription.topic]
+        """Remove the subscription with those of its retry topics, or of which it is one."""
+        for part in subscription.owner.parts:
+            del self._by_name[part.group, part.topic]
+            of_topic = self._by_topic[part.topic]
+            of_topic.remove(part)
+            if not of_topic:
+                del self._by_topic[part.topic]
 
 
 class WaitingPolls:
@@ -75,21 +84,15 @@ class WaitingPolls:
         self._count -= 1
 
 
-class Leases:
-    """The messages that the server keeps hidden for a client as long as it lives."""
+class Lessees:
+    """On which groups and topics clients hold messages that the broker keeps hidden as long as they live."""
 
     def __init__(self) -> None:
-        self._by_client: dict[str, set[tuple[Subscription, int, QueueOffset]]] = {}
+        self._by_client: dict[str, set[tuple[str, str]]] = {}
 
-    def add(self, client_id: str, subscription: Subscription, number: int, offset: QueueOffset) -> None:
-        self._by_client.setdefault(client_id, set()).add((subscription, number, offset))
+    def add(self, client_id: str, group: str, topic: str) -> None:
+        self._by_client.setdefault(client_id, set()).add((group, topic))
 
-    def discard(self, client_id: str, subscription: Subscription, number: int, offset: QueueOffset) -> None:
-        of_client = self._by_client.get(client_id)
-        if of_client is not None:
-            of_client.discard((subscription, number, offset))
-            if not of_client:
-                del self._by_client[client_id]
-
-    def of_client(self, client_id: str) -> Sequence[tuple[Subscription, int, QueueOffset]]:
-        return tuple(self._by_client.get(client_id, ()))
+    def forget(self, client_id: str) -> Sequence[tuple[str, str]]:
+        """The client is gone; returns where it held messages."""
+        return tuple(self._by_client.pop(client_id, ()))

@@ -71,6 +71,7 @@ class StateWriter:
 
     def write_durably(self) -> None:
         """End the batch of this pass early; it survives power loss. Raises StorePoisoned or kv.EngineFull."""
+        self._stage_probe(self.batch())  # earlier passes have left something to sync, also if this one has not
         self._write(sync=True)
         error = self._failure or self._behind
         if error is not None:
@@ -81,7 +82,6 @@ class StateWriter:
 
         Raises StorePoisoned or kv.EngineFull.
         """
-        self._stage_probe(self.batch())
         self.write_durably()
 
     def _write(self, *, sync: bool) -> None:

@@ -4,85 +4,98 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from heapq import heappop, heappush
+from typing import Final, NamedTuple
 
-from server.delivery.inflight import InFlight
+from server.delivery.inflight import DueEntry, InFlight, InFlightTable
 from server.delivery.model import Received, ReceiveRequest, Timer
 from store.in_flight_key import subscription_prefix
 from store.offsets import QueueId, QueueOffset
+
+NEVER_MS: Final = 2**62
+EARLIEST: Final = DueEntry(0, 0, QueueOffset(0))
+LATEST: Final = DueEntry(NEVER_MS, 0, QueueOffset(0))
 
 
 class QueueProgress:
     """One queue, as the group has got through it.
 
-    `next_offset` is the first message never handed out. `inflight` holds what was handed out and not
-    acknowledged; the offsets of those whose time is up are also in `ready`, oldest first.
+    `next_offset` is the first message never handed out. `unwritten` are the rows that this pass of the loop has changed
+    (None: deleted); all others are in the table.
     """
 
-    __slots__ = ("_ready", "_ready_set", "inflight", "next_offset", "queue")
+    __slots__ = ("next_offset", "queue", "unwritten")
 
     def __init__(self, queue: QueueId, next_offset: QueueOffset) -> None:
         self.queue = queue
         self.next_offset = next_offset
-        self.inflight: dict[QueueOffset, InFlight] = {}
-        self._ready: list[QueueOffset] = []
-        self._ready_set: set[QueueOffset] = set()
-
-    @property
-    def has_ready(self) -> bool:
-        return bool(self._ready_set)
-
-    def make_ready(self, offset: QueueOffset) -> None:
-        if offset not in self._ready_set:
-            self._ready_set.add(offset)
-            heappush(self._ready, offset)
-
-    def is_ready(self, offset: QueueOffset) -> bool:
-        return offset in self._ready_set
-
-    def take_ready(self) -> QueueOffset:
-        """The oldest offset that waits for redelivery. Raises IndexError when there is none."""
-        while True:
-            offset = heappop(self._ready)
-            if offset in self._ready_set:
-                self._ready_set.discard(offset)
-                return offset
-
-    def forget(self, offset: QueueOffset) -> None:
-        """The message is done: acknowledged, or gone from the store."""
-        self.inflight.pop(offset, None)
-        self._ready_set.discard(offset)
+        self.unwritten: dict[QueueOffset, InFlight | None] = {}
 
 
 class Subscription:
     """A group's progress in all queues of a topic, and its receives that wait for messages.
 
-    Made when the group first asks, dropped when nothing is waiting, in flight or recently used: what an idle
-    group keeps is rows in RocksDB, no object.
+    Made when the group first asks, dropped when nothing waits and nobody has used it lately: what an idle group keeps
+    is rows in RocksDB, no object.
     """
 
-    __slots__ = ("candidates", "group", "has_stored_queues", "last_used_s", "prefix", "queues", "topic", "waiting")
+    __slots__ = (
+        "blocked",
+        "candidates",
+        "companions",
+        "due_from",
+        "first_number",
+        "group",
+        "has_stored_queues",
+        "is_due",
+        "is_ordered",
+        "last_used_s",
+        "owner",
+        "prefix",
+        "queues",
+        "topic",
+        "turn",
+        "unwritten_due_ms",
+        "waiting",
+    )
 
     def __init__(self, group: str, topic: str) -> None:
         self.group = group
         self.topic = topic
         self.prefix = subscription_prefix(group, topic)
+        self.owner = self
+        """The subscription whose receives get the messages: that of the topic, if this one is of a retry topic."""
+        self.companions: list[Subscription] = []
+        """Those of the group's retry topics beside the topic."""
+        self.first_number = 0
+        """What is added to queue numbers in receipt handles."""
+        self.turn = 0
         self.queues: dict[int, QueueProgress] = {}
         self.has_stored_queues = False
         """Whether all queues of the topic that hold messages have been opened; those to come are opened as they do."""
         self.candidates: dict[int, None] = {}
         """Queues that may have something to hand out, least recently served first."""
+        self.blocked: dict[int, str] = {}
+        """Queues of an ordered group that are blocked, as far as anybody has looked: by which attempt of a receive."""
+        self.due_from = EARLIEST
+        """Where in the index of times to look for rows that have become visible: none is before."""
+        self.unwritten_due_ms = NEVER_MS
+        """The earliest time of rows that are not in the index yet, since this pass has not been written."""
+        self.is_due = True
+        """Whether rows may have become visible that nobody has taken."""
         self.waiting: OrderedDict[WaitingPoll, None] = OrderedDict()
         """Receives that found nothing, oldest first."""
+        self.is_ordered = False
+        """Whether its group consumes in order, as its last receive said."""
         self.last_used_s = 0.0
 
     def mark(self, number: int) -> None:
         """The queue may have something to hand out."""
         self.candidates.setdefault(number)
+        self.blocked.pop(number, None)
 
     def served(self, number: int, *, drained: bool) -> None:
         """Put the queue behind the others, or take it off the list when it has nothing left."""
-        del self.candidates[number]
+        self.candidates.pop(number, None)
         if not drained:
             self.candidates[number] = None
 
@@ -90,8 +103,64 @@ class Subscription:
         return iter(tuple(self.candidates))
 
     @property
+    def parts(self) -> tuple[Subscription, ...]:
+        """The subscription itself, and those of its retry topics."""
+        return (self, *self.companions) if self.companions else (self,)
+
+    def parts_in_turn(self) -> tuple[Subscription, ...]:
+        """Each time another one comes first: none keeps the others waiting."""
+        if not self.companions:
+            return (self,)
+        self.turn = (self.turn + 1) % (len(self.companions) + 1)
+        parts = self.parts
+        return parts[self.turn :] + parts[: self.turn]
+
+    @property
+    def is_retry(self) -> bool:
+        return self.owner is not self
+
+    @property
+    def may_have_messages(self) -> bool:
+        return any(part.candidates or part.is_due for part in self.parts)
+
+    @property
     def is_idle(self) -> bool:
-        return not self.waiting and all(not progress.inflight for progress in self.queues.values())
+        return not self.waiting and not any(
+            progress.unwritten for part in self.parts for progress in part.queues.values()
+        )
+
+    # -- rows
+
+    def row(self, table: InFlightTable, progress: QueueProgress, offset: QueueOffset) -> InFlight | None:
+        """The delivery of a message, if it is in flight."""
+        if offset in progress.unwritten:
+            return progress.unwritten[offset]
+        return table.get(self.prefix, progress.queue.number, offset)
+
+    def rows_of(self, table: InFlightTable, progress: QueueProgress) -> dict[QueueOffset, InFlight]:
+        """All deliveries of a queue that are in flight, by offset. For queues that have few at a time."""
+        rows = dict(table.of_queue(self.prefix, progress.queue.number))
+        if not progress.unwritten:
+            return rows
+        for offset, row in progress.unwritten.items():
+            if row is None:
+                rows.pop(offset, None)
+            else:
+                rows[offset] = row
+        return dict(sorted(rows.items()))
+
+
+class GroupMessage(NamedTuple):
+    """One message of a queue, as a group sees it."""
+
+    subscription: Subscription
+    progress: QueueProgress
+    offset: QueueOffset
+
+    @property
+    def is_handed_out(self) -> bool:
+        """Whether the group has got there; without a row it is done then."""
+        return self.offset < self.progress.next_offset
 
 
 class WaitingPoll:

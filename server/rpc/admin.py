@@ -28,6 +28,7 @@ from server.administration import (
     TopicChange,
 )
 from server.backup_points import LEASE_S
+from server.errors import NoIndex
 from server.faults import FaultLog
 from server.front.grpcio import bind
 from server.retention import ExpiryReport
@@ -56,6 +57,7 @@ STATUS_CODES: Final[dict[type[BaseException], grpc.StatusCode]] = {
     errors.GroupNotFound: grpc.StatusCode.NOT_FOUND,
     errors.AlreadyExists: grpc.StatusCode.ALREADY_EXISTS,
     errors.Forbidden: grpc.StatusCode.FAILED_PRECONDITION,
+    NoIndex: grpc.StatusCode.FAILED_PRECONDITION,
     errors.Invalid: grpc.StatusCode.INVALID_ARGUMENT,
     errors.Unavailable: grpc.StatusCode.UNAVAILABLE,
     errors.DiskRefused: grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -112,7 +114,7 @@ def _answers(
         try:
             return method(self, request)
         except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
-            await self.refuse(context, error)
+            await refuse(context, error, self.faults)
 
     return call
 
@@ -128,7 +130,7 @@ def _streams(
             try:
                 page = next(answers, None)
             except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
-                await self.refuse(context, error)
+                await refuse(context, error, self.faults)
             if page is None:
                 return
             await context.write(page)
@@ -160,13 +162,8 @@ class AdminService(AdminServiceServicer):
         self._administration = administration
         self._summarize = summarize
         self._backups = backups
-        self._faults = faults
+        self.faults = faults
         self._expire = expire
-
-    async def refuse(self, context: _Context, error: Exception) -> NoReturn:
-        """End the call with the error's code and text; the text of an unexpected one stays in the log."""
-        self._faults.report(error, port="admin")
-        await context.abort(status_code(error), status_text(error))
 
     @_answers
     def GetBroker(self, _request: pb.GetBrokerRequest) -> pb.Broker:
@@ -248,7 +245,7 @@ class AdminService(AdminServiceServicer):
         try:
             return expiry_message(await self._expire(dry_run=request.dry_run, rewrite_queues=request.rewrite_queues))
         except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
-            await self.refuse(context, error)
+            await refuse(context, error, self.faults)
 
     @_answers
     def ListQueues(self, request: pb.ListQueuesRequest) -> pb.ListQueuesResponse:
@@ -260,13 +257,13 @@ class AdminService(AdminServiceServicer):
         try:
             return summary_message(await self._summarize(request.largest))
         except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
-            await self.refuse(context, error)
+            await refuse(context, error, self.faults)
 
     async def BeginBackup(self, _request: pb.BeginBackupRequest, context: _Context) -> pb.BackupPoint:
         try:
             point = await self._backups.begin()
         except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
-            await self.refuse(context, error)
+            await refuse(context, error, self.faults)
         return pb.BackupPoint(
             name=point.name,
             store_directory=str(point.root),
@@ -332,6 +329,12 @@ class AdminServer:
         if server is not None:
             await self._health.enter_graceful_shutdown()
             await server.stop(grace_s)
+
+
+async def refuse(context: _Context, error: Exception, faults: FaultLog) -> NoReturn:
+    """End the call with the error's code and text; the text of an unexpected one stays in the log."""
+    faults.report(error, port="admin")
+    await context.abort(status_code(error), status_text(error))
 
 
 def status_code(error: Exception) -> grpc.StatusCode:

@@ -16,7 +16,7 @@ from server.clients import ClientRegistry
 from server.faults import FaultLog
 from server.front import Call
 from server.front.contract import MessageHandler
-from server.wire.status import Refused, fill_status
+from server.wire.status import Refused, fill_ok, fill_status
 
 CLIENT_ID: Final = "x-mq-client-id"
 CLIENT_VERSION: Final = "x-mq-client-version"
@@ -103,6 +103,18 @@ class Edge:
                 self.refuse_stream(call, answer_type, error, last_item)
 
         return handler
+
+    def later(self, call: Call, answer: Answer) -> Callable[[Exception | None], None]:
+        """What answers the call when it is told how it went: with `answer` and OK, or with the error as status."""
+
+        def answered(error: Exception | None) -> None:
+            if error is not None:
+                self.refuse_unary(call, type(answer), error)
+                return
+            fill_ok(answer.status)
+            call.reply(answer.SerializeToString())
+
+        return answered
 
     def refuse_unary(self, call: Call, answer_type: type[AnswerT], error: Exception) -> None:
         """Answer with the error as status. Faults of the broker are reported."""

@@ -8,24 +8,34 @@ from typing import Final
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.clients import ClientRegistry
-from server.delivery import Delivered, Delivery, ReceiveRequest, StateWriter, TagFilter
+from server.delivery import Delivered, Delivery, ReceiveRequest, StateWriter
 from server.errors import InvalidReceiptHandle
 from server.front import Call, Method
 from server.group_commit import GroupCommit
+from server.held import RecallHandle, Transactions, half_of, held_until
 from server.metadata import Directory
 from server.metrics import ServerMetrics
-from server.queue_choice import QueueChooser
+from server.queue_choice import QueueChooser, queue_of_group, queue_of_priority
 from server.rpc.context import Edge
 from server.wire.limits import WireLimits
 from server.wire.message_types import check_types
 from server.wire.messages import fill_message, to_message
 from server.wire.status import Refused, fill_ok, fill_overall, fill_status
 from server.wire.times import fill_ms, to_ms
-from server.wire.validate import CheckedSend, check_ack, check_change, check_receive, check_send
+from server.wire.validate import (
+    CheckedMessage,
+    CheckedSend,
+    check_ack,
+    check_change,
+    check_group,
+    check_receive,
+    check_send,
+    check_topic,
+)
 from store.clock import Clock
 from store.errors import BrokerError, Forbidden
-from store.message import Appended, Host
-from store.metadata import Permission, Topic
+from store.message import Appended, Host, Message
+from store.metadata import Permission, Topic, TopicType
 
 DEFAULT_REQUEST_TIMEOUT_MS: Final = 3_000  # every official client's default
 
@@ -41,6 +51,7 @@ class MessageService:
         clients: ClientRegistry,
         commit: GroupCommit,
         delivery: Delivery,
+        transactions: Transactions,
         state_writer: StateWriter,
         limits: WireLimits,
         store_host: Callable[[], Host],
@@ -52,6 +63,7 @@ class MessageService:
         self._clients = clients
         self._commit = commit
         self._delivery = delivery
+        self._transactions = transactions
         self._state_writer = state_writer
         self._limits = limits
         self._store_host = store_host
@@ -68,6 +80,13 @@ class MessageService:
                 streaming_out=True,
             ),
             "AckMessage": Method(unary(service.AckMessageRequest, service.AckMessageResponse, self._acknowledge)),
+            "ForwardMessageToDeadLetterQueue": Method(
+                unary(
+                    service.ForwardMessageToDeadLetterQueueRequest,
+                    service.ForwardMessageToDeadLetterQueueResponse,
+                    self._bury,
+                )
+            ),
             "ChangeInvisibleDuration": Method(
                 unary(
                     service.ChangeInvisibleDurationRequest,
@@ -79,16 +98,17 @@ class MessageService:
 
     # -- SendMessage
 
-    def _send(self, call: Call, _client_id: str, request: service.SendMessageRequest) -> None:
+    def _send(self, call: Call, client_id: str, request: service.SendMessageRequest) -> None:
         """All messages of the request become records of one queue, one after the other."""
         now_ms = self._clock.wall_ms()
         checked = check_send(request, self._limits, now_ms)
         topic = self._directory.topic_to_send(checked.topic)
-        check_types(topic, checked.types)
+        types = checked.types
+        check_types(topic, types)
         if Permission.WRITE not in topic.permission or topic.write_queues < 1:
             raise Forbidden(f"topic {topic.name} may not be written")
-        _refuse_what_is_to_come(checked, now_ms)
-        number = self._queues.next_queue(topic)
+        _refuse_what_is_to_come(checked)
+        number = self._queue_for(topic, checked)
         messages = [
             to_message(
                 each,
@@ -100,6 +120,12 @@ class MessageService:
             )
             for each in checked.messages
         ]
+        may_wait = definition.DELAY in types or definition.TRANSACTION in types
+        due = [_due_ms(each, now_ms) for each in checked.messages] if may_wait else []
+        if may_wait:
+            messages = [
+                _as_held(message, kind, due_ms) for message, kind, due_ms in zip(messages, types, due, strict=True)
+            ]
         started_s = self._clock.monotonic_s()
 
         def stored(appended: Sequence[Appended], error: Exception | None) -> None:
@@ -113,10 +139,26 @@ class MessageService:
                 fill_ok(entry.status)
                 entry.message_id = message.system_properties.message_id
                 entry.offset = where.queue_offset
+            if may_wait:
+                for entry, where, kind, due_ms in zip(response.entries, appended, types, due, strict=True):
+                    if kind == definition.TRANSACTION:
+                        entry.transaction_id = self._transactions.began(topic.name, where.queue_offset, client_id)
+                    if due_ms is not None:
+                        handle = RecallHandle(due_ms, where.physical_offset, entry.message_id)
+                        entry.recall_handle = handle.encode(topic.name)
             self._metrics.sent(len(appended), self._clock.monotonic_s() - started_s)
             call.reply(response.SerializeToString())
 
         self._commit.send(messages, stored)
+
+    def _queue_for(self, topic: Topic, checked: CheckedSend) -> int:
+        """All messages of a send go to the queue of the first."""
+        system = checked.messages[0].message.system_properties
+        if system.message_group:
+            return queue_of_group(system.message_group, topic.write_queues)
+        if topic.type is TopicType.PRIORITY:
+            return queue_of_priority(system.priority, topic.write_queues)
+        return self._queues.next_queue(topic)
 
     # -- ReceiveMessage
 
@@ -140,10 +182,14 @@ class MessageService:
             group=group.name,
             topic=topic.name,
             queue_numbers=range(_queue_count(topic)),
-            filter=TagFilter.parse(terms.tag_expression),
+            filter=terms.filter,
             batch_size=terms.batch_size,
             invisible_ms=terms.invisible_ms,
             client_id=client_id,
+            is_ordered=group.fifo,
+            attempt_id=terms.attempt_id or "",
+            attempts_max=group.max_attempts,
+            highest_queue_first=topic.type is TopicType.PRIORITY and not group.fifo,
         )
 
         def received(messages: Sequence[Delivered], error: Exception | None) -> None:
@@ -218,6 +264,22 @@ class MessageService:
 
         self._state_writer.when_written(written)
 
+    # -- ForwardMessageToDeadLetterQueue
+
+    def _bury(self, call: Call, _client_id: str, request: service.ForwardMessageToDeadLetterQueueRequest) -> None:
+        """Answered when the copy is stored, and that the message is done."""
+        check_topic(request.topic.name)
+        check_group(request.group.name)
+        answer = self._edge.later(call, service.ForwardMessageToDeadLetterQueueResponse())
+
+        def buried(error: Exception | None) -> None:
+            if error is not None:
+                answer(error)
+            else:
+                self._state_writer.when_written(answer)
+
+        self._delivery.bury(request.group.name, request.topic.name, request.receipt_handle, buried)
+
     # -- ChangeInvisibleDuration
 
     def _change_invisible(
@@ -248,10 +310,24 @@ def _queue_count(topic: Topic) -> int:
     return max(topic.read_queues, topic.write_queues)
 
 
-def _refuse_what_is_to_come(checked: CheckedSend, now_ms: int) -> None:
+def _as_held(message: Message, kind: definition.MessageType, due_ms: int | None) -> Message:
+    """The message as it is stored: one that waits for something lies where such messages wait."""
+    if kind == definition.TRANSACTION:
+        return half_of(message)
+    return message if due_ms is None else held_until(message, due_ms)
+
+
+def _due_ms(checked: CheckedMessage, now_ms: int) -> int | None:
+    """When a delayed message is to be delivered; None for one that is delivered at once."""
+    if checked.type != definition.DELAY:
+        return None
+    due_ms = to_ms(checked.message.system_properties.delivery_timestamp)
+    return due_ms if due_ms > now_ms else None
+
+
+def _refuse_what_is_to_come(checked: CheckedSend) -> None:
     """Raises Refused (UNSUPPORTED) rather than deliver a message without the rules of its type."""
-    for message, kind, _, _ in checked.messages:
-        due = kind == definition.DELAY and to_ms(message.system_properties.delivery_timestamp) <= now_ms
-        if kind != definition.NORMAL and not due:
+    for _, kind, _, _ in checked.messages:
+        if kind == definition.LITE:
             name = definition.MessageType.Name(kind)
             raise Refused(definition.UNSUPPORTED, f"{name} messages are not supported yet")

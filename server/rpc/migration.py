@@ -15,7 +15,7 @@ from server._generated.quarry.admin.v1.migration_pb2_grpc import (
 )
 from server.faults import FaultLog
 from server.queue_migration import MigrationStatus
-from server.rpc.admin import status_code, status_text
+from server.rpc.admin import refuse
 from store.migration import AgreementReport
 from store.queue_phase import QueuePhase, QueuePlace
 
@@ -70,8 +70,7 @@ class MigrationService(MigrationServiceServicer):
         try:
             return await call()
         except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
-            self._faults.report(error, port="admin")
-            await context.abort(status_code(error), status_text(error))
+            await refuse(context, error, self._faults)
 
 
 def migration_message(status: MigrationStatus) -> pb.Migration:

@@ -42,18 +42,11 @@ class OffsetService:
     def _query_offset(
         self, _call: Call, _client_id: str, request: service.QueryOffsetRequest
     ) -> service.QueryOffsetResponse:
-        response = service.QueryOffsetResponse(offset=self._offset(self._queue(request.message_queue), request))
+        response = service.QueryOffsetResponse(
+            offset=self._offset(readable_queue(self._directory, request.message_queue), request)
+        )
         fill_ok(response.status)
         return response
-
-    def _queue(self, asked: definition.MessageQueue) -> QueueId:
-        check_topic(asked.topic.name)
-        topic = self._directory.topic(asked.topic.name)
-        if Permission.READ not in topic.permission:
-            raise Forbidden(f"topic {topic.name} may not be read")
-        if not 0 <= asked.id < max(topic.read_queues, topic.write_queues):
-            raise Refused(definition.BAD_REQUEST, f"topic {topic.name} has no queue {asked.id}")
-        return QueueId(topic.name, asked.id)
 
     def _offset(self, queue: QueueId, request: service.QueryOffsetRequest) -> QueueOffset:
         match request.query_offset_policy:
@@ -67,3 +60,14 @@ class OffsetService:
                 raise Refused(definition.BAD_REQUEST, "the policy TIMESTAMP needs a timestamp")
             case unknown:
                 raise Refused(definition.BAD_REQUEST, f"policy {unknown} is unknown")
+
+
+def readable_queue(directory: Directory, asked: definition.MessageQueue) -> QueueId:
+    """The queue that a client names. Raises TopicNotFound, Forbidden, Refused (BAD_REQUEST)."""
+    check_topic(asked.topic.name)
+    topic = directory.topic(asked.topic.name)
+    if Permission.READ not in topic.permission:
+        raise Forbidden(f"topic {topic.name} may not be read")
+    if not 0 <= asked.id < max(topic.read_queues, topic.write_queues):
+        raise Refused(definition.BAD_REQUEST, f"topic {topic.name} has no queue {asked.id}")
+    return QueueId(topic.name, asked.id)

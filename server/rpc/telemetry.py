@@ -18,9 +18,11 @@ from server.front import Call, GrpcStatus, Method
 from server.metadata import Directory
 from server.rpc.context import Edge
 from server.wire.limits import WireLimits
+from server.wire.messages import fill_message
 from server.wire.settings import answer_settings, client_settings
 from server.wire.status import Refused, code_of, fill_ok, status_of
 from server.wire.validate import check_settings
+from store.record import StoredMessage
 
 UNREAD_ANSWERS_MAX: Final = 64
 """Answers a client may leave unread, beyond what the front buffers, before its stream is ended."""
@@ -87,6 +89,14 @@ class TelemetryService:
             return False
         stream.send(command.SerializeToString())
         return True
+
+    def push_check(self, client_id: str, topic: str, record: StoredMessage, transaction_id: str) -> bool:
+        """Ask a producer what has become of a transaction; False when it is not there."""
+        command = service.TelemetryCommand()
+        check = command.recover_orphaned_transaction_command
+        check.transaction_id = transaction_id
+        fill_message(check.message, record, topic=topic, receipt_handle="", delivery_attempt=1)
+        return self.push(client_id, command)
 
     def _open(self, call: Call) -> None:
         self._streams[call] = _Stream()

@@ -14,15 +14,7 @@ from server.rpc.context import Answer, Edge
 from server.wire.status import Refused
 
 _UNARY: Final[Mapping[str, tuple[type[Message], type[Answer]]]] = {
-    "ForwardMessageToDeadLetterQueue": (
-        service.ForwardMessageToDeadLetterQueueRequest,
-        service.ForwardMessageToDeadLetterQueueResponse,
-    ),
-    "EndTransaction": (service.EndTransactionRequest, service.EndTransactionResponse),
-    "RecallMessage": (service.RecallMessageRequest, service.RecallMessageResponse),
     "SyncLiteSubscription": (service.SyncLiteSubscriptionRequest, service.SyncLiteSubscriptionResponse),
-    "UpdateOffset": (service.UpdateOffsetRequest, service.UpdateOffsetResponse),
-    "GetOffset": (service.GetOffsetRequest, service.GetOffsetResponse),
 }
 
 
@@ -33,15 +25,10 @@ class UnsupportedService:
         self._edge = edge
 
     def methods(self) -> dict[str, Method]:
-        methods = {
+        return {
             name: Method(self._edge.unary(request_type, answer_type, _refusal(name)))
             for name, (request_type, answer_type) in _UNARY.items()
         }
-        methods["PullMessage"] = Method(
-            self._edge.server_stream(service.PullMessageRequest, service.PullMessageResponse, _refusal("PullMessage")),
-            streaming_out=True,
-        )
-        return methods
 
 
 def _refusal(name: str) -> Callable[[Call, str, Message], NoReturn]:

@@ -14,7 +14,7 @@ from server._generated.quarry.admin.v1.verification_pb2_grpc import (
     add_VerificationServiceServicer_to_server,
 )
 from server.faults import FaultLog
-from server.rpc.admin import status_code, status_text
+from server.rpc.admin import refuse
 from server.verification import OnlineVerification
 from store.verify.verdicts import Verdict
 
@@ -62,8 +62,7 @@ class VerificationService(VerificationServiceServicer):
         try:
             return call()
         except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
-            self._faults.report(error, port="admin")
-            await context.abort(status_code(error), status_text(error))
+            await refuse(context, error, self._faults)
 
     def _message(self, verdict: Verdict) -> pb.Verification:
         progress = self._verification.progress_of(verdict)

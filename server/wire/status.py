@@ -8,7 +8,8 @@ from google.protobuf.message import DecodeError
 
 from kv import EngineCorrupt, EngineFull
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.errors import InvalidReceiptHandle
+from server.errors import InvalidReceiptHandle, InvalidTransactionId
+from server.filters import IllegalExpression
 from store import errors
 from store.metadata import IllegalGroupName, IllegalTopicName
 
@@ -26,6 +27,8 @@ class Refused(errors.Invalid):
 CODES: Final[dict[type[Exception], definition.Code]] = {
     IllegalTopicName: definition.ILLEGAL_TOPIC,
     IllegalGroupName: definition.ILLEGAL_CONSUMER_GROUP,
+    IllegalExpression: definition.ILLEGAL_FILTER_EXPRESSION,
+    InvalidTransactionId: definition.INVALID_TRANSACTION_ID,
     InvalidReceiptHandle: definition.INVALID_RECEIPT_HANDLE,
     errors.TopicNotFound: definition.TOPIC_NOT_FOUND,
     errors.GroupNotFound: definition.CONSUMER_GROUP_NOT_FOUND,

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server.filters import MessageFilter, SqlFilter, TagFilter
 from server.wire.limits import ENTRIES_MAX, WireLimits
 from server.wire.message_types import derive_message_type
 from server.wire.reserved import RESERVED_PREFIX, RESERVED_PROPERTIES
@@ -19,7 +20,6 @@ from server.wire.status import Refused
 from server.wire.times import to_ms
 from store.metadata import check_group_name, check_topic_name
 
-ALL_TAGS: Final = "*"
 NAME_SHOWN_MAX: Final = 60
 POLLING_CODE_SINCE: Final = "5.0.3"
 """Clients before this version do not know ILLEGAL_POLLING_TIME. Compared as text, as RocketMQ does."""
@@ -57,7 +57,7 @@ class ReceiveTerms(NamedTuple):
 
     topic: str
     group: str
-    tag_expression: str
+    filter: MessageFilter
     batch_size: int
     invisible_ms: int | None
     polling_ms: int
@@ -270,7 +270,7 @@ def check_receive(
     return ReceiveTerms(
         topic=topic,
         group=group,
-        tag_expression=check_filter(request.filter_expression),
+        filter=check_filter(request.filter_expression),
         batch_size=min(max(request.batch_size, 1), limits.batch_size_max),
         invisible_ms=invisible_ms,
         polling_ms=polling_ms,
@@ -301,13 +301,11 @@ def _polling_ms(
     return max(0, min(polling_ms, remaining_ms - limits.polling_reserve_ms))
 
 
-def check_filter(expression: definition.FilterExpression) -> str:
-    """The tag expression; `*` when all messages are wanted. Raises Refused (ILLEGAL_FILTER_EXPRESSION)."""
+def check_filter(expression: definition.FilterExpression) -> MessageFilter:
+    """The filter; without an expression all messages are wanted. Raises IllegalExpression for SQL that is none."""
     if expression.type == definition.SQL:
-        if not expression.expression.strip():
-            raise Refused(definition.ILLEGAL_FILTER_EXPRESSION, "the SQL expression is empty")
-        raise Refused(definition.ILLEGAL_FILTER_EXPRESSION, "this broker filters by tags only")
-    return expression.expression.strip() or ALL_TAGS
+        return SqlFilter.parse(expression.expression)
+    return TagFilter.parse(expression.expression)
 
 
 def check_ack(request: service.AckMessageRequest) -> AckTerms:

@@ -18,9 +18,11 @@ TEMPORARY: Final = ".tmp"
 """Ends the name of a file that is about to replace another one: a live broker's is gone at the next look."""
 _NEVER: Final = frozenset({"lock", "lost+found", ".snapshot", "backup", "restoring"})
 """What belongs to the running system and not to the store."""
-_OF_THE_LIVE: Final = frozenset({"abort", "checkpoint", "quarry", "index", "consumequeue", "consumequeue_rocksdb"})
-"""What a running broker writes. Its databases and its checkpoint come from the point; file queues and the index are
-made again from the log.
+_OF_THE_LIVE: Final = frozenset(
+    {"abort", "checkpoint", "quarry", "index", "consumequeue", "consumequeue_rocksdb", "held_rocksdb"}
+)
+"""What a running broker writes. Its databases and its checkpoint come from the point; file queues, the index and which
+messages are held back are made again from the log.
 """
 
 

@@ -110,6 +110,11 @@ class DoubleWriteConsumeQueues:
     def next_offset(self, queue: QueueId) -> QueueOffset:
         return self._one_of(queue, prefer_rocks=self.assign_rocks).next_offset(queue)
 
+    def next_offsets(self, queues: Sequence[QueueId]) -> list[QueueOffset]:
+        if self.rocks is not None:
+            self.rocks.next_offsets(queues)  # whichever numbers them, they are about to be written here
+        return [self.next_offset(queue) for queue in queues]
+
     def dispatched_up_to(self) -> PhysicalOffset | None:
         """The older of the two: recovery starts there."""
         return min_or_none([each.dispatched_up_to() for each in self._both()])

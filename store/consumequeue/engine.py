@@ -5,7 +5,7 @@
 | units: memtables   | 4 x 128 MiB        | 3 x 32  | bounds: memtables | 4 x 64 MiB         | 3 x 16  |
 | units: block cache | 1 GiB              | 64 MiB  | bounds: cache     | 128 MiB            | 64 MiB  |
 | units: filter      | bloom 16 bits/key  | none    | bounds: filter    | bloom 16 bits/key  | 10      |
-| indexes, filters   | outside the cache  | inside  |                   |                    |         |
+| indexes, filters   | outside the cache  | inside  | memtable filter   | none               | 2 %     |
 
 Units need no filter: they are read by scans, never by a key that may be missing. With indexes in the cache, memory
 stays within these figures however many queues there are; the cache of bounds holds those of a million queues. Blocks of
@@ -45,6 +45,7 @@ FAMILY_OPTIONS: Final = {
         bottommost_compression=Compression.NONE,
         block_bytes=8 * KIB,
         bloom_bits_per_key=10,
+        memtable_filter_share=0.02,
         block_cache_bytes=64 * MIB,
     ),
 }

@@ -237,6 +237,9 @@ class FileConsumeQueues:
             known = self._find(queue)
             return PhysicalOffset(0) if known is None else known.last_physical
 
+    def next_offsets(self, queues: Sequence[QueueId]) -> list[QueueOffset]:
+        return [self.next_offset(queue) for queue in queues]
+
     def dispatched_up_to(self) -> PhysicalOffset | None:
         return self._dispatched_up_to
 
@@ -271,13 +274,11 @@ class FileConsumeQueues:
         if not is_file_name(topic):
             return
         with _named_errors():
-            queues = dict(queues_of_topic(self._disk, self._directory, topic))
-            self._removal.remove(topic)
+            removed = self._removal.remove(topic)
         # not before: a deletion that was refused has all of it still to be flushed
-        for queue, files in queues.items():
-            for each in files:
-                self._files.forget(self._path(queue), int(each.name) // UNIT_SIZE)
-            self._cache.discard(queue)
+        for file in removed:
+            self._files.forget(file.parent, int(file.name) // UNIT_SIZE)
+            self._cache.discard(QueueId(topic, int(file.parent.name)))
         self._may_have_emptied = True
 
     def truncate(self, end: PhysicalOffset) -> None:

@@ -52,7 +52,7 @@ _MAX: Final = b"max"
 _MIN: Final = b"min"
 _MARKER_FROM_END: Final = len(_MAX) + len(_SEPARATOR) + I32.size
 """Where `max` or `min` begins in the key of a bound, counted from its end."""
-_MAX_SEPARATOR: Final = _MAX + _SEPARATOR
+_SEPARATOR_MAX_SEPARATOR: Final = _SEPARATOR + _MAX + _SEPARATOR
 
 _pack_i32: Final = I32.pack
 
@@ -115,11 +115,12 @@ def keys_of(queue: tuple[str, int]) -> tuple[bytes, bytes]:
     Raises ValueError for the name that no topic can have.
     """
     topic, number = queue
-    require_no_checkpoint(topic)
+    if topic == CHECKPOINT_TOPIC:
+        require_no_checkpoint(topic)
     name = topic.encode()
-    of_topic = _pack_i32(len(name)) + _SEPARATOR + name + _SEPARATOR
+    of_topic = _pack_i32(len(name)) + _SEPARATOR + name
     packed = _pack_i32(number)
-    return of_topic + packed + _SEPARATOR, of_topic + _MAX_SEPARATOR + packed
+    return of_topic + _SEPARATOR + packed + _SEPARATOR, of_topic + _SEPARATOR_MAX_SEPARATOR + packed
 
 
 def minimum_key(queue: QueueId) -> bytes:

@@ -249,6 +249,9 @@ class RocksConsumeQueues:
     def next_offset(self, queue: QueueId) -> QueueOffset:
         return QueueOffset(self._known.find(queue).maximum)
 
+    def next_offsets(self, queues: Sequence[QueueId]) -> list[QueueOffset]:
+        return [QueueOffset(known.maximum) for known in self._known.find_all(queues)]
+
     def dispatched_up_to(self) -> PhysicalOffset | None:
         value = self._offsets.get(CHECKPOINT_KEY)
         return None if value is None else PhysicalOffset(I64.unpack(value)[0])

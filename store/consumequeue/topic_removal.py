@@ -11,6 +11,7 @@ over the folder, since `topic` is no queue number; no topic has its name, which 
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -28,16 +29,20 @@ class TopicRemoval:
         self._directory = directory
         self._deleted = directory / DELETED_NAME
 
-    def remove(self, topic: str) -> None:
-        """Durable when it returns. A folder with anything in it that is no queue file is refused (ENOTEMPTY) whole."""
+    def remove(self, topic: str) -> list[Path]:
+        """Returns which queue files are gone, durably.
+
+        A folder with anything in it that is no queue file is refused (ENOTEMPTY) whole.
+        """
         folder = self._directory / topic
         if not self._disk.exists(folder):
-            return
-        self._require_queue_files_alone(folder)
+            return []
+        files = list(self._queue_files(folder))
         self.finish()
         self._disk.make_directories(self._deleted)
         self._disk.move(folder, self._deleted / "topic")
         self.finish()
+        return files
 
     def finish(self) -> None:
         """Remove what has been moved away. To be called at a start: the last run may not have come to it."""
@@ -51,13 +56,14 @@ class TopicRemoval:
                 self._disk.remove(path / entry.name)
         self._disk.remove_directory(path)
 
-    def _require_queue_files_alone(self, folder: Path) -> None:
+    def _queue_files(self, folder: Path) -> Iterator[Path]:
         for queue in self._disk.list_directory(folder):
             if not queue.is_directory or not queue.name.isdecimal():
                 raise _not_ours(folder / queue.name)
             for file in self._disk.list_directory(folder / queue.name):
                 if file.is_directory or parse_segment_name(file.name) is None:
                     raise _not_ours(folder / queue.name / file.name)
+                yield folder / queue.name / file.name
 
 
 def _not_ours(path: Path) -> OSError:

@@ -96,12 +96,17 @@ class ConsumerOffsetTable:
             batch.delete(self._family, _index_key(topic, group))
             self._indexed.pop((group, topic), None)
 
-    def delete_topic(self, batch: WriteBatch, topic: str) -> None:
-        """Add the deletion of all groups' offsets of the topic. Costs one step per group that has any."""
+    def groups_of(self, topic: str) -> set[str]:
+        """The groups that have an offset in the topic."""
         prefix = _topic_prefix(topic)
         groups = {read_counted(key, len(prefix))[0].decode() for key, _ in self._rows(prefix)}
         groups.update(group for group, owner in self._indexed if owner == topic)
-        for group in groups:
+        return groups
+
+    def delete_topic(self, batch: WriteBatch, topic: str) -> None:
+        """Add the deletion of all groups' offsets of the topic. Costs one step per group that has any."""
+        prefix = _topic_prefix(topic)
+        for group in self.groups_of(topic):
             self._delete_prefix(batch, _group_prefix(group) + counted(topic.encode()))
             self._indexed.pop((group, topic), None)
         self._delete_prefix(batch, prefix)

@@ -44,12 +44,14 @@ def _is_deleted(
     files: FileConsumeQueues, rocks: RocksConsumeQueues, queue: QueueId, complete_up_to: PhysicalOffset
 ) -> bool:
     """Whether the files lack all that RocksDB has. A queue that lacks some of it is damaged, which is not told here."""
-    last = rocks.last_entry_below(queue, complete_up_to)
     first = rocks.entries(queue, QueueOffset(0), 1)
-    if last is None:
+    if not first:
         # perhaps all of it has expired, and only the numbering is left
-        return not first and rocks.next_offset(queue) > files.next_offset(queue)
-    return all(_is_missing(files, queue, entry) for entry in (first[0], last))
+        return rocks.next_offset(queue) > files.next_offset(queue)
+    if first[0].physical_offset >= complete_up_to or not _is_missing(files, queue, first[0]):
+        return False
+    last = rocks.last_entry_below(queue, complete_up_to)
+    return last is not None and _is_missing(files, queue, last)
 
 
 def _is_missing(files: FileConsumeQueues, queue: QueueId, entry: ConsumeQueueEntry) -> bool:

@@ -10,6 +10,8 @@ RocketMQ reads the first file of offsets, or with `enableLmq` the second, so bot
 metadata in RocksDB imports JSON files whose counter is above that of its database: ours is above that of every copy
 that lies there.
 
+How far messages that wait have got stands in two more files: `store.rocketmq.held_progress`.
+
 RocketMQ knows one offset per group and queue, and no messages in flight. A group that has some goes on at the first of
 them: what it had acknowledged behind that comes again, nothing is lost.
 """
@@ -23,14 +25,16 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
-from kv import KeyRange, KeyValueEngine
+from kv import KeyValueEngine
 from kv.options import FamilyOptions
 from kv.rocks import RocksEngine
 from store.disk import Disk
 from store.errors import StoreUnusable
-from store.in_flight_key import parse_key
+from store.held import HeldBefore
+from store.in_flight_key import ROWS, parse_key
 from store.metadata import ConsumerOffsetTable, GroupTable, TopicTable, is_light_queue
 from store.offsets import QueueId, QueueOffset
+from store.rocketmq.held_progress import HALVES_RESOLVED, held_files
 from store.rocketmq.json_text import format_json
 from store.rocketmq.model import DataVersion, Warnings
 from store.rocketmq.sources import (
@@ -92,20 +96,25 @@ class _Tables:
     lowered: int
 
 
-def export_metadata(disk: Disk, engine: KeyValueEngine, config: Path, form: Form, *, now_ms: int) -> Exported:
+def export_metadata(
+    disk: Disk, engine: KeyValueEngine, config: Path, form: Form, *, now_ms: int, held: HeldBefore | None = None
+) -> Exported:
     """Write the metadata that `engine` (`quarry/`) holds into the folder `config`, which is made if it is missing.
 
-    JSON files that are there become `<name>.bak`; what they say of a topic or group that we do not know of is kept. A
-    database that is there is not touched. Raises StoreUnusable where one is in the way, OSError, kv.KvError.
+    Files that are there become `<name>.bak`; what they say of a topic or group that we do not know of is kept. A
+    database that is there is not touched. `held` tells how far messages that wait have got; None leaves what is there
+    about them. Raises StoreUnusable where a database is in the way, OSError, kv.KvError.
     """
     disk.make_directories(config)
     before = _Before(disk, config)
-    tables = _tables(engine, before)
+    tables = _tables(engine, before, held)
     version = before.next_version(now_ms)
     if form is Form.JSON:
         paths = _write_json(disk, config, tables, version, before)
     else:
         paths = _write_databases(disk, config, tables, version)
+    if held is not None:
+        paths += _write_files(disk, config, held_files(held, version))
     return Exported(
         topics=len(tables.topics),
         groups=len(tables.groups),
@@ -163,7 +172,7 @@ def _known(*sources: Source | None) -> list[Source]:
     return sorted((each for each in sources if each is not None), key=lambda each: each.version, reverse=True)
 
 
-def _tables(engine: KeyValueEngine, before: _Before) -> _Tables:
+def _tables(engine: KeyValueEngine, before: _Before, held: HeldBefore | None) -> _Tables:
     # RocketMQ's own topics it makes by itself, as its configuration says; those it had are left as they were
     topics = {name: dict(before.row(before.topics, name)) for name in _system_topics(engine, before)}
     for topic in TopicTable(engine).list():
@@ -178,6 +187,9 @@ def _tables(engine: KeyValueEngine, before: _Before) -> _Tables:
         first = first_in_flight.get((group, queue), offset)
         lowered += first < offset
         (light if is_light_queue(queue.topic) else offsets).append((group, queue, min(first, offset)))
+    if held is not None and held.halves:
+        offsets = [each for each in offsets if each[:2] != HALVES_RESOLVED]
+        offsets.append((*HALVES_RESOLVED, QueueOffset(held.halves)))
     forbidden = {name: row for source in before.groups[:1] for name, row in source.forbidden.items() if row}
     return _Tables(topics, groups, forbidden, offset_rows(offsets), offset_rows(light), lowered)
 
@@ -190,7 +202,7 @@ def _system_topics(engine: KeyValueEngine, before: _Before) -> list[str]:
 
 def _first_in_flight(engine: KeyValueEngine) -> dict[tuple[str, QueueId], QueueOffset]:
     first: dict[tuple[str, QueueId], QueueOffset] = {}
-    for key, _ in engine.family(INFLIGHT).iterate(KeyRange(b"", None)):
+    for key, _ in engine.family(INFLIGHT).iterate(ROWS):
         group, queue, offset = parse_key(key)
         first.setdefault((group, queue), offset)  # they come in the order of their offsets
     return first
@@ -200,7 +212,7 @@ def _first_in_flight(engine: KeyValueEngine) -> dict[tuple[str, QueueId], QueueO
 
 
 def _write_json(disk: Disk, config: Path, tables: _Tables, version: DataVersion, before: _Before) -> tuple[Path, ...]:
-    head = {"dataVersion": _version_row(version)}
+    head = {"dataVersion": version.row}
     offsets = {"groupTopicMap": _group_topics(tables.offsets), "offsetTable": tables.offsets}
     light = {name: row[0] for name, row in tables.light_offsets.items() if 0 in row}
     documents: dict[str, Row] = {
@@ -209,16 +221,17 @@ def _write_json(disk: Disk, config: Path, tables: _Tables, version: DataVersion,
         OFFSETS_FILE: {**before.offsets[OFFSETS_FILE], **head, **offsets},
         LIGHT_OFFSETS_FILE: {**before.offsets[LIGHT_OFFSETS_FILE], **head, **offsets, "lmqOffsetTable": light},
     }
-    for name, document in documents.items():
+    texts = {name: format_json(dict(sorted(document.items()))).encode() for name, document in documents.items()}
+    return _write_files(disk, config, texts)
+
+
+def _write_files(disk: Disk, config: Path, files: Mapping[str, bytes]) -> tuple[Path, ...]:
+    for name, content in files.items():
         path = config / name
         if disk.exists(path):
             disk.move(path, path.with_name(f"{name}.bak"))
-        disk.replace_atomically(path, format_json(dict(sorted(document.items()))).encode())
-    return tuple(config / name for name in documents)
-
-
-def _version_row(version: DataVersion) -> Row:
-    return {"counter": version.counter, "stateVersion": version.state_version, "timestamp": version.timestamp_ms}
+        disk.replace_atomically(path, content)
+    return tuple(config / name for name in files)
 
 
 def _group_topics(offsets: Mapping[str, object]) -> dict[str, list[str]]:
@@ -259,7 +272,7 @@ def _write_database(path: Path, rows: Mapping[str, Row], forbidden: Row, version
         batch = engine.batch()
         for family, found in (("default", rows), (V1_FORBIDDEN_FAMILY, forbidden)):
             batch.put_all(engine.family(family), ((name.encode(), _compact(row)) for name, row in found.items()))
-        batch.put(engine.family(V1_VERSION_FAMILY), V1_VERSION_KEY, _compact(_version_row(version)))
+        batch.put(engine.family(V1_VERSION_FAMILY), V1_VERSION_KEY, _compact(version.row))
         engine.write(batch, sync=True)
         engine.flush(families)
     finally:

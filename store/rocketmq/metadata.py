@@ -11,6 +11,7 @@ from kv import KeyValueEngine
 from store.disk import Disk
 from store.metadata import ConsumerOffsetTable, GroupTable, TopicTable, is_light_queue
 from store.paths import StorePaths
+from store.rocketmq.held_progress import read_held_progress
 from store.rocketmq.model import ConsumerOffset, RocketmqMetadata, Warnings
 from store.rocketmq.rows import groups_of, offsets_of, topics_of
 from store.rocketmq.sources import (
@@ -67,6 +68,7 @@ def read_metadata(disk: Disk, root: Path) -> RocketmqMetadata:
         groups=list(groups_of(groups, warnings)) if groups else [],
         offsets=normal,
         light_offsets=light,
+        held=read_held_progress(disk, StorePaths(root), normal, warnings),
         warnings=warnings.texts(),
     )
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from store.held import HeldBefore
 from store.metadata import Group, Topic
 from store.offsets import QueueId, QueueOffset
 
@@ -18,6 +19,11 @@ class DataVersion(NamedTuple):
     state_version: int
     counter: int
     timestamp_ms: int
+
+    @property
+    def row(self) -> dict[str, int]:
+        """As it stands in JSON documents."""
+        return {"counter": self.counter, "stateVersion": self.state_version, "timestamp": self.timestamp_ms}
 
 
 class ConsumerOffset(NamedTuple):
@@ -40,6 +46,7 @@ class RocketmqMetadata:
     offsets: list[ConsumerOffset]
     light_offsets: list[ConsumerOffset]
     warnings: list[str]
+    held: HeldBefore = field(default_factory=HeldBefore)
 
 
 class Warnings:

@@ -17,6 +17,7 @@ from store.scan.bulk import found_in, scan_in_bulk
 from store.scan.columns import Ending, RecordBatch, RecordColumns
 from store.scan.dispatch import ScannedRequests
 from store.scan.found import FoundRecords, LogScan
+from store.scan.held import held_requests
 from store.scan.log import scan_log
 from store.scan.plain import RUN_RECORDS, scan_records
 from store.scan.segment import WINDOW_BYTES, scan_segment
@@ -31,6 +32,7 @@ __all__ = [
     "RecordColumns",
     "ScannedRequests",
     "found_in",
+    "held_requests",
     "scan_in_bulk",
     "scan_log",
     "scan_records",

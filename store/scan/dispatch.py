@@ -15,7 +15,7 @@ from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from store.record import decode_properties, tags_code
 from store.record.tags import SCHEDULE_TOPIC
 from store.scan.columns import Flags, Integers, RecordBatch
-from store.scan.tags import StoredProperties
+from store.scan.tags import stored_properties
 
 _STATES_QUEUED: Final = np.array([is_queued(state) for state in range(TRANSACTION_MASK + 1)])
 """By the transaction bits of the system flag."""
@@ -29,19 +29,14 @@ class ScannedRequests(ColumnRequests):
     `numbering` is asked when it is made, so the requests of everything before must have been stored by then.
     """
 
-    def __init__(self, batch: RecordBatch, rows: slice, numbering: LightQueueNumbering) -> None:
+    def __init__(self, batch: RecordBatch, rows: slice | Flags, numbering: LightQueueNumbering) -> None:
         columns = batch.columns.select(rows)
         queued = _STATES_QUEUED[columns.system_flag & TRANSACTION_MASK]
         if not queued.all():
             columns = columns.select(queued)
         self._batch = batch
         self._columns = columns
-        properties = StoredProperties(
-            batch.segment,
-            np.frombuffer(batch.segment, np.uint8),
-            columns.properties_position,
-            columns.properties_length,
-        )
+        properties = stored_properties(batch, columns)
         self._tags_codes = properties.tags_hashes()
         self._correct_scheduled()
         self._light_queues = self._find_light_queues(properties.may_name_light_queues(), numbering)
@@ -63,9 +58,7 @@ class ScannedRequests(ColumnRequests):
 
     @cached_property
     def _requests(self) -> list[DispatchRequest]:
-        columns = self._columns
-        topics = self._batch.topics
-        light_queues = self._light_queues
+        columns, topics, light_queues = self._columns, self._batch.topics, self._light_queues
         return [
             DispatchRequest(
                 topics[topic],
@@ -79,18 +72,17 @@ class ScannedRequests(ColumnRequests):
                 self._properties(row),
                 light_queues.get(row, ()),
             )
-            for row, (topic, number, queue_offset, physical_offset, size, code, stored_ms, system_flag) in enumerate(
-                zip(
-                    columns.topic_index.tolist(),
-                    columns.queue_number.tolist(),
-                    columns.queue_offset.tolist(),
-                    columns.physical_offset.tolist(),
-                    columns.size.tolist(),
-                    self._tags_codes.tolist(),
-                    columns.store_timestamp_ms.tolist(),
-                    columns.system_flag.tolist(),
-                    strict=True,
-                )
+            for row, topic, number, queue_offset, physical_offset, size, code, stored_ms, system_flag in zip(
+                range(len(self)),
+                columns.topic_index.tolist(),
+                columns.queue_number.tolist(),
+                columns.queue_offset.tolist(),
+                columns.physical_offset.tolist(),
+                columns.size.tolist(),
+                self._tags_codes.tolist(),
+                columns.store_timestamp_ms.tolist(),
+                columns.system_flag.tolist(),
+                strict=True,
             )
         ]
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from store.record.properties import LIGHT_QUEUES, TAGS
 from store.record.tags import java_hash
-from store.scan.columns import Bytes, Flags, Integers
+from store.scan.columns import Bytes, Flags, Integers, RecordBatch, RecordColumns
 from store.scan.texts import distinct, pieces
 
 _NAME_END: Final = 0x01
@@ -49,8 +49,12 @@ class StoredProperties:
 
     def may_name_light_queues(self) -> Flags:
         """Which records may have a property that names light queues; one that has none may be among them."""
+        return self.may_have(_LIGHT_QUEUES)
+
+    def may_have(self, name: bytes) -> Flags:
+        """Which records may have a property of this name; one that has none may be among them."""
         marked = np.zeros(len(self._ends), np.bool_)
-        marked[self._find(_LIGHT_QUEUES)[0]] = True
+        marked[self._find(name)[0]] = True
         return marked
 
     def _find(self, name: bytes) -> tuple[Integers, Integers]:
@@ -61,6 +65,12 @@ class StoredProperties:
         rows = np.searchsorted(self._starts, ends, side="right") - 1
         inside = (ends - len(name) >= self._starts[rows]) & (ends < self._ends[rows])
         return rows[inside], ends[inside]
+
+
+def stored_properties(batch: RecordBatch, columns: RecordColumns) -> StoredProperties:
+    """The properties of some of a batch's records."""
+    octets = np.frombuffer(batch.segment, np.uint8)
+    return StoredProperties(batch.segment, octets, columns.properties_position, columns.properties_length)
 
 
 def _copied(segment: memoryview, octets: Bytes, starts: Integers, lengths: Integers) -> tuple[Bytes, Integers]:

@@ -14,7 +14,7 @@ import numpy as np
 from kv import KeyRange, KeyValueEngine
 from store.consumequeue import UnitColumns
 from store.errors import StoreDamaged
-from store.in_flight_key import parse_key
+from store.in_flight_key import INDEX_BEGIN, ROWS, index_key, parse_key
 from store.metadata import ConsumerOffsetTable, TopicTable, is_light_queue, is_system_topic
 from store.offline import OfflineStore, QueueReader
 from store.offsets import QueueId, QueueOffset
@@ -41,8 +41,17 @@ class Metadata(Protocol):
 
     def group_claims(self) -> Iterator[Claim]: ...
 
-    def deliveries(self) -> Iterator[tuple[str, QueueId, QueueOffset]]:
-        """Group, queue and offset of each message that is handed out and not acknowledged."""
+    def deliveries(self) -> Iterator[Delivery]:
+        """The messages that are handed out and not acknowledged."""
+
+
+class Delivery(NamedTuple):
+    """A message that is handed out and not acknowledged. `is_timed`: there is an entry of when it is visible again."""
+
+    group: str
+    queue: QueueId
+    offset: QueueOffset
+    is_timed: bool
 
 
 class QuarryMetadata:
@@ -62,10 +71,13 @@ class QuarryMetadata:
             for row in self._offsets.all_rows():
                 yield Claim(Check.GROUPS, *row)
 
-    def deliveries(self) -> Iterator[tuple[str, QueueId, QueueOffset]]:
+    def deliveries(self) -> Iterator[Delivery]:
+        # a store of an earlier version has no index, its next start makes it
+        is_indexed = bool(self._in_flight.scan(KeyRange(INDEX_BEGIN, None), limit=1))
         with self._naming_damage():
-            for key, _ in self._in_flight.iterate(KeyRange(b"", None)):
-                yield parse_key(key)
+            for key, value in self._in_flight.iterate(ROWS):
+                is_timed = not is_indexed or self._in_flight.get(index_key(key, value)) is not None
+                yield Delivery(*parse_key(key), is_timed)
 
     @contextmanager
     def _naming_damage(self) -> Iterator[None]:
@@ -90,7 +102,7 @@ class RocketmqRows:
             for group, queue, offset in rows:
                 yield Claim(Check.GROUPS, group, queue, offset)
 
-    def deliveries(self) -> Iterator[tuple[str, QueueId, QueueOffset]]:
+    def deliveries(self) -> Iterator[Delivery]:
         return iter(())
 
 
@@ -123,8 +135,11 @@ class MetadataComparison:
         for claim in self._metadata.group_claims():
             self._findings.count(Check.GROUPS)
             self._require(claim)
-        for group, queue, offset in self._metadata.deliveries():
+        for group, queue, offset, is_timed in self._metadata.deliveries():
             self._findings.count(Check.IN_FLIGHT)
+            if not is_timed:
+                expected = f"an entry of when group {group} gets the message back"
+                self._differ(Check.IN_FLIGHT, queue, offset, expected, "none")
             bounds = self._reader.bounds(queue)
             if offset >= bounds.maximum:
                 self._require(Claim(Check.IN_FLIGHT, group, queue, QueueOffset(offset + 1)))

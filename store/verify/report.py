@@ -33,7 +33,9 @@ class Check(Enum):
     GROUPS = "groups"
     """No group is ahead of its queue."""
     IN_FLIGHT = "inFlight"
-    """Each delivery that is under way is of a message there is."""
+    """Each delivery that is under way is of a message there is, and will come to an end."""
+    HELD = "heldMessages"
+    """Delayed and half messages wait exactly as the log says."""
 
 
 class Note(Enum):
@@ -57,6 +59,8 @@ class Note(Enum):
     TORN_END = "tornBytesAtTheEnd"
     """The last stop was unclean: the next start cuts these bytes and keeps them in a `.broken` file."""
     EXPIRED_IN_FLIGHT = "deliveriesOfExpiredMessages"
+    EXPIRED_HELD = "heldMessagesThatExpired"
+    """Half messages, or delayed ones that could not be carried over for want of room: they go when it is their time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

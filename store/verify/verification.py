@@ -15,6 +15,7 @@ from store.record import Blank, Corrupt, Torn
 from store.recovery import Progress, ReportProgress
 from store.rocketmq import read_metadata
 from store.state import META
+from store.verify.held import check_held
 from store.verify.log import scan, units_in
 from store.verify.metadata import Metadata, MetadataComparison, QuarryMetadata, RocketmqRows
 from store.verify.queues import QueueComparison
@@ -65,6 +66,8 @@ class _Verification:
         else:
             claims.finish()
         self._check_checkpoint()
+        if self._identity is not None and not findings.differing[Check.LOG]:
+            check_held(self._store, self._identity.held_before, self._end, findings, self._report)
         for comparison in comparisons:
             for done, total in comparison.compare(lambda topic: not metadata.has_topic(topic)):
                 self._report(Progress("comparing what differs", done, total))

@@ -6,7 +6,7 @@ import json
 import shutil
 import struct
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -108,13 +108,34 @@ def digests_of_rocketmq(
     return found
 
 
-def _run(store: Path, scratch: Path, queues_in: QueuesIn, what: str, timeout_s: float) -> list[dict[str, Any]]:
+def keys_in_rocketmq(
+    store: Path, scratch: Path, keys: Sequence[tuple[str, str]], *, slots: int, items: int
+) -> dict[tuple[str, str], list[int]]:
+    """Open a copy of the store and query for (topic, key); where the messages lie that are found, at most 64 of each.
+
+    By hash: messages of other keys may be among them.
+    """
+    copy = scratch / "queried-by-rocketmq"
+    shutil.copytree(store, copy, ignore=shutil.ignore_patterns("lock"))
+    asked = "".join(f"{topic}\t{key}\n" for topic, key in keys)
+    lines = _run(copy, scratch, QueuesIn.ROCKSDB, "keys", TIMEOUT_S, str(slots), str(items), asked=asked)
+    return {(line["topic"], line["key"]): line["offsets"] for line in lines if line["kind"] == "key"}
+
+
+def _run(
+    store: Path, scratch: Path, queues_in: QueuesIn, what: str, timeout_s: float, *more: str, asked: str = ""
+) -> list[dict[str, Any]]:
     class_path = java_classes("store-dump", PROJECT)
     home = scratch / "rocketmq-home"
     home.mkdir(exist_ok=True)
     program = ["java", *JVM, f"-Duser.home={home}", "-cp", class_path, "quarry.compat.StoreDump"]
     done = subprocess.run(
-        [*program, str(store), queues_in.value, what], capture_output=True, text=True, timeout=timeout_s, check=False
+        [*program, str(store), queues_in.value, what, *more],
+        input=asked,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
     )
     assert done.returncode == 0, f"{done.stderr[-4000:]}\n{_logged(home)}"
     return [json.loads(line) for line in done.stdout.splitlines()]

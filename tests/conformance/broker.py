@@ -12,14 +12,16 @@ from typing import Any, Final, TypeVar
 import pytest
 from prometheus_client import CollectorRegistry
 
-from server import main
+from server import broker as broker_module
+from server.broker import Broker
 from server.health import HealthState
-from server.main import Broker
+from server.main import FLUSH_THREADS
 from server.settings import BrokerSettings
 from server.supervision import Supervisor
 from store.clock import SystemClock
 from store.disk import PosixDisk
 from store.metadata import Group, Topic, TopicType
+from store.metadata.groups import ATTEMPTS_DEFAULT
 from store.opening import OpenStore, open_store
 
 PATIENCE_S: Final = 10.0
@@ -69,8 +71,8 @@ class RunningBroker:
         self.store.topics.create(Topic(name, kind, queues, queues))
         return name
 
-    def group(self, name: str) -> str:
-        self.store.groups.create(Group(name))
+    def group(self, name: str, *, fifo: bool = False, max_attempts: int = ATTEMPTS_DEFAULT) -> str:
+        self.store.groups.create(Group(name, fifo=fifo, max_attempts=max_attempts))
         return name
 
 
@@ -80,12 +82,12 @@ async def running_broker(
 ) -> AsyncIterator[RunningBroker]:
     """`changes` are settings by section, over `QUICK`."""
     clock = PushedClock()
-    patch.setattr(main, "SystemClock", lambda: clock)
-    patch.setattr(main, "HOUSEKEEPING_INTERVAL_S", 0.05)
+    patch.setattr(broker_module, "SystemClock", lambda: clock)
+    patch.setattr(broker_module, "HOUSEKEEPING_INTERVAL_S", 0.05)
     sections = {name: {**QUICK.get(name, {}), **changes.get(name, {})} for name in {*QUICK, *changes}}
     sections["store"] = {**sections["store"], "directory": directory / "store"}
     settings = BrokerSettings.model_validate(sections)
-    with ThreadPoolExecutor(main.FLUSH_THREADS) as executor:
+    with ThreadPoolExecutor(FLUSH_THREADS) as executor:
         store = open_store(settings.for_store(), disk=PosixDisk(), clock=clock, report=lambda _: None)
         try:
             supervisor = Supervisor(lambda _: None)

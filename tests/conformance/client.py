@@ -101,6 +101,7 @@ class Client:
             self.metadata.append(("x-mq-client-id", client_id or f"client@{next(_number)}"))
         self._said: asyncio.Queue[service.TelemetryCommand | None] = asyncio.Queue()
         self._telemetry: Any = None
+        self._reading: asyncio.Future[Any] | None = None
 
     async def __aenter__(self) -> Client:
         return self
@@ -131,9 +132,23 @@ class Client:
 
     async def told(self) -> service.TelemetryCommand:
         """The next command of the broker."""
-        command = await asyncio.wait_for(self._telemetry.read(), REQUEST_TIMEOUT_S)
+        return await self.told_within(REQUEST_TIMEOUT_S)
+
+    async def told_within(self, seconds: float) -> service.TelemetryCommand:
+        """The next command of the broker. Raises TimeoutError when there is none; it is not lost then."""
+        if self._reading is None:
+            self._reading = asyncio.ensure_future(self._telemetry.read())
+        command = await asyncio.wait_for(asyncio.shield(self._reading), seconds)
+        self._reading = None
         assert isinstance(command, service.TelemetryCommand), "the stream has ended"
         return command
+
+    async def refused(self, settings: definition.Settings) -> grpc.StatusCode:
+        """Send settings that the broker ends the stream over; the status it ends with."""
+        self._telemetry = self.stub.Telemetry(self._words(), metadata=self.metadata)
+        self._said.put_nowait(service.TelemetryCommand(settings=settings))
+        code: grpc.StatusCode = await asyncio.wait_for(self._telemetry.code(), REQUEST_TIMEOUT_S)
+        return code
 
     async def ended(self) -> grpc.StatusCode:
         """The status that the broker ends the stream with, next and without another word."""
@@ -183,6 +198,7 @@ class Client:
         count: int = 32,
         tags: str | None = "*",
         filter_type: definition.FilterType = definition.TAG,
+        attempt_id: str | None = None,
         deadline_s: float = REQUEST_TIMEOUT_S,
     ) -> Any:
         """The running call. `invisible_s` None asks the broker to renew; `tags` None sends no filter."""
@@ -190,6 +206,8 @@ class Client:
         request.group.name = group
         request.message_queue.topic.name = topic
         request.message_queue.id = -1
+        if attempt_id is not None:
+            request.attempt_id = attempt_id
         if tags is not None:
             request.filter_expression.type = filter_type
             request.filter_expression.expression = tags

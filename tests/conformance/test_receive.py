@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import hashlib
 
+import grpc
 import pytest
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
@@ -239,8 +240,42 @@ def test_point_40_a_tag_filter_brings_exactly_its_tags(
     with_broker(test)
 
 
-@pytest.mark.parametrize("expression", ["", "a > 5 AND region IN ('x')"])
-def test_point_40_an_sql_filter_is_refused(with_broker: WithBroker, expression: str) -> None:
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("a > 5 AND region IN ('x')", b"2"),
+        ("a > 1", b"12"),
+        ("region IS NULL", b"1n"),
+        ("TAGS = 'paid'", b"2"),
+        ("NOT (a > 5)", b"1"),
+        ("TRUE", b"123n"),
+    ],
+)
+def test_point_40_an_sql_filter_goes_by_properties(with_broker: WithBroker, expression: str, expected: bytes) -> None:
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders", queues=1)
+        async with Client(broker.endpoint) as client:
+            for body, properties in (
+                (b"1", {"a": "5"}),
+                (b"2", {"a": "6", "region": "x"}),
+                (b"3", {"a": "not a number", "region": "x"}),
+            ):
+                sent = message("orders", body, tag="paid" if body == b"2" else "created")
+                sent.user_properties.update(properties)
+                await client.sent(sent)
+            await client.sent(message("orders", b"n"))
+            received = await client.receive("billing", "orders", tags=expression, filter_type=definition.SQL)
+            assert b"".join(each.body for each in received.messages) == expected
+            again = await client.receive("billing", "orders", tags="*")
+            assert again.code == definition.MESSAGE_NOT_FOUND, "what a filter passed over is done for the group"
+
+    with_broker(test)
+
+
+@pytest.mark.parametrize("expression", ["", "a >", "'text'", "a > 5 AND"])
+def test_point_40_sql_that_is_none_is_refused(with_broker: WithBroker, expression: str) -> None:
+    """At the receive, and before it when the consumer declares what it wants."""
+
     async def test(broker: RunningBroker) -> None:
         broker.topic("orders")
         async with Client(broker.endpoint) as client:
@@ -248,6 +283,12 @@ def test_point_40_an_sql_filter_is_refused(with_broker: WithBroker, expression: 
                 "billing", "orders", tags=expression, filter_type=definition.SQL, polling_s=3
             )
             assert received.code == definition.ILLEGAL_FILTER_EXPRESSION
+            settings = consumer_settings("billing", "orders")
+            settings.subscription.subscriptions[0].expression.type = definition.SQL
+            settings.subscription.subscriptions[0].expression.expression = expression
+            with pytest.raises(grpc.aio.AioRpcError, match=r"the filter expression|a condition is expected") as ended:
+                await client.declare(settings)
+            assert ended.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
     with_broker(test)
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from store.metadata import TopicType
@@ -61,43 +60,20 @@ def test_point_33_a_batch_has_one_entry_per_message_with_consecutive_offsets_in_
     with_broker(test)
 
 
-def fifo(now_ms: int) -> dict[str, Any]:
-    return {"message_group": "g"}
-
-
-def delay(now_ms: int) -> dict[str, Any]:
-    return {"delivery_timestamp": Timestamp(seconds=now_ms // 1000 + 60)}
-
-
-def transaction(now_ms: int) -> dict[str, Any]:
-    return {"message_type": definition.TRANSACTION}
-
-
 def lite(now_ms: int) -> dict[str, Any]:
     return {"lite_topic": "a"}
-
-
-def priority(now_ms: int) -> dict[str, Any]:
-    return {"priority": 3}
 
 
 @pytest.mark.parametrize(
     ("kind", "special"),
     [
-        (TopicType.FIFO, fifo),
-        (TopicType.DELAY, delay),
-        (TopicType.TRANSACTION, transaction),
         (TopicType.LITE, lite),
-        (TopicType.PRIORITY, priority),
-        (TopicType.MIXED, fifo),
-        (TopicType.MIXED, delay),
-        (TopicType.MIXED, transaction),
     ],
 )
 def test_messages_whose_rules_are_not_kept_yet_are_refused_and_not_stored(
     with_broker: WithBroker, kind: TopicType, special: Callable[[int], dict[str, Any]]
 ) -> None:
-    """Better than a FIFO message out of order, a delayed one at once, or half a transaction for all to see."""
+    """Better than lite messages that nobody could ask for."""
 
     async def test(broker: RunningBroker) -> None:
         broker.topic("orders", kind)
@@ -106,19 +82,6 @@ def test_messages_whose_rules_are_not_kept_yet_are_refused_and_not_stored(
             assert answer.status.code == definition.UNSUPPORTED
             assert not answer.entries
             assert (await client.receive("billing", "orders")).code == definition.MESSAGE_NOT_FOUND
-
-    with_broker(test)
-
-
-def test_a_delivery_time_that_has_passed_needs_no_timer(with_broker: WithBroker) -> None:
-    """The part of point 28 that holds already."""
-
-    async def test(broker: RunningBroker) -> None:
-        broker.topic("later", TopicType.DELAY)
-        async with Client(broker.endpoint) as client:
-            past = Timestamp(seconds=broker.clock.wall_ms() // 1000 - 5)
-            [sent] = await client.sent(message("later", delivery_timestamp=past))
-            assert (await client.receive("billing", "later")).ids == [sent]
 
     with_broker(test)
 

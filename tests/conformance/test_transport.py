@@ -32,12 +32,7 @@ UNARY: Final = sorted(each.name for each in DESCRIPTOR.methods if not each.serve
 STREAMS: Final = sorted(each.name for each in DESCRIPTOR.methods if each.server_streaming and not each.client_streaming)
 PULL_FAMILY_AND_LATER: Final = sorted(
     {
-        "ForwardMessageToDeadLetterQueue",
-        "EndTransaction",
-        "RecallMessage",
         "SyncLiteSubscription",
-        "UpdateOffset",
-        "GetOffset",
     }
 )
 
@@ -205,15 +200,6 @@ def test_calls_that_are_not_served_say_so_at_once(with_broker: WithBroker, metho
         async with Client(broker.endpoint) as client:
             answer = await client.call(method, empty_request(method), timeout_s=2)
             assert answer.status.code == definition.NOT_IMPLEMENTED
-
-    with_broker(test)
-
-
-def test_a_pull_is_not_served_and_says_so_in_its_stream(with_broker: WithBroker) -> None:
-    async def test(broker: RunningBroker) -> None:
-        async with Client(broker.endpoint) as client:
-            [item] = await items_of(client, "PullMessage")
-            assert item.status.code == definition.NOT_IMPLEMENTED
 
     with_broker(test)
 

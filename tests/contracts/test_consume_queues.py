@@ -63,6 +63,15 @@ def test_a_new_store_is_empty(queues: ConsumeQueueStore) -> None:
     assert list(queues.queues()) == []
 
 
+def test_next_offsets_of_many_queues_are_those_of_each(queues: ConsumeQueueStore) -> None:
+    three_in_a0(queues)
+    asked = [B0, QueueId("unknown", 3), A0, B0]
+    for _ in range(2):
+        assert queues.next_offsets(asked) == [queues.next_offset(queue) for queue in asked] == [1, 0, 3, 1]
+    assert queues.next_offsets([]) == []
+    assert QueueId("unknown", 3) not in list(queues.queues())
+
+
 def test_a_query_makes_no_queue(backing: Backing, queues: ConsumeQueueStore) -> None:
     """rmq#9792: asking about a deleted topic brought it back."""
     queues.bounds(A0)

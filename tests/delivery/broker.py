@@ -12,11 +12,12 @@ from server.delivery import (
     Delivered,
     Delivery,
     DeliverySettings,
+    Forwarded,
     InFlightTable,
     ReceiveRequest,
     StateWriter,
-    TagFilter,
 )
+from server.filters import TagFilter
 from store.clock import ManualClock
 from store.consumequeue.protocol import ConsumeQueueEntry
 from store.errors import MessageGivenUp
@@ -109,6 +110,19 @@ class ListedMessages:
         raise AssertionError(f"no record at {entry.physical_offset}")
 
 
+class ListedDeadLetters:
+    """Keeps what is forwarded in a list, at once, unless it is told to refuse."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        self.error: Exception | None = None
+
+    def forward(self, group: str, topic: str, record: StoredMessage, attempts: int, forwarded: Forwarded) -> None:
+        if self.error is None:
+            self.bodies.append(bytes(record.body))
+        forwarded(self.error)
+
+
 class Receive:
     """One receive and how it ended."""
 
@@ -139,6 +153,7 @@ class DeliveryBench:
         self.queues = queues
         self.settings = settings or DeliverySettings()
         self.failures: list[Exception] = []
+        self.dead_letters = ListedDeadLetters()
         self.reported: list[tuple[Exception, dict[str, object]]] = []
         self._pass: list[Callable[[], None]] = []
         self.delivery = self._make()
@@ -156,6 +171,7 @@ class DeliveryBench:
             after_pass=self._pass.append,
             is_client_alive=self.alive.__contains__,
             faults=self,
+            dead_letters=self.dead_letters,
         )
 
     def report(self, error: Exception, **where: object) -> None:
@@ -178,8 +194,8 @@ class DeliveryBench:
         self.timers.run_due()
         self.end_pass()
 
-    def send(self, body: bytes, *, queue: int = 0, tag: str | None = None) -> None:
-        self.delivery.messages_arrived([self.source.add(QueueId(TOPIC, queue), body, tag)])
+    def send(self, body: bytes, *, queue: int = 0, tag: str | None = None, topic: str = TOPIC) -> None:
+        self.delivery.messages_arrived([self.source.add(QueueId(topic, queue), body, tag)])
         self.end_pass()
 
     def receive(
@@ -191,6 +207,10 @@ class DeliveryBench:
         tags: str = "*",
         client: str = "client",
         group: str = GROUP,
+        ordered: bool = False,
+        attempt_id: str = "",
+        attempts_max: int | None = None,
+        highest_first: bool = False,
     ) -> Receive:
         receive = Receive()
         request = ReceiveRequest(
@@ -201,6 +221,10 @@ class DeliveryBench:
             batch,
             None if invisible_s is None else int(invisible_s * 1000),
             client,
+            ordered,
+            attempt_id,
+            attempts_max,
+            highest_first,
         )
         self.delivery.receive(request, polling_s, receive)
         self.end_pass()

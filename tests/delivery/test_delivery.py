@@ -228,6 +228,13 @@ def test_an_invisible_time_of_zero_makes_the_message_visible_at_once() -> None:
     assert bench.receive().messages[0].attempt == 2
 
 
+def test_a_message_hidden_for_no_time_is_there_for_the_next_receive() -> None:
+    """Within one millisecond its new place in the index of times is that of the delivery before."""
+    bench = DeliveryBench(queues=1)
+    bench.send(b"a")
+    assert [bench.receive(invisible_s=0).bodies for _ in range(3)] == [[b"a"]] * 3
+
+
 def test_a_lease_is_renewed_while_its_client_lives_and_released_when_it_is_lost() -> None:
     bench = DeliveryBench()
     bench.alive.add("worker")

@@ -19,6 +19,7 @@ from store.state import FAMILIES, INFLIGHT
 PAGE = (Path(__file__).parents[2] / "docs/formats/delivery-state.md").read_text()
 KEY = "000762696c6c696e6700066f726465727300000003000000000000002a"
 VALUE = "0000018bcfe5dd3017979cfe362a0001000000000000000000000002636c69656e742d31"
+INDEX_KEY = "ffff000762696c6c696e6700066f72646572730000018bcfe5dd3000000003000000000000002a"
 HANDLE = "AQAAAAMAAAAAAAAAKheXnP42KgABAAABi8_l3TDFWY0qAAAAAA=="
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=60)
@@ -32,11 +33,12 @@ def test_the_examples_of_the_page_are_what_the_code_writes() -> None:
     row = InFlight(1_700_000_030_000, 1_700_000_000_000_000_001, 0, 2, "client-1")
     InFlightTable(engine).put(batch, subscription_prefix("billing", "orders"), 3, 42, row)
     engine.write(batch)
-    [(key, value)] = engine.table(INFLIGHT, None).values.items()
+    [(key, value), (index_key, nothing)] = sorted(engine.table(INFLIGHT, None).values.items())
     assert (key.hex(), value.hex()) == (KEY, VALUE)
+    assert (index_key.hex(), nothing) == (INDEX_KEY, b"")
     handle = ReceiptHandle(3, 42, 1_700_000_000_000_000_001, 1_700_000_030_000)
     assert handle.encode("billing", "orders") == HANDLE
-    for text in (KEY, VALUE, HANDLE):
+    for text in (KEY, VALUE, INDEX_KEY, HANDLE):
         assert text in PAGE
 
 

@@ -9,6 +9,8 @@ import pytest
 from kv import EngineFull, KvError
 from server.delivery import DeliverySettings, NewGroupStart
 from store.errors import StorePoisoned
+from store.in_flight_key import delete_beyond
+from store.metadata.offsets import ConsumerOffsetTable
 from store.offsets import QueueBounds, QueueId, QueueOffset
 from tests.delivery.broker import GROUP, TOPIC, DeliveryBench
 
@@ -279,7 +281,9 @@ def test_what_waits_for_its_time_is_bounded_by_what_is_in_flight() -> None:
             bench.delivery.acknowledge(GROUP, TOPIC, delivered.receipt_handle)
         bench.end_pass()
     assert bench.delivery.inflight_count == 100
-    assert len(bench.delivery._deliveries._expiry) <= 4_096
+    assert len(bench.delivery._deliveries._wakeups) <= 4
+    [subscription] = bench.delivery._subscriptions
+    assert not any(each.unwritten for each in subscription.queues.values()), "what is written is not kept"
     bench.advance(1_000)
     again = [delivered for _ in range(4) for delivered in bench.receive().messages]
     assert [bytes(each.record.body) for each in again] == [bytes(each.record.body) for each in kept]
@@ -302,6 +306,9 @@ def test_a_message_in_the_place_of_one_that_a_power_cut_took_is_new() -> None:
         bench.send(body)
     bench.receive(invisible_s=10)
     del bench.source.queues[QueueId(TOPIC, 0)][1:]
+    # as the opening of a store does that finds its groups ahead of its log
+    ConsumerOffsetTable(bench.engine).lower(bench.engine, bench.source.maximum)
+    assert delete_beyond(bench.engine, bench.source.maximum) == 2
     bench.restart()
     bench.send(b"new")
     received = bench.receive()

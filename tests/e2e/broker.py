@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from cli.demo import free_ports
+
 PROJECT: Final = Path(__file__).parents[2]
 READY_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 30.0
@@ -24,18 +25,6 @@ DISK_OF_THE_TESTS: Final = {"QUARRY_EXPIRY_REFUSE_PERCENT": "100", "QUARRY_EXPIR
 
 SETTLE_TIMEOUT_S: Final = 30.0
 """How long a test waits for what a broker does in its own time. Only a failing test waits this long."""
-
-
-def free_ports(count: int) -> list[int]:
-    """Distinct ports of the loopback address that nobody listens on now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 def until(condition: Callable[[], bool], what: str, *, timeout_s: float = SETTLE_TIMEOUT_S) -> None:

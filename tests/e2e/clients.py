@@ -31,6 +31,10 @@ class Outgoing:
     tag: str | None = None
     keys: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
+    message_group: str | None = None
+    delivery_ms: int | None = None
+    """Wall clock: not before."""
+    priority: int | None = None
 
     def line(self) -> Line:
         return {
@@ -39,6 +43,9 @@ class Outgoing:
             "tag": self.tag,
             "keys": list(self.keys),
             "properties": dict(self.properties),
+            "message_group": self.message_group,
+            "delivery_ms": self.delivery_ms,
+            "priority": self.priority,
         }
 
 
@@ -47,6 +54,7 @@ class Receipt:
     message_id: str
     at_ms: int
     """Wall clock just before the send call."""
+    recall_handle: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +67,8 @@ class Delivery:
     tag: str | None
     keys: tuple[str, ...]
     properties: Mapping[str, str]
+    message_group: str | None
+    priority: int | None
     attempt: int
     at_ms: int
     number: int | None
@@ -75,6 +85,8 @@ class Delivery:
             tag=line["tag"],
             keys=tuple(line["keys"]),
             properties=line["properties"],
+            message_group=line["message_group"],
+            priority=line["priority"],
             attempt=line["attempt"],
             at_ms=line["at_ms"],
             number=line.get("delivery"),
@@ -98,7 +110,7 @@ def content_of(message: Outgoing) -> tuple[str, bytes, str | None, tuple[str, ..
 
 
 class ClientError(Exception):
-    """What the client library raised."""
+    """What the client library raised; `kind` is `Unsupported` where the program says that it has no such thing."""
 
     def __init__(self, line: Line) -> None:
         super().__init__(f"{line['type']}: {line['text']}")
@@ -119,7 +131,10 @@ def _tls_environment(authority: Path | None) -> dict[str, str]:
 
 
 class ClientProcess:
-    """A client program. Its lines are read by a thread so that every wait has a bound."""
+    """A client program. Its lines are read by a thread so that every wait has a bound.
+
+    Raises ClientError when the library does not start, or has no such client.
+    """
 
     def __init__(
         self, command: Sequence[str], *, directory: Path, home: Path, tls_authority: Path | None = None
@@ -142,6 +157,8 @@ class ClientProcess:
         self._reader.start()
         try:
             ready = self.next_line(START_TIMEOUT_S)
+            if "error" in ready:
+                raise ClientError(ready["error"])
             assert "ready" in ready, f"first line of {command}: {ready}"
         except BaseException:
             self.kill()
@@ -212,8 +229,21 @@ class Producer(ClientProcess):
         for line in answer["receipts"]:
             if "error" in line:
                 raise ClientError(line["error"])
-            receipts.append(Receipt(line["message_id"], line["at_ms"]))
+            receipts.append(Receipt(line["message_id"], line["at_ms"], line["recall_handle"]))
         return receipts
+
+    def send_in_transaction(self, message: Outgoing, resolution: str) -> Receipt:
+        """`resolution`: `commit`, `rollback`, or `none`, which leaves it to the checker."""
+        answer = self.request("send_in_transaction", message=message.line(), resolution=resolution)
+        return Receipt(answer["message_id"], answer["at_ms"])
+
+    def checked(self) -> list[str]:
+        """Ids of the messages that the checker was asked about."""
+        ids: list[str] = self.request("checked")["message_ids"]
+        return ids
+
+    def recall(self, topic: str, receipt: Receipt) -> None:
+        self.request("recall", topic=topic, recall_handle=receipt.recall_handle)
 
 
 class SimpleConsumer(ClientProcess):
@@ -268,24 +298,32 @@ class Clients:
         self._home = home
         self._open: list[ClientProcess] = []
 
-    def producer(self, *topics: str) -> Producer:
+    def producer(self, *topics: str, checker: str | None = None) -> Producer:
+        """`checker`: what its transaction checker answers, `commit`, `rollback` or `unknown`; None: it has none."""
         command = [*self._language.producer, "--endpoint", self._endpoint]
+        if checker is not None:
+            command += ["--checker", checker]
         for topic in topics:
             command += ["--topic", topic]
         return self._keep(Producer(command, **self._surroundings()))
 
-    def simple_consumer(self, *topics: str, group: str, tags: str = "*", await_s: int = 5) -> SimpleConsumer:
-        command = [*self._language.simple_consumer, *self._subscription(topics, group, tags)]
+    def simple_consumer(
+        self, *topics: str, group: str, tags: str = "*", sql: str | None = None, await_s: int = 5
+    ) -> SimpleConsumer:
+        command = [*self._language.simple_consumer, *self._subscription(topics, group, tags, sql)]
         command += ["--await-s", str(await_s)]
         return self._keep(SimpleConsumer(command, **self._surroundings()))
 
-    def push_consumer(self, *topics: str, group: str, tags: str = "*", failed_attempts: int = 0) -> PushConsumer:
-        command = [*self._language.push_consumer, *self._subscription(topics, group, tags)]
+    def push_consumer(
+        self, *topics: str, group: str, tags: str = "*", sql: str | None = None, failed_attempts: int = 0
+    ) -> PushConsumer:
+        command = [*self._language.push_consumer, *self._subscription(topics, group, tags, sql)]
         command += ["--failed-attempts", str(failed_attempts)]
         return self._keep(PushConsumer(command, **self._surroundings()))
 
-    def _subscription(self, topics: Sequence[str], group: str, tags: str) -> list[str]:
-        options = ["--endpoint", self._endpoint, "--group", group, "--filter", tags]
+    def _subscription(self, topics: Sequence[str], group: str, tags: str, sql: str | None) -> list[str]:
+        options = ["--endpoint", self._endpoint, "--group", group]
+        options += ["--filter", tags] if sql is None else ["--filter", sql, "--filter-type", "sql"]
         for topic in topics:
             options += ["--topic", topic]
         return options
@@ -296,6 +334,12 @@ class Clients:
     def _keep(self, client: _Client) -> _Client:
         self._open.append(client)
         return client
+
+    def kill(self) -> None:
+        """End all of them at once: whatever failed is told already."""
+        for client in self._open:
+            client.kill()
+        self._open.clear()
 
     def close(self) -> None:
         """Close what the test left open. One that does not end in good order fails the test."""

@@ -154,4 +154,31 @@ def go() -> Language:
     )
 
 
-LANGUAGES: Final[dict[str, Callable[[], Language]]] = {"python": python, "node": node, "java": java, "go": go}
+def rust() -> Language:
+    need("cargo")
+    project = HERE / "rust"
+    # apart from the result, so that another version of the program does not compile its libraries anew
+    target = cache() / "client-rust-target"
+
+    def install(folder: Path) -> None:
+        run(["cargo", "build", "--quiet", "--locked", "--target-dir", target], directory=project)
+        shutil.copy(target / "debug" / "quarry-client", folder)
+
+    sources = [project / name for name in ("Cargo.toml", "Cargo.lock", "src/main.rs")]
+    program = str(installed(f"client-rust-{digest(sources)}", install) / "quarry-client")
+    return Language(
+        name="rust",
+        directory=project,
+        producer=[program, "producer"],
+        simple_consumer=[program, "simple-consumer"],
+        push_consumer=[program, "push-consumer"],
+    )
+
+
+LANGUAGES: Final[dict[str, Callable[[], Language]]] = {
+    "python": python,
+    "node": node,
+    "java": java,
+    "go": go,
+    "rust": rust,
+}

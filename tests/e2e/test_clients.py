@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from cli.demo import free_ports
 from tests.certificates import make_tls
-from tests.e2e.broker import free_ports
 from tests.e2e.clients import Clients, Delivery, Outgoing, SimpleConsumer, content_of
 from tests.e2e.conftest import StartBroker, StartClients
 

@@ -14,10 +14,12 @@ from kv.rocks import RocksEngine
 from store.consumequeue.engine import FAMILY_OPTIONS
 from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
 from store.disk import Disk
+from store.held import FAMILY
 from store.state import FAMILIES
 from tests.faults.disk import PowerCut
 from tests.faults.kernel import Kernel
 
+HELD_FAMILIES = (FAMILY,)
 QUEUE_FAMILIES = (UNITS_FAMILY, OFFSET_FAMILY)
 """In the order in which RocksDB flushes them at its close."""
 
@@ -66,6 +68,10 @@ class MachineEngines:
     def open_state(self, directory: Path, *, create: bool, read_only: bool = False) -> KeyValueEngine:
         self._mark(directory)
         return self._open(directory.name, FAMILIES, write_ahead_log=True)
+
+    def open_held(self, directory: Path, *, create: bool) -> KeyValueEngine:
+        self._mark(directory)
+        return self._open(directory.name, HELD_FAMILIES, write_ahead_log=False)
 
     def crash(self, *, power_loss: bool) -> None:
         for engine in self._engines.values():

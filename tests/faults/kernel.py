@@ -196,18 +196,20 @@ class Kernel:
             node = node.live.get(part)
         return node
 
-    def file(self, path: PurePosixPath | str) -> Inode:
+    def node(self, path: PurePosixPath | str) -> Inode | Directory:
         node = self.find(path)
         if node is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        return node
+
+    def file(self, path: PurePosixPath | str) -> Inode:
+        node = self.node(path)
         if isinstance(node, Directory):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         return node
 
     def directory(self, path: PurePosixPath | str) -> Directory:
-        node = self.find(path)
-        if node is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        node = self.node(path)
         if not isinstance(node, Directory):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
         return node
@@ -248,10 +250,7 @@ class Kernel:
             self.directory(path.parent).change(lambda names: names.__delitem__(path.name))
 
     def rename(self, path: KernelPath, target: KernelPath) -> None:
-        node, source, goal = self.find(path), self.directory(path.parent), self.directory(target.parent)
-        if node is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-        moved = node
+        node, source, goal = self.node(path), self.directory(path.parent), self.directory(target.parent)
 
         def take(names: dict[str, Inode | Directory]) -> None:
             names.pop(path.name, None)
@@ -259,10 +258,10 @@ class Kernel:
         def give(names: dict[str, Inode | Directory]) -> None:
             if source is goal:
                 take(names)
-            names[target.name] = moved
+            names[target.name] = node
 
         def move_durably(_: dict[str, Inode | Directory]) -> None:
-            if source.durable.get(path.name) is moved:
+            if source.durable.get(path.name) is node:
                 take(source.durable)
                 give(goal.durable)
 

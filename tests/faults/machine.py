@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import wait
+from hashlib import blake2b
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -14,12 +15,13 @@ from store.consumequeue import ConsumeQueueEntry
 from store.dispatch import LIGHT_QUEUE_NAMES
 from store.engines import StoreEngines
 from store.in_flight_key import subscription_prefix
+from store.index import MessageIndex
 from store.message import Host, Message
 from store.metadata import Topic, TopicType, is_light_queue
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from store.opening import OpenStore, open_store
 from store.queue_phase import QueueMode
-from store.settings import Durability, StoreSettings
+from store.settings import Durability, IndexSettings, StoreSettings
 from tests.faults.engines import MachineEngines, MachineRocksEngines
 from tests.faults.kernel import Kernel
 from tests.faults.ledger import Ledger
@@ -36,6 +38,11 @@ class Sending(NamedTuple):
     light_queues: tuple[str, ...] = ()
 
 
+def key_of(body: bytes) -> str:
+    """A key of the message with a body."""
+    return blake2b(body, digest_size=6).hexdigest()
+
+
 class Machine:
     """Keeps kernel, disk and databases over all crashes. With `directory` these are RocksDB's, else in memory."""
 
@@ -45,6 +52,8 @@ class Machine:
         durability: Durability,
         directory: Path | None = None,
         queue_mode: QueueMode | None = QueueMode.ROCKSDB,
+        *,
+        indexed: bool = False,
     ) -> None:
         self.kernel = Kernel(Random(seed))
         self.disk = self.kernel.disk()
@@ -56,6 +65,14 @@ class Machine:
         self.ledger = Ledger(durability)
         self.durability = durability
         self.queue_mode = queue_mode
+        self.index = IndexSettings(
+            hash_files=indexed,
+            hash_slots=7,
+            hash_items=24,
+            tiered=indexed,
+            tiered_slots=5,
+            tiered_items=12,
+        )
         self.clock = ManualClock()
         self._living: OpenStore | None = None
 
@@ -69,6 +86,7 @@ class Machine:
             units_per_file=16,
             mapped_segments_max=4,
             cached_queues_max=16,
+            index=self.index,
         )
         store = open_store(settings, disk=self.disk, clock=self.clock, report=lambda _: None, engines=engines)
         self._living = store
@@ -113,7 +131,7 @@ class Broker:
         messages = []
         for sending in sendings:
             body = self.ledger.attempt(sending.queue, sending.light_queues, sending.size)
-            properties = {"TAGS": "blue"}
+            properties = {"TAGS": "blue", "KEYS": key_of(body)}
             if sending.light_queues:
                 properties[LIGHT_QUEUE_NAMES] = ",".join(sending.light_queues)
             message = Message(
@@ -149,6 +167,21 @@ class Broker:
 
     def save_checkpoint(self) -> None:
         self.store.checkpoint.save()
+
+    # -- as server.key_index
+
+    def write_index(self) -> None:
+        """Some of it, as far as there is an index."""
+        for index in self.store.messages.indexes.followers:
+            index.step()
+
+    def save_index(self) -> None:
+        indexes = self.store.messages.indexes
+        for index in indexes.followers:
+            index.save()
+            index.expire()
+        if indexes.tiered is not None:
+            indexes.tiered.compact_one()
 
     # -- as server.retention
 
@@ -194,7 +227,10 @@ class Broker:
 
     def acknowledge(self, group: str, queue: QueueId, offset: QueueOffset) -> None:
         batch = self.store.state_engine.batch()
-        self._inflight.delete(batch, subscription_prefix(group, queue.topic), queue.number, offset)
+        prefix = subscription_prefix(group, queue.topic)
+        row = self._inflight.get(prefix, queue.number, offset)
+        if row is not None:
+            self._inflight.delete(batch, prefix, queue.number, offset, row)
         self._sign(batch)
         self.ledger.acknowledges(group, queue, offset)
         self.store.state_engine.write(batch)
@@ -232,6 +268,26 @@ class Broker:
     def check(self) -> None:
         """Compare everything there is with what was promised, and go on from what is there."""
         self.ledger.check(self.content(), self.rows(), self.store)
+        self.check_index()
+
+    def check_index(self) -> None:
+        """Every message in a queue is found by its key, once, and no other."""
+        for index in self.store.messages.indexes.followers:
+            while index.step():
+                pass
+            self._check_index(index)
+
+    def _check_index(self, index: MessageIndex) -> None:
+        messages = self.store.messages
+        assert index.written_up_to == messages.dispatched_up_to
+        for queue, entries in self.content().items():
+            if is_light_queue(queue.topic):
+                continue
+            for place, body in entries.values():
+                found = index.find(
+                    queue.topic, key_of(body), begin_ms=0, end_ms=2**62, limit=10, read=messages.record_at
+                )
+                assert [each.physical_offset for each in found.messages] == [place], f"{queue}: {place}"
 
     def check_live(self) -> None:
         """What is visible now is what was sent."""

@@ -60,6 +60,7 @@ def work(broker: Broker, chance: Random, start: Callable[[], Broker]) -> Broker:
                         broker.acknowledge(group, queue, QueueOffset(entry.queue_offset))
             case 14:
                 broker.save_checkpoint()
+                broker.save_index()
             case 15 if chance.random() < 0.4:
                 broker.expire(chance.randrange(1, 3))
             case 15:
@@ -71,6 +72,7 @@ def work(broker: Broker, chance: Random, start: Callable[[], Broker]) -> Broker:
                 if chance.random() < 0.3:
                     broker.stop()
                     broker = start()
+        broker.write_index()
     return broker
 
 
@@ -111,8 +113,8 @@ def use_again(machine: Machine, broker: Broker) -> None:
     again.stop()
 
 
-def steps_of(seed: int, durability: Durability, mode: QueueMode = QueueMode.ROCKSDB) -> int:
-    machine = Machine(seed, durability, queue_mode=mode)
+def steps_of(seed: int, durability: Durability, mode: QueueMode = QueueMode.ROCKSDB, *, indexed: bool = False) -> int:
+    machine = Machine(seed, durability, queue_mode=mode, indexed=indexed)
     broker = run_until_cut(machine, seed)
     assert broker is not None
     return machine.kernel.steps
@@ -124,8 +126,10 @@ def crash_at(
     durability: Durability,
     directory: Path | None = None,
     mode: QueueMode = QueueMode.ROCKSDB,
+    *,
+    indexed: bool = False,
 ) -> None:
-    machine = Machine(seed, durability, directory, mode)
+    machine = Machine(seed, durability, directory, mode, indexed=indexed)
     machine.kernel.crash_at = step
     chance = Random(seed * 1_000_003 + step)
     try:
@@ -140,25 +144,27 @@ def crash_at(
         use_again(machine, broker)
     except Exception as error:
         tail = "\n".join(machine.kernel.log[-12:])
-        place = f"{seed},{step},{durability.value},{mode.value}"
+        place = f"{seed},{step},{durability.value},{mode.value}" + ",indexed" * indexed
         error.add_note(f'replay with QUARRY_CRASH="{place}"; the last steps were\n{tail}')
         raise
     finally:
         machine.close()
 
 
-def chosen() -> tuple[int, int, Durability, QueueMode] | None:
+def chosen() -> tuple[int, int, Durability, QueueMode, bool] | None:
     """The one place to try instead of all."""
     text = os.environ.get("QUARRY_CRASH")
     if not text:
         return None
-    seed, step, durability, mode = text.split(",")
-    return int(seed), int(step), Durability(durability), QueueMode(mode)
+    seed, step, durability, mode, *more = text.split(",")
+    return int(seed), int(step), Durability(durability), QueueMode(mode), bool(more)
 
 
-def crash_at_every_step(seed: int, durability: Durability, mode: QueueMode = QueueMode.ROCKSDB) -> None:
-    for step in range(1, steps_of(seed, durability, mode) + 2):
-        crash_at(seed, step, durability, mode=mode)
+def crash_at_every_step(
+    seed: int, durability: Durability, mode: QueueMode = QueueMode.ROCKSDB, *, indexed: bool = False
+) -> None:
+    for step in range(1, steps_of(seed, durability, mode, indexed=indexed) + 2):
+        crash_at(seed, step, durability, mode=mode, indexed=indexed)
 
 
 def test_the_workload_takes_every_kind_of_step() -> None:
@@ -187,8 +193,8 @@ def test_the_workload_takes_every_kind_of_step() -> None:
 def test_the_chosen_place() -> None:
     place = chosen()
     assert place is not None
-    seed, step, durability, mode = place
-    crash_at(seed, step, durability, mode=mode)
+    seed, step, durability, mode, indexed = place
+    crash_at(seed, step, durability, mode=mode, indexed=indexed)
 
 
 @pytest.mark.parametrize("durability", list(Durability))
@@ -212,6 +218,20 @@ def test_with_queues_in_files_a_crash_breaks_no_promise_either(
     seed: int, durability: Durability, mode: QueueMode
 ) -> None:
     crash_at_every_step(seed, durability, mode)
+
+
+@pytest.mark.parametrize("durability", list(Durability))
+def test_after_a_crash_every_message_is_found_by_its_key(durability: Durability) -> None:
+    """rmq#10656, rmq#7222: what a crash left of an index was taken for whole."""
+    for step in range(3, steps_of(0, durability, indexed=True), 7):
+        crash_at(0, step, durability, indexed=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("durability", list(Durability))
+@pytest.mark.parametrize("seed", range(8))
+def test_after_a_crash_at_any_step_every_message_is_found_by_its_key(seed: int, durability: Durability) -> None:
+    crash_at_every_step(seed, durability, indexed=True)
 
 
 @pytest.mark.parametrize("durability", list(Durability))
@@ -250,9 +270,14 @@ def plant_queues_that_do_not_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("store.consumequeue.RocksConsumeQueues.put_again", RocksConsumeQueues.put)
 
 
+def plant_an_index_taken_as_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("store.index.hash_index.HashIndex.go_back", lambda *_: None)
+
+
 @pytest.mark.parametrize(
     "plant",
     [
+        plant_an_index_taken_as_found,
         plant_a_flush_that_lies,
         plant_names_not_synced,
         plant_nothing_lowered,
@@ -269,7 +294,7 @@ def test_a_planted_mistake_is_found(
     for seed in range(20):
         for step in range(20 + seed, 300, 7):
             try:
-                crash_at(seed, step, Durability.ASYNC)
+                crash_at(seed, step, Durability.ASYNC, indexed="index" in plant.__name__)
             except Exception:
                 return
     pytest.fail("nobody noticed")

@@ -7,6 +7,7 @@ QUARRY_FLIPS=<seed>; a failure names file, byte and mask.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -15,6 +16,7 @@ from random import Random
 import pytest
 from structlog.testing import capture_logs
 
+from kv.rocks_logs import HEAD
 from store.errors import StoreDamaged
 from tests.faults.damage import after
 from tests.faults.small_store import Content, build, build_killed, opened
@@ -106,6 +108,16 @@ def test_every_byte(image: Image, tmp_path: Path, part: int) -> None:
         check(image, tmp_path, file, at, 1 << chance.randrange(8))
 
 
+def heads_in(log: Path) -> Iterator[int]:
+    """Where the records of a manifest or a write-ahead log begin, one smaller than a block."""
+    data = log.read_bytes()
+    at = 0
+    while at + HEAD.size <= len(data):
+        yield at
+        _, length, _ = HEAD.unpack_from(data, at)
+        at += HEAD.size + length
+
+
 @pytest.mark.parametrize("database", ["quarry", "consumequeue_rocksdb"])
 def test_every_head_in_a_manifest(image: Image, tmp_path: Path, database: str) -> None:
     """RocksDB takes a record that reaches over the end for torn, and forgets the tables named from there on.
@@ -113,24 +125,18 @@ def test_every_head_in_a_manifest(image: Image, tmp_path: Path, database: str) -
     And of a kind that no manifest has it never gets to the end.
     """
     (file,) = [each for each in image.files if each.parent.name == database and each.name.startswith("MANIFEST")]
-    data = (image.root / file).read_bytes()
-    at = 0
-    while at < len(data):
+    for at in heads_in(image.root / file):
         for byte, mask in ((at + 5, 0x08), (at + 4, 0x80), (at + 6, 0x04), (at + 6, 0x80)):
             check(image, tmp_path, file, byte, mask)
-        at += 7 + int.from_bytes(data[at + 4 : at + 6], "little")
 
 
 def test_every_head_in_a_write_ahead_log(killed: Path, tmp_path: Path) -> None:
     """Of a kind that only logs have whose files are used again, RocksDB never gets to the end."""
     image = Image(killed, tmp_path)
     file = write_ahead_log(killed).relative_to(killed)
-    data = (killed / file).read_bytes()
-    at = 0
-    while at + 7 <= len(data):
+    for at in heads_in(killed / file):
         for mask in (0x02, 0x04, 0x08, 0x80):
             check(image, tmp_path, file, at + 6, mask)
-        at += 7 + int.from_bytes(data[at + 4 : at + 6], "little")
 
 
 @pytest.fixture

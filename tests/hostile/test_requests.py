@@ -18,10 +18,7 @@ from tests.hostile.absurd import GOOD_NAME, absurd_request, request_type
 from tests.hostile.caller import CLIENT, METHODS, Caller, assert_unharmed
 
 MIB: Final = 1024 * 1024
-NOT_SERVED: Final = {
-    "ForwardMessageToDeadLetterQueue", "EndTransaction", "RecallMessage", "SyncLiteSubscription", "PullMessage",
-    "UpdateOffset", "GetOffset",
-}  # fmt: skip
+NOT_SERVED: Final = {"SyncLiteSubscription"}
 quick = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 
 

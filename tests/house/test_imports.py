@@ -32,14 +32,16 @@ INSIDE: Final = [
 
 HOMES: Final = {
     "rocksdict": r"kv/rocks\w*\.py",
-    "grpc": r"server/front/grpcio\.py|server/rpc/(admin|migration|verification)\.py|cli/online/.*",
+    "grpc": r"server/front/grpcio\.py|server/rpc/(admin|dead_letters|migration|queries|verification)\.py|cli/online/.*",
     "grpc_health": r"server/rpc/admin\.py",
     "grpc_reflection": r"server/rpc/admin\.py",
     "google.protobuf": r"server/wire/.*|server/rpc/.*|cli/online/.*",
     "server._generated": r"server/wire/.*|server/rpc/.*|cli/online/.*",
-    "prometheus_client": r".*/(\w+_)?metrics\.py|server/http\.py|server/main\.py",
+    "prometheus_client": r".*/(\w+_)?metrics\.py|server/http\.py|server/(main|broker)\.py",
     "pydantic": r"server/setting\w*\.py",
     "pydantic_settings": r"server/settings\.py",
+    "lark": r"server/filters/sql\.py",
+    "obstore": r"store/index/tiered/cloud\.py",
     "uvloop": r"server/main\.py",
     "typer": r"cli/.*",
     "rich": r"cli/.*",

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 from server.front import FrontFigures, GrpcStatus
 from server.health import HealthState
 from server.metrics import ServerMetrics, watch_health
+from store.index import NO_INDEXES
 from store.migration import MigrationFigures
 from store.offsets import PhysicalOffset
 from store.queue_phase import QueuePhase
@@ -71,6 +72,7 @@ def rows(directory: Path) -> set[tuple[str, str, str]]:
         metrics.watch_migration(MigrationFiguresOfTests())
         metrics.watch_expiry(LogFigures(), lambda: {"log": 0.5, "queues": 0.5})
         metrics.watch_cleaning(CleaningFigures())
+        metrics.watch_indexes(NO_INDEXES)
         return {
             (each.name + ("_total" if each.type == "counter" else ""), each.type, each.documentation)
             for each in registry.collect()
@@ -103,4 +105,16 @@ def test_no_label_grows_with_topics_queues_or_groups(tmp_path: Path) -> None:
     metrics.watch_expiry(LogFigures(), lambda: {"log": 0.5, "queues": 0.5})
     labels = {label for each in registry.collect() for sample in each.samples for label in sample.labels}
     engine.close()
-    assert labels <= {"le", "outcome", "database", "family", "code", "status", "cause", "holds", "level", "phase"}
+    assert labels <= {
+        "le",
+        "outcome",
+        "database",
+        "family",
+        "code",
+        "status",
+        "cause",
+        "how",
+        "holds",
+        "level",
+        "phase",
+    }

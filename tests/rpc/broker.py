@@ -26,7 +26,20 @@ from store.metadata import Group, GroupTable, Topic, TopicTable, TopicType
 from tests.rpc.fake_call import CLIENT, FakeCall, MessageT
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
-MESSAGE_METHODS = ("SendMessage", "ReceiveMessage", "AckMessage", "ChangeInvisibleDuration", "QueryOffset")
+MESSAGE_METHODS = (
+    "SendMessage",
+    "ReceiveMessage",
+    "AckMessage",
+    "ChangeInvisibleDuration",
+    "QueryOffset",
+    "EndTransaction",
+    "ForwardMessageToDeadLetterQueue",
+    "RecallMessage",
+    "PullMessage",
+    "UpdateOffset",
+    "GetOffset",
+)
+STREAMS = ("ReceiveMessage", "PullMessage")
 STRICT = AutoCreation(topics=False, groups=False)
 
 
@@ -59,7 +72,10 @@ class Broker:
             SessionService(edge, self.clients).methods(),
             self.telemetry.methods(),
             UnsupportedService(edge).methods(),
-            {name: Method(_not_here, streaming_out=name == "ReceiveMessage") for name in MESSAGE_METHODS},
+            {
+                name: Method(_not_here, streaming_out=name in ("ReceiveMessage", "PullMessage"))
+                for name in MESSAGE_METHODS
+            },
         )
 
     def _note_subscription(self, group: str, topics: Sequence[str]) -> None:

@@ -24,12 +24,7 @@ ANSWERS: dict[str, type[Message]] = {
 }
 HERE = sorted(set(ANSWERS) - set(MESSAGE_METHODS))
 UNSUPPORTED = [
-    "EndTransaction",
-    "ForwardMessageToDeadLetterQueue",
-    "GetOffset",
-    "RecallMessage",
     "SyncLiteSubscription",
-    "UpdateOffset",
 ]
 
 
@@ -68,12 +63,6 @@ def test_calls_not_served_say_so(broker: Broker, name: str) -> None:
     status = status_in(broker.start(name, b""), name)
     assert status.code == definition.NOT_IMPLEMENTED
     assert name in status.message
-
-
-def test_a_stream_not_served_says_so_and_ends(broker: Broker) -> None:
-    response = broker.start("PullMessage", b"").answer(service.PullMessageResponse)
-    assert response.WhichOneof("content") == "status"
-    assert response.status.code == definition.NOT_IMPLEMENTED
 
 
 def test_all_seventeen_calls_are_registered(broker: Broker) -> None:
@@ -171,7 +160,7 @@ def test_any_call_is_a_sign_of_life(broker: Broker) -> None:
     broker.connect(definition.Settings(client_type=definition.PRODUCER, publishing=definition.Publishing()))
     for _ in range(4):
         broker.clock.advance(100)
-        broker.start("RecallMessage", b"")
+        broker.start("SyncLiteSubscription", b"")
         broker.clients.sweep()
     assert broker.clients.is_alive(CLIENT)
     assert broker.lost == []

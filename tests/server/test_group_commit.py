@@ -117,6 +117,9 @@ class DamagedTable:
             raise EngineCorrupt("block checksum mismatch in 000009.sst")
         return self._family.get(key)
 
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [self.get(key) for key in keys]
+
 
 def test_a_send_to_a_queue_whose_end_cannot_be_read_is_refused_and_harms_no_other(
     monkeypatch: pytest.MonkeyPatch,

@@ -77,6 +77,9 @@ class Bench:
         self.refused: list[str] = []
         self.poisoned: list[Exception] = []
         self.minima: list[PhysicalOffset] = []
+        self.carried: list[tuple[PhysicalOffset, PhysicalOffset]] = []
+        """What was about to become the log's beginning, and what it was then."""
+        self.carry_error: Exception | None = None
         self.commit = GroupCommit(
             self.life.opened.store,
             durability=Durability.SYNC,
@@ -97,8 +100,15 @@ class Bench:
             commit=self.commit,
             clock=self.host.clock,
             metrics=self.counted,
+            carry_over=self.carry_over,
             minimum_grew=[self.minima.append],
         )
+
+    async def carry_over(self, minimum: PhysicalOffset) -> int:
+        self.carried.append((minimum, self.life.expiry.minimum))
+        if self.carry_error is not None:
+            raise self.carry_error
+        return 1
 
     def be_used(self, percent: int) -> None:
         segments = 100
@@ -157,6 +167,33 @@ def test_old_segments_go_by_themselves_in_rounds_until_only_the_last_is_left() -
     run(test)
 
 
+def test_what_waits_is_carried_over_before_the_log_begins_later() -> None:
+    async def test(bench: Bench) -> None:
+        fill(bench.life, 3)
+        bench.host.clock.advance(4 * DAY_S)
+        bench.carry_error = DiskRefused("no room")
+        async with bench.running():
+            await bench.until(lambda: len(bench.carried) > 2)
+            assert bench.life.expiry.minimum == 0, "it is held up"
+            bench.carry_error = None
+            await bench.until(lambda: bench.counted.removed == 2)
+        assert set(bench.carried) == {(2 * SEGMENT_SIZE, 0)}
+
+    run(test)
+
+
+def test_a_disk_that_is_full_is_not_kept_full_by_what_cannot_be_carried_over() -> None:
+    async def test(bench: Bench) -> None:
+        fill(bench.life, 6)
+        bench.host.clock.advance(60)
+        bench.be_used(91)
+        bench.carry_error = DiskRefused("no room")
+        async with bench.running():
+            await bench.until(lambda: bench.life.expiry.minimum > 0)
+
+    run(test)
+
+
 def test_nothing_expires_right_after_a_start() -> None:
     """The clock may be set then."""
 
@@ -170,6 +207,7 @@ def test_nothing_expires_right_after_a_start() -> None:
             commit=bench.commit,
             clock=bench.host.clock,
             metrics=bench.counted,
+            carry_over=bench.carry_over,
         )
         bench.retention = again
         async with bench.running():
@@ -357,6 +395,7 @@ def test_what_an_earlier_broker_left_is_removed() -> None:
             commit=bench.commit,
             clock=bench.host.clock,
             metrics=bench.counted,
+            carry_over=bench.carry_over,
         )
         assert bench.life.expiry.going_bytes == 2 * SEGMENT_SIZE
         async with bench.running():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from server import main
+from server import broker, main
 from server.clients import ClientRegistry
 from server.errors import BrokerFailed
 from server.health import HealthState, Phase
@@ -74,7 +74,7 @@ def test_a_broker_without_its_housekeeping_stops_in_good_order(
         raise RuntimeError("nobody thought of this")
 
     monkeypatch.setattr(main, "HealthState", made)
-    monkeypatch.setattr(main, "HOUSEKEEPING_INTERVAL_S", 0.01)
+    monkeypatch.setattr(broker, "HOUSEKEEPING_INTERVAL_S", 0.01)
     monkeypatch.setattr(ClientRegistry, "sweep", sweep)
     free = "127.0.0.1:0"
     settings = BrokerSettings.model_validate(

@@ -12,6 +12,7 @@ from store.consumequeue import RocksConsumeQueues
 from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
 from store.disk import Disk
 from store.dispatch import StoredNumbering
+from store.held import FAMILY, HeldMessages, reading
 from store.message import Host, Message
 from store.message_store import MessageStore
 from store.offsets import PhysicalOffset
@@ -88,5 +89,6 @@ def assemble(
         flusher=flusher,
         reader=reader,
         queues=queues,
+        held=HeldMessages(MemoryEngine((FAMILY,)), reading(reader)),
     )
     return Assembly(disk, engine, segments, queues, report, reader, store, clock, progress)

@@ -41,6 +41,7 @@ def crash(store: OpenStore) -> None:
     store._parts.pop_all()
     if store.queues.engine is not None:
         store.queues.engine.close()
+    store.messages.held.close()
     store.state_engine.close()
     store._lock.release()
 

@@ -21,7 +21,7 @@ from store.consumequeue.rocks_layout import (
     minimum_key,
     unit_key,
 )
-from store.in_flight_key import pack_position, subscription_prefix
+from store.in_flight_key import index_key, pack_position, subscription_prefix
 from store.offsets import QueueId, QueueOffset
 from store.paths import StorePaths
 from store.state import INFLIGHT, TOPICS
@@ -86,6 +86,7 @@ def test_our_own_store_agrees(store: Path) -> None:
         Check.TOPICS: (2, 0),
         Check.GROUPS: (1, 0),
         Check.IN_FLIGHT: (1, 0),
+        Check.HELD: (0, 0),
     }
 
 
@@ -239,13 +240,26 @@ def test_a_delivery_of_a_message_that_does_not_exist(store: Path) -> None:
     row = subscription_prefix("readers", "orders")
     with state_rows(store) as engine:
         value = get(engine, INFLIGHT, row + pack_position(0, 4))
-        put(engine, INFLIGHT, row + pack_position(0, 10), value)
-        put(engine, INFLIGHT, row + pack_position(7, 0), value)
+        for position in (pack_position(0, 10), pack_position(7, 0)):
+            put(engine, INFLIGHT, row + position, value)
+            put(engine, INFLIGHT, index_key(row + position, value), b"")
     found = differences(store)
     assert [(each.check, each.queue) for each in found] == [
         (Check.IN_FLIGHT, ORDERS),
         (Check.IN_FLIGHT, QueueId("orders", 7)),
     ]
+
+
+def test_a_delivery_that_never_comes_back(store: Path) -> None:
+    row = subscription_prefix("readers", "orders")
+    with state_rows(store) as engine:
+        value = get(engine, INFLIGHT, row + pack_position(0, 4))
+        put(engine, INFLIGHT, row + pack_position(0, 3), value)
+    (difference,) = differences(store)
+    assert (difference.check, difference.queue, difference.queue_offset) == (Check.IN_FLIGHT, ORDERS, 3)
+    with state_rows(store) as engine:  # a store from before there was an index: the next start makes all of it
+        delete(engine, INFLIGHT, index_key(row + pack_position(0, 4), value))
+    assert differences(store) == []
 
 
 def test_a_deleted_topic_is_no_difference(store: Path) -> None:

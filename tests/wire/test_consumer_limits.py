@@ -7,6 +7,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server.filters import TagFilter
 from server.wire.limits import DEFAULT_LIMITS, ENTRIES_MAX, WireLimits
 from server.wire.status import Refused, code_of
 from server.wire.validate import ReceiveTerms, check_ack, check_change, check_filter, check_receive
@@ -60,7 +61,7 @@ def test_a_push_consumers_receive() -> None:
     assert terms(request(attempt_id="attempt")) == ReceiveTerms(
         topic="orders",
         group="workers",
-        tag_expression="*",
+        filter=TagFilter.parse("*"),
         batch_size=32,
         invisible_ms=None,
         polling_ms=20_000,
@@ -145,19 +146,28 @@ def test_the_broker_chooses_the_invisible_time_of_leased_messages() -> None:
 @pytest.mark.parametrize(
     ("kind", "text", "expected"),
     [
-        (definition.TAG, "", "*"),
-        (definition.TAG, "*", "*"),
-        (definition.TAG, " A || B ", "A || B"),
-        (definition.FILTER_TYPE_UNSPECIFIED, "A", "A"),
+        (definition.TAG, "", set()),
+        (definition.TAG, "*", set()),
+        (definition.TAG, " A || B ", {"A", "B"}),
+        (definition.FILTER_TYPE_UNSPECIFIED, "A", {"A"}),
     ],
 )
-def test_tag_filters(kind: definition.FilterType, text: str, expected: str) -> None:
+def test_tag_filters(kind: definition.FilterType, text: str, expected: set[str]) -> None:
     """Point 40."""
-    assert check_filter(definition.FilterExpression(type=kind, expression=text)) == expected
+    wanted = check_filter(definition.FilterExpression(type=kind, expression=text))
+    assert isinstance(wanted, TagFilter)
+    assert wanted.tags == expected
 
 
-@pytest.mark.parametrize("text", ["", " ", "a > 5"])
-def test_sql_filters_are_refused(text: str) -> None:
+def test_sql_filters() -> None:
+    """Point 40."""
+    wanted = check_filter(definition.FilterExpression(type=definition.SQL, expression="a > 5"))
+    assert wanted.matches({"a": "6"})
+    assert not wanted.matches({"a": "5"})
+
+
+@pytest.mark.parametrize("text", ["", " ", "*", "a >", "'text'"])
+def test_sql_that_is_none_is_refused(text: str) -> None:
     """Point 40."""
     expression = definition.FilterExpression(type=definition.SQL, expression=text)
     assert code(request(filter_expression=expression)) == definition.ILLEGAL_FILTER_EXPRESSION

@@ -17,12 +17,16 @@ type line map[string]any
 
 // command has the fields of every command; each uses its own.
 type command struct {
-	Command    string
-	Messages   []outgoing
-	Count      int32
-	InvisibleS int64 `json:"invisible_s"`
-	Deliveries []int
-	Delivery   int
+	Command      string
+	Messages     []outgoing
+	Message      outgoing
+	Resolution   string
+	Topic        string
+	RecallHandle string `json:"recall_handle"`
+	Count        int32
+	InvisibleS   int64 `json:"invisible_s"`
+	Deliveries   []int
+	Delivery     int
 }
 
 func (c command) invisible() time.Duration {
@@ -102,15 +106,17 @@ func messageLine(message *rmq.MessageView) line {
 		bornMs = born.UnixMilli()
 	}
 	return line{
-		"message_id": message.GetMessageId(),
-		"topic":      message.GetTopic(),
-		"body":       message.GetBody(),
-		"tag":        message.GetTag(),
-		"keys":       keys,
-		"properties": properties,
-		"attempt":    message.GetDeliveryAttempt(),
-		"born_ms":    bornMs,
-		"corrupted":  false, // the library keeps what it found to itself; its push consumer refuses such a message
-		"at_ms":      time.Now().UnixMilli(),
+		"message_id":    message.GetMessageId(),
+		"topic":         message.GetTopic(),
+		"body":          message.GetBody(),
+		"tag":           message.GetTag(),
+		"keys":          keys,
+		"properties":    properties,
+		"message_group": message.GetMessageGroup(),
+		"priority":      nil, // the library does not show it
+		"attempt":       message.GetDeliveryAttempt(),
+		"born_ms":       bornMs,
+		"corrupted":     false, // the library keeps what it found to itself; its push consumer refuses such a message
+		"at_ms":         time.Now().UnixMilli(),
 	}
 }

@@ -50,12 +50,17 @@ func (o options) configuration() *rmq.Config {
 	}
 }
 
-func (o options) subscriptions() map[string]*rmq.FilterExpression {
+func (o options) subscriptions() (map[string]*rmq.FilterExpression, error) {
+	kinds := map[string]rmq.FilterExpressionType{"tag": rmq.TAG, "sql": rmq.SQL92}
+	kind, known := kinds[o.text("filter-type", "tag")]
+	if !known {
+		return nil, fmt.Errorf("unknown filter type: %q", o["filter-type"])
+	}
 	subscriptions := map[string]*rmq.FilterExpression{}
 	for _, topic := range o["topic"] {
-		subscriptions[topic] = rmq.NewFilterExpression(o.text("filter", "*"))
+		subscriptions[topic] = rmq.NewFilterExpressionWithType(o.text("filter", "*"), kind)
 	}
-	return subscriptions
+	return subscriptions, nil
 }
 
 // prepare sets what the library keeps for the whole process: where its logs go, and TLS.

@@ -8,6 +8,10 @@ func consumePushed(given options) error {
 	if err != nil {
 		return err
 	}
+	subscriptions, err := given.subscriptions()
+	if err != nil {
+		return err
+	}
 	consume := func(message *rmq.MessageView) rmq.ConsumerResult {
 		failed := message.GetDeliveryAttempt() <= int32(failedAttempts)
 		shown := messageLine(message)
@@ -19,7 +23,7 @@ func consumePushed(given options) error {
 	}
 	consumer, err := rmq.NewPushConsumer(
 		given.configuration(),
-		rmq.WithPushSubscriptionExpressions(given.subscriptions()),
+		rmq.WithPushSubscriptionExpressions(subscriptions),
 		rmq.WithPushMessageListener(&rmq.FuncMessageListener{Consume: consume}),
 	)
 	if err != nil {

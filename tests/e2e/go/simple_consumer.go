@@ -54,10 +54,14 @@ func consumeSimply(given options) error {
 	if err != nil {
 		return err
 	}
+	subscriptions, err := given.subscriptions()
+	if err != nil {
+		return err
+	}
 	consumer, err := rmq.NewSimpleConsumer(
 		given.configuration(),
 		rmq.WithSimpleAwaitDuration(await),
-		rmq.WithSimpleSubscriptionExpressions(given.subscriptions()),
+		rmq.WithSimpleSubscriptionExpressions(subscriptions),
 	)
 	if err != nil {
 		return err

@@ -2,6 +2,9 @@
 'use strict';
 
 const readline = require('node:readline');
+const { FilterExpression } = require('rocketmq-client-nodejs');
+// Where the library's own examples take constants from; its index has none of them.
+const { FilterType } = require('rocketmq-client-nodejs/proto/apache/rocketmq/v2/definition_pb.js');
 
 // The client logs to standard error only what a person has to see; its own log file is not wanted here.
 const quiet = { debug() {}, info() {}, warn() {}, error() {}, close() {} };
@@ -11,7 +14,8 @@ function say(line) {
 }
 
 function describe(error) {
-  return { type: error.constructor.name, text: String(error.message), code: error.code ?? null };
+  const code = Number.isInteger(error.code) ? error.code : null; // Node.js names codes of its own by text
+  return { type: error.constructor.name, text: String(error.message), code };
 }
 
 // Options are `--name value`; a repeated name gives an array.
@@ -40,6 +44,11 @@ async function serve(answers) {
   }
 }
 
+function subscriptions(found) {
+  const type = found['filter-type'] === 'sql' ? FilterType.SQL : FilterType.TAG;
+  return new Map(found.topic.map(topic => [topic, new FilterExpression(found.filter, type)]));
+}
+
 function messageLine(message) {
   return {
     message_id: message.messageId,
@@ -48,6 +57,8 @@ function messageLine(message) {
     tag: message.tag || null,
     keys: [...message.keys].sort(),
     properties: Object.fromEntries(message.properties),
+    message_group: message.messageGroup || null,
+    priority: message.priority || null, // the library shows 0 where there is none
     attempt: message.deliveryAttempt,
     born_ms: message.bornTimestamp ? message.bornTimestamp.getTime() : null,
     corrupted: Boolean(message.corrupted),
@@ -68,4 +79,4 @@ function run(main) {
 // Whom to trust is told to Node.js itself, by NODE_EXTRA_CA_CERTS.
 const sslEnabled = process.env.CLIENT_TLS === 'on';
 
-module.exports = { describe, messageLine, options, quiet, run, say, serve, sslEnabled };
+module.exports = { describe, messageLine, options, quiet, run, say, serve, sslEnabled, subscriptions };

@@ -2,15 +2,15 @@
 'use strict';
 
 const { ConsumeResult, PushConsumer } = require('rocketmq-client-nodejs');
-const { messageLine, options, quiet, run, say, serve, sslEnabled } = require('./line_protocol');
+const { messageLine, options, quiet, run, say, serve, sslEnabled, subscriptions } = require('./line_protocol');
 
 run(async () => {
-  const found = options({ topic: [], filter: '*', 'failed-attempts': '0' });
+  const found = options({ topic: [], filter: '*', 'filter-type': 'tag', 'failed-attempts': '0' });
   const failedAttempts = Number(found['failed-attempts']);
   const consumer = new PushConsumer({
     endpoints: found.endpoint,
     consumerGroup: found.group,
-    subscriptions: new Map(found.topic.map(topic => [topic, found.filter])),
+    subscriptions: subscriptions(found),
     messageListener: {
       async consume(message) {
         const failed = message.deliveryAttempt <= failedAttempts;

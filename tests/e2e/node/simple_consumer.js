@@ -2,14 +2,16 @@
 'use strict';
 
 const { SimpleConsumer } = require('rocketmq-client-nodejs');
-const { describe, messageLine, options, quiet, run, say, serve, sslEnabled } = require('./line_protocol');
+const {
+  describe, messageLine, options, quiet, run, say, serve, sslEnabled, subscriptions,
+} = require('./line_protocol');
 
 run(async () => {
-  const found = options({ topic: [], filter: '*', 'await-s': '5' });
+  const found = options({ topic: [], filter: '*', 'filter-type': 'tag', 'await-s': '5' });
   const consumer = new SimpleConsumer({
     endpoints: found.endpoint,
     consumerGroup: found.group,
-    subscriptions: new Map(found.topic.map(topic => [topic, found.filter])),
+    subscriptions: subscriptions(found),
     awaitDuration: Number(found['await-s']) * 1000,
     logger: quiet,
     sslEnabled,

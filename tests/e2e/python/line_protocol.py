@@ -10,7 +10,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from rocketmq.grpc_protocol import FilterType  # type: ignore[import-untyped]
+
 Line = dict[str, Any]
+FILTER_TYPES = {"tag": FilterType.TAG, "sql": FilterType.SQL}
 TLS = os.environ.get("CLIENT_TLS") == "on"
 
 
@@ -57,6 +60,8 @@ def message_line(message: Any) -> Line:
         "tag": message.tag,
         "keys": sorted(message.keys),
         "properties": dict(message.properties),
+        "message_group": message.message_group or None,
+        "priority": message.priority,
         "attempt": message.delivery_attempt,
         "born_ms": message.born_timestamp,
         "corrupted": message.corrupted,

@@ -1,11 +1,20 @@
-"""Producer of `rocketmq-python-client`. Commands: send, close."""
+"""Producer of `rocketmq-python-client`. Commands: send, send_in_transaction, checked, recall, close."""
 
 from __future__ import annotations
 
 import argparse
 import base64
+import threading
+from typing import Any, Final
 
-from rocketmq import ClientConfiguration, Credentials, Message, Producer  # type: ignore[import-untyped]
+from rocketmq import (  # type: ignore[import-untyped]
+    ClientConfiguration,
+    Credentials,
+    Message,
+    Producer,
+    TransactionChecker,
+    TransactionResolution,
+)
 
 from tests.e2e.python.line_protocol import TLS, Line, describe, say, serve, wall_ms
 
@@ -20,15 +29,49 @@ def build(fields: Line) -> Message:
         message.keys = key  # the setter adds one key
     for name, value in fields.get("properties", {}).items():
         message.add_property(name, value)
+    if fields.get("message_group") is not None:
+        message.message_group = fields["message_group"]
+    if fields.get("delivery_ms") is not None:
+        message.delivery_timestamp = fields["delivery_ms"] // 1000  # the client counts in seconds
+    if fields.get("priority") is not None:
+        message.priority = fields["priority"]
     return message
+
+
+RESOLUTIONS: Final = {
+    "commit": TransactionResolution.COMMIT,
+    "rollback": TransactionResolution.ROLLBACK,
+    "unknown": TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED,
+}
+
+
+class Checker(TransactionChecker):  # type: ignore[misc]  # the client has no types
+    """Answers each question alike, and remembers it."""
+
+    def __init__(self, answer: str) -> None:
+        self._answer = RESOLUTIONS[answer]
+        self._lock = threading.Lock()
+        self._asked: list[str] = []
+
+    def check(self, message: Message) -> Any:
+        with self._lock:
+            self._asked.append(message.message_id)
+        return self._answer
+
+    def asked(self) -> list[str]:
+        with self._lock:
+            return list(self._asked)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--endpoint", required=True)
     parser.add_argument("--topic", action="append", default=[])
+    parser.add_argument("--checker", choices=RESOLUTIONS)
     options = parser.parse_args()
-    producer = Producer(ClientConfiguration(options.endpoint, Credentials()), options.topic, tls_enable=TLS)
+    checker = None if options.checker is None else Checker(options.checker)
+    configuration = ClientConfiguration(options.endpoint, Credentials())
+    producer = Producer(configuration, options.topic, checker, tls_enable=TLS)
     producer.startup()
     say({"ready": "producer"})
 
@@ -41,10 +84,34 @@ def main() -> None:
             except Exception as error:
                 receipts.append({"error": describe(error)})
                 continue
-            receipts.append({"message_id": receipt.message_id, "offset": receipt.offset, "at_ms": started_ms})
+            receipts.append(
+                {
+                    "message_id": receipt.message_id,
+                    "offset": receipt.offset,
+                    "recall_handle": receipt.recall_handle or None,
+                    "at_ms": started_ms,
+                }
+            )
         return {"receipts": receipts}
 
-    serve({"send": send})
+    def send_in_transaction(command: Line) -> Line:
+        started_ms = wall_ms()
+        transaction = producer.begin_transaction()
+        receipt = producer.send(build(command["message"]), transaction)
+        if command["resolution"] == "commit":
+            transaction.commit()
+        elif command["resolution"] == "rollback":
+            transaction.rollback()
+        return {"message_id": receipt.message_id, "at_ms": started_ms}
+
+    def checked(_: Line) -> Line:
+        return {"message_ids": [] if checker is None else checker.asked()}
+
+    def recall(command: Line) -> Line:
+        producer.recall_message(command["topic"], command["recall_handle"])
+        return {}
+
+    serve({"send": send, "send_in_transaction": send_in_transaction, "checked": checked, "recall": recall})
     producer.shutdown()
 
 

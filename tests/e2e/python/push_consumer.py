@@ -15,7 +15,7 @@ from rocketmq import (  # type: ignore[import-untyped]
     PushConsumer,
 )
 
-from tests.e2e.python.line_protocol import TLS, commands, message_line, say
+from tests.e2e.python.line_protocol import FILTER_TYPES, TLS, commands, message_line, say
 
 
 class Listener(MessageListener):  # type: ignore[misc]  # the client has no types
@@ -38,13 +38,14 @@ def main() -> None:
     parser.add_argument("--topic", action="append", required=True)
     parser.add_argument("--group", required=True)
     parser.add_argument("--filter", default="*")
+    parser.add_argument("--filter-type", choices=FILTER_TYPES, default="tag")
     parser.add_argument("--failed-attempts", type=int, default=0)
     options = parser.parse_args()
     consumer = PushConsumer(
         ClientConfiguration(options.endpoint, Credentials()),
         options.group,
         Listener(options.failed_attempts),
-        {topic: FilterExpression(options.filter) for topic in options.topic},
+        {topic: FilterExpression(options.filter, FILTER_TYPES[options.filter_type]) for topic in options.topic},
         tls_enable=TLS,
     )
     consumer.startup()

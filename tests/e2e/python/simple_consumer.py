@@ -7,7 +7,7 @@ from typing import Any
 
 from rocketmq import ClientConfiguration, Credentials, FilterExpression, SimpleConsumer  # type: ignore[import-untyped]
 
-from tests.e2e.python.line_protocol import TLS, Line, describe, message_line, say, serve
+from tests.e2e.python.line_protocol import FILTER_TYPES, TLS, Line, describe, message_line, say, serve
 
 
 class Deliveries:
@@ -47,12 +47,13 @@ def main() -> None:
     parser.add_argument("--topic", action="append", required=True)
     parser.add_argument("--group", required=True)
     parser.add_argument("--filter", default="*")
+    parser.add_argument("--filter-type", choices=FILTER_TYPES, default="tag")
     parser.add_argument("--await-s", type=int, default=5)
     options = parser.parse_args()
     consumer = SimpleConsumer(
         ClientConfiguration(options.endpoint, Credentials()),
         options.group,
-        {topic: FilterExpression(options.filter) for topic in options.topic},
+        {topic: FilterExpression(options.filter, FILTER_TYPES[options.filter_type]) for topic in options.topic},
         await_duration=options.await_s,
         tls_enable=TLS,
     )

@@ -1,7 +1,9 @@
 package quarry.compat;
 
 import com.alibaba.fastjson2.JSON;
+import java.io.BufferedReader;
 import java.io.File;
+import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.lang.reflect.Field;
 import java.net.InetSocketAddress;
@@ -25,6 +27,7 @@ import org.apache.rocketmq.common.Pair;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.MessageArrivingListener;
+import org.apache.rocketmq.store.QueryMessageResult;
 import org.apache.rocketmq.store.RocksDBMessageStore;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
 import org.apache.rocketmq.store.queue.ConsumeQueueInterface;
@@ -43,10 +46,15 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
  * With {@code digests} there are lines of queues alone, each with the number of its units, of those that have no
  * readable message, and a SHA-256 over all units and bodies.
  *
+ * <p>With {@code keys}, the number of hash slots and that of items of an index file, it prints for each line
+ * {@code topic TAB key} of its input where the messages lie that a query for them finds.
+ *
  * <p>Exit status 0: all printed. 1: the store did not open.
  */
 public final class StoreDump {
     private static final PrintStream OUT = new PrintStream(System.out, false, StandardCharsets.UTF_8);
+
+    private static final int PHYSICAL_OFFSET_AT = 28;
 
     private StoreDump() {
     }
@@ -54,7 +62,16 @@ public final class StoreDump {
     public static void main(String[] args) {
         int status = 1;
         try {
-            dump(new File(args[0]), args[1].equals("rocksdb"), args[2].equals("digests"));
+            File root = new File(args[0]);
+            boolean inRocksDB = args[1].equals("rocksdb");
+            MessageStoreConfig config = configuration(root);
+            if (args[2].equals("keys")) {
+                config.setMaxHashSlotNum(Integer.parseInt(args[3]));
+                config.setMaxIndexNum(Integer.parseInt(args[4]));
+                query(open(root, config, inRocksDB));
+            } else {
+                dump(open(root, config, inRocksDB), inRocksDB, args[2].equals("digests"));
+            }
             status = 0;
         } catch (Throwable error) {
             error.printStackTrace();
@@ -64,11 +81,10 @@ public final class StoreDump {
         Runtime.getRuntime().halt(status);
     }
 
-    private static void dump(File root, boolean inRocksDB, boolean digests) throws Exception {
+    private static DefaultMessageStore open(File root, MessageStoreConfig config, boolean inRocksDB) throws Exception {
         BrokerConfig broker = new BrokerConfig();
         BrokerStatsManager statistics = new BrokerStatsManager(broker);
         MessageArrivingListener nobody = (topic, queueId, offset, tagsCode, time, filter, properties) -> { };
-        MessageStoreConfig config = configuration(root);
         DefaultMessageStore store;
         if (inRocksDB) {
             config.setStoreType("defaultRocksDB");
@@ -89,6 +105,24 @@ public final class StoreDump {
         }
         print("store", Map.of("minPhyOffset", store.getMinPhyOffset(), "maxPhyOffset", store.getMaxPhyOffset(),
             "physicMsgTimestamp", flushedMs, "confirmPhyOffset", confirmed));
+        return store;
+    }
+
+    private static void query(DefaultMessageStore store) throws Exception {
+        BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+            String[] wanted = line.split("\t");
+            QueryMessageResult found = store.queryMessage(wanted[0], wanted[1], 64, 0, Long.MAX_VALUE);
+            List<Long> offsets = new ArrayList<>();
+            for (ByteBuffer record : found.getMessageBufferList()) {
+                offsets.add(record.getLong(PHYSICAL_OFFSET_AT));
+            }
+            found.release();
+            print("key", Map.of("topic", wanted[0], "key", wanted[1], "offsets", offsets));
+        }
+    }
+
+    private static void dump(DefaultMessageStore store, boolean inRocksDB, boolean digests) throws Exception {
         long units = 0;
         List<ConsumeQueueInterface> queues = inRocksDB
             ? queues((RocksDBConsumeQueueStore) store.getQueueStore())

@@ -18,19 +18,25 @@ import java.util.ArrayList;
 import java.util.Base64;
 import java.util.HashMap;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.TreeSet;
+import java.util.concurrent.CopyOnWriteArrayList;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
 import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
+import org.apache.rocketmq.client.apis.consumer.FilterExpressionType;
 import org.apache.rocketmq.client.apis.consumer.PushConsumer;
 import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
 import org.apache.rocketmq.client.apis.message.Message;
 import org.apache.rocketmq.client.apis.message.MessageBuilder;
 import org.apache.rocketmq.client.apis.message.MessageView;
 import org.apache.rocketmq.client.apis.producer.Producer;
+import org.apache.rocketmq.client.apis.producer.ProducerBuilder;
 import org.apache.rocketmq.client.apis.producer.SendReceipt;
+import org.apache.rocketmq.client.apis.producer.Transaction;
+import org.apache.rocketmq.client.apis.producer.TransactionResolution;
 
 /**
  * Producer, simple consumer and push consumer of the official Java client, chosen by the first argument.
@@ -68,10 +74,30 @@ public final class ClientProgram {
     }
 
     private void produce() throws Exception {
-        Producer producer = PROVIDER.newProducerBuilder().setClientConfiguration(configuration)
-            .setTopics(options.getOrDefault("topic", List.of()).toArray(new String[0])).build();
+        ProducerBuilder builder = PROVIDER.newProducerBuilder().setClientConfiguration(configuration)
+            .setTopics(options.getOrDefault("topic", List.of()).toArray(new String[0]));
+        List<String> checked = new CopyOnWriteArrayList<>();
+        if (options.containsKey("checker")) {
+            TransactionResolution resolution =
+                TransactionResolution.valueOf(option("checker", null).toUpperCase(Locale.ROOT));
+            builder.setTransactionChecker(message -> {
+                checked.add(message.getMessageId().toString());
+                return resolution;
+            });
+        }
+        Producer producer = builder.build();
         say(line("ready", "producer"));
-        serve(Map.of("send", command -> send(producer, command)));
+        Answer answerChecked = command -> {
+            JsonObject answer = new JsonObject();
+            answer.add("message_ids", GSON.toJsonTree(checked));
+            return answer;
+        };
+        Answer recall = command -> {
+            producer.recallMessage(command.get("topic").getAsString(), command.get("recall_handle").getAsString());
+            return new JsonObject();
+        };
+        serve(Map.of("send", command -> send(producer, command), "send_in_transaction",
+            command -> sendInTransaction(producer, command), "checked", answerChecked, "recall", recall));
         producer.close();
     }
 
@@ -82,6 +108,8 @@ public final class ClientProgram {
             try {
                 SendReceipt receipt = producer.send(build(fields.getAsJsonObject()));
                 JsonObject line = line("message_id", receipt.getMessageId().toString());
+                String recallHandle = receipt.getRecallHandle();
+                line.addProperty("recall_handle", "".equals(recallHandle) ? null : recallHandle);
                 line.addProperty("at_ms", startedMs);
                 receipts.add(line);
             } catch (Exception error) {
@@ -93,11 +121,34 @@ public final class ClientProgram {
         return answer;
     }
 
+    private static JsonObject sendInTransaction(Producer producer, JsonObject command) throws Exception {
+        long startedMs = System.currentTimeMillis();
+        Transaction transaction = producer.beginTransaction();
+        SendReceipt receipt = producer.send(build(command.getAsJsonObject("message")), transaction);
+        switch (command.get("resolution").getAsString()) {
+            case "commit" -> transaction.commit();
+            case "rollback" -> transaction.rollback();
+            default -> { }
+        }
+        JsonObject answer = line("message_id", receipt.getMessageId().toString());
+        answer.addProperty("at_ms", startedMs);
+        return answer;
+    }
+
     private static Message build(JsonObject fields) {
         MessageBuilder builder = PROVIDER.newMessageBuilder().setTopic(fields.get("topic").getAsString())
             .setBody(Base64.getDecoder().decode(fields.get("body").getAsString()));
-        if (fields.has("tag") && !fields.get("tag").isJsonNull()) {
+        if (has(fields, "tag")) {
             builder.setTag(fields.get("tag").getAsString());
+        }
+        if (has(fields, "message_group")) {
+            builder.setMessageGroup(fields.get("message_group").getAsString());
+        }
+        if (has(fields, "delivery_ms")) {
+            builder.setDeliveryTimestamp(fields.get("delivery_ms").getAsLong());
+        }
+        if (has(fields, "priority")) {
+            builder.setPriority(fields.get("priority").getAsInt());
         }
         if (fields.has("keys") && !fields.getAsJsonArray("keys").isEmpty()) {
             List<String> keys = new ArrayList<>();
@@ -109,6 +160,10 @@ public final class ClientProgram {
                 .forEach(entry -> builder.addProperty(entry.getKey(), entry.getValue().getAsString()));
         }
         return builder.build();
+    }
+
+    private static boolean has(JsonObject fields, String name) {
+        return fields.has(name) && !fields.get(name).isJsonNull();
     }
 
     private void consumeSimply() throws Exception {
@@ -175,9 +230,11 @@ public final class ClientProgram {
     }
 
     private Map<String, FilterExpression> subscriptions() {
+        FilterExpressionType type =
+            option("filter-type", "tag").equals("sql") ? FilterExpressionType.SQL92 : FilterExpressionType.TAG;
         Map<String, FilterExpression> subscriptions = new HashMap<>();
         for (String topic : options.get("topic")) {
-            subscriptions.put(topic, new FilterExpression(option("filter", "*")));
+            subscriptions.put(topic, new FilterExpression(option("filter", "*"), type));
         }
         return subscriptions;
     }
@@ -217,6 +274,8 @@ public final class ClientProgram {
         line.addProperty("tag", message.getTag().orElse(null));
         line.add("keys", GSON.toJsonTree(new TreeSet<>(message.getKeys())));
         line.add("properties", GSON.toJsonTree(message.getProperties()));
+        line.addProperty("message_group", message.getMessageGroup().orElse(null));
+        line.addProperty("priority", message.getPriority().orElse(null));
         line.addProperty("attempt", message.getDeliveryAttempt());
         line.addProperty("born_ms", message.getBornTimestamp());
         line.addProperty("corrupted", false); // the client does not hand out corrupted messages

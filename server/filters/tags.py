@@ -1,11 +1,13 @@
-"""Which messages a subscription wants. Tag expressions only; SQL joins with its own compiler."""
+"""Tag expressions."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 from store.record import java_hash
+from store.record.properties import TAGS
 
 ALL: Final = "*"
 SEPARATOR: Final = "||"
@@ -27,8 +29,8 @@ class TagFilter(NamedTuple):
     def may_match(self, tags_code: int) -> bool:
         return not self.tags or tags_code in self.codes
 
-    def matches(self, tag: str | None) -> bool:
-        return not self.tags or tag in self.tags
+    def matches(self, properties: Mapping[str, str]) -> bool:
+        return not self.tags or properties.get(TAGS) in self.tags
 
 
 @lru_cache(maxsize=1024)

@@ -1,0 +1,98 @@
+"""`quarry dead-letters`: what a group was given as often as it allows, and giving it to the group once more."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Final
+
+import typer
+
+from cli.exit import Exit
+from cli.online.administration import service_port
+from cli.online.arguments import ADMIN_DEFAULT, Admin, Json, Name
+from cli.online.output import print_object, print_rows
+from server._generated.quarry.admin.v1 import dead_letters_pb2 as pb
+from server._generated.quarry.admin.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
+
+CALL_TIMEOUT_S: Final = 3600.0
+"""Sending a million of them again takes a while."""
+COLUMNS: Final = ("offset", "storedAt", "attempts", "resent", "topic", "messageId", "tag")
+
+commands: Final = typer.Typer(
+    name="dead-letters", help="Messages that a group was given as often as it allows.", no_args_is_help=True
+)
+
+
+@commands.command(name="list")
+def list_letters(
+    name: Name,
+    *,
+    start: Annotated[
+        int | None,
+        typer.Option(
+            "--from",
+            metavar="OFFSET",
+            min=0,
+            help="The first one to show; the first that was never sent again unless given.",
+            show_default=False,
+        ),
+    ] = None,
+    count: Annotated[int, typer.Option("--count", metavar="N", min=1, max=1000, help="At most so many.")] = 100,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """List the dead letters of a group, oldest first."""
+    with service_port(admin, DeadLetterServiceStub) as broker:
+        request = pb.ListDeadLettersRequest(group=name, from_offset=start, count=count)
+        found = broker.ListDeadLetters(request, timeout=CALL_TIMEOUT_S)
+    print_rows(map(_fields, found.dead_letters), COLUMNS, as_json=as_json)
+
+
+@commands.command()
+def resend(
+    name: Name,
+    *,
+    offset: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--offset",
+            metavar="OFFSET",
+            min=0,
+            help="Exactly this one, also if it was sent again before; may be given often. All new ones unless given.",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell how many would be sent.")] = False,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Send dead letters to their group once more.
+
+    No other group gets them. They come with the topic that they came from, with attempts counted anew, and stay among
+    the dead letters. Ends with status 1 when some could not be sent: their topic does not exist, or is not known.
+    """
+    with service_port(admin, DeadLetterServiceStub) as broker:
+        request = pb.ResendDeadLettersRequest(group=name, offsets=offset or [], dry_run=dry_run)
+        found = broker.ResendDeadLetters(request, timeout=CALL_TIMEOUT_S)
+    refused = [{"offset": each.offset, "reason": each.reason} for each in found.refused]
+    if as_json:
+        print_object({"resent": found.resent, "refused": refused}, as_json=True)
+    else:
+        print_object({"would be sent" if dry_run else "sent": found.resent}, as_json=False)
+        for each in refused:
+            typer.echo(f"offset {each['offset']}: {each['reason']}", err=True)
+    raise typer.Exit(Exit.FINDING if refused else Exit.FINE)
+
+
+def _fields(letter: pb.DeadLetter) -> dict[str, object]:
+    stored_at = datetime.fromtimestamp(letter.stored_at_ms / 1000, UTC)
+    return {
+        "offset": letter.offset,
+        "storedAt": stored_at.isoformat(timespec="seconds").replace("+00:00", "Z"),
+        "attempts": letter.attempts,
+        "resent": letter.was_resent,
+        "topic": letter.topic or None,
+        "messageId": letter.message_id,
+        "tag": letter.tag or None,
+        "keys": list(letter.keys),
+    }

@@ -1,0 +1,98 @@
+"""`quarry query`: messages by a key, of a store or of a live broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from cli.exit import Exit, end
+from cli.offline.arguments import Json, Topic, opened
+from cli.offline.record_text import json_line, record_fields, record_lines
+from cli.online.administration import service_port
+from cli.progress import is_watched, progress_bar
+from server._generated.quarry.admin.v1 import query_pb2 as pb
+from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
+from store.index import TIME_MAX_MS
+from store.index.offline import OfflineIndex
+from store.offsets import PhysicalOffset
+from store.record import StoredMessage, decode_record
+from store.recovery import Progress
+
+CALL_TIMEOUT_S: Final = 60.0
+
+
+def query(
+    store: Annotated[
+        Path | None,
+        typer.Argument(metavar="[STORE]", help="Store directory, unless --admin names its broker.", show_default=False),
+    ] = None,
+    *,
+    topic: Topic,
+    key: Annotated[str, typer.Option("--key", help="A key that the sender gave, or the message's id.")],
+    begin_ms: Annotated[
+        int, typer.Option("--from", metavar="MS", min=0, help="Stored at this time or later (ms since 1970).")
+    ] = 0,
+    end_ms: Annotated[
+        int | None,
+        typer.Option("--to", metavar="MS", min=0, help="Stored at this time or earlier.", show_default=False),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most so many, the newest.")] = 32,
+    admin: Annotated[
+        str | None,
+        typer.Option("--admin", metavar="HOST:PORT", help="Ask this live broker.", show_default=False),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show the messages of a topic that have a key, the newest first.
+
+    Of a store nobody runs: looks into RocketMQ's index files, and reads the log from where they end; where there are
+    none, all of it. A live broker has to keep such files (index.hash_files); while they have to catch up with its log,
+    that is told on stderr. Exit code 1 when there is no such message.
+    """
+    if (store is None) == (admin is None):
+        raise typer.BadParameter("STORE or --admin is needed, not both")
+    if admin is not None:
+        request = pb.QueryMessagesRequest(topic=topic, key=key, from_ms=begin_ms, to_ms=end_ms, limit=limit)
+        found = list(_of_broker(admin, request))
+    else:
+        assert store is not None
+        found = _of_store(store, topic, key, times_ms=(begin_ms, end_ms), limit=limit)
+    for record in found:
+        typer.echo(json_line(record_fields(record)) if as_json else record_lines(record))
+    raise typer.Exit(Exit.FINE if found else Exit.FINDING)
+
+
+def _of_store(
+    store: Path, topic: str, key: str, *, times_ms: tuple[int, int | None], limit: int
+) -> list[StoredMessage]:
+    begin_ms, end_ms = times_ms
+    with opened(store) as open_store, progress_bar() if is_watched() else nullcontext(_in_silence) as report:
+        return OfflineIndex(open_store).find(
+            topic,
+            key,
+            begin_ms=begin_ms,
+            end_ms=TIME_MAX_MS if end_ms is None else end_ms,
+            limit=limit,
+            report=report,
+        )
+
+
+def _of_broker(address: str, request: pb.QueryMessagesRequest) -> Iterator[StoredMessage]:
+    with service_port(address, QueryServiceStub) as broker:
+        answer = broker.QueryMessages(request, timeout=CALL_TIMEOUT_S)
+    behind = answer.dispatched_offset - answer.indexed_offset
+    if behind > 0:
+        typer.echo(f"{address}: the index has to catch up with {behind} bytes of the log", err=True)
+    for each in answer.messages:
+        record = decode_record(memoryview(each.record), 0, PhysicalOffset(each.physical_offset), check_crc=True)
+        if not isinstance(record, StoredMessage):
+            end(Exit.COULD_NOT_RUN, f"{address}: the answer holds no record of offset {each.physical_offset}")
+        yield record
+
+
+def _in_silence(_: Progress) -> None:
+    pass

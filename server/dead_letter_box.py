@@ -1,0 +1,217 @@
+"""What an operator may do with a group's dead letters: look at them, and send them to the group once more.
+
+A dead letter that is sent again is copied into the group's retry topic (`server.delivery.retry_topics`), so that only
+this group gets it, with the topic it came from and with attempts counted anew. It stays where it is. How far they were
+sent again is kept as the offset of a group of the broker's own in the topic for dead letters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final, NamedTuple
+
+import structlog
+
+from server.copying import copy_of
+from server.dead_letters import ORIGIN_MESSAGE_ID, ORIGIN_TOPIC, copied_properties, make_internal_topic
+from server.delivery import MessageSource, StateWriter, retry_topic_name
+from server.group_commit import Stored, settle
+from store.dispatch import TRANSACTION_MASK
+from store.errors import Invalid, TopicNotFound
+from store.message import Host, Message
+from store.metadata import ConsumerOffsetTable, TopicTable
+from store.metadata.names import DEAD_LETTER_PREFIX, SYSTEM_GROUP_PREFIX
+from store.offsets import QueueId, QueueOffset
+from store.record import StoredMessage, offset_message_id
+from store.record.properties import KEYS, TAGS, UNIQUE_KEY
+
+log = structlog.get_logger(__name__)
+
+RESENDER: Final = SYSTEM_GROUP_PREFIX + "RESENT_DEAD_LETTERS"
+RETRY_TOPIC: Final = "RETRY_TOPIC"
+"""RocketMQ's property: the topic that a message in a retry topic is of."""
+LISTED_MAX: Final = 1_000
+SENT_AT_ONCE: Final = 256
+ENTRIES_AT_ONCE: Final = 256
+
+
+class DeadLetter(NamedTuple):
+    """One of them. `topic` is where it came from; None where the record does not tell."""
+
+    offset: QueueOffset
+    message_id: str
+    topic: str | None
+    tag: str
+    keys: tuple[str, ...]
+    attempts: int
+    stored_at_ms: int
+    was_resent: bool
+
+
+class DeadLetterList(NamedTuple):
+    """Some dead letters, the bounds of their queue, and the first that was never sent again."""
+
+    letters: list[DeadLetter]
+    minimum: QueueOffset
+    maximum: QueueOffset
+    next_offset: QueueOffset
+
+
+class Refused(NamedTuple):
+    offset: QueueOffset
+    reason: str
+
+
+@dataclass
+class Resent:
+    """What a call has sent, and what it left where it is."""
+
+    count: int = 0
+    refused: list[Refused] = field(default_factory=list)
+
+
+class DeadLetterBox:
+    """The dead letters of all groups. Everything runs on the event loop's thread."""
+
+    def __init__(
+        self,
+        topics: TopicTable,
+        *,
+        source: MessageSource,
+        offsets: ConsumerOffsetTable,
+        writer: StateWriter,
+        send: Callable[[Sequence[Message], Stored], None],
+        store_host: Callable[[], Host],
+    ) -> None:
+        self._topics = topics
+        self._source = source
+        self._offsets = offsets
+        self._writer = writer
+        self._send = send
+        self._store_host = store_host
+        self._sending: set[str] = set()
+
+    def list(self, group: str, start: QueueOffset | None, count: int) -> DeadLetterList:
+        """At most `count` from an offset on. Raises TopicNotFound when the group has none, Invalid, StoreDamaged."""
+        if not 0 < count <= LISTED_MAX:
+            raise Invalid(f"count {count}: must be 1 to {LISTED_MAX}")
+        queue = self._queue(group)
+        bounds, following = self._source.bounds(queue), self._next_offset(queue)
+        begin = following if start is None else start
+        letters = [
+            _letter(offset, record, was_resent=offset < following)
+            for offset, record in islice(self._records(queue, begin), count)
+        ]
+        return DeadLetterList(letters, bounds.minimum, bounds.maximum, following)
+
+    async def resend(self, group: str, offsets: Sequence[QueueOffset] = (), *, dry_run: bool = False) -> Resent:
+        """Send these, or all that never were, to the group.
+
+        Raises TopicNotFound when it has no dead letters, Invalid for an offset that is none or while the same is under
+        way, StoreDamaged for a record that cannot be read, and what refuses the sending.
+        """
+        queue = self._queue(group)
+        if group in self._sending:
+            raise Invalid(f"the dead letters of group {group} are being sent again already")
+        self._sending.add(group)
+        try:
+            result = Resent()
+            records = self._chosen(queue, offsets) if offsets else self._records(queue, self._next_offset(queue))
+            while portion := list(islice(records, SENT_AT_ONCE)):
+                await self._resend(group, portion, result, dry_run=dry_run)
+                if not offsets and not dry_run:
+                    self._offsets.stage(self._writer.batch(), RESENDER, queue, QueueOffset(portion[-1][0] + 1))
+                    self._writer.write_durably()
+            if not dry_run:
+                log.info("dead letters sent again", group=group, count=result.count, refused=len(result.refused))
+            return result
+        finally:
+            self._sending.discard(group)
+
+    async def _resend(
+        self, group: str, portion: Sequence[tuple[QueueOffset, StoredMessage]], result: Resent, *, dry_run: bool
+    ) -> None:
+        messages = []
+        for offset, record in portion:
+            topic = _origin(record)
+            if topic is None:
+                result.refused.append(Refused(offset, "the record does not tell which topic it came from"))
+            elif self._topics.get(topic) is None:
+                result.refused.append(Refused(offset, f"topic {topic}, which it came from, does not exist"))
+            else:
+                messages.append(_copy(group, topic, record, self._store_host()))
+        if messages and not dry_run:
+            for name in {message.topic for message in messages}:
+                make_internal_topic(self._topics, name)
+            await self._stored(messages)
+        result.count += len(messages)
+
+    async def _stored(self, messages: Sequence[Message]) -> None:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._send(messages, lambda _appended, error: settle(done, error))
+        await done
+
+    # -- reading
+
+    def _queue(self, group: str) -> QueueId:
+        name = DEAD_LETTER_PREFIX + group
+        if self._topics.get(name) is None:
+            raise TopicNotFound(f"group {group} has no dead letters: there is no topic {name}")
+        return QueueId(name, 0)
+
+    def _next_offset(self, queue: QueueId) -> QueueOffset:
+        stored = self._offsets.get(RESENDER, queue)
+        return self._source.bounds(queue).minimum if stored is None else stored
+
+    def _records(self, queue: QueueId, start: QueueOffset) -> Iterator[tuple[QueueOffset, StoredMessage]]:
+        """From an offset on to where the queue ends now: what comes meanwhile waits for the next call."""
+        end = self._source.bounds(queue).maximum
+        while start < end:
+            entries = self._source.entries(queue, start, min(ENTRIES_AT_ONCE, end - start))
+            if not entries:
+                return
+            for entry in entries:
+                yield entry.queue_offset, self._source.read(entry)
+            start = QueueOffset(entries[-1].queue_offset + 1)
+
+    def _chosen(self, queue: QueueId, offsets: Sequence[QueueOffset]) -> Iterator[tuple[QueueOffset, StoredMessage]]:
+        for offset in offsets:
+            entries = self._source.entries(queue, offset, 1)
+            if not entries or entries[0].queue_offset != offset:
+                raise Invalid(f"offset {offset}: topic {queue.topic} has no message there")
+            yield offset, self._source.read(entries[0])
+
+
+def _origin(record: StoredMessage) -> str | None:
+    return record.properties.get(ORIGIN_TOPIC) or record.properties.get(RETRY_TOPIC)
+
+
+def _letter(offset: QueueOffset, record: StoredMessage, *, was_resent: bool) -> DeadLetter:
+    properties = record.properties
+    return DeadLetter(
+        offset,
+        properties.get(UNIQUE_KEY) or offset_message_id(record.store_host, record.physical_offset),
+        _origin(record),
+        properties.get(TAGS, ""),
+        tuple(key for key in properties.get(KEYS, "").split(" ") if key),
+        record.reconsume_times,
+        record.store_timestamp_ms,
+        was_resent,
+    )
+
+
+def _copy(group: str, topic: str, record: StoredMessage, store_host: Host) -> Message:
+    properties = copied_properties(record)
+    for name in (ORIGIN_TOPIC, ORIGIN_MESSAGE_ID):
+        properties.pop(name, None)
+    copy = copy_of(
+        record,
+        topic=retry_topic_name(group, topic),
+        queue_number=0,
+        properties={**properties, RETRY_TOPIC: topic},
+        store_host=store_host,
+    )
+    return copy._replace(system_flag=record.system_flag & ~TRANSACTION_MASK, reconsume_times=0)

@@ -1,0 +1,53 @@
+"""A walk over what of a subscription has become visible, by the index of times, from where the last one ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Final
+
+from server.delivery.inflight import DueEntry, InFlightTable
+from server.delivery.subscription import LATEST, Subscription
+from store.offsets import QueueOffset
+
+ENTRIES_READ_AT_ONCE: Final = 64
+
+
+class DueWalk:
+    """`with` it, go through `entries`; the next walk begins behind the last one, or where something became due since.
+
+    What the walk itself makes visible at once is not in the index before it is written, and has its old entry there
+    until then: this walk passes over it, the next one must not. What a queue has in flight that is not open comes, too.
+    """
+
+    def __init__(self, table: InFlightTable, subscription: Subscription, until_ms: int) -> None:
+        self._table = table
+        self._subscription = subscription
+        self._until_ms = until_ms
+        self._at = subscription.due_from
+
+    def __enter__(self) -> DueWalk:
+        self._subscription.due_from = LATEST  # rows that change lower it
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._subscription.due_from = min(self._subscription.due_from, self._at)
+
+    def entries(self) -> Iterator[DueEntry]:
+        """The earliest first. Each counts as dealt with."""
+        while True:
+            found = self._table.due(self._subscription.prefix, self._at, self._until_ms, ENTRIES_READ_AT_ONCE)
+            for entry in found:
+                self._at = entry.following
+                yield entry
+            if len(found) < ENTRIES_READ_AT_ONCE:
+                # the database need not pass over all of it again
+                written_ms = min(self._until_ms, self._subscription.unwritten_due_ms)
+                self._at = max(self._at, DueEntry(written_ms, 0, QueueOffset(0)))
+                return
+
+    def begin_again_at(self, entry: DueEntry) -> None:
+        """The next walk is to come to the entry, and to all behind it."""
+        self._at = min(self._at, entry)

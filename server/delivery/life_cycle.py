@@ -1,0 +1,66 @@
+"""The life of a message in a group: which state follows on what.
+
+| state     | event        | next      | what it means |
+|-----------|--------------|-----------|---------------|
+| waiting   | handed out   | hidden    | for the first time |
+| waiting   | passed over  | done      | the group's filter does not want it |
+| hidden    | acknowledged | done      | |
+| hidden    | changed      | hidden    | for another time, under a new handle; a time of zero is over at once |
+| hidden    | renewed      | hidden    | the broker keeps it for a client that lives |
+| hidden    | given back   | hidden    | its client is gone, or its answer did not get through: a second more |
+| hidden    | forwarded    | hidden    | on its way to the dead letters, by the client's wish |
+| hidden    | buried       | done      | it got there |
+| hidden    | time is up   | ready     | |
+| ready     | handed out   | hidden    | once more |
+| ready     | forwarded    | hidden    | it was delivered as often as the group allows |
+| ready     | gone         | done      | its record expired, or was given up |
+
+Waiting and done have no row: the group's next offset tells them apart. Hidden and ready are told apart by the clock,
+and by whether the broker would renew the lease. A group whose position is set anew forgets all states of the queue.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+
+class State(Enum):
+    """Of a message, for one group."""
+
+    WAITING = "waiting"
+    HIDDEN = "hidden"
+    READY = "ready"
+    DONE = "done"
+
+
+class Event(Enum):
+    """What happens to it."""
+
+    HANDED_OUT = "handed out"
+    PASSED_OVER = "passed over"
+    ACKNOWLEDGED = "acknowledged"
+    CHANGED = "changed"
+    RENEWED = "renewed"
+    GIVEN_BACK = "given back"
+    FORWARDED = "forwarded"
+    BURIED = "buried"
+    TIME_UP = "time is up"
+    GONE = "gone"
+
+
+NEXT: Final = {
+    (State.WAITING, Event.HANDED_OUT): State.HIDDEN,
+    (State.WAITING, Event.PASSED_OVER): State.DONE,
+    (State.HIDDEN, Event.ACKNOWLEDGED): State.DONE,
+    (State.HIDDEN, Event.CHANGED): State.HIDDEN,
+    (State.HIDDEN, Event.RENEWED): State.HIDDEN,
+    (State.HIDDEN, Event.GIVEN_BACK): State.HIDDEN,
+    (State.HIDDEN, Event.FORWARDED): State.HIDDEN,
+    (State.HIDDEN, Event.BURIED): State.DONE,
+    (State.HIDDEN, Event.TIME_UP): State.READY,
+    (State.READY, Event.HANDED_OUT): State.HIDDEN,
+    (State.READY, Event.FORWARDED): State.HIDDEN,
+    (State.READY, Event.GONE): State.DONE,
+}
+"""A pair that is not here cannot be."""

@@ -1,0 +1,158 @@
+"""Reads at an offset that the client names: nothing is in flight, nothing is remembered.
+
+For clients that keep their own place in each queue, and for each client to get every message (broadcasting).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from server.delivery.model import MessageSource, Timer, Timers
+from server.filters import MessageFilter
+from store.consumequeue import ConsumeQueueEntry
+from store.errors import Busy, MessageGivenUp, OffsetOutOfRange
+from store.message import DispatchRequest
+from store.offsets import QueueId, QueueOffset
+from store.record import StoredMessage
+
+
+class PullRequest(NamedTuple):
+    """What one pull asks for."""
+
+    queue: QueueId
+    offset: QueueOffset
+    filter: MessageFilter
+    batch_size: int
+    polling_s: float
+
+
+Pulled = Callable[[Sequence[StoredMessage], QueueOffset, Exception | None], None]
+"""How a pull ends: messages (none when its time is up), where to go on, or an error."""
+
+
+class WaitingPull:
+    """A pull that found nothing and waits; it has looked at everything below `offset`."""
+
+    __slots__ = ("offset", "pulled", "request", "timer")
+
+    def __init__(self, request: PullRequest, offset: QueueOffset, pulled: Pulled) -> None:
+        self.request = request
+        self.offset = offset
+        self.pulled = pulled
+        self.timer: Timer | None = None
+
+
+class Pulls:
+    """Lives on the event loop's thread."""
+
+    def __init__(
+        self,
+        source: MessageSource,
+        timers: Timers,
+        *,
+        waiting_max: int,
+        answer_bytes_max: int,
+        entries_scanned_per_pass: int,
+    ) -> None:
+        self._source = source
+        self._timers = timers
+        self._waiting_max = waiting_max
+        self._answer_bytes_max = answer_bytes_max
+        self._entries_scanned = entries_scanned_per_pass
+        self._waiting: dict[QueueId, dict[WaitingPull, None]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def pull(self, request: PullRequest, pulled: Pulled) -> WaitingPull | None:
+        """Read from an offset on, now or as soon as there is something.
+
+        `pulled` is called exactly once, unless the returned pull is cancelled before. Raises OffsetOutOfRange when the
+        queue does not have the offset, which may be its end; Busy when too many wait.
+        """
+        bounds = self._source.bounds(request.queue)
+        if not bounds.minimum <= request.offset <= bounds.maximum:
+            raise OffsetOutOfRange(
+                f"offset {request.offset} is outside of [{bounds.minimum}, {bounds.maximum}] of queue "
+                f"{request.queue.number} of topic {request.queue.topic}"
+            )
+        messages, offset = self._read(request, request.offset)
+        if messages or request.polling_s <= 0 or offset < self._source.maximum(request.queue):
+            pulled(messages, offset, None)
+            return None
+        if self._count >= self._waiting_max:
+            raise Busy(f"{self._count} pulls are waiting already")
+        waiting = WaitingPull(request, offset, pulled)
+        waiting.timer = self._timers.call_later(request.polling_s, lambda: self._end(waiting, ()))
+        self._waiting.setdefault(request.queue, {})[waiting] = None
+        self._count += 1
+        return waiting
+
+    def cancel(self, waiting: WaitingPull) -> None:
+        """The pull is gone, nobody waits for its end. Does nothing for one that has ended."""
+        of_queue = self._waiting.get(waiting.request.queue)
+        if of_queue is None or waiting not in of_queue:
+            return
+        del of_queue[waiting]
+        if not of_queue:
+            del self._waiting[waiting.request.queue]
+        self._count -= 1
+        if waiting.timer is not None:
+            waiting.timer.cancel()
+
+    def end_waiting(self) -> None:
+        """Answer all that wait: the broker stops."""
+        for waiting in [each for of_queue in self._waiting.values() for each in of_queue]:
+            self._end(waiting, ())
+
+    def messages_arrived(self, requests: Iterable[DispatchRequest]) -> None:
+        """Serve those that wait for exactly these queues."""
+        if not self._waiting:
+            return
+        queues = dict.fromkeys(QueueId(request.topic, request.queue_number) for request in requests)
+        for queue in queues:
+            for waiting in tuple(self._waiting.get(queue, ())):
+                self._serve(waiting)
+
+    def _serve(self, waiting: WaitingPull) -> None:
+        try:
+            messages, waiting.offset = self._read(waiting.request, waiting.offset)
+        except Exception as error:  # noqa: BLE001 - this pull ends with it; the others go on
+            self._end(waiting, (), error)
+            return
+        if messages:
+            self._end(waiting, messages)
+
+    def _end(self, waiting: WaitingPull, messages: Sequence[StoredMessage], error: Exception | None = None) -> None:
+        self.cancel(waiting)
+        waiting.pulled(messages, waiting.offset, error)
+
+    def _read(self, request: PullRequest, offset: QueueOffset) -> tuple[list[StoredMessage], QueueOffset]:
+        """What the filter wants from an offset on, and where to go on: behind all that was looked at."""
+        found: list[StoredMessage] = []
+        entries_left, bytes_left = self._entries_scanned, self._answer_bytes_max
+        while entries_left > 0 and len(found) < request.batch_size:
+            entries = self._source.entries(request.queue, offset, min(request.batch_size, entries_left))
+            if not entries:
+                break
+            for entry in entries:
+                if found and entry.size > bytes_left:
+                    return found, offset
+                if request.filter.may_match(entry.tags_code):
+                    record = self._record(entry)
+                    if record is not None and request.filter.matches(record.properties):
+                        found.append(record)
+                        bytes_left -= entry.size
+                offset = QueueOffset(entry.queue_offset + 1)
+                entries_left -= 1
+                if len(found) == request.batch_size:
+                    break
+        return found, offset
+
+    def _record(self, entry: ConsumeQueueEntry) -> StoredMessage | None:
+        try:
+            return self._source.read(entry)
+        except MessageGivenUp:
+            return None

@@ -1,0 +1,308 @@
+"""What a receive gets: messages that come back first, then new ones; of ordered groups queue by queue.
+
+In an ordered group a queue is blocked as long as one of its messages is hidden. Once all of those that were not
+acknowledged are visible again, they are handed out in their order, and new ones behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
+from typing import Final, Protocol
+
+from server.delivery.deliveries import Deliveries
+from server.delivery.inflight import DueEntry, InFlight
+from server.delivery.life_cycle import Event, State
+from server.delivery.model import Delivered, DeliverySettings, Faults, MessageSource, ReceiveRequest
+from server.delivery.positions import Positions
+from server.delivery.subscription import GroupMessage, QueueProgress, Subscription
+from server.delivery.taken import Taken
+from store.consumequeue import ConsumeQueueEntry
+from store.errors import MessageGivenUp
+from store.offsets import QueueOffset
+from store.record import StoredMessage
+
+ENTRIES_PER_SCAN: Final = 32
+
+Forwarded = Callable[[Exception | None], None]
+
+
+class _Outcome(Enum):
+    """Of an attempt to hand a message out once more."""
+
+    OVER = "it is handed out, or done"
+    NO_ROOM = "the receive has room for no more"
+    FORWARDED = "it is on its way to the dead letters"
+
+
+class DeadLetters(Protocol):
+    """Where messages go that were delivered often enough."""
+
+    def forward(self, group: str, topic: str, record: StoredMessage, attempts: int, forwarded: Forwarded) -> None:
+        """Store a copy for the group's dead letters; `forwarded` hears when that is done, or why it is not."""
+
+
+class Taking:
+    """Hands out messages to one receive at a time."""
+
+    def __init__(
+        self,
+        settings: DeliverySettings,
+        *,
+        source: MessageSource,
+        positions: Positions,
+        deliveries: Deliveries,
+        dead_letters: DeadLetters,
+        faults: Faults,
+        ready: Callable[[Iterable[Subscription]], None],
+    ) -> None:
+        self._settings = settings
+        self._source = source
+        self._positions = positions
+        self._deliveries = deliveries
+        self._dead_letters = dead_letters
+        self._faults = faults
+        self._ready = ready
+        self.redeliveries = 0
+
+    def take(self, subscription: Subscription, request: ReceiveRequest) -> list[Delivered]:
+        """What there is, oldest candidate first.
+
+        What cannot be read stands back behind the others and is tried again: nothing of it is passed over. Raises its
+        error when there was nothing else, and reports it otherwise.
+        """
+        taken = Taken(request, self._settings)
+        failures = []
+        for part in subscription.parts_in_turn():
+            failures += self._take_part(part, request, taken)
+        if failures and not taken.messages:
+            for failure in failures[:-1]:
+                self._report(failure, subscription)
+            raise failures[-1]
+        for failure in failures:
+            self._report(failure, subscription)
+        return taken.messages
+
+    def _take_part(self, part: Subscription, request: ReceiveRequest, taken: Taken) -> list[Exception]:
+        if request.is_ordered:
+            self._mark_due(part)
+            for number in [number for number, attempt in part.blocked.items() if attempt == request.attempt_id]:
+                part.mark(number)
+            return list(self._failures(part, request, taken, self._take_ordered))
+        failures = list(self._take_due(part, request, taken))
+        return failures + list(self._failures(part, request, taken, self._take_new))
+
+    def forward(self, message: GroupMessage, row: InFlight, done: Forwarded) -> None:
+        """Let the message go to the dead letters; `done` hears when it is there. Raises what reading it raises."""
+        record = self._record(message)
+        if record is None:
+            self._deliveries.end(message, row, Event.BURIED)
+            done(None)
+            return
+        subscription, hidden = message.subscription, self._deliveries.forward(message, row)
+
+        def forwarded(error: Exception | None) -> None:
+            if error is None:
+                now = self._deliveries.row(message)
+                if now is not None and now.delivery_id == hidden.delivery_id:
+                    self._deliveries.end(message, now, Event.BURIED)
+                    subscription.mark(message.progress.queue.number)
+                    self._ready((subscription,))
+            done(error)
+
+        self._dead_letters.forward(subscription.group, subscription.owner.topic, record, row.attempt, forwarded)
+
+    # -- what comes back
+
+    def _take_due(self, subscription: Subscription, request: ReceiveRequest, taken: Taken) -> Iterator[Exception]:
+        """Hand out what has become visible, the earliest first. Yields the errors that kept some of it."""
+        again_from: DueEntry | None = None
+        with self._deliveries.due(subscription) as walk:
+            for entry in walk.entries():
+                try:
+                    if not self._take_one(subscription, entry, request, taken):
+                        again_from = again_from or entry
+                        break
+                except Exception as error:  # noqa: BLE001 - one damaged record does not stop the others
+                    again_from = again_from or entry
+                    yield error
+            if again_from is not None:
+                walk.begin_again_at(again_from)
+        subscription.is_due = again_from is not None
+
+    def _take_one(self, subscription: Subscription, entry: DueEntry, request: ReceiveRequest, taken: Taken) -> bool:
+        """Hand out what an entry of the index stands for, if it may be; False when there is no room for it."""
+        if taken.is_full:
+            return False
+        progress = self._positions.open(subscription, entry.number)
+        row = self._deliveries.row_of(subscription, progress, entry)
+        if row is None:
+            return True
+        message = GroupMessage(subscription, progress, entry.offset)
+        if self._deliveries.state_of(row) is State.HIDDEN:
+            self._deliveries.renew(message, row)
+            return True
+        return self._redeliver(message, row, request, taken) is not _Outcome.NO_ROOM
+
+    def _redeliver(
+        self,
+        message: GroupMessage,
+        row: InFlight,
+        request: ReceiveRequest,
+        taken: Taken,
+    ) -> _Outcome:
+        progress, offset = message.progress, message.offset
+        units = self._source.entries(progress.queue, offset, 1)
+        # at or above the next offset: its message went with the end of the log in a power cut
+        if offset >= progress.next_offset or not units or units[0].queue_offset != offset:
+            self._deliveries.end(message, row, Event.GONE)
+            return _Outcome.OVER
+        if request.attempts_max is not None and row.attempt >= request.attempts_max:
+            self.forward(message, row, lambda _: None)
+            return _Outcome.FORWARDED
+        if not taken.has_room_for(units[0]):
+            return _Outcome.NO_ROOM
+        record = self._read(units[0], message.subscription)
+        if record is None:
+            self._deliveries.end(message, row, Event.GONE)
+            return _Outcome.OVER
+        self.redeliveries += 1
+        taken.add(units[0], self._deliveries.begin(message, record, request, row))
+        return _Outcome.OVER
+
+    # -- ordered groups
+
+    def _mark_due(self, subscription: Subscription) -> None:
+        """Find the queues of which something has become visible."""
+        with self._deliveries.due(subscription) as walk:
+            for entry in walk.entries():
+                progress = self._positions.open(subscription, entry.number)
+                if self._deliveries.row_of(subscription, progress, entry) is not None:
+                    subscription.mark(entry.number)
+        subscription.is_due = False
+
+    def _take_ordered(
+        self, subscription: Subscription, progress: QueueProgress, request: ReceiveRequest, taken: Taken
+    ) -> bool:
+        """Take from one queue, unless it is blocked; True when it has nothing more to hand out for now."""
+        rows = self._deliveries.rows_of(subscription, progress)
+        hidden = {offset: row for offset, row in rows.items() if self._deliveries.state_of(row) is State.HIDDEN}
+        if hidden:
+            if request.attempt_id and all(row.attempt_id == request.attempt_id for row in hidden.values()):
+                self._take_again(subscription, progress, request, rows, taken)
+            self._deliveries.keep(subscription, progress, hidden)
+            return _block(subscription, progress, next(iter(hidden.values())).attempt_id)
+        for offset, row in rows.items():
+            if not self._redeliver_in_order(GroupMessage(subscription, progress, offset), row, request, taken):
+                return _block(subscription, progress, request.attempt_id)
+        drained = self._take_new(subscription, progress, request, taken)
+        if not self._deliveries.rows_of(subscription, progress):
+            return drained
+        return _block(subscription, progress, request.attempt_id)
+
+    def _redeliver_in_order(self, message: GroupMessage, row: InFlight, request: ReceiveRequest, taken: Taken) -> bool:
+        """Hand the message out once more; whether those behind it may follow."""
+        outcome = self._redeliver(message, row, request, taken)
+        return outcome is _Outcome.OVER or (outcome is _Outcome.FORWARDED and self._deliveries.row(message) is None)
+
+    def _take_again(
+        self,
+        subscription: Subscription,
+        progress: QueueProgress,
+        request: ReceiveRequest,
+        rows: dict[QueueOffset, InFlight],
+        taken: Taken,
+    ) -> None:
+        """The messages of a receive whose answer its client did not get; in their order, so that nothing is left out.
+
+        One of them may have been given back meanwhile: it comes once more before those behind it.
+        """
+        for offset, row in rows.items():
+            message = GroupMessage(subscription, progress, offset)
+            if self._deliveries.state_of(row) is not State.HIDDEN:
+                if not self._redeliver_in_order(message, row, request, taken):
+                    return
+                continue
+            units = self._source.entries(progress.queue, offset, 1)
+            if not units or units[0].queue_offset != offset:
+                continue
+            if not taken.has_room_for(units[0]):
+                return
+            record = self._read(units[0], subscription)
+            if record is not None:
+                taken.add(units[0], self._deliveries.hand_out_again(message, record, row))
+
+    # -- new messages
+
+    def _failures(
+        self,
+        subscription: Subscription,
+        request: ReceiveRequest,
+        taken: Taken,
+        take: Callable[[Subscription, QueueProgress, ReceiveRequest, Taken], bool],
+    ) -> Iterator[Exception]:
+        """Take from the candidates until there is enough. Yields the errors of queues that could not be read."""
+        numbers = subscription.candidate_numbers()
+        for number in sorted(numbers, reverse=True) if request.highest_queue_first else numbers:
+            if taken.is_full or taken.entries_left <= 0:
+                return
+            drained = False
+            try:
+                drained = take(subscription, self._positions.open(subscription, number), request, taken)
+            except Exception as error:  # noqa: BLE001 - one queue's damage does not stop the others
+                yield error
+            subscription.served(number, drained=drained)
+
+    def _take_new(
+        self, subscription: Subscription, progress: QueueProgress, request: ReceiveRequest, taken: Taken
+    ) -> bool:
+        """Take from the next offset on; returns whether the queue's end was reached."""
+        before = progress.next_offset
+        wanted, drained = request.filter, False
+        try:
+            while not taken.is_full and taken.entries_left > 0 and not drained:
+                limit = min(ENTRIES_PER_SCAN, taken.entries_left)
+                entries = self._source.entries(progress.queue, progress.next_offset, limit)
+                drained = len(entries) < limit
+                for entry in entries:
+                    may_match = wanted.may_match(entry.tags_code)
+                    if may_match and not taken.has_room_for(entry):
+                        drained = False
+                        break
+                    taken.entries_left -= 1
+                    record = self._read(entry, subscription) if may_match else None
+                    if record is not None and wanted.matches(record.properties):
+                        message = GroupMessage(subscription, progress, entry.queue_offset)
+                        delivered = self._deliveries.begin(message, record, request)
+                        taken.add(entry, delivered)
+                    progress.next_offset = QueueOffset(entry.queue_offset + 1)
+        finally:
+            # with the rows of what was handed out: a message below the next offset without a row is done
+            if progress.next_offset != before:
+                self._positions.store(subscription, progress)
+        return drained
+
+    # -- reading
+
+    def _record(self, message: GroupMessage) -> StoredMessage | None:
+        units = self._source.entries(message.progress.queue, message.offset, 1)
+        if not units or units[0].queue_offset != message.offset:
+            return None
+        return self._read(units[0], message.subscription)
+
+    def _read(self, entry: ConsumeQueueEntry, subscription: Subscription) -> StoredMessage | None:
+        """The record; None for one that was given up: whoever did has accepted that nobody gets it."""
+        try:
+            return self._source.read(entry)
+        except MessageGivenUp as gone:
+            self._report(gone, subscription)
+            return None
+
+    def _report(self, failure: Exception, subscription: Subscription) -> None:
+        self._faults.report(failure, group=subscription.group, topic=subscription.topic)
+
+
+def _block(subscription: Subscription, progress: QueueProgress, attempt_id: str) -> bool:
+    """Something of the queue is hidden, or on its way to the dead letters: nothing more is handed out for now."""
+    subscription.blocked[progress.queue.number] = attempt_id
+    return True

@@ -1,0 +1,144 @@
+"""The records of messages that wait, and of what becomes of them (docs/formats/held-messages.md)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from server.copying import copy_of
+from server.errors import NotHeld
+from server.wire.reserved import TRANSACTION_ID
+from store.dispatch import TRANSACTION_MASK
+from store.held.changes import number_of
+from store.held.topics import (
+    DELIVER_AT_MS,
+    DEQUEUED_MS,
+    HALF_TOPIC,
+    OPERATION_DONE,
+    OPERATION_TOPIC,
+    RECALLED_KEY,
+    ROLL_TIMES,
+    TIMER_OUT_MS,
+    TIMER_TOPIC,
+)
+from store.message import Host, Message
+from store.record import StoredMessage
+from store.record.properties import LIGHT_QUEUE_OFFSETS, REAL_QUEUE, REAL_TOPIC, TAGS, UNIQUE_KEY
+from store.record.system_flag import TransactionState
+
+HELD_QUEUE: Final = 0
+QUEUE_DIGITS_MAX: Final = 9
+CHECKED_TOO_OFTEN_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+
+
+def held_until(message: Message, due_ms: int) -> Message:
+    """The message as it waits for its time, in RocketMQ's topic for timers."""
+    return message._replace(
+        topic=TIMER_TOPIC,
+        queue_number=HELD_QUEUE,
+        properties={
+            **message.properties,
+            REAL_TOPIC: message.topic,
+            REAL_QUEUE: str(message.queue_number),
+            TIMER_OUT_MS: str(due_ms),
+        },
+    )
+
+
+def delivered(record: StoredMessage, *, store_host: Host, now_ms: int) -> Message:
+    """The copy that goes where the delayed message was to go, naming it. Raises NotHeld when it does not say where."""
+    copy = _copy(record, store_host)
+    return copy._replace(properties={**copy.properties, DEQUEUED_MS: str(now_ms)})
+
+
+def _copy(record: StoredMessage, store_host: Host) -> Message:
+    """What lies in the record, for the topic and queue that it was sent to."""
+    properties = record.properties
+    topic, number = properties.get(REAL_TOPIC), properties.get(REAL_QUEUE, "")
+    if not topic or not (number.isascii() and number.isdecimal() and len(number) <= QUEUE_DIGITS_MAX):
+        raise NotHeld(f"the record at offset {record.physical_offset} does not say where it is to go")
+    properties.pop(LIGHT_QUEUE_OFFSETS, None)
+    copy = copy_of(record, topic=topic, queue_number=int(number), properties=properties, store_host=store_host)
+    return copy._replace(prepared_transaction_offset=record.physical_offset)
+
+
+def carried_over(record: StoredMessage, *, due_ms: int, store_host: Host) -> Message:
+    """The message as it waits further on in the log, naming the record that waits no longer.
+
+    One with a delay level, too, waits in the topic for timers from then on: its time does not begin anew.
+    """
+    properties = record.properties
+    rolls = number_of(properties.get(ROLL_TIMES)) or 0
+    properties.pop(LIGHT_QUEUE_OFFSETS, None)
+    properties.setdefault(DELIVER_AT_MS, str(due_ms))
+    properties.setdefault(TIMER_OUT_MS, str(due_ms))
+    properties[ROLL_TIMES] = str(rolls + 1)
+    copy = copy_of(record, topic=TIMER_TOPIC, queue_number=HELD_QUEUE, properties=properties, store_host=store_host)
+    return copy._replace(prepared_transaction_offset=record.physical_offset)
+
+
+def half_of(message: Message) -> Message:
+    """The message as it waits for its producer's word. Its transaction bits come back when it is committed."""
+    return message._replace(
+        topic=HALF_TOPIC,
+        queue_number=HELD_QUEUE,
+        properties={
+            **message.properties,
+            REAL_TOPIC: message.topic,
+            REAL_QUEUE: str(message.queue_number),
+            TRANSACTION_ID: message.properties.get(UNIQUE_KEY, ""),
+        },
+        system_flag=message.system_flag & ~TRANSACTION_MASK,
+    )
+
+
+def committed(record: StoredMessage, *, store_host: Host) -> Message:
+    """The message for its consumers, naming its half message. Raises NotHeld when that does not say where to."""
+    copy = _copy(record, store_host)
+    copy_properties = dict(copy.properties)
+    del copy_properties[REAL_TOPIC], copy_properties[REAL_QUEUE]
+    return copy._replace(
+        properties=copy_properties, system_flag=(record.system_flag & ~TRANSACTION_MASK) | TransactionState.COMMIT
+    )
+
+
+def given_up(record: StoredMessage, *, store_host: Host) -> Message:
+    """A half message that was asked about too often, where RocketMQ keeps such for operators to look at."""
+    return _copy(record, store_host)._replace(
+        topic=CHECKED_TOO_OFTEN_TOPIC, queue_number=HELD_QUEUE, prepared_transaction_offset=0
+    )
+
+
+def resolved(queue_offset: int, *, store_host: Host, now_ms: int) -> Message:
+    """The record that says of a half message that it waits no longer."""
+    return Message(
+        topic=OPERATION_TOPIC,
+        queue_number=HELD_QUEUE,
+        body=b"%d," % queue_offset,
+        properties={TAGS: OPERATION_DONE},
+        born_timestamp_ms=now_ms,
+        born_host=store_host,
+        store_host=store_host,
+    )
+
+
+def recall(record: StoredMessage, *, due_ms: int, store_host: Host) -> Message:
+    """The record that says of a delayed message that it waits no longer, to RocketMQ too."""
+    properties = record.properties
+    real_topic, message_id = properties.get(REAL_TOPIC, ""), properties.get(UNIQUE_KEY, "")
+    return Message(
+        topic=TIMER_TOPIC,
+        queue_number=HELD_QUEUE,
+        body=b"",
+        properties={
+            UNIQUE_KEY: message_id,
+            REAL_TOPIC: real_topic,
+            REAL_QUEUE: properties.get(REAL_QUEUE, "0"),
+            RECALLED_KEY: f"{real_topic}+{message_id}",
+            DELIVER_AT_MS: str(due_ms),
+            TIMER_OUT_MS: properties.get(TIMER_OUT_MS, str(due_ms)),
+        },
+        born_timestamp_ms=record.born_timestamp_ms,
+        born_host=record.born_host,
+        store_host=store_host,
+        prepared_transaction_offset=record.physical_offset,
+    )

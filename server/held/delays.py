@@ -1,0 +1,293 @@
+"""Delayed messages, delivered when they are due.
+
+A delayed message is delivered by appending a copy of it to its real topic. The copy says of what it is one, so it
+is the append that ends the wait. What is under way is known in memory only: a crash before the append leaves the
+message waiting, one after it does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol
+
+import structlog
+
+from server.delivery.model import Faults, Timer, Timers
+from server.errors import InvalidRecallHandle, NotHeld
+from server.group_commit import Stored, settle
+from server.held.copies import carried_over, delivered, recall
+from server.held.recall_handle import RecallHandle
+from store.clock import Clock
+from store.errors import MessageGivenUp, OffsetOutOfRange
+from store.held import DueMessage, HeldMessages, due_of_request
+from store.message import Appended, DispatchRequest, Host, Message
+from store.offsets import PhysicalOffset
+from store.record import StoredMessage
+from store.record.properties import REAL_TOPIC, UNIQUE_KEY
+
+log = structlog.get_logger(__name__)
+
+LOOKED_AT_MAX: Final = 256
+"""Due messages that are looked at before others get their turn: some milliseconds."""
+UNDER_WAY_MAX: Final = 4_096
+"""Copies that were sent and are not stored yet."""
+UNDER_WAY_PAUSE_S: Final = 0.05
+FOREVER_MS: Final = 2**62
+LOOK_INTERVAL_S: Final = 1.0
+"""How soon a clock that was set forward is noticed."""
+RETRY_INTERVAL_S: Final = 1.0
+"""After a refusal: there is no room on the disk, or a record cannot be read."""
+
+Send = Callable[[Sequence[Message], Stored], None]
+Recalled = Callable[[Exception | None], None]
+
+
+class RecordSource(Protocol):
+    """Where the records of delayed messages are read."""
+
+    def record_at(self, at: PhysicalOffset) -> StoredMessage:
+        """Raises OffsetOutOfRange when the log does not hold the offset (any more), StoreDamaged, MessageGivenUp."""
+
+
+class DelayMetrics(Protocol):
+    def delayed_delivered(self, late_s: float) -> None: ...
+
+    def delayed_lost(self) -> None: ...
+
+
+class DelayedDelivery:
+    """Lives on the event loop's thread."""
+
+    def __init__(
+        self,
+        held: HeldMessages,
+        *,
+        records: RecordSource,
+        send: Send,
+        topic_exists: Callable[[str], bool],
+        store_host: Callable[[], Host],
+        clock: Clock,
+        timers: Timers,
+        faults: Faults,
+        metrics: DelayMetrics,
+    ) -> None:
+        self._held = held
+        self._records = records
+        self._send = send
+        self._topic_exists = topic_exists
+        self._store_host = store_host
+        self._clock = clock
+        self._timers = timers
+        self._faults = faults
+        self._metrics = metrics
+        self._under_way: set[DueMessage] = set()
+        self._next: DueMessage | None = None
+        """Everything before it is under way or delivered; None: nothing is known."""
+        self._timer: Timer | None = None
+        self._timer_at_ms = 0
+        self._stopped = False
+
+    @property
+    def under_way(self) -> int:
+        return len(self._under_way)
+
+    def start(self) -> None:
+        """Deliver from now on, first of all what became due while no broker ran."""
+        self._look()
+
+    def stop(self) -> None:
+        """Begin nothing more: the store is about to close."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def messages_arrived(self, requests: Iterable[DispatchRequest]) -> None:
+        """Hear of what was dispatched; most of it does not wait."""
+        for request in requests:
+            due = due_of_request(request)
+            if due is None:
+                continue
+            if self._next is not None and due < self._next:
+                self._next = due
+            if self._timer is None or due.due_ms < self._timer_at_ms:
+                self._arm(due.due_ms)
+
+    # -- what is due
+
+    def _look(self) -> None:
+        """Deliver some of what is due, and see when to look again."""
+        self._timer = None
+        if self._stopped:
+            return
+        now_ms = self._clock.wall_ms()
+        try:
+            self._deliver_due(now_ms)
+        except Exception as error:  # noqa: BLE001 - what cannot be read now may be read later
+            self._faults.report(error, delayed_until_ms=now_ms)
+            self._arm(now_ms + int(RETRY_INTERVAL_S * 1000), not_before=True)
+
+    def _deliver_due(self, now_ms: int) -> None:
+        if len(self._under_way) >= UNDER_WAY_MAX:
+            return  # `_stored` looks again
+        found = self._held.due(now_ms, LOOKED_AT_MAX, start=self._next)
+        for message in found:
+            if message not in self._under_way:
+                self._deliver(message, now_ms)
+        if found:
+            self._next = found[-1].following
+        if len(found) == LOOKED_AT_MAX:
+            self._arm(now_ms)
+            return
+        waiting = self._held.first_due(self._next)
+        if waiting is not None:
+            self._next = waiting
+            self._arm(waiting.due_ms)
+
+    def _deliver(self, message: DueMessage, now_ms: int) -> None:
+        try:
+            record = self._records.record_at(message.physical_offset)
+            copy = delivered(record, store_host=self._store_host(), now_ms=now_ms)
+        except (OffsetOutOfRange, MessageGivenUp, NotHeld) as gone:
+            log.warning("a delayed message is lost", due_ms=message.due_ms, error=str(gone))
+            self._metrics.delayed_lost()
+            self._held.drop(message)
+            return
+        except Exception as error:  # noqa: BLE001 - one damaged record does not keep the others
+            self._faults.report(error, delayed_until_ms=message.due_ms)
+            self._try_again(message)
+            return
+        is_wanted = self._topic_exists(copy.topic)
+        if not is_wanted:
+            log.warning("a delayed message goes with its topic", topic=copy.topic, due_ms=message.due_ms)
+            copy = recall(record, due_ms=message.due_ms, store_host=self._store_host())
+
+        def stored(appended: Sequence[Appended], error: Exception | None) -> None:
+            if is_wanted and error is None:
+                self._metrics.delayed_delivered(max(0, appended[0].store_timestamp_ms - message.due_ms) / 1000)
+            self._stored(message, error)
+
+        self._under_way.add(message)
+        self._send([copy], stored)
+
+    def _stored(self, message: DueMessage, error: Exception | None) -> None:
+        self._under_way.discard(message)
+        if error is not None:
+            self._try_again(message)
+            return
+        if self._timer is None:
+            self._arm(self._clock.wall_ms())
+
+    def _try_again(self, message: DueMessage) -> None:
+        if self._next is None or message < self._next:
+            self._next = message
+        self._arm(self._clock.wall_ms() + int(RETRY_INTERVAL_S * 1000), not_before=True)
+
+    def _arm(self, at_ms: int, *, not_before: bool = False) -> None:
+        """Look again at a time, or a little earlier: a clock may be set."""
+        if self._stopped:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        now_ms = self._clock.wall_ms()
+        delay_s = max(0, at_ms - now_ms) / 1000
+        self._timer_at_ms = at_ms
+        self._timer = self._timers.call_later(delay_s if not_before else min(delay_s, LOOK_INTERVAL_S), self._look)
+
+    # -- expiry
+
+    async def carry_over(self, minimum: PhysicalOffset) -> int:
+        """Write anew what waits in the log below `minimum`, which is about to expire. Returns how many that were.
+
+        When it returns none of it is left there. Raises what refuses the writing; OSError or StoreDamaged for a record
+        that cannot be read.
+        """
+        count = 0
+        while True:
+            done, is_left = await self._carry_over_some(minimum)
+            count += done
+            if not is_left:
+                if count:
+                    log.info("delayed messages carried over to the end of the log", count=count, log_begins_at=minimum)
+                return count
+            await asyncio.sleep(UNDER_WAY_PAUSE_S)  # what is on its way to its consumers ends its wait by itself
+
+    async def _carry_over_some(self, minimum: PhysicalOffset) -> tuple[int, bool]:
+        """One walk over all that waits: how many were written anew, and whether some are on their way."""
+        start: DueMessage | None = None
+        count, is_left = 0, False
+        while True:
+            found = self._held.due(FOREVER_MS, LOOKED_AT_MAX, start)
+            old = [message for message in found if message.physical_offset < minimum]
+            waiting = [message for message in old if message not in self._under_way]
+            is_left |= len(waiting) < len(old)
+            if waiting:
+                count += await self._write_anew(waiting)
+            if len(found) < LOOKED_AT_MAX:
+                return count, is_left
+            start = found[-1].following
+            await asyncio.sleep(0)
+
+    async def _write_anew(self, messages: Sequence[DueMessage]) -> int:
+        copies, copied = [], []
+        for message in messages:
+            try:
+                record = self._records.record_at(message.physical_offset)
+            except (OffsetOutOfRange, MessageGivenUp):
+                continue  # told when it is due
+            copies.append(carried_over(record, due_ms=message.due_ms, store_host=self._store_host()))
+            copied.append(message)
+        if not copies:
+            return 0
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._under_way.update(copied)
+
+        def stored(_appended: Sequence[Appended], error: Exception | None) -> None:
+            self._under_way.difference_update(copied)
+            if error is not None:
+                self._try_again(min(copied))  # some may have become due meanwhile
+            settle(done, error)
+
+        self._send(copies, stored)
+        await done
+        return len(copies)
+
+    # -- recall
+
+    def recall(self, topic: str, handle: str, recalled: Recalled) -> str:
+        """Let a delayed message never be delivered; `recalled` hears when that is stored. Returns the message's id.
+
+        Raises InvalidRecallHandle for a handle that is none, or whose message is delivered, recalled or about to be.
+        """
+        found = RecallHandle.decode(handle, topic)
+        message, record = self._waiting(found, topic)
+        self._under_way.add(message)
+
+        def stored(_appended: Sequence[Appended], error: Exception | None) -> None:
+            self._under_way.discard(message)
+            if error is not None:
+                self._try_again(message)
+            recalled(error)
+
+        self._send([recall(record, due_ms=message.due_ms, store_host=self._store_host())], stored)
+        return found.message_id
+
+    def _waiting(self, handle: RecallHandle, topic: str) -> tuple[DueMessage, StoredMessage]:
+        """What a recall handle names, where it was stored or further on in the log. Raises InvalidRecallHandle."""
+        message = self._held.waiting(handle.due_ms, handle.physical_offset)
+        if message is not None:
+            candidates = [message]
+        else:
+            start = DueMessage(handle.due_ms, PhysicalOffset(0), 0)
+            candidates = self._held.due(handle.due_ms, LOOKED_AT_MAX, start)
+        for each in candidates:
+            if each in self._under_way:
+                continue
+            try:
+                record = self._records.record_at(each.physical_offset)
+            except (OffsetOutOfRange, MessageGivenUp):
+                continue
+            properties = record.properties
+            if (properties.get(REAL_TOPIC), properties.get(UNIQUE_KEY)) == (topic, handle.message_id):
+                return each, record
+        raise InvalidRecallHandle("the message was delivered or recalled before, or the handle names another one")

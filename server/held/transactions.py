@@ -1,0 +1,246 @@
+"""Transactions: half messages become messages, or nothing, by the word of their producers.
+
+A producer that says nothing is asked, over the telemetry stream of any live producer of the topic: first when the half
+message has waited for as long as its producer wanted (or `check_after_ms`), then at intervals. Who was asked too often
+without a word is rolled back. A check that nobody was there to hear does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import structlog
+
+from server.delivery.model import Faults, Timer, Timers
+from server.errors import InvalidTransactionId, NotHeld
+from server.held.copies import committed, given_up, resolved
+from server.held.delays import RecordSource, Send
+from server.held.transaction_id import decode_transaction_id, encode_transaction_id
+from store.clock import Clock
+from store.errors import Busy, MessageGivenUp, OffsetOutOfRange
+from store.generations import GenerationCache
+from store.held import CheckDue, HalfMessage, HeldMessages, Resolution
+from store.message import Appended, Host, Message
+from store.offsets import QueueOffset
+from store.record import StoredMessage
+from store.record.properties import REAL_TOPIC
+
+log = structlog.get_logger(__name__)
+
+CHECKED_AT_ONCE: Final = 64
+"""Producers that are asked before others get their turn."""
+LOOK_INTERVAL_S: Final = 1.0
+PAUSE_S: Final = 0.01
+CLOCK_MARGIN_MS: Final = 60_000
+"""How far a clock that is set back may bring the time of a check before those that were looked at."""
+SENDERS_REMEMBERED: Final = 65_536
+
+Ended = Callable[[Exception | None], None]
+Ask = Callable[[str, str, StoredMessage, str], bool]
+"""Send a client a check: its id, the topic, the half message's record, the transaction's id. False: it is gone."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TransactionSettings:
+    check_interval_ms: int = 30_000
+    checks_max: int = 15
+
+
+class Producers(Protocol):
+    def producers_of(self, topic: str) -> Sequence[str]:
+        """The ids of live producers that declared the topic."""
+
+
+class TransactionMetrics(Protocol):
+    def transaction_ended(self, resolution: Resolution) -> None: ...
+
+    def transaction_checked(self) -> None: ...
+
+    def transaction_given_up(self) -> None: ...
+
+
+class Transactions:
+    """Lives on the event loop's thread."""
+
+    def __init__(
+        self,
+        held: HeldMessages,
+        settings: TransactionSettings,
+        *,
+        records: RecordSource,
+        send: Send,
+        producers: Producers,
+        ask: Ask,
+        store_host: Callable[[], Host],
+        clock: Clock,
+        timers: Timers,
+        faults: Faults,
+        metrics: TransactionMetrics,
+    ) -> None:
+        self._held = held
+        self._settings = settings
+        self._records = records
+        self._send = send
+        self._producers = producers
+        self._ask = ask
+        self._store_host = store_host
+        self._clock = clock
+        self._timers = timers
+        self._faults = faults
+        self._metrics = metrics
+        self._ending: dict[QueueOffset, tuple[Resolution, list[Ended]]] = {}
+        self._senders: GenerationCache[int, str] = GenerationCache(SENDERS_REMEMBERED)
+        self._turn = 0
+        self._checked_until_ms = 0
+        self._timer: Timer | None = None
+        self._stopped = False
+
+    def start(self) -> None:
+        """Ask from now on."""
+        self._check()
+
+    def stop(self) -> None:
+        """Begin nothing more: the store is about to close."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # -- the producer's word
+
+    def began(self, topic: str, queue_offset: QueueOffset, client_id: str) -> str:
+        """A half message is stored at an offset of the half queue, sent by a client. Returns the transaction's id."""
+        if self._senders.is_full:
+            self._senders.rotate()
+        self._senders.put(queue_offset, client_id)
+        return encode_transaction_id(queue_offset, topic)
+
+    def end(self, topic: str, message_id: str, transaction_id: str, resolution: Resolution, ended: Ended) -> None:
+        """Commit or roll back; `ended` hears when that is stored. The same word a second time is fine.
+
+        Raises InvalidTransactionId for a transaction that does not exist or ended otherwise, Busy while it does.
+        """
+        queue_offset = decode_transaction_id(transaction_id, topic)
+        half = self._held.half(queue_offset)
+        if half is None:
+            if self._held.resolution(queue_offset) is not resolution:
+                raise InvalidTransactionId("there is no such transaction, or it ended otherwise")
+            ended(None)
+            return
+        if message_id and half.message_id != message_id:
+            raise InvalidTransactionId("the transaction is another message's")
+        self._end(half, resolution, ended)
+
+    def _end(self, half: HalfMessage, resolution: Resolution, ended: Ended) -> None:
+        ending = self._ending.get(half.queue_offset)
+        if ending is not None:
+            if ending[0] is not resolution:
+                raise Busy("the transaction is about to end otherwise")
+            ending[1].append(ended)
+            return
+        try:
+            record = self._records.record_at(half.physical_offset)
+            messages = self._ending_of(half, record, resolution)
+        except (OffsetOutOfRange, MessageGivenUp, NotHeld) as gone:
+            raise InvalidTransactionId(f"the half message is lost: {gone}") from gone
+        self._store_end(half, resolution, messages, [ended])
+
+    def _ending_of(self, half: HalfMessage, record: StoredMessage, resolution: Resolution) -> list[Message]:
+        """Both in one append: all or nothing of it is in the log."""
+        host = self._store_host()
+        operation = resolved(half.queue_offset, store_host=host, now_ms=self._clock.wall_ms())
+        return [committed(record, store_host=host), operation] if resolution is Resolution.COMMITTED else [operation]
+
+    def _store_end(
+        self, half: HalfMessage, resolution: Resolution, messages: Sequence[Message], ended: list[Ended]
+    ) -> None:
+        self._ending[half.queue_offset] = (resolution, ended)
+
+        def stored(_appended: Sequence[Appended], error: Exception | None) -> None:
+            _, waiting = self._ending.pop(half.queue_offset)
+            if error is None:
+                self._metrics.transaction_ended(resolution)
+            for each in waiting:
+                each(error)
+
+        self._send(messages, stored)
+
+    # -- checks
+
+    def _check(self) -> None:
+        self._timer = None
+        if self._stopped:
+            return
+        are_more = False
+        try:
+            are_more = self._check_due(self._clock.wall_ms())
+        except Exception as error:  # noqa: BLE001 - what cannot be read now may be read later
+            self._faults.report(error)
+        self._timer = self._timers.call_later(PAUSE_S if are_more else LOOK_INTERVAL_S, self._check)
+
+    def _check_due(self, now_ms: int) -> bool:
+        """Whether there are more that are due."""
+        due = self._held.checks_due(self._checked_until_ms, now_ms, CHECKED_AT_ONCE)
+        for check in due:
+            try:
+                self._check_one(check, now_ms)
+            except Exception as error:  # noqa: BLE001 - one damaged record does not keep the others
+                self._faults.report(error, half_message=check.queue_offset)
+                self._later(check, now_ms, check.checks)
+        if len(due) == CHECKED_AT_ONCE:
+            return True
+        # what was due before has been put off, or is gone: the database need not pass over it again
+        self._checked_until_ms = max(0, now_ms - CLOCK_MARGIN_MS)
+        return False
+
+    def _check_one(self, check: CheckDue, now_ms: int) -> None:
+        half = self._held.half(check.queue_offset)
+        if half is None or half.check_from_ms > now_ms:
+            self._held.check_again(check, None)
+            return
+        if half.queue_offset in self._ending:
+            self._later(check, now_ms, check.checks)
+            return
+        try:
+            record = self._records.record_at(half.physical_offset)
+        except (OffsetOutOfRange, MessageGivenUp) as gone:
+            log.warning("a half message is lost", offset=half.physical_offset, error=str(gone))
+            self._metrics.transaction_given_up()
+            self._roll_back(half, [])
+            self._later(check, now_ms, check.checks)
+            return
+        if check.checks >= self._settings.checks_max:
+            self._give_up(half, record)
+            self._later(check, now_ms, check.checks)
+            return
+        heard = self._ask_someone(half, record)
+        self._later(check, now_ms, check.checks + heard)
+
+    def _later(self, check: CheckDue, now_ms: int, checks: int) -> None:
+        after = CheckDue(now_ms + self._settings.check_interval_ms, check.queue_offset, checks)
+        self._held.check_again(check, after)
+
+    def _ask_someone(self, half: HalfMessage, record: StoredMessage) -> bool:
+        """The client that sent it, or else the next of those that declared its topic. False: nobody is there."""
+        topic = record.properties.get(REAL_TOPIC, "")
+        transaction_id = encode_transaction_id(half.queue_offset, topic)
+        sender = self._senders.get(half.queue_offset)
+        others = self._producers.producers_of(topic)
+        self._turn += 1
+        at = self._turn % len(others) if others else 0
+        for client_id in [*([sender] if sender else []), *others[at:], *others[:at]]:
+            if self._ask(client_id, topic, record, transaction_id):
+                self._metrics.transaction_checked()
+                return True
+        return False
+
+    def _give_up(self, half: HalfMessage, record: StoredMessage) -> None:
+        topic = record.properties.get(REAL_TOPIC, "")
+        log.warning("a half message was asked about too often", topic=topic, message_id=half.message_id)
+        self._metrics.transaction_given_up()
+        self._roll_back(half, [given_up(record, store_host=self._store_host())])
+
+    def _roll_back(self, half: HalfMessage, beside: list[Message]) -> None:
+        operation = resolved(half.queue_offset, store_host=self._store_host(), now_ms=self._clock.wall_ms())
+        self._store_end(half, Resolution.ROLLED_BACK, [*beside, operation], [])

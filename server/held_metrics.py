@@ -1,0 +1,62 @@
+"""Messages that wait as metrics (`server.held`)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from store.held import Resolution
+
+LATE_BUCKETS_S: Final = [0.001 * 4**step for step in range(12)]
+"""1 ms … 70 min: from an idle broker to one that was off over a night's timers."""
+
+
+class HeldMetrics:
+    """See `server.held.delays.DelayMetrics` and `server.held.transactions.TransactionMetrics`."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._late = Histogram(
+            "quarry_delayed_message_late_seconds",
+            "How long after its time a delayed message was stored where consumers get it",
+            buckets=LATE_BUCKETS_S,
+            registry=registry,
+        )
+        self._lost = Counter(
+            "quarry_delayed_messages_lost",
+            "Delayed messages whose record was not in the log any more when they were due",
+            registry=registry,
+        )
+
+        ended = Counter("quarry_transactions_ended", "Transactions by how they ended", ["how"], registry=registry)
+        self._ended = {each: ended.labels(how=each.name.lower()) for each in Resolution}
+        self._checked = Counter(
+            "quarry_transaction_checks", "Checks of half messages that a producer was sent", registry=registry
+        )
+        self._given_up = Counter(
+            "quarry_transactions_given_up",
+            "Half messages that were rolled back after too many checks, or because their record was gone",
+            registry=registry,
+        )
+
+        self._buried = Counter(
+            "quarry_dead_letters", "Messages that went to the dead letters of their group", registry=registry
+        )
+
+    def buried(self) -> None:
+        self._buried.inc()
+
+    def transaction_ended(self, resolution: Resolution) -> None:
+        self._ended[resolution].inc()
+
+    def transaction_checked(self) -> None:
+        self._checked.inc()
+
+    def transaction_given_up(self) -> None:
+        self._given_up.inc()
+
+    def delayed_delivered(self, late_s: float) -> None:
+        self._late.observe(late_s)
+
+    def delayed_lost(self) -> None:
+        self._lost.inc()

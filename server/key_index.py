@@ -1,0 +1,132 @@
+"""The key index of a live store: kept up, saved and asked on threads beside the event loop (`store.index`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Final, Protocol
+
+import structlog
+
+from kv import KvError
+from server.errors import NoIndex
+from store.clock import Clock
+from store.errors import Invalid, StoreDamaged
+from store.index import FoundMessages, KeyIndexes, MessageIndex
+from store.index.message_index import ReadRecord
+
+log = structlog.get_logger(__name__)
+
+WRITE_INTERVAL_S: Final = 0.2
+"""How long a message waits for its keys to be written. Who asks has them written at once."""
+SAVE_INTERVAL_S: Final = 5.0
+"""What a start after a kill reads of the log again at most."""
+RETRY_INTERVAL_S: Final = 5.0
+MOVE_INTERVAL_S: Final = 1.0
+"""How often it is looked for files that may be compacted or uploaded."""
+BUSY_RATIO: Final = 0.5
+"""Of the time, while the index catches up with the log: the loop shares the interpreter with it."""
+FOUND_MAX: Final = 1_000
+ASKERS_MAX: Final = 4
+"""Queries at a time; others wait."""
+
+
+class IndexMetrics(Protocol):
+    def index_failed(self, step: str) -> None: ...
+
+
+class KeyIndex:
+    """Lives on the event loop's thread. Without an index it does nothing, and says so to who asks."""
+
+    def __init__(self, indexes: KeyIndexes, read: ReadRecord, clock: Clock, metrics: IndexMetrics) -> None:
+        self._indexes = indexes
+        self._read = read
+        self._clock = clock
+        self._metrics = metrics
+        self._complaints: dict[str, str] = {}
+        # its own: many that wait for an object store must not keep others from their threads
+        self._askers = ThreadPoolExecutor(ASKERS_MAX, thread_name_prefix="key-query")
+
+    async def run(self) -> None:
+        """Until cancelled. An error ends no broker: the index is made from the log, and is behind meanwhile."""
+        roles = [self._keep_up(index) for index in self._indexes.followers]
+        if self._indexes.tiered is not None:
+            roles += [
+                self._move_on("compaction", self._indexes.tiered.compact_one),
+                self._move_on("upload", self._indexes.tiered.upload_one),
+            ]
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(asyncio.Event().wait())  # without an index, too, it returns to nobody
+            for role in roles:
+                tasks.create_task(role)
+
+    async def _keep_up(self, index: MessageIndex) -> None:
+        saved_at_s = self._clock.monotonic_s()
+        while True:
+            interval_s = WRITE_INTERVAL_S
+            try:
+                await self._write(index)
+                if self._clock.monotonic_s() - saved_at_s >= SAVE_INTERVAL_S:
+                    saved_at_s = self._clock.monotonic_s()
+                    await asyncio.to_thread(_save, index)
+                self._complain("keys", None)
+            except (OSError, KvError, StoreDamaged) as error:
+                interval_s = RETRY_INTERVAL_S
+                self._complain("keys", error)
+            await asyncio.sleep(interval_s)
+
+    async def _write(self, index: MessageIndex) -> None:
+        is_behind = True
+        while is_behind:
+            begun_s = self._clock.monotonic_s()
+            is_behind = await asyncio.to_thread(index.step)
+            await asyncio.sleep((self._clock.monotonic_s() - begun_s) * (1 - BUSY_RATIO) / BUSY_RATIO)
+
+    async def _move_on(self, what: str, move_one: Callable[[], bool]) -> None:
+        """Let files go on to their next stage, one after the other."""
+        while True:
+            interval_s = MOVE_INTERVAL_S
+            try:
+                while await asyncio.to_thread(move_one):
+                    await asyncio.sleep(0)
+                self._complain(what, None)
+            except (OSError, StoreDamaged) as error:
+                interval_s = RETRY_INTERVAL_S
+                self._complain(what, error)
+            await asyncio.sleep(interval_s)
+
+    def _complain(self, what: str, error: Exception | None) -> None:
+        """Count it, and tell it once."""
+        if error is None:
+            self._complaints.pop(what, None)
+            return
+        self._metrics.index_failed(what)
+        if str(error) != self._complaints.get(what):
+            self._complaints[what] = str(error)
+            log.warning("the key index falls behind, it is tried again", step=what, error=str(error))
+
+    async def find(self, topic: str, key: str, *, begin_ms: int, end_ms: int, limit: int) -> FoundMessages:
+        """The newest messages of a topic with a key, stored in [begin_ms, end_ms].
+
+        Raises NoIndex, Invalid, StoreDamaged, OSError, Unavailable.
+        """
+        if not self._indexes.followers:
+            raise NoIndex("this broker keeps no key index: set index.tiered or index.hash_files")
+        if not topic or not key:
+            raise Invalid("topic and key must be given")
+        if not 0 < limit <= FOUND_MAX:
+            raise Invalid(f"limit {limit}: must be 1 to {FOUND_MAX}")
+        index = self._indexes.followers[0]
+        work = partial(index.find, topic, key, begin_ms=begin_ms, end_ms=end_ms, limit=limit, read=self._read)
+        return await asyncio.get_running_loop().run_in_executor(self._askers, work)
+
+    async def stop(self) -> None:
+        """When it returns no query is under way."""
+        await asyncio.to_thread(self._askers.shutdown, cancel_futures=True)
+
+
+def _save(index: MessageIndex) -> None:
+    index.save()
+    index.expire()

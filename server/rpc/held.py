@@ -1,0 +1,69 @@
+"""EndTransaction and RecallMessage: what happens to messages that wait."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server.front import Call, Method
+from server.held import DelayedDelivery, Transactions
+from server.metadata import Directory
+from server.rpc.context import Edge
+from server.wire.message_types import ACCEPTED_TYPES
+from server.wire.status import Refused, fill_ok
+from server.wire.validate import check_topic
+from store.held import Resolution
+
+_RESOLUTIONS: Final = {
+    definition.COMMIT: Resolution.COMMITTED,
+    definition.ROLLBACK: Resolution.ROLLED_BACK,
+}
+
+
+class HeldMessageService:
+    def __init__(
+        self, edge: Edge, *, directory: Directory, delays: DelayedDelivery, transactions: Transactions
+    ) -> None:
+        self._edge = edge
+        self._directory = directory
+        self._delays = delays
+        self._transactions = transactions
+
+    def methods(self) -> dict[str, Method]:
+        unary = self._edge.unary
+        return {
+            "EndTransaction": Method(
+                unary(service.EndTransactionRequest, service.EndTransactionResponse, self._end_transaction)
+            ),
+            "RecallMessage": Method(unary(service.RecallMessageRequest, service.RecallMessageResponse, self._recall)),
+        }
+
+    def _end_transaction(
+        self, call: Call, _client_id: str, request: service.EndTransactionRequest
+    ) -> service.EndTransactionResponse | None:
+        """Who asks does not matter: the producer by itself, or because it was checked; some clients do not say."""
+        check_topic(request.topic.name)
+        if not request.transaction_id.strip():
+            raise Refused(definition.INVALID_TRANSACTION_ID, "the transaction id is blank")
+        resolution = _RESOLUTIONS.get(request.resolution)
+        if resolution is None:
+            answer = service.EndTransactionResponse()
+            fill_ok(answer.status)
+            return answer
+        ended = self._edge.later(call, service.EndTransactionResponse())
+        self._transactions.end(request.topic.name, request.message_id, request.transaction_id, resolution, ended)
+        return None
+
+    def _recall(self, call: Call, _client_id: str, request: service.RecallMessageRequest) -> None:
+        """The message will not be delivered once this is answered with OK."""
+        check_topic(request.topic.name)
+        topic = self._directory.topic(request.topic.name)
+        if definition.DELAY not in ACCEPTED_TYPES[topic.type]:
+            raise Refused(
+                definition.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+                f"topic {topic.name} is of type {topic.type.value} and has no delayed messages",
+            )
+        answer = service.RecallMessageResponse()
+        recalled = self._edge.later(call, answer)
+        answer.message_id = self._delays.recall(topic.name, request.recall_handle, recalled)

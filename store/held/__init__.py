@@ -1,0 +1,27 @@
+"""Messages that are held back: in the log, and not yet where they are to go.
+
+A delayed message waits for its time, a half message for the word of its producer. Which ones still wait is derived from
+the log, as everything is, and kept in a database of its own.
+"""
+
+from store.held.before import HeldBefore
+from store.held.changes import ReadRecord, due_of_request
+from store.held.engine import FAMILY, open_held_engine
+from store.held.messages import HeldMessages, reading
+from store.held.progress import progress_now
+from store.held.rows import CheckDue, DueMessage, HalfMessage, Resolution
+
+__all__ = [
+    "FAMILY",
+    "CheckDue",
+    "DueMessage",
+    "HalfMessage",
+    "HeldBefore",
+    "HeldMessages",
+    "ReadRecord",
+    "Resolution",
+    "due_of_request",
+    "open_held_engine",
+    "progress_now",
+    "reading",
+]

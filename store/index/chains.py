@@ -1,0 +1,131 @@
+"""Items in chains: one chain for each slot of a hash table, its newest item first.
+
+A file has a header, then slots, then items. Items are numbered in the order in which they came, from 1. A slot holds
+the number of its newest item, an item that of the next older one of its slot; 0 is the end. An item of slot s has a
+hash h with h mod (number of slots) = s. RocketMQ's index files and the files of our own index that are being filled are
+both made so; they differ in what surrounds the numbers (`ChainShape`).
+
+Slots say nothing that the items do not say: `rebuild` makes them from the items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store.disk import SegmentFile
+from store.index.keys import Hashes
+
+Items = NDArray[np.void]
+"""Structured, with at least the fields `hash` and `previous`."""
+_NUMBER: Final = np.dtype(">i4")
+_BUILT_AT_ONCE: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ChainShape:
+    """Where things lie in a file of chains. Sizes and positions are in bytes."""
+
+    slots: int
+    items_max: int
+    slots_at: int
+    slot_size: int
+    """The number is in the first four bytes of a slot."""
+    items_at: int
+    """Of the item with number 0, whether or not there is room for it."""
+    item: np.dtype[np.void]
+
+    @property
+    def file_size(self) -> int:
+        return self.items_at + (self.items_max + 1) * self.item.itemsize
+
+    def position_of(self, number: int) -> int:
+        """Where an item begins."""
+        return self.items_at + number * self.item.itemsize
+
+
+class ChainFile:
+    """The slots and items of one file. One thread adds; others may read, up to a count they were told."""
+
+    def __init__(self, file: SegmentFile, shape: ChainShape) -> None:
+        """The file has the shape's size."""
+        self._file = file
+        self.shape = shape
+        view = file.view()
+        slots: NDArray[np.void] = np.frombuffer(
+            view,
+            np.dtype({"names": ["newest"], "formats": [_NUMBER], "itemsize": shape.slot_size}),
+            count=shape.slots,
+            offset=shape.slots_at,
+        )
+        self._slots: NDArray[np.int32] = slots["newest"]
+        first = shape.position_of(1)
+        self._items: Items = np.frombuffer(view, shape.item, count=shape.items_max, offset=first)
+
+    def items(self, begin: int, end: int) -> Items:
+        """The items with the numbers [begin, end), as they are stored."""
+        return self._items[begin - 1 : end - 1]
+
+    def add(self, first: int, items: Items, hashes: Hashes) -> int:
+        """Write items that get the numbers from `first` on; `hashes` are theirs, as `previous` is made here.
+
+        Returns how many slots got their first item. Some room must be left. A reader that knows of the items before
+        finds all of these by slots at every moment.
+        """
+        slots = hashes % self.shape.slots
+        order = np.argsort(slots, kind="stable")
+        ordered = slots[order]
+        is_first = np.ones(len(slots), np.bool_)
+        is_first[1:] = ordered[1:] != ordered[:-1]
+        is_last = np.roll(is_first, -1)
+        numbers = first + order
+        before = np.empty(len(slots), np.int32)
+        newest = self._valid(self._slots[ordered[is_first]], first)
+        before[1:] = numbers[:-1]
+        before[is_first] = newest
+        items["previous"][order] = before
+        write = self._file.write
+        write(self.shape.position_of(first), items.tobytes())
+        positions = self.shape.slots_at + ordered[is_last].astype(np.int64) * self.shape.slot_size
+        values = numbers[is_last].astype(_NUMBER).view("V4").tolist()
+        for position, value in zip(positions.tolist(), values, strict=True):
+            write(position, value)
+        return int((newest == 0).sum())
+
+    @staticmethod
+    def _valid(numbers: NDArray[np.int32], end: int) -> NDArray[np.int32]:
+        """Numbers from slots; what names no item below `end` was left by a crash, and means none."""
+        return np.where((numbers > 0) & (numbers < end), numbers, 0)
+
+    def chain(self, hashed: int, end: int) -> Iterator[int]:
+        """The numbers of the items below `end` in the slot of a hash, newest first.
+
+        Ends where a number is not below the one before: a whole file has no such place.
+        """
+        number = int(self._slots[hashed % self.shape.slots])
+        while number >= end:
+            # items that came since
+            number = int(self._items["previous"][number - 1]) if number <= self.shape.items_max else 0
+        while number > 0:
+            yield number
+            before = int(self._items["previous"][number - 1])
+            if before >= number:
+                return
+            number = before
+
+    def rebuild(self, end: int) -> int:
+        """Make the slots anew from the items below `end`, whose chains are whole. Returns how many are in use."""
+        shape = self.shape
+        newest = np.zeros(shape.slots, np.int32)
+        for begin in range(1, end, _BUILT_AT_ONCE):
+            items = self.items(begin, min(end, begin + _BUILT_AT_ONCE))
+            slots = items["hash"].astype(np.int64) % shape.slots
+            np.maximum.at(newest, slots, np.arange(begin, begin + len(items), dtype=np.int32))
+        table = np.zeros(shape.slots, np.dtype({"names": ["n"], "formats": [_NUMBER], "itemsize": shape.slot_size}))
+        table["n"] = newest
+        self._file.write(shape.slots_at, table.tobytes())
+        return int(np.count_nonzero(newest))

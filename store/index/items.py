@@ -1,0 +1,60 @@
+"""What an index takes in: for each key of each message its hash, and where the record lies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store.index.keys import Hashes, key_hashes, key_text, keys_of, tag_text
+from store.message import DispatchRequest
+from store.offsets import PhysicalOffset
+from store.record.properties import TAGS
+
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyItems:
+    """Keys of messages in log order; every array has the shape (n,). A message with k keys has k rows."""
+
+    hashes: Hashes
+    physical_offset: Integers
+    size: Integers
+    stored_ms: Integers
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    def rows(self, begin: int, end: int) -> KeyItems:
+        """Some of them."""
+        return KeyItems(
+            self.hashes[begin:end],
+            self.physical_offset[begin:end],
+            self.size[begin:end],
+            self.stored_ms[begin:end],
+        )
+
+    def behind(self, up_to: PhysicalOffset) -> KeyItems:
+        """Those of records at or above an offset."""
+        return self.rows(int(np.searchsorted(self.physical_offset, up_to)), len(self.hashes))
+
+
+def items_of(requests: Iterable[DispatchRequest], *, with_tags: bool) -> KeyItems:
+    """The items of the requests' messages; `with_tags` also one for the tag of each that has one."""
+    texts: list[str] = []
+    places: list[tuple[int, int, int]] = []
+    for request in requests:
+        topic = request.topic
+        place = request.physical_offset, request.size, request.store_timestamp_ms
+        for key in keys_of(request.properties):
+            texts.append(key_text(topic, key))
+            places.append(place)
+        tag = request.properties.get(TAGS) if with_tags else None
+        if tag:
+            texts.append(tag_text(topic, tag))
+            places.append(place)
+    columns = np.array(places, np.int64).reshape(-1, 3)
+    return KeyItems(key_hashes(texts), *columns.T)

@@ -1,0 +1,63 @@
+"""What the key index asks of the files that hold its items."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from store.index.answer import Answer
+from store.index.items import KeyItems
+from store.offsets import PhysicalOffset
+
+Wanted = TypeVar("Wanted")
+
+
+class KeyFiles(Protocol):
+    """One kind of files. One thread changes them; any may ask.
+
+    A *state* tells all that there was at a moment, as something JSON has: None when there was nothing.
+    """
+
+    with_tags: bool
+    """Whether tags have items, too."""
+
+    @property
+    def failure(self) -> OSError | None:
+        """A flush failed: nobody knows what the files hold, until `go_back` to a state before it."""
+
+    @property
+    def file_count(self) -> int: ...
+
+    @property
+    def state(self) -> object: ...
+
+    def put(self, items: KeyItems) -> None:
+        """Add items, in log order: all of them, or none when it raises OSError."""
+
+    def flush(self) -> None:
+        """Make all that was put durable. Raises OSError."""
+
+    def settle(self, state: object) -> None:
+        """Nobody will go back further than to this."""
+
+    def go_back(self, state: object) -> None:
+        """Keep what there was when the state was this, and nothing else; it must be durable. Raises OSError."""
+
+    def expire(self, minimum: PhysicalOffset, oldest_ms: int) -> int:
+        """Remove files whose records all lie below an offset, or all are older; returns how many. Raises OSError."""
+
+    def find(
+        self,
+        text: str,
+        *,
+        begin_ms: int,
+        end_ms: int,
+        limit: int,
+        accept: Callable[[PhysicalOffset], Wanted | None],
+    ) -> Answer[Wanted]:
+        """The newest `limit` items of a key text that `accept` makes something of: hashes may be shared.
+
+        The times are of their records, to the second. An item may come twice. Raises what `accept` does.
+        """
+
+    def close(self) -> None: ...

@@ -1,0 +1,85 @@
+"""Keys by which a message is found, and their hashes (docs/formats/key-index.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store.record.properties import KEYS, UNIQUE_KEY
+from store.record.tags import java_hash
+
+Hashes = NDArray[np.int32]
+
+TOPIC_END: Final = "#"
+"""Between topic and key in what is hashed. Topics cannot have it in their names, keys may."""
+TAG_KIND: Final = "T"
+KEY_END: Final = " "
+"""Between the keys of one message."""
+_HASHED_AT_ONCE_MAX: Final = 256
+"""Characters. Longer texts are hashed one by one: the short ones beside them would be padded to their length."""
+_INTEGER_MIN: Final = -(2**31)
+
+
+def keys_of(properties: Mapping[str, str]) -> Iterator[str]:
+    """The keys of a message in the order in which RocketMQ indexes them: its id, then what the sender gave.
+
+    A key that a sender gave twice comes twice.
+    """
+    unique = properties.get(UNIQUE_KEY)
+    if unique:
+        yield unique
+    for key in properties.get(KEYS, "").split(KEY_END):
+        if key:
+            yield key
+
+
+def key_text(topic: str, key: str) -> str:
+    """What is hashed: a key is found in one topic only."""
+    return f"{topic}{TOPIC_END}{key}"
+
+
+def tag_text(topic: str, tag: str) -> str:
+    """What is hashed of a tag, which RocketMQ 5.5 indexes, too."""
+    return f"{topic}{TOPIC_END}{TAG_KIND}{TOPIC_END}{tag}"
+
+
+def key_hash(text: str) -> int:
+    """The stored hash of a text: Java's, without its sign. Of the number that has no positive one, 0."""
+    value = java_hash(text)
+    return 0 if value == _INTEGER_MIN else abs(value)
+
+
+def key_hashes(texts: Sequence[str]) -> Hashes:
+    """`key_hash` of each text: shape (n,), never negative. Many at once take a tenth of the time."""
+    hashes = np.zeros(len(texts), np.int32)
+    longest = max(map(len, texts), default=0)
+    if longest > _HASHED_AT_ONCE_MAX:
+        short = [number for number, text in enumerate(texts) if len(text) <= _HASHED_AT_ONCE_MAX]
+        for number in set(range(len(texts))).difference(short):
+            hashes[number] = key_hash(texts[number])
+        hashes[short] = key_hashes([texts[number] for number in short])
+        return hashes
+    if not longest:
+        return hashes
+    units = _units(texts)
+    powers = np.ones(units.shape[1], np.uint32)
+    np.cumprod(np.full(units.shape[1] - 1, 31, np.uint32), out=powers[1:])
+    # of padding, which stands in front, nothing comes into the sum
+    values: Hashes = (units * powers[::-1]).sum(axis=1, dtype=np.uint32).view(np.int32)
+    values[values == _INTEGER_MIN] = 0
+    np.abs(values, out=values)
+    return values
+
+
+def _units(texts: Sequence[str]) -> NDArray[np.uint32]:
+    """The UTF-16 units of the texts, each with zeros in front of it: shape (n, most units)."""
+    if all(map(str.isascii, texts)):
+        encoded, width = [text.encode("ascii") for text in texts], 1
+    else:
+        encoded, width = [text.encode("utf-16-le", "surrogatepass") for text in texts], 2
+    longest = max(map(len, encoded))
+    joined = b"".join([text.rjust(longest, b"\0") for text in encoded])
+    return np.frombuffer(joined, f"<u{width}").reshape(len(texts), -1).astype(np.uint32)

@@ -1,0 +1,204 @@
+"""Opening the key index of a store.
+
+Where it goes on:
+
+| row | files | last stop | goes on |
+|---|---|---|---|
+| there | as the row says | in good order | where it was saved |
+| there | otherwise | or an unclean one | there, too: the files go back to what the row says |
+| missing | RocketMQ's | in good order | behind their last record |
+| missing | RocketMQ's | unclean | behind the last file that its checkpoint says is whole |
+| missing | none | | at the begin of the log |
+
+The rows are `hash_index` and `tiered_index` of family `meta`. Otherwise: a broker that died had written more than it
+saved, or RocketMQ has run on the store since.
+
+The log is read when the store is open, beside everything else: no start waits for the index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from store.clock import Clock
+from store.commitlog import CommitLogReader, SegmentList
+from store.disk import Disk
+from store.dispatch import StoredNumbering
+from store.errors import OffsetOutOfRange, StoreUnusable
+from store.identity import StoreIdentity
+from store.index.chains import ChainShape
+from store.index.hash_index import HashIndex, index_files
+from store.index.hash_keys import HashKeyFiles
+from store.index.hash_layout import shape_of
+from store.index.hash_shape import find_shape
+from store.index.indexes import KeyIndexes
+from store.index.key_files import KeyFiles
+from store.index.message_index import IndexState, MessageIndex, Portion
+from store.index.tiered.filling import IndexShape
+from store.index.tiered.folder_objects import FolderObjects
+from store.index.tiered.objects import ObjectStore
+from store.index.tiered.tiered_index import TieredIndex
+from store.index.tiered_keys import PLACE, TieredKeyFiles
+from store.offsets import PhysicalOffset
+from store.paths import StorePaths
+from store.record import StoredMessage
+from store.recovery import whole_runs
+from store.settings import IndexSettings
+
+log = structlog.get_logger(__name__)
+
+HASH_ROW: Final = "hash_index"
+TIERED_ROW: Final = "tiered_index"
+NOWHERE: Final = PhysicalOffset(0)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedLog:
+    """The log that indexes follow, as recovery left it.
+
+    `whole_until_ms` is what RocketMQ's checkpoint says of its index files after an unclean stop, None after another.
+    """
+
+    segments: SegmentList
+    reader: CommitLogReader
+    end: PhysicalOffset
+    durable_up_to: Callable[[], PhysicalOffset]
+    whole_until_ms: int | None
+
+    @property
+    def was_unclean(self) -> bool:
+        return self.whole_until_ms is not None
+
+    def portions(self, begin: PhysicalOffset, end: PhysicalOffset) -> Iterator[Portion]:
+        for run in whole_runs(self.segments, begin, end, StoredNumbering()):
+            yield Portion(begin, run.requests, run.end)
+            begin = run.end
+
+    def begin(self) -> tuple[PhysicalOffset, int]:
+        """Where it begins now, and the store time of what lies there; 0 if that is unknown."""
+        minimum = self.segments.minimum
+        try:
+            first = self.reader.decode(minimum)
+        except OffsetOutOfRange:
+            return minimum, 0
+        return minimum, first.store_timestamp_ms if isinstance(first, StoredMessage) else 0
+
+
+def open_indexes(
+    settings: IndexSettings,
+    disk: Disk,
+    paths: StorePaths,
+    identity: StoreIdentity,
+    indexed: IndexedLog,
+    *,
+    clock: Clock,
+) -> KeyIndexes:
+    """Those that the settings say. Raises StoreUnusable, Invalid, OSError."""
+    found: list[MessageIndex] = []
+    hash_files, tiered = None, None
+    if settings.tiered:
+        tiered = _open_tiered(settings, disk, paths.key_index)
+        found.append(_follow(TieredKeyFiles(tiered), TIERED_ROW, identity, indexed, _shape_of_tiered(settings)))
+    if settings.hash_files:
+        row = identity.index_row(HASH_ROW)
+        if row is not None:
+            # looking at the files to find it out means to read all of their slots
+            shape = shape_of(**IndexState.unpack(row).shape)
+        else:
+            shape = shape_in(disk, paths.index, shape_of(settings.hash_slots, settings.hash_items))
+        hash_files = HashIndex(disk, paths.index, shape, clock)
+        if row is None and indexed.whole_until_ms is not None:
+            hash_files.keep_until(indexed.whole_until_ms)
+        made_with = {"slots": shape.slots, "items": shape.items_max + 1}
+        files = HashKeyFiles(hash_files)
+        found.append(_follow(files, HASH_ROW, identity, indexed, made_with, known_to=lambda: hash_files.end_offset))
+    return KeyIndexes(tuple(found), hash_files, tiered)
+
+
+def _follow(
+    files: KeyFiles,
+    row: str,
+    identity: StoreIdentity,
+    indexed: IndexedLog,
+    shape: Mapping[str, int],
+    *,
+    known_to: Callable[[], PhysicalOffset] | None = None,
+) -> MessageIndex:
+    """The index over files, which go back to what was saved if need be. `known_to`: how far they tell by themselves."""
+    stored = identity.index_row(row)
+    state = None if stored is None else IndexState.unpack(stored)
+    if state is not None and (indexed.was_unclean or files.state != state.files):
+        # after a crash what is counted may be as saved though more was on its way: slots name items that are not there
+        files.go_back(state.files)
+    if state is not None and files.state == state.files:
+        up_to = state.up_to
+    elif known_to is not None:
+        up_to = known_to()  # files of RocketMQ's, or what it left of ours
+    else:
+        files.go_back(None)
+        up_to = NOWHERE
+    if max(up_to, NOWHERE if known_to is None else known_to()) > indexed.end:
+        # it tells of records that the log has lost
+        files.go_back(None)
+        up_to = NOWHERE
+    files.settle(files.state)
+    log.info("key index opened", index=row, files=files.file_count, complete_up_to=up_to, log_end=indexed.end)
+    return MessageIndex(
+        files,
+        shape=shape,
+        up_to=up_to,
+        end=indexed.end,
+        read_log=indexed.portions,
+        begin=indexed.begin,
+        durable_up_to=indexed.durable_up_to,
+        save=lambda saved: identity.set_index_row(row, saved.pack()),
+    )
+
+
+def _shape_of_tiered(settings: IndexSettings) -> dict[str, int]:
+    return {"slots": settings.tiered_slots, "items": settings.tiered_items}
+
+
+def _open_tiered(settings: IndexSettings, disk: Disk, directory: Path) -> TieredIndex:
+    shape = IndexShape(settings.tiered_slots, settings.tiered_items, PLACE)
+    return TieredIndex(
+        disk, directory, shape, objects=_objects_at(settings, disk), keep_uploaded=settings.keep_uploaded
+    )
+
+
+def _objects_at(settings: IndexSettings, disk: Disk) -> ObjectStore | None:
+    """Where files are uploaded to: a folder, or what `store.index.tiered.cloud` speaks with. Raises Invalid."""
+    target = settings.upload_to
+    if target is None:
+        return None
+    if "://" not in target:
+        return FolderObjects(disk, Path(target))
+    from store.index.tiered.cloud import CloudObjects
+
+    return CloudObjects.at(target, dict(settings.upload_options))
+
+
+def shape_in(disk: Disk, directory: Path, likely: ChainShape) -> ChainShape:
+    """The shape of the files that are there, `likely` where there are none. Raises StoreUnusable: they do not tell."""
+    shape = likely
+    for entry in index_files(disk, directory):
+        if not entry.size:
+            continue
+        with closing(disk.open_segment(directory / entry.name, writable=False)) as file:
+            found = find_shape(file.view(), shape)
+        if found is None and entry.size == shape.file_size:
+            found = shape  # a power cut may have left it in disorder
+        if found is None:
+            raise StoreUnusable(
+                directory / entry.name,
+                f"how many slots it has cannot be told: set index.hash_slots and index.hash_items as RocketMQ's "
+                f"maxHashSlotNum and maxIndexNum were, or move {directory} away to have the index made anew",
+            )
+        shape = found
+    return shape

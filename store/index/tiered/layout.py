@@ -1,0 +1,115 @@
+"""Files of the tiered index (docs/formats/key-index.md, section 2).
+
+A file that is filled, and one that is sealed:
+
+    bytes 0-63   header
+    then         4 bytes of each slot, then items with `previous`, as `store.index.chains` has them
+
+A compacted one:
+
+    bytes 0-63   header
+    then         8 bytes of each slot: u32 position of its run in the file, u32 bytes of the run; without items
+                 0xFFFFFFFF and 0, so that zeros are no slot
+    then         the runs: the items of one slot, the newest first, and u32 their CRC-32, begun with the slot's number
+
+Big-endian. An item has the fields `hash` (i32), `time` (u32, ms behind the header's begin), then those of its payload.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from struct import Struct
+from typing import Final, NamedTuple
+from zlib import crc32
+
+import numpy as np
+
+from store.index.chains import ChainShape
+
+_HEADER: Final = Struct(">4sHHIIIIqq20x")
+_CRC: Final = Struct(">I")
+HEADER_SIZE: Final = 64
+assert _HEADER.size + _CRC.size == HEADER_SIZE, "table and struct disagree"
+
+VERSION: Final = 1
+SLOT: Final = np.dtype([("position", ">u4"), ("size", ">u4")])
+SLOT_SIZE: Final = 8
+NO_RUN: Final = 0xFFFF_FFFF
+CRC_SIZE: Final = 4
+SPAN_MAX_MS: Final = 2**32 - 1
+"""Between the first and the last item of one file: 49 days."""
+assert SLOT.itemsize == SLOT_SIZE, "table and dtype disagree"
+
+
+class Kind(Enum):
+    """What follows the header: the first bytes of a file."""
+
+    CHAINS = b"QIXC"
+    RUNS = b"QIXR"
+
+
+class HeaderDamaged(ValueError):
+    """The first bytes are no header. The text says why."""
+
+
+class FileHeader(NamedTuple):
+    """`items` says how many there are, `items_max` for how many the file was made. Times in ms."""
+
+    kind: Kind
+    payload_size: int
+    slots: int
+    items_max: int
+    items: int
+    file_size: int
+    begin_ms: int
+    end_ms: int
+
+    def pack(self) -> bytes:
+        packed = _HEADER.pack(self.kind.value, VERSION, self.payload_size, *self[2:6], self.begin_ms, self.end_ms)
+        return packed + _CRC.pack(crc32(packed))
+
+    @classmethod
+    def unpack(cls, stored: bytes | memoryview) -> FileHeader:
+        """Raises HeaderDamaged."""
+        stored = bytes(stored[:HEADER_SIZE])
+        if len(stored) < HEADER_SIZE:
+            raise HeaderDamaged(f"{len(stored)} bytes instead of {HEADER_SIZE}")
+        if _CRC.unpack_from(stored, _HEADER.size)[0] != crc32(stored[: _HEADER.size]):
+            raise HeaderDamaged("its CRC does not match")
+        magic, version, *others = _HEADER.unpack_from(stored)
+        if version != VERSION or magic not in {kind.value for kind in Kind}:
+            raise HeaderDamaged(f"magic {magic!r}, version {version}")
+        return cls(Kind(magic), *others)
+
+    def may_hold(self, begin_ms: int, end_ms: int) -> bool:
+        """Whether some of its items may be of [begin_ms, end_ms]."""
+        return self.items > 0 and self.begin_ms <= end_ms and self.end_ms >= begin_ms
+
+
+def run_checksum(slot: int, items: bytes | memoryview) -> bytes:
+    """What closes a run. The run of another slot does not pass for this one's."""
+    return _CRC.pack(crc32(items, slot))
+
+
+def chained_item(payload: np.dtype[np.void]) -> np.dtype[np.void]:
+    """An item of a file that is filled."""
+    return np.dtype([*_fields(payload), ("previous", ">i4")])
+
+
+def item_of(payload: np.dtype[np.void]) -> np.dtype[np.void]:
+    """An item of a compacted file."""
+    return np.dtype(_fields(payload))
+
+
+def _fields(payload: np.dtype[np.void]) -> list[tuple[str, np.dtype[np.generic]]]:
+    assert payload.fields is not None, "a payload has fields"
+    own = [("hash", np.dtype(">i4")), ("time", np.dtype(">u4"))]
+    return [*own, *((name, payload.fields[name][0]) for name in payload.names or ())]
+
+
+def chain_shape(slots: int, items_max: int, payload: np.dtype[np.void]) -> ChainShape:
+    """Where things lie in a file that is filled."""
+    item = chained_item(payload)
+    # items are numbered from 1, and no room is left for an item 0
+    items_at = HEADER_SIZE + 4 * slots - item.itemsize
+    return ChainShape(slots=slots, items_max=items_max, slots_at=HEADER_SIZE, slot_size=4, items_at=items_at, item=item)

@@ -1,0 +1,85 @@
+"""Keys of messages in the tiered index (`store.index.key_files`): of each, where its record lies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeVar, cast
+
+import numpy as np
+
+from store.index.answer import Answer
+from store.index.items import KeyItems
+from store.index.keys import key_hash
+from store.index.tiered.filling import Found, IndexItems
+from store.index.tiered.layout import FileHeader, Kind
+from store.index.tiered.tiered_index import TieredIndex, TieredState
+from store.offsets import PhysicalOffset
+
+PLACE: Final = np.dtype([("physical_offset", ">i8")])
+"""The payload of an item."""
+
+Wanted = TypeVar("Wanted")
+
+
+class TieredKeyFiles:
+    """A state is the name of the newest file and its header's fields."""
+
+    with_tags = False
+    """A tag is of millions of messages: no key to find one by."""
+
+    def __init__(self, index: TieredIndex) -> None:
+        self.index = index
+
+    @property
+    def failure(self) -> OSError | None:
+        return self.index.failure
+
+    @property
+    def file_count(self) -> int:
+        return len(self.index.files)
+
+    @property
+    def state(self) -> list[object] | None:
+        state = self.index.state
+        return None if state is None else [state.name, state.header.kind.name, *state.header[1:]]
+
+    def put(self, items: KeyItems) -> None:
+        places = np.empty(len(items), PLACE)
+        places["physical_offset"] = items.physical_offset
+        self.index.put(IndexItems(items.hashes, items.stored_ms, places))
+
+    def flush(self) -> None:
+        self.index.flush()
+
+    def settle(self, state: object) -> None:
+        self.index.settle(_parsed(state))
+
+    def go_back(self, state: object) -> None:
+        self.index.go_back(_parsed(state))
+
+    def expire(self, minimum: PhysicalOffset, oldest_ms: int) -> int:  # noqa: ARG002 - times tell it
+        return self.index.expire(oldest_ms)
+
+    def find(
+        self,
+        text: str,
+        *,
+        begin_ms: int,
+        end_ms: int,
+        limit: int,
+        accept: Callable[[PhysicalOffset], Wanted | None],
+    ) -> Answer[Wanted]:
+        def accepted(item: Found) -> Wanted | None:
+            return accept(PhysicalOffset(int(item.payload["physical_offset"])))
+
+        return self.index.search(key_hash(text), begin_ms=begin_ms, end_ms=end_ms, limit=limit, accept=accepted)
+
+    def close(self) -> None:
+        self.index.close()
+
+
+def _parsed(state: object) -> TieredState | None:
+    if state is None:
+        return None
+    name, kind, *numbers = cast("list[object]", state)
+    return TieredState(str(name), FileHeader(Kind[str(kind)], *cast("list[int]", numbers)))

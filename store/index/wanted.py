@@ -1,0 +1,47 @@
+"""Which of the records that share a hash are those that were asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from store.index.keys import key_text, keys_of
+from store.offsets import PhysicalOffset
+from store.record import StoredMessage
+
+TIME_MAX_MS: Final = 2**63 - 1
+"""Later than every store time."""
+
+
+@dataclass(frozen=True, slots=True)
+class WantedMessages:
+    """Messages of a topic with a key, stored in [begin_ms, end_ms]."""
+
+    topic: str
+    key: str
+    begin_ms: int
+    end_ms: int
+    _seen: set[PhysicalOffset] = field(default_factory=set, init=False)
+
+    @property
+    def text(self) -> str:
+        """What an index has the hash of."""
+        return key_text(self.topic, self.key)
+
+    def matches(self, record: StoredMessage) -> bool:
+        return (
+            record.topic == self.topic
+            and self.begin_ms <= record.store_timestamp_ms <= self.end_ms
+            and self.key in keys_of(record.properties)
+        )
+
+    def accept(
+        self, at: PhysicalOffset, read: Callable[[PhysicalOffset], StoredMessage | None]
+    ) -> StoredMessage | None:
+        """The record at an offset that an index names, if it is wanted and was not named before."""
+        if at in self._seen:
+            return None
+        self._seen.add(at)
+        record = read(at)
+        return record if record is not None and self.matches(record) else None

@@ -1,0 +1,104 @@
+"""How far messages that wait have got, as RocketMQ keeps it: read when a store of its is opened first, and exported.
+
+| what               | where                                                                  |
+|--------------------|------------------------------------------------------------------------|
+| delay levels       | `config/delayOffset.json`: by level, the next offset of its queue      |
+| timers             | `config/timercheck`, below                                             |
+| half messages      | the offset of group `CID_RMQ_SYS_TRANS` in their queue                 |
+
+`timercheck`, big-endian:
+
+| field           | offset | bytes | meaning                                                          |
+|-----------------|--------|-------|------------------------------------------------------------------|
+| read time       | 0      | 8     | i64, ms: timers of earlier times were delivered                  |
+| timer log       | 8      | 8     | i64: how far its own log was flushed                             |
+| queue offset    | 16     | 8     | i64: the next record of the timer topic that it had not looked at |
+| of the master   | 24     | 8     | i64: the same, as its replica knows it                           |
+| version         | 32     | 24    | i64 state version, i64 time in ms, i64 counter                   |
+
+RocketMQ maps the file, which is 4,096 bytes long. Where its `timerlog/` has entries it goes on behind the last of them
+instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from struct import Struct
+from typing import Final
+
+from store.disk import Disk
+from store.held import HeldBefore
+from store.held.topics import HALF_TOPIC
+from store.offsets import QueueId
+from store.paths import StorePaths
+from store.rocketmq.json_text import format_json
+from store.rocketmq.model import ConsumerOffset, DataVersion, Warnings
+from store.rocketmq.sources import read_json_file
+
+TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
+HALVES_RESOLVED: Final = (TRANSACTION_GROUP, QueueId(HALF_TOPIC, 0))
+"""The group and the queue of the offset that tells how far half messages have got."""
+TIMER_CHECK: Final = "timercheck"
+TIMER_STATE: Final = ("timerlog", "timerwheel")
+"""Beside the log: the timers that RocketMQ was waiting for. Where they are, `timercheck` says nothing to it."""
+DELAY_OFFSETS: Final = "delayOffset.json"
+TIMER_CHECK_SIZE: Final = 4096
+_TIMER_CHECK: Final = Struct(">qqq")
+_WRITTEN: Final = Struct(">qqqqqqq")
+_NOTHING: Final = (0, 0, 0)
+
+
+def read_held_progress(
+    disk: Disk, paths: StorePaths, offsets: Iterable[ConsumerOffset], warnings: Warnings
+) -> HeldBefore:
+    """What is not there or makes no sense counts as no progress: messages may then come twice, but none is lost."""
+    read_ms, _, read = _timer_check(disk, paths)
+    return HeldBefore(
+        scheduled=_delay_offsets(disk, paths, warnings),
+        timers_read=max(0, read),
+        timers_read_ms=max(0, read_ms),
+        halves=max(
+            (each.offset for each in offsets if (each.group, each.queue) == HALVES_RESOLVED),
+            default=0,
+        ),
+    )
+
+
+def held_files(progress: HeldBefore, version: DataVersion) -> dict[str, bytes]:
+    """The files that say the same to RocketMQ, by name. Its transaction group's offset is among the offsets."""
+    levels = {number + 1: offset for number, offset in sorted(progress.scheduled.items())}
+    document = {"dataVersion": version.row, "offsetTable": levels}
+    read = progress.timers_read
+    check = _WRITTEN.pack(
+        progress.timers_read_ms, 0, read, read, version.state_version, version.timestamp_ms, version.counter
+    )
+    return {
+        DELAY_OFFSETS: format_json(document).encode(),
+        TIMER_CHECK: check.ljust(TIMER_CHECK_SIZE, b"\0"),
+    }
+
+
+def _timer_check(disk: Disk, paths: StorePaths) -> tuple[int, int, int]:
+    path = paths.config / TIMER_CHECK
+    if not disk.exists(path):
+        return _NOTHING
+    content = disk.read(path)
+    if len(content) < _TIMER_CHECK.size:
+        return _NOTHING
+    return _TIMER_CHECK.unpack_from(content)
+
+
+def _delay_offsets(disk: Disk, paths: StorePaths, warnings: Warnings) -> dict[int, int]:
+    path = paths.config / DELAY_OFFSETS
+    document = read_json_file(disk, path, warnings)
+    table = {} if document is None else document.get("offsetTable")
+    if not isinstance(table, dict):
+        warnings.add(f"{path}: offsetTable is no object")
+        return {}
+    found = {}
+    for level, offset in table.items():
+        if level.isascii() and level.isdecimal() and int(level) > 0 and isinstance(offset, int) and offset >= 0:
+            found[int(level) - 1] = offset
+        else:
+            warnings.add(f"{path}: the row of level {level} makes no sense and was not read")
+    return found

@@ -1,0 +1,107 @@
+"""Which messages wait, against the log: it is read again, and both answers are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+from store.held import HeldBefore, HeldMessages, open_held_engine, reading
+from store.held.catching_up import bring_up_to
+from store.offline import OfflineStore
+from store.offsets import PhysicalOffset
+from store.recovery import ReportProgress
+from store.verify.report import Check, Difference, Findings, Note
+
+
+class _Waiting(NamedTuple):
+    """One message that waits, as it sorts and is told."""
+
+    key: tuple[int, int]
+    physical_offset: PhysicalOffset
+    words: str
+
+
+def check_held(
+    store: OfflineStore, before: HeldBefore | None, end: PhysicalOffset, findings: Findings, report: ReportProgress
+) -> None:
+    """Compare what the database says with the log up to its watermark; `end` is the log's, which is whole.
+
+    Makes the database anew in a temporary folder. How often a producer was asked is in no log, and not compared.
+    """
+    held = store.held_messages()
+    if held is None or held.up_to is None or held.up_to > end:
+        return  # the next start makes it anew
+    findings.count(Check.HELD, 0)
+    with TemporaryDirectory(prefix="quarry-verify-") as folder:
+        expected = HeldMessages(open_held_engine(Path(folder) / "held", create=True), reading(store.log), before=before)
+        try:
+            bring_up_to(expected, store.segments, held.up_to, report)
+            for words, wanted, found in (
+                ("delayed", _timers(expected), _timers(held)),
+                ("half", _halves(expected), _halves(held)),
+            ):
+                _compare(store, words, wanted, found, findings)
+        finally:
+            expected.close()
+
+
+def _timers(held: HeldMessages) -> Iterator[_Waiting]:
+    for each in held.waiting_messages():
+        yield _Waiting(
+            (each.due_ms, each.physical_offset),
+            each.physical_offset,
+            f"{each.size} bytes, due at {each.due_ms} ms",
+        )
+
+
+def _halves(held: HeldMessages) -> Iterator[_Waiting]:
+    for each in held.waiting_halves():
+        found = "" if held.half_of(each.message_id) == each else ", which its id does not lead to"
+        yield _Waiting(
+            (each.queue_offset, each.physical_offset),
+            each.physical_offset,
+            f"{each.size} bytes, entry {each.queue_offset}, id {each.message_id}{found}",
+        )
+
+
+def _compare(
+    store: OfflineStore, words: str, wanted: Iterator[_Waiting], found: Iterator[_Waiting], findings: Findings
+) -> None:
+    for want, have in _paired(wanted, found):
+        findings.count(Check.HELD)
+        if have is None:
+            assert want is not None
+            _differ(store, want, f"a {words} message that waits: {want.words}", "none", findings)
+        elif want is None and have.physical_offset < store.minimum:
+            findings.note(Note.EXPIRED_HELD)
+        elif want is None:
+            _differ(store, have, f"no {words} message that waits", have.words, findings)
+        elif want.words != have.words:
+            _differ(store, have, f"a {words} message that waits: {want.words}", have.words, findings)
+
+
+def _paired(wanted: Iterator[_Waiting], found: Iterator[_Waiting]) -> Iterator[tuple[_Waiting | None, _Waiting | None]]:
+    """Those of the same key together. Both come in the order of their keys."""
+    want, have = next(wanted, None), next(found, None)
+    while want is not None or have is not None:
+        takes_want = have is None or (want is not None and want.key <= have.key)
+        takes_have = want is None or (have is not None and have.key <= want.key)
+        yield want if takes_want else None, have if takes_have else None
+        if takes_want:
+            want = next(wanted, None)
+        if takes_have:
+            have = next(found, None)
+
+
+def _differ(store: OfflineStore, at: _Waiting, expected: str, found: str, findings: Findings) -> None:
+    findings.differ(
+        Difference(
+            check=Check.HELD,
+            file=store.paths.held_messages,
+            expected=expected,
+            found=found,
+            physical_offset=at.physical_offset,
+        )
+    )

@@ -1,0 +1,125 @@
+"""Dead letters are looked at and sent again through the admin port: to their group alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from asyncio.subprocess import PIPE
+
+import grpc
+import pytest
+
+from server._generated.quarry.admin.v1 import dead_letters_pb2 as pb
+from server._generated.quarry.admin.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
+from tests.conformance.broker import RunningBroker
+from tests.conformance.client import Client, message
+from tests.conformance.conftest import WithBroker
+from tests.conformance.test_order import bury
+
+EARLIEST = {"new_group_start": "earliest"}
+
+
+async def with_dead_letters(broker: RunningBroker, client: Client, *bodies: bytes) -> None:
+    """Let the group `billing` bury messages of `orders`."""
+    if broker.store.topics.get("orders") is None:
+        broker.topic("orders", queues=1)
+    for body in bodies:
+        await client.sent(message("orders", body, tag="t", keys=["k"], message_id=body.decode()))
+    received = await client.receive("billing", "orders", count=len(bodies))
+    for handle in received.handles:
+        await bury(client, "billing", "orders", handle)
+
+
+async def stub_of(broker: RunningBroker) -> DeadLetterServiceStub:
+    return DeadLetterServiceStub(grpc.aio.insecure_channel(broker.admin))  # type: ignore[no-untyped-call]
+
+
+async def run_command(*arguments: str) -> tuple[int, list[dict[str, object]], str]:
+    command = [sys.executable, "-m", "cli.main", "dead-letters", *arguments, "--json"]
+    process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
+    stdout, stderr = await process.communicate()
+    return process.returncode or 0, [json.loads(line) for line in stdout.splitlines()], stderr.decode()
+
+
+def test_sent_again_they_come_to_their_group_alone_with_attempts_counted_anew(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        async with Client(broker.endpoint) as client:
+            await with_dead_letters(broker, client, b"a", b"b")
+            await client.ack("audit", "orders", *(await client.receive("audit", "orders")).handles)
+            stub = await stub_of(broker)
+            answer = await stub.ResendDeadLetters(pb.ResendDeadLettersRequest(group="billing"))
+            assert (answer.resent, list(answer.refused)) == (2, [])
+            received = await client.receive("billing", "orders", polling_s=5)
+            assert sorted(each.body for each in received.messages) == [b"a", b"b"]
+            for each in received.messages:
+                system = each.system_properties
+                assert each.topic.name == "orders"
+                assert (system.message_id, system.delivery_attempt) == (each.body.decode(), 1)
+                assert (system.tag, list(system.keys)) == ("t", ["k"])
+                assert not system.HasField("dead_letter_queue")
+                assert not each.user_properties
+            assert not (await client.receive("audit", "orders")).ids
+            await client.ack("billing", "orders", *received.handles)
+            assert not (await client.receive("billing", "orders")).ids
+
+    with_broker(test, delivery=EARLIEST)
+
+
+def test_only_those_are_sent_that_never_were_unless_they_are_named(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        async with Client(broker.endpoint) as client:
+            await with_dead_letters(broker, client, b"a", b"b")
+            stub = await stub_of(broker)
+            everything = pb.ResendDeadLettersRequest(group="billing")
+            dry = await stub.ResendDeadLetters(pb.ResendDeadLettersRequest(group="billing", dry_run=True))
+            assert (dry.resent, (await stub.ResendDeadLetters(everything)).resent) == (2, 2)
+            assert (await stub.ResendDeadLetters(everything)).resent == 0
+            await client.ack("billing", "orders", *(await client.receive("billing", "orders", polling_s=5)).handles)
+            await with_dead_letters(broker, client, b"c")
+            listed = await stub.ListDeadLetters(pb.ListDeadLettersRequest(group="billing", from_offset=0))
+            found = [(each.message_id, each.topic, each.was_resent) for each in listed.dead_letters]
+            assert found == [("a", "orders", True), ("b", "orders", True), ("c", "orders", False)]
+            assert (listed.minimum_offset, listed.maximum_offset, listed.next_offset) == (0, 3, 2)
+            new = await stub.ListDeadLetters(pb.ListDeadLettersRequest(group="billing"))
+            assert [each.offset for each in new.dead_letters] == [2]
+            again = await stub.ResendDeadLetters(pb.ResendDeadLettersRequest(group="billing", offsets=[1]))
+            assert again.resent == 1
+            received = await client.receive("billing", "orders", polling_s=5)
+            assert [each.body for each in received.messages] == [b"b"]
+            assert (await stub.ResendDeadLetters(everything)).resent == 1
+
+    with_broker(test, delivery=EARLIEST)
+
+
+def test_what_cannot_be_sent_is_named_and_stays(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        async with Client(broker.endpoint) as client:
+            await with_dead_letters(broker, client, b"a")
+            broker.store.topics.delete("orders")
+            admin = ("--admin", broker.admin)
+            code, [answer], _ = await run_command("resend", "billing", *admin)
+            assert (code, answer["resent"]) == (1, 0)
+            assert answer["refused"] == [{"offset": 0, "reason": "topic orders, which it came from, does not exist"}]
+            code, [letter], _ = await run_command("list", "billing", "--from", "0", *admin)
+            assert (code, letter["messageId"], letter["topic"], letter["keys"]) == (0, "a", "orders", ["k"])
+            code, _, told = await run_command("resend", "billing", "--offset", "7", *admin)
+            assert code != 0
+            assert "offset 7: topic %DLQ%billing has no message there" in told
+            code, _, told = await run_command("list", "nobody", *admin)
+            assert code != 0
+            assert "group nobody has no dead letters" in told
+
+    with_broker(test, delivery=EARLIEST)
+
+
+@pytest.mark.parametrize("count", [-1, 1_001])
+def test_a_count_that_cannot_be_is_refused(with_broker: WithBroker, count: int) -> None:
+    async def test(broker: RunningBroker) -> None:
+        async with Client(broker.endpoint) as client:
+            await with_dead_letters(broker, client, b"a")
+        stub = await stub_of(broker)
+        with pytest.raises(grpc.aio.AioRpcError, match=f"count {count}: must be 1 to 1000"):
+            await stub.ListDeadLetters(pb.ListDeadLettersRequest(group="billing", count=count))
+
+    with_broker(test, delivery=EARLIEST)

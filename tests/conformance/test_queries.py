@@ -1,0 +1,151 @@
+"""Messages by their keys: asked of a running broker through its admin port."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from asyncio.subprocess import PIPE
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+
+from server._generated.quarry.admin.v1 import query_pb2 as pb
+from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
+from store.index import IndexState
+from store.offsets import PhysicalOffset
+from store.record import StoredMessage, decode_record
+from tests.conformance.broker import RunningBroker, until
+from tests.conformance.client import Client, message
+from tests.conformance.conftest import WithBroker
+
+INDEX = {"hash_files": True, "hash_slots": 7, "hash_items": 30}
+TIERED = {"tiered": True, "tiered_slots": 7, "tiered_items": 30, "keep_uploaded": False}
+
+
+def stub_of(broker: RunningBroker) -> QueryServiceStub:
+    return QueryServiceStub(grpc.aio.insecure_channel(broker.admin))  # type: ignore[no-untyped-call]
+
+
+async def query(broker: RunningBroker, **fields: object) -> list[bytes]:
+    """The bodies of what is found."""
+    answer = await stub_of(broker).QueryMessages(pb.QueryMessagesRequest(**fields))  # type: ignore[arg-type]
+    assert answer.indexed_offset == answer.dispatched_offset
+    bodies = []
+    for each in answer.messages:
+        record = decode_record(memoryview(each.record), 0, PhysicalOffset(each.physical_offset), check_crc=True)
+        assert isinstance(record, StoredMessage)
+        bodies.append(bytes(record.body))
+    return bodies
+
+
+@pytest.mark.parametrize("index", [INDEX, TIERED, {**INDEX, **TIERED}], ids=["hash files", "tiered", "both"])
+def test_a_message_is_found_as_soon_as_its_send_is_answered(with_broker: WithBroker, index: dict[str, object]) -> None:
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders", queues=2)
+        async with Client(broker.endpoint) as client:
+            for number in range(50):
+                keys = ["all", f"k{number}"]
+                await client.sent(message("orders", b"%d" % number, keys=keys, message_id=f"M{number}"))
+                assert await query(broker, topic="orders", key=f"k{number}") == [b"%d" % number]
+        assert await query(broker, topic="orders", key="all", limit=3) == [b"49", b"48", b"47"]
+        assert len(await query(broker, topic="orders", key="all")) == 32
+        assert await query(broker, topic="orders", key="M7") == [b"7"]
+        assert await query(broker, topic="bills", key="all") == []
+        last_ms = broker.store.messages.last_stored_ms
+        assert await query(broker, topic="orders", key="M7", from_ms=last_ms + 1) == []
+        assert await query(broker, topic="orders", key="M7", to_ms=last_ms) == [b"7"]
+
+    with_broker(test, index=index)
+
+
+def test_files_go_through_their_stages_by_themselves(
+    with_broker: WithBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.key_index.SAVE_INTERVAL_S", 0.05)
+    monkeypatch.setattr("server.key_index.MOVE_INTERVAL_S", 0.05)
+
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders")
+        async with Client(broker.endpoint) as client:
+            for number in range(60):
+                await client.sent(message("orders", b"%d" % number, keys=["all"], message_id=f"M{number}"))
+        tiered = broker.store.messages.indexes.tiered
+        assert tiered is not None
+        await until(lambda: len(list((tmp_path / "objects").glob("*"))) == 3, "full files are uploaded")
+        await until(lambda: [each.is_local for each in tiered.files] == [False] * 3 + [True], "and not kept here")
+        assert await query(broker, topic="orders", key="all", limit=100) == [
+            b"%d" % number for number in range(59, -1, -1)
+        ]
+        assert await query(broker, topic="orders", key="M3") == [b"3"]
+
+    with_broker(test, index={**TIERED, "upload_to": str(tmp_path / "objects")})
+
+
+def test_what_nobody_asks_for_is_written_and_saved_by_itself(
+    with_broker: WithBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.key_index.SAVE_INTERVAL_S", 0.1)
+
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders")
+        async with Client(broker.endpoint) as client:
+            await client.sent(message("orders", b"a", keys=["k"]))
+        messages = broker.store.messages
+        [index] = messages.indexes.followers
+        end = messages.dispatched_up_to
+        assert end > 0
+        await until(lambda: index.written_up_to == end, "its keys are written")
+
+        def is_saved() -> bool:
+            row = broker.store.identity.index_row("hash_index")
+            return row is not None and IndexState.unpack(row).up_to == end
+
+        await until(is_saved, "and saved")
+
+    with_broker(test, index=INDEX)
+
+
+@pytest.mark.parametrize(
+    ("index", "fields", "code", "words"),
+    [
+        ({}, {"topic": "orders", "key": "k"}, grpc.StatusCode.FAILED_PRECONDITION, "index.hash_files"),
+        (INDEX, {"topic": "orders"}, grpc.StatusCode.INVALID_ARGUMENT, "topic and key"),
+        (INDEX, {"topic": "orders", "key": "k", "limit": 1_001}, grpc.StatusCode.INVALID_ARGUMENT, "limit 1001"),
+        (INDEX, {"topic": "orders", "key": "k", "limit": -1}, grpc.StatusCode.INVALID_ARGUMENT, "limit -1"),
+    ],
+)
+def test_refusals(
+    with_broker: WithBroker, index: dict[str, object], fields: dict[str, object], code: grpc.StatusCode, words: str
+) -> None:
+    async def test(broker: RunningBroker) -> None:
+        with pytest.raises(grpc.aio.AioRpcError, match=words) as refused:
+            await query(broker, **fields)
+        assert refused.value.code() is code
+
+    with_broker(test, index=index)
+
+
+def test_the_command(with_broker: WithBroker) -> None:
+    async def run(*arguments: str) -> tuple[int | None, list[dict[str, object]], str]:
+        command = [sys.executable, "-m", "cli.main", "query", *arguments, "--json"]
+        process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
+        stdout, stderr = await process.communicate()
+        return process.returncode, [json.loads(line) for line in stdout.splitlines()], stderr.decode()
+
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders")
+        async with Client(broker.endpoint) as client:
+            await client.sent(message("orders", b"body", keys=["k"], message_id="M"))
+        where = ("--admin", broker.admin, "--topic", "orders")
+        status, [found], _ = await run(*where, "--key", "k")
+        assert status == 0
+        assert (found["topic"], found["bodyLength"]) == ("orders", 4)
+        assert await run(*where, "--key", "other") == (1, [], "")
+        status, _, words = await run("--topic", "orders", "--key", "k")
+        assert status == 2
+        assert "STORE or --admin" in words
+
+    with_broker(test, index=INDEX)

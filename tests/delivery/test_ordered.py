@@ -1,0 +1,189 @@
+"""Ordered groups: a queue is blocked while one of its messages is hidden (points 50 to 52)."""
+
+from __future__ import annotations
+
+import pytest
+
+from server.delivery import DeliverySettings
+from tests.delivery.broker import DeliveryBench, Receive
+
+
+def bench_with(*bodies: bytes, queues: int = 1) -> DeliveryBench:
+    bench = DeliveryBench(queues=queues)
+    for body in bodies:
+        bench.send(body)
+    return bench
+
+
+def test_the_next_message_comes_when_the_one_before_is_acknowledged() -> None:
+    bench = bench_with(b"1", b"2", b"3")
+    bodies = []
+    for _ in range(3):
+        received = bench.receive(batch=1, ordered=True)
+        assert bench.receive(batch=1, ordered=True, client="other").bodies == [], "the queue is blocked"
+        bodies += received.bodies
+        bench.acknowledge(received.messages[0])
+    assert bodies == [b"1", b"2", b"3"]
+
+
+def test_who_waits_gets_the_next_message_as_soon_as_the_queue_is_free() -> None:
+    bench = bench_with(b"1", b"2")
+    first = bench.receive(batch=1, ordered=True)
+    waiting = bench.receive(batch=1, ordered=True, polling_s=20)
+    assert not waiting.ended
+    bench.acknowledge(first.messages[0])
+    assert waiting.bodies == [b"2"]
+
+
+def test_other_queues_are_not_blocked() -> None:
+    bench = DeliveryBench(queues=2)
+    for queue in (0, 1):
+        for number in range(2):
+            bench.send(b"%d%d" % (queue, number), queue=queue)
+    received = [bench.receive(batch=1, ordered=True).bodies for _ in range(3)]
+    assert sorted(body for bodies in received for body in bodies) == [b"00", b"10"]
+
+
+def test_what_was_not_acknowledged_comes_again_in_order_before_all_that_follows() -> None:
+    """Point 52: of a batch of three the second is missing."""
+    bench = bench_with(b"1", b"2", b"3", b"4")
+    batch = bench.receive(batch=3, ordered=True, invisible_s=10).messages
+    bench.acknowledge(batch[0])
+    bench.acknowledge(batch[2])
+    assert bench.receive(ordered=True).bodies == []
+    bench.advance(10)
+    again = bench.receive(ordered=True).messages
+    assert [(bytes(each.record.body), each.attempt) for each in again] == [(b"2", 2), (b"4", 1)]
+
+
+def test_the_whole_remainder_comes_again_once_all_of_it_is_visible() -> None:
+    bench = bench_with(b"1", b"2", b"3")
+    batch = bench.receive(batch=3, ordered=True, invisible_s=10).messages
+    bench.delivery.change_invisible("billing", "orders", batch[1].receipt_handle, 60_000)
+    bench.end_pass()
+    bench.advance(10)
+    assert bench.receive(ordered=True).bodies == [], "one postponed message holds the rest back"
+    bench.advance(50)
+    assert bench.receive(batch=2, ordered=True).bodies == [b"1", b"2"]
+    assert bench.receive(ordered=True).bodies == []
+
+
+def test_who_repeats_a_receive_gets_the_same_messages_and_no_count_goes_up() -> None:
+    """Point 51: its client did not get the answer."""
+    bench = bench_with(b"1", b"2", b"3")
+    first = bench.receive(batch=2, ordered=True, attempt_id="a").messages
+    again = bench.receive(batch=2, ordered=True, attempt_id="a").messages
+    assert [bytes(each.record.body) for each in again] == [b"1", b"2"]
+    assert [each.attempt for each in again] == [1, 1]
+    assert [each.receipt_handle for each in again] == [each.receipt_handle for each in first], "either may be used"
+    assert bench.receive(batch=2, ordered=True, attempt_id="b").bodies == []
+    bench.acknowledge(again[0])
+    assert bench.receive(batch=2, ordered=True, attempt_id="a").bodies == [b"2"]
+
+
+def test_who_repeats_a_receive_gets_what_was_given_back_before_what_was_not() -> None:
+    bench = bench_with(b"1", b"2", b"3")
+    first = bench.receive(batch=2, ordered=True, attempt_id="a").messages
+    bench.delivery.change_invisible("billing", "orders", first[0].receipt_handle, 0)
+    bench.end_pass()
+    again = bench.receive(batch=2, ordered=True, attempt_id="a").messages
+    assert [(bytes(each.record.body), each.attempt) for each in again] == [(b"1", 2), (b"2", 1)]
+    bench.delivery.change_invisible("billing", "orders", again[0].receipt_handle, 0)
+    bench.end_pass()
+    assert bench.receive(batch=1, ordered=True, attempt_id="a").bodies == [b"1"]
+
+
+def test_who_repeats_a_receive_with_less_room_gets_the_first_of_them() -> None:
+    bench = bench_with(b"1", b"2", b"3")
+    bench.receive(batch=3, ordered=True, attempt_id="a")
+    assert bench.receive(batch=1, ordered=True, attempt_id="a").bodies == [b"1"]
+
+
+def test_who_repeats_a_receive_does_not_get_what_is_on_its_way_to_the_dead_letters() -> None:
+    bench = bench_with(b"1", b"2")
+    [first] = bench.receive(batch=1, ordered=True, attempt_id="a").messages
+    bench.dead_letters.error = OSError("no room")
+    bench.delivery.bury("billing", "orders", first.receipt_handle, lambda _: None)
+    bench.end_pass()
+    assert bench.receive(batch=1, ordered=True, attempt_id="a").bodies == []
+
+
+def test_what_goes_to_the_dead_letters_at_once_disturbs_nobody_who_waits() -> None:
+    bench = bench_with(b"1", b"2", b"3")
+    bench.receive(batch=1, ordered=True, invisible_s=10, attempts_max=1)
+    waiting = [bench.receive(batch=1, ordered=True, polling_s=30, attempts_max=1) for _ in range(2)]
+    bench.advance(10)
+    assert bench.dead_letters.bodies == [b"1"]
+    assert [each.bodies for each in waiting if each.ended] == [[b"2"]]
+    assert bench.reported == []
+    bench.acknowledge(waiting[0].messages[0])
+    assert waiting[1].bodies == [b"3"]
+    assert bench.delivery.inflight_count == 1
+
+
+def test_blocking_and_attempts_survive_a_restart() -> None:
+    bench = bench_with(b"1", b"2")
+    first = bench.receive(batch=1, ordered=True, invisible_s=10, attempt_id="a").messages
+    bench.restart()
+    assert bench.receive(batch=1, ordered=True).bodies == []
+    assert bench.receive(batch=1, ordered=True, attempt_id="a").bodies == [b"1"]
+    bench.acknowledge(first[0])
+    assert bench.receive(batch=1, ordered=True, invisible_s=10).bodies == [b"2"]
+    bench.restart()
+    waiting = bench.receive(batch=1, ordered=True, polling_s=30)
+    bench.advance(10)
+    assert waiting.bodies == [b"2"]
+    assert waiting.messages[0].attempt == 2
+
+
+def test_a_lease_blocks_as_long_as_its_client_lives() -> None:
+    bench = bench_with(b"1", b"2")
+    bench.alive.add("push")
+    bench.receive(batch=1, ordered=True, invisible_s=None, client="push")
+    for _ in range(5):
+        bench.advance(50)
+        assert bench.receive(batch=1, ordered=True).bodies == []
+    bench.alive.discard("push")
+    bench.delivery.client_lost("push")
+    bench.end_pass()
+    waiting = bench.receive(batch=1, ordered=True, polling_s=20)
+    bench.advance(1.1)
+    assert waiting.bodies == [b"1"]
+
+
+def test_a_message_that_was_delivered_too_often_makes_room_for_the_next() -> None:
+    bench = bench_with(b"1", b"2")
+    for attempt in (1, 2):
+        received = bench.receive(batch=1, ordered=True, invisible_s=10, attempts_max=2)
+        assert [(bytes(each.record.body), each.attempt) for each in received.messages] == [(b"1", attempt)]
+        bench.advance(10)
+    assert bench.receive(batch=1, ordered=True, attempts_max=2, polling_s=1).bodies == [b"2"]
+    assert bench.dead_letters.bodies == [b"1"]
+
+
+def test_a_damaged_message_blocks_its_queue_alone() -> None:
+    bench = DeliveryBench(queues=2)
+    bench.send(b"a1")
+    bench.send(b"b1", queue=1)
+    bench.source.unreadable.add(0)
+    first = bench.receive(ordered=True)
+    assert first.bodies == [b"b1"]
+    with pytest.raises(OSError, match="cannot read"):
+        bench.receive(ordered=True)
+    bench.source.unreadable.clear()
+    assert bench.receive(ordered=True).bodies == [b"a1"]
+
+
+def test_an_answer_that_has_no_room_for_all_blocks_the_rest() -> None:
+    bench = DeliveryBench(queues=1, settings=DeliverySettings(answer_bytes_max=150))
+    for body in (b"1", b"2"):
+        bench.send(body)
+
+    def bodies(receive: Receive) -> list[bytes]:
+        return receive.bodies
+
+    received = bench.receive(ordered=True)
+    assert bodies(received) == [b"1"]
+    assert bodies(bench.receive(ordered=True)) == []
+    bench.acknowledge(received.messages[0])
+    assert bodies(bench.receive(ordered=True)) == [b"2"]

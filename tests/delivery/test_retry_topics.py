@@ -1,0 +1,147 @@
+"""Messages for one group alone, in RocketMQ's retry topics, come with those of the topic."""
+
+from __future__ import annotations
+
+import pytest
+
+from server.delivery import ReceiptHandle, ReceiveRequest, retry_topic_name
+from server.errors import InvalidReceiptHandle
+from server.filters import TagFilter
+from store.errors import Invalid
+from store.offsets import QueueId, QueueOffset
+from tests.delivery.broker import GROUP, TOPIC, DeliveryBench, Receive
+
+RETRY = f"%RETRY%{GROUP}_{TOPIC}"
+RETRY_V2 = f"%RETRY%{GROUP}+{TOPIC}"
+
+
+@pytest.fixture
+def bench() -> DeliveryBench:
+    """Both kinds hold a message from before the group's first receive."""
+    bench = DeliveryBench(queues=1)
+    bench.send(b"first", topic=RETRY)
+    bench.send(b"second", topic=RETRY_V2)
+    bench.send(b"new")
+    return bench
+
+
+def test_a_group_gets_them_with_the_topic_and_no_other_group_does(bench: DeliveryBench) -> None:
+    assert sorted(bench.receive(batch=8).bodies) == [b"first", b"new", b"second"]
+    assert bench.receive(batch=8, group="audit").bodies == [b"new"]
+    assert bench.receive(batch=8).bodies == []
+
+
+def test_they_come_back_and_are_acknowledged_as_all_others_over_restarts(bench: DeliveryBench) -> None:
+    first = bench.receive(batch=8, invisible_s=10)
+    bench.restart()
+    bench.acknowledge(next(each for each in first.messages if bytes(each.record.body) == b"first"))
+    waiting = bench.receive(batch=8, invisible_s=10, polling_s=20)
+    assert not waiting.ended
+    bench.advance(10)
+    again = waiting.messages or bench.receive(batch=8).messages
+    more = bench.receive(batch=8).messages
+    assert sorted(bytes(each.record.body) for each in (*again, *more)) == [b"new", b"second"]
+    assert {each.attempt for each in (*again, *more)} == {2}
+    for each in (*again, *more):
+        bench.acknowledge(each)
+    assert bench.delivery.inflight_count == 0
+    with pytest.raises(InvalidReceiptHandle):
+        bench.acknowledge(again[0]._replace(receipt_handle=first.messages[0].receipt_handle[:-4] + "AAAA"))
+
+
+def test_one_that_comes_while_somebody_waits_is_handed_out_at_once(bench: DeliveryBench) -> None:
+    bench.receive(batch=8)
+    waiting = bench.receive(batch=8, polling_s=20)
+    bench.send(b"third", topic=RETRY)
+    assert waiting.bodies == [b"third"]
+
+
+def test_the_first_one_of_a_new_retry_topic_is_handed_out_at_once() -> None:
+    bench = DeliveryBench(queues=1)
+    waiting = bench.receive(polling_s=20)
+    bench.send(b"first", topic=RETRY)
+    assert waiting.bodies == [b"first"]
+
+
+def test_neither_they_nor_new_messages_keep_the_others_waiting(bench: DeliveryBench) -> None:
+    for number in range(20):
+        bench.send(b"r%d" % number, topic=RETRY)
+        bench.send(b"n%d" % number)
+    got = [bench.receive(batch=1).bodies[0] for _ in range(3)]
+    assert sorted(got) == [b"first", b"new", b"second"]
+
+
+def test_a_stored_position_counts_and_without_one_all_of_them_are_for_the_group() -> None:
+    """As RocketMQ's metadata brings it along: a queue that is larger than memory likes is no reason to pass over it."""
+    bench = DeliveryBench(queues=1)
+    for body in (b"done", b"left"):
+        bench.send(body, topic=RETRY)
+    bench.delivery.commit_offset(GROUP, QueueId(RETRY, 0), QueueOffset(1))
+    bench.end_pass()
+    bench.restart()
+    assert bench.receive(batch=8).bodies == [b"left"]
+
+
+def test_attempts_go_on_from_those_that_the_record_tells_of() -> None:
+    bench = DeliveryBench(queues=1)
+    bench.send(b"first", topic=RETRY)
+    ((entry, record),) = bench.source.queues[QueueId(RETRY, 0)]
+    bench.source.queues[QueueId(RETRY, 0)] = [(entry, record._replace(reconsume_times=3))]
+    assert [each.attempt for each in bench.receive().messages] == [4]
+
+
+def test_in_order_they_block_their_own_queue_alone() -> None:
+    bench = DeliveryBench(queues=1)
+    for number in range(2):
+        bench.send(b"r%d" % number, topic=RETRY)
+        bench.send(b"n%d" % number)
+    got = [bench.receive(batch=1, ordered=True) for _ in range(3)]
+    assert sorted(body for each in got for body in each.bodies) == [b"n0", b"r0"]
+
+
+def test_a_message_of_a_retry_topic_becomes_a_dead_letter_of_its_topic(bench: DeliveryBench) -> None:
+    bench.receive(batch=8, invisible_s=1, attempts_max=1)
+    bench.advance(1)
+    assert bench.receive(batch=8, attempts_max=1).bodies == []
+    assert sorted(bench.dead_letters.bodies) == [b"first", b"new", b"second"]
+
+
+def test_deleting_the_group_leaves_nothing_of_it(bench: DeliveryBench) -> None:
+    bench.receive(batch=8)
+    bench.delivery.delete_group(GROUP)
+    bench.end_pass()
+    assert bench.delivery.inflight_count == 0
+    assert bench.delivery.subscription_count == 0
+
+
+def test_an_idle_group_is_dropped_from_memory_as_a_whole(bench: DeliveryBench) -> None:
+    for each in bench.receive(batch=8).messages:
+        bench.acknowledge(each)
+    assert bench.delivery.subscription_count == 3
+    bench.advance(1_000)
+    bench.delivery.drop_idle_subscriptions()
+    assert bench.delivery.subscription_count == 0
+    bench.send(b"third", topic=RETRY)
+    assert bench.receive(batch=8).bodies == [b"third"]
+
+
+def test_a_retry_topic_is_not_received_beside_its_topic(bench: DeliveryBench) -> None:
+    """Two readers of one position would take each other's messages."""
+    bench.receive()
+    request = ReceiveRequest(GROUP, RETRY, range(1), TagFilter.parse("*"), 1, 1_000, "client")
+    with pytest.raises(Invalid, match=f"gets topic {RETRY} with topic {TOPIC}"):
+        bench.delivery.receive(request, 0, Receive())
+
+
+def test_made_up_queue_numbers_name_no_queue() -> None:
+    bench = DeliveryBench(queues=1)
+    bench.send(b"new")
+    bench.receive()
+    for number in (1 << 30, (1 << 30) + (1 << 29), (1 << 31) + 5, (1 << 32) - 1):
+        handle = ReceiptHandle(number, 0, 1, 2**60).encode(GROUP, TOPIC)
+        with pytest.raises(InvalidReceiptHandle):
+            bench.delivery.acknowledge(GROUP, TOPIC, handle)
+
+
+def test_the_name_that_is_written_is_one_that_is_read() -> None:
+    assert retry_topic_name(GROUP, TOPIC) == RETRY

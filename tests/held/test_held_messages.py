@@ -1,0 +1,236 @@
+"""Which messages wait is a function of the log: live, after a crash, and read again from its beginning."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from kv.memory import MemoryEngine
+from store.commitlog import CommitLogReader, SegmentList
+from store.disk import PosixDisk
+from store.dispatch import StoredNumbering
+from store.held import FAMILY, HeldBefore, HeldMessages, Resolution, progress_now, reading
+from store.held.catching_up import bring_up_to
+from store.held.changes import may_change
+from store.held.messages import RESOLUTIONS_FORGOTTEN, RESOLUTIONS_KEPT
+from store.held.progress import HALVES, TIMERS
+from store.held.topics import HALF_TOPIC, OPERATION_DONE, OPERATION_TOPIC, TIMER_TOPIC
+from store.message import DispatchRequest
+from store.offsets import PhysicalOffset, QueueId, QueueOffset
+from store.paths import StorePaths
+from store.record import StoredMessage
+from store.record.tags import SCHEDULE_TOPIC
+from store.recovery import Progress, whole_batches
+from store.rocketmq.held_progress import HALVES_RESOLVED, held_files, read_held_progress
+from store.rocketmq.model import ConsumerOffset, DataVersion, Warnings
+from store.scan import found_in, held_requests
+from tests.faults.disk import FaultyDisk
+from tests.held.histories import History
+from tests.store.assembly import Assembly, assemble, message, queue_engine
+
+GoldenStore = Callable[[str], Path]
+GOLDEN = ("file-clean", "rocks-clean", "double-clean", "file-kill")
+
+
+def dispatch(assembly: Assembly) -> None:
+    assembly.store.dispatch(assembly.store.flush())
+
+
+def read_again(assembly: Assembly, engine: MemoryEngine | None = None) -> HeldMessages:
+    held = HeldMessages(engine or MemoryEngine((FAMILY,)), reading(assembly.reader))
+    bring_up_to(held, assembly.segments, assembly.store.appended_up_to, lambda _: None)
+    return held
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_live_and_read_again_it_is_what_the_words_say(seed: int) -> None:
+    random = Random(seed)
+    assembly = assemble(FaultyDisk(), queue_engine())
+    history = History(random, assembly.store)
+    for _ in range(20):
+        for _ in range(random.randrange(1, 20)):
+            history.step()
+        dispatch(assembly)
+        history.model.check(assembly.store.held)
+    again = read_again(assembly)
+    history.model.check(again)
+    assert again.up_to == assembly.store.held.up_to == assembly.store.appended_up_to
+    assert min(len(history.model.timers), len(history.model.resolved)) > 5, "it was about something"
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_crash_at_any_moment_is_made_up_for_from_the_watermark_on(seed: int) -> None:
+    random = Random(seed)
+    assembly = assemble(FaultyDisk(), queue_engine())
+    engine = MemoryEngine((FAMILY,))
+    held = HeldMessages(engine, reading(assembly.reader))
+    history = History(random, assembly.store)
+    for _ in range(10):
+        for _ in range(5):
+            for _ in range(random.randrange(1, 20)):
+                history.step()
+            end = assembly.store.flush()
+            held.put(assembly.store.dispatch(end), end)
+            if random.random() < 0.3:
+                held.flush()
+        engine.crash(random.randrange(8))
+        held = read_again(assembly, engine)
+        history.model.check(held)
+
+
+def test_what_rests_on_records_that_a_power_cut_took_is_made_anew() -> None:
+    """A timer was delivered, and the copy has gone with the end of the log: it has to be delivered again."""
+    assembly = assemble(FaultyDisk(), queue_engine())
+    [timer] = assembly.store.append([message(TIMER_TOPIC, TIMER_OUT_MS="5000", UNIQ_KEY="a")])
+    end = assembly.store.appended_up_to
+    copy = message("orders", TIMER_DEQUEUE_MS="1", UNIQ_KEY="a")
+    assembly.store.append([copy._replace(prepared_transaction_offset=timer.physical_offset)])
+    dispatch(assembly)
+    engine = MemoryEngine((FAMILY,))
+    ahead = read_again(assembly, engine)
+    assert not ahead.due(5_000, 1)
+    bring_up_to(ahead, assembly.segments, end, lambda _: None)
+    assert [each.physical_offset for each in ahead.due(5_000, 1)] == [timer.physical_offset]
+    assert ahead.up_to == end
+
+
+def test_reading_again_is_told_of_and_survives_being_killed() -> None:
+    assembly = assemble(FaultyDisk(), queue_engine())
+    history = History(Random(3), assembly.store)
+    for _ in range(2_000):
+        history.step()
+    dispatch(assembly)
+    told: list[Progress] = []
+    held = HeldMessages(MemoryEngine((FAMILY,)), reading(assembly.reader))
+    bring_up_to(held, assembly.segments, assembly.store.appended_up_to, told.append)
+    history.model.check(held)
+    assert told[-1].percent == 100
+    assert len(told) > 2
+    assert all(each.phase == "looking for held messages" for each in told)
+    told.clear()
+    bring_up_to(held, assembly.segments, assembly.store.appended_up_to, told.append)
+    assert not [each for each in told if each.total_bytes], "there is nothing left to read"
+
+
+def test_columns_pick_exactly_the_records_that_matter() -> None:
+    assembly = assemble(FaultyDisk(), queue_engine())
+    history = History(Random(4), assembly.store)
+    for _ in range(1_000):
+        history.step()
+    dispatch(assembly)
+    picked: list[DispatchRequest] = []
+    wanted: list[DispatchRequest] = []
+    segments = assembly.segments
+    for batch in whole_batches(segments, segments.minimum, assembly.store.appended_up_to):
+        picked.extend(held_requests(batch))
+        requests = found_in(batch, segments.minimum, StoredNumbering()).requests
+        wanted.extend(each for each in requests if may_change(each))
+    assert picked == wanted
+    assert len(wanted) > 500
+
+
+def test_how_transactions_ended_is_forgotten_in_the_end() -> None:
+    assembly = assemble(FaultyDisk(), queue_engine())
+    held = assembly.store.held
+    last = RESOLUTIONS_KEPT + 2 * RESOLUTIONS_FORGOTTEN
+    for offset in (5, last - 1, last):
+        body = b"%d," % offset
+        assembly.store.append([message(OPERATION_TOPIC, body=body, TAGS=OPERATION_DONE)])
+        dispatch(assembly)
+    assert held.resolution(QueueOffset(5)) is None
+    assert held.resolution(QueueOffset(last - 1)) is Resolution.ROLLED_BACK
+
+
+@pytest.mark.parametrize(
+    ("body", "tags"),
+    [(b"0,", "other"), (b"zero,", "d"), (b"", "d"), (b"-1,99999999999999999999,,", "d"), (b"\xff", "d")],
+)
+def test_an_operation_that_makes_no_sense_resolves_nothing(body: bytes, tags: str) -> None:
+    assembly = assemble(FaultyDisk(), queue_engine())
+    assembly.store.append([message(HALF_TOPIC, UNIQ_KEY="a"), message(OPERATION_TOPIC, body=body, TAGS=tags)])
+    dispatch(assembly)
+    assert assembly.store.held.half_of("a") is not None
+
+
+@pytest.mark.parametrize("wrong", ["", "soon", "-5", "1e9", "9" * 30])
+def test_a_time_that_is_none_is_due_at_once(wrong: str) -> None:
+    assembly = assemble(FaultyDisk(), queue_engine())
+    assembly.store.append([message(TIMER_TOPIC, TIMER_OUT_MS=wrong, UNIQ_KEY="a")])
+    dispatch(assembly)
+    [waiting] = assembly.store.held.due(0, 10)
+    assert assembly.store.held.first_due() == waiting
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_a_store_of_rocketmq_goes_on_where_it_was(golden_store: GoldenStore, name: str) -> None:
+    """Its delay levels from `delayOffset.json`, its timers from `timercheck`; all its transactions were resolved."""
+    root = golden_store(name)
+    warnings = Warnings()
+    before = read_held_progress(PosixDisk(), StorePaths(root / "store"), [], warnings)
+    assert not warnings.texts()
+    records = [json.loads(line) for line in (root / "messages.jsonl").read_text().splitlines()]
+    records = [each for each in records if "phyOffset" in each]
+    waiting = {
+        each["phyOffset"]
+        for each in records
+        if each["topic"] == "SCHEDULE_TOPIC_XXXX" and each["queueOffset"] >= before.scheduled.get(each["queueId"], 0)
+    }
+    assert before.timers_read == sum(each["topic"] == TIMER_TOPIC for each in records)
+    end = PhysicalOffset(max(each["phyOffset"] + each["storeSize"] for each in records))
+    segments = SegmentList(PosixDisk(), root / "store" / "commitlog", None, mapped_max=4)
+    log = CommitLogReader(segments)
+    held = HeldMessages(MemoryEngine((FAMILY,)), reading(log), before=before)
+    bring_up_to(held, segments, end, lambda _: None)
+    due = held.due(2**62, 10_000)
+    assert {each.physical_offset for each in due} == waiting
+    assert not held.halves(QueueOffset(0), 10)
+    assert all(held.resolution(QueueOffset(number)) for number in (0, 1, 3, 12))
+    for each in due:
+        record = log.decode(each.physical_offset)
+        assert isinstance(record, StoredMessage)
+        assert record.size == each.size
+    log.let_go()
+    segments.close()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_rocketmq_is_told_where_the_first_that_waits_is(seed: int, tmp_path: Path) -> None:
+    assembly = assemble(FaultyDisk(), queue_engine())
+    history = History(Random(seed), assembly.store)
+    for _ in range(100):
+        history.step()
+    dispatch(assembly)
+    ends: dict[QueueId, QueueOffset] = {}
+    waiting: dict[QueueId, set[QueueOffset]] = {}
+    places = {each.physical_offset for each in history.model.timers.values()}
+    for decoded in assembly.reader.scan(PhysicalOffset(0)):
+        if isinstance(decoded, StoredMessage):
+            queue = QueueId(decoded.topic, decoded.queue_number)
+            ends[queue] = QueueOffset(decoded.queue_offset + 1)
+            if decoded.physical_offset in places:
+                waiting.setdefault(queue, set()).add(decoded.queue_offset)
+    if history.model.halves:
+        waiting[HALVES] = {half.queue_offset for half in history.model.halves.values()}
+    expected = {queue: min(waiting.get(queue, {end})) for queue, end in ends.items()}
+    found = progress_now(
+        assembly.store.held, reading(assembly.reader), lambda queue: ends.get(queue, QueueOffset(0)), 5_000
+    )
+    assert found.timers_read == expected[TIMERS]
+    assert found.halves == expected[HALVES]
+    of_levels = {queue.number: offset for queue, offset in expected.items() if queue.topic == SCHEDULE_TOPIC}
+    assert found.scheduled == {number: offset for number, offset in of_levels.items() if offset}
+    assert waiting, "something waits"
+    (tmp_path / "config").mkdir()
+    for name, content in held_files(found, DataVersion(0, 7, 1_795_000_000_000)).items():
+        (tmp_path / "config" / name).write_bytes(content)
+    offsets = [ConsumerOffset(*HALVES_RESOLVED, QueueOffset(found.halves))]
+    assert read_held_progress(PosixDisk(), StorePaths(tmp_path), offsets, Warnings()) == found
+
+
+def test_what_rocketmq_had_done_is_kept_as_a_row() -> None:
+    before = HeldBefore(scheduled={0: 7, 17: 1}, timers_read=3, timers_read_ms=1_795_000_000_000, halves=4)
+    assert HeldBefore.unpack(before.pack()) == before

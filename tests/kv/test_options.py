@@ -1,0 +1,50 @@
+"""Settings of a family are checked, and change nothing of what is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kv.options import FamilyOptions
+from kv.rocks import RocksEngine
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("memtable_bytes", 1),
+        ("memtables_max", 1),
+        ("level_zero_tables", 0),
+        ("target_file_bytes", 1),
+        ("block_bytes", 1),
+        ("bloom_bits_per_key", -1),
+        ("block_cache_bytes", -1),
+        ("memtable_filter_share", -0.1),
+        ("memtable_filter_share", 0.3),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_name(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=name):
+        FamilyOptions(**{name: value})  # type: ignore[arg-type]
+
+
+def test_a_memtable_with_a_filter_finds_what_it_holds_and_what_it_does_not(tmp_path: Path) -> None:
+    options = {"default": FamilyOptions(memtable_filter_share=0.02)}
+    engine = RocksEngine.open(tmp_path / "db", options, create=True, write_ahead_log=False)
+    family = engine.family("default")
+    keys = [b"%06d" % number for number in range(5_000)]
+    for part in (keys[::2], keys[::3]):
+        batch = engine.batch()
+        batch.put_all(family, ((key, b"value of " + key) for key in part))
+        engine.write(batch)
+    held = {*keys[::2], *keys[::3]}
+    assert {key for key in keys if family.get(key) is not None} == held
+    batch = engine.batch()
+    batch.delete(family, keys[0])
+    engine.write(batch)
+    assert family.get(keys[0]) is None
+    engine.flush(["default"])
+    assert family.get(keys[0]) is None
+    assert family.get(keys[2]) == b"value of " + keys[2]
+    engine.close()

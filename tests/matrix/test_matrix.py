@@ -1,0 +1,53 @@
+"""Every feature of the matrix with every official client. What a library does not have is skipped, and says so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.clients import ClientError, Language
+from tests.e2e.languages import LANGUAGES
+from tests.matrix.__main__ import BEGIN, END, NOT_IN_THE_CLIENT, README, markdown
+from tests.matrix.features import FEATURES, UNSUPPORTED
+from tests.matrix.stages import Stages, open_stages
+
+SLOW = ("go", "rust")
+"""Compiled at their first test."""
+
+
+@pytest.fixture(scope="module")
+def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
+    with open_stages(tmp_path_factory.mktemp("matrix")) as opened:
+        yield opened
+
+
+@pytest.fixture(params=[pytest.param(each, marks=[pytest.mark.slow] * (each in SLOW)) for each in LANGUAGES])
+def language(request: pytest.FixtureRequest) -> Language:
+    return LANGUAGES[request.param]()
+
+
+@pytest.mark.parametrize("tls", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["plain", "tls"])
+@pytest.mark.parametrize("feature", FEATURES)
+def test_feature(feature: str, language: Language, stages: Stages, *, tls: bool) -> None:
+    try:
+        stages.play(feature, language, tls=tls)
+    except ClientError as error:
+        if error.kind != UNSUPPORTED:
+            raise
+        pytest.skip(str(error))
+
+
+def test_the_matrix_in_the_readme_has_these_clients_and_features() -> None:
+    inside = README.read_text().partition(BEGIN)[2].partition(END)[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in inside.splitlines() if line.startswith("|")]
+    assert rows[0][1:] == list(LANGUAGES)
+    assert [row[0] for row in rows[2:]] == list(FEATURES)
+    assert {cell for row in rows[2:] for cell in row[1:]} <= {"yes", NOT_IN_THE_CLIENT}
+
+
+def test_a_table_of_outcomes_has_a_row_per_feature() -> None:
+    table = markdown([("python", ["yes"] * len(FEATURES)), ("node", [NOT_IN_THE_CLIENT] * len(FEATURES))])
+    assert table.splitlines()[0] == "| | python | node |"
+    assert len(re.findall(r"\| yes \| - \|", table)) == len(FEATURES)
