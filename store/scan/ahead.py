@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, wait
+from threading import get_ident
 from typing import Final
 
 from store.scan.columns import Bytes
@@ -30,6 +31,7 @@ class ReadAhead:
         self._end = end
         self._ahead = 0
         self._loading: deque[tuple[int, Future[None]]] = deque()
+        self._loads_in: int | None = None
 
     def await_bytes(self, position: int) -> None:
         """Return when the bytes below the position are there."""
@@ -37,13 +39,27 @@ class ReadAhead:
             return
         while self._asked_up_to < min(position + self._ahead, self._end):
             end = min(self._asked_up_to + PORTION_BYTES, self._end)
-            self._loading.append((end, self._executor.submit(self._load, self._asked_up_to, end)))
+            self._loading.append((end, self._executor.submit(self._load_portion, self._asked_up_to, end)))
             self._asked_up_to = end
         self._ahead = min(2 * self._ahead + PORTION_BYTES, AHEAD_BYTES)
         while self._loaded_up_to < position:
             end, loading = self._loading.popleft()
             loading.result()
             self._loaded_up_to = end
+
+    def settle(self) -> None:
+        """Return when nothing is being loaded any more; to be called when the executor was told to take nothing new.
+
+        A scan that was given up may be ended by the garbage collector, in whatever thread it happens to run: one that
+        is being started, which holds the lock that joining a thread takes, or the executor's own. So this waits for
+        loads and never for the thread, and in that thread not at all.
+        """
+        if get_ident() != self._loads_in:
+            wait([loading for _, loading in self._loading if not loading.cancelled()])
+
+    def _load_portion(self, begin: int, end: int) -> None:
+        self._loads_in = get_ident()
+        self._load(begin, end)
 
 
 def map_pages(octets: Bytes, begin: int, end: int) -> None:

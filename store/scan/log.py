@@ -48,6 +48,7 @@ def _scan(
 ) -> Iterator[RecordBatch]:
     check_crc, require_crc_property = checks
     executor = ThreadPoolExecutor(1, thread_name_prefix="scan-ahead")
+    ahead = None
     try:
         while start < end:
             base = segments.base_of(start)
@@ -66,7 +67,9 @@ def _scan(
                     return
             start = PhysicalOffset(base + segments.segment_size)
     finally:
-        executor.shutdown(cancel_futures=True)
+        executor.shutdown(wait=False, cancel_futures=True)
+        if ahead is not None:
+            ahead.settle()
 
 
 def _open(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
+from threading import Event, Thread
 
 import pytest
 
@@ -55,3 +56,43 @@ def test_an_error_comes_out_where_its_bytes_are_waited_for() -> None:
             ahead.await_bytes(number * PORTION_BYTES)
         with pytest.raises(OSError, match="does not answer"):
             ahead.await_bytes(3 * PORTION_BYTES + 1)
+
+
+def test_loads_that_have_begun_are_waited_for_and_no_others() -> None:
+    begun, goes_on = Event(), Event()
+    loads: list[int] = []
+
+    def load(begin: int, _end: int) -> None:
+        if begin == 3 * PORTION_BYTES:
+            begun.set()
+            assert goes_on.wait(20)
+        loads.append(begin // PORTION_BYTES)
+
+    executor = ThreadPoolExecutor(1)
+    ahead = ReadAhead(executor, load, 0, SEGMENT_BYTES)
+    for position in (1, PORTION_BYTES + 1, 3 * PORTION_BYTES):
+        ahead.await_bytes(position)
+    assert begun.wait(20)
+    executor.shutdown(wait=False, cancel_futures=True)
+    settling = Thread(target=ahead.settle)
+    settling.start()
+    settling.join(0.05)
+    assert settling.is_alive()
+    goes_on.set()
+    settling.join(20)
+    assert not settling.is_alive()
+    assert loads == [0, 1, 2, 3]
+
+
+def test_the_loading_thread_does_not_wait_for_itself() -> None:
+    """The collector may run there too."""
+    settled = Event()
+
+    def load(_begin: int, _end: int) -> None:
+        ahead.settle()
+        settled.set()
+
+    with ThreadPoolExecutor(1) as executor:
+        ahead = ReadAhead(executor, load, 0, SEGMENT_BYTES)
+        ahead.await_bytes(1)
+    assert settled.is_set()

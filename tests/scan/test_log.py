@@ -6,6 +6,7 @@ import errno
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
+from threading import Thread
 
 import pytest
 
@@ -135,6 +136,15 @@ def test_a_scan_may_be_given_up() -> None:
     next(batches)
     batches.close()  # type: ignore[attr-defined]
     assert list(batches) == []
+
+
+def test_a_scan_that_is_given_up_waits_for_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The garbage collector may end it in a thread that is being started, where joining another waits for ever."""
+    segments = write_log(FaultyDisk(), random_messages(Random(7), 300))
+    batches = scan_log(segments, START)
+    next(batches)
+    monkeypatch.setattr(Thread, "join", lambda _thread, _timeout=None: pytest.fail("a thread was waited for"))
+    batches.close()  # type: ignore[attr-defined]
 
 
 def test_what_the_device_cannot_read_is_an_error_of_the_scan(tmp_path: Path) -> None:
