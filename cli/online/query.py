@@ -50,8 +50,8 @@ def query(
     """Show the messages of a topic that have a key, the newest first.
 
     Of a store nobody runs: looks into RocketMQ's index files, and reads the log from where they end; where there are
-    none, all of it. A live broker has to keep such files (index.hash_files); while they have to catch up with its log,
-    that is told on stderr. Exit code 1 when there is no such message.
+    none, all of it. A live broker has to keep an index (index.tiered or index.hash_files); that it has to catch up with
+    the log, or that a file of it could not be read, is told on stderr. Exit code 1 when there is no such message.
     """
     if (store is None) == (admin is None):
         raise typer.BadParameter("STORE or --admin is needed, not both")
@@ -87,6 +87,8 @@ def _of_broker(address: str, request: pb.QueryMessagesRequest) -> Iterator[Store
     behind = answer.dispatched_offset - answer.indexed_offset
     if behind > 0:
         typer.echo(f"{address}: the index has to catch up with {behind} bytes of the log", err=True)
+    for each in answer.unread:
+        typer.echo(f"{address}: messages may be missing, {each.name} could not be read: {each.reason}", err=True)
     for each in answer.messages:
         record = decode_record(memoryview(each.record), 0, PhysicalOffset(each.physical_offset), check_crc=True)
         if not isinstance(record, StoredMessage):

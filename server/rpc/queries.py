@@ -53,6 +53,7 @@ class QueryService(QueryServiceServicer):
                 ],
                 indexed_offset=found.indexed_up_to,
                 dispatched_offset=found.handed_over,
+                unread=[pb.UnreadFile(name=each.name, reason=each.reason) for each in found.unread],
             )
         except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
             await refuse(context, error, self._faults)

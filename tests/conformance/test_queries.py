@@ -128,24 +128,60 @@ def test_refusals(
     with_broker(test, index=index)
 
 
-def test_the_command(with_broker: WithBroker) -> None:
-    async def run(*arguments: str) -> tuple[int | None, list[dict[str, object]], str]:
-        command = [sys.executable, "-m", "cli.main", "query", *arguments, "--json"]
-        process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
-        stdout, stderr = await process.communicate()
-        return process.returncode, [json.loads(line) for line in stdout.splitlines()], stderr.decode()
+async def command(*arguments: str) -> tuple[int | None, list[dict[str, object]], str]:
+    """`quarry query`: its exit code, what it found, its words."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "cli.main", "query", *arguments, "--json", stdout=PIPE, stderr=PIPE
+    )
+    stdout, stderr = await process.communicate()
+    return process.returncode, [json.loads(line) for line in stdout.splitlines()], stderr.decode()
 
+
+def test_the_command(with_broker: WithBroker) -> None:
     async def test(broker: RunningBroker) -> None:
         broker.topic("orders")
         async with Client(broker.endpoint) as client:
             await client.sent(message("orders", b"body", keys=["k"], message_id="M"))
         where = ("--admin", broker.admin, "--topic", "orders")
-        status, [found], _ = await run(*where, "--key", "k")
+        status, [found], _ = await command(*where, "--key", "k")
         assert status == 0
         assert (found["topic"], found["bodyLength"]) == ("orders", 4)
-        assert await run(*where, "--key", "other") == (1, [], "")
-        status, _, words = await run("--topic", "orders", "--key", "k")
+        assert await command(*where, "--key", "other") == (1, [], "")
+        status, _, words = await command("--topic", "orders", "--key", "k")
         assert status == 2
         assert "STORE or --admin" in words
 
     with_broker(test, index=INDEX)
+
+
+def test_an_answer_names_the_files_that_could_not_be_read(
+    with_broker: WithBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.key_index.SAVE_INTERVAL_S", 0.05)
+    monkeypatch.setattr("server.key_index.MOVE_INTERVAL_S", 0.05)
+    objects = tmp_path / "objects"
+
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders")
+        async with Client(broker.endpoint) as client:
+            for number in range(40):
+                await client.sent(message("orders", b"%d" % number, keys=["all"], message_id=f"M{number}"))
+        tiered = broker.store.messages.indexes.tiered
+        assert tiered is not None
+        await until(lambda: [each.is_local for each in tiered.files] == [False, False, True], "full files are uploaded")
+        oldest, newer, _ = (each.name for each in tiered.files)
+        (objects / newer).unlink()
+        request = pb.QueryMessagesRequest(topic="orders", key="all", limit=100)
+        answer = await stub_of(broker).QueryMessages(request)
+        assert [each.name for each in answer.unread] == [newer]
+        assert newer in answer.unread[0].reason
+        assert 0 < len(answer.messages) < 40
+        (objects / oldest).unlink()
+        status, found, words = await command("--admin", broker.admin, "--topic", "orders", "--key", "all")
+        assert status == 0
+        assert len(found) == len(answer.messages) - 15
+        assert sorted(line.split(" could not be read")[0] for line in words.splitlines()) == [
+            f"{broker.admin}: messages may be missing, {name}" for name in (oldest, newer)
+        ]
+
+    with_broker(test, index={**TIERED, "upload_to": str(objects)})

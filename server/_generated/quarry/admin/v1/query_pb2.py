@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bquarry/admin/v1/query.proto\x12\x0fquarry.admin.v1\"p\n\x14QueryMessagesRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x0f\n\x07\x66rom_ms\x18\x03 \x01(\x03\x12\x12\n\x05to_ms\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\r\n\x05limit\x18\x05 \x01(\x05\x42\x08\n\x06_to_ms\"7\n\x0c\x46oundMessage\x12\x17\n\x0fphysical_offset\x18\x01 \x01(\x03\x12\x0e\n\x06record\x18\x02 \x01(\x0c\"{\n\x15QueryMessagesResponse\x12/\n\x08messages\x18\x01 \x03(\x0b\x32\x1d.quarry.admin.v1.FoundMessage\x12\x16\n\x0eindexed_offset\x18\x02 \x01(\x03\x12\x19\n\x11\x64ispatched_offset\x18\x03 \x01(\x03\x32n\n\x0cQueryService\x12^\n\rQueryMessages\x12%.quarry.admin.v1.QueryMessagesRequest\x1a&.quarry.admin.v1.QueryMessagesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bquarry/admin/v1/query.proto\x12\x0fquarry.admin.v1\"p\n\x14QueryMessagesRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x0f\n\x07\x66rom_ms\x18\x03 \x01(\x03\x12\x12\n\x05to_ms\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\r\n\x05limit\x18\x05 \x01(\x05\x42\x08\n\x06_to_ms\"7\n\x0c\x46oundMessage\x12\x17\n\x0fphysical_offset\x18\x01 \x01(\x03\x12\x0e\n\x06record\x18\x02 \x01(\x0c\"*\n\nUnreadFile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\xa8\x01\n\x15QueryMessagesResponse\x12/\n\x08messages\x18\x01 \x03(\x0b\x32\x1d.quarry.admin.v1.FoundMessage\x12\x16\n\x0eindexed_offset\x18\x02 \x01(\x03\x12\x19\n\x11\x64ispatched_offset\x18\x03 \x01(\x03\x12+\n\x06unread\x18\x04 \x03(\x0b\x32\x1b.quarry.admin.v1.UnreadFile2n\n\x0cQueryService\x12^\n\rQueryMessages\x12%.quarry.admin.v1.QueryMessagesRequest\x1a&.quarry.admin.v1.QueryMessagesResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,8 +35,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_QUERYMESSAGESREQUEST']._serialized_end=160
   _globals['_FOUNDMESSAGE']._serialized_start=162
   _globals['_FOUNDMESSAGE']._serialized_end=217
-  _globals['_QUERYMESSAGESRESPONSE']._serialized_start=219
-  _globals['_QUERYMESSAGESRESPONSE']._serialized_end=342
-  _globals['_QUERYSERVICE']._serialized_start=344
-  _globals['_QUERYSERVICE']._serialized_end=454
+  _globals['_UNREADFILE']._serialized_start=219
+  _globals['_UNREADFILE']._serialized_end=261
+  _globals['_QUERYMESSAGESRESPONSE']._serialized_start=264
+  _globals['_QUERYMESSAGESRESPONSE']._serialized_end=432
+  _globals['_QUERYSERVICE']._serialized_start=434
+  _globals['_QUERYSERVICE']._serialized_end=544
 # @@protoc_insertion_point(module_scope)

@@ -28,12 +28,22 @@ class FoundMessage(_message.Message):
     record: bytes
     def __init__(self, physical_offset: _Optional[int] = ..., record: _Optional[bytes] = ...) -> None: ...
 
+class UnreadFile(_message.Message):
+    __slots__ = ("name", "reason")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    reason: str
+    def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class QueryMessagesResponse(_message.Message):
-    __slots__ = ("messages", "indexed_offset", "dispatched_offset")
+    __slots__ = ("messages", "indexed_offset", "dispatched_offset", "unread")
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     INDEXED_OFFSET_FIELD_NUMBER: _ClassVar[int]
     DISPATCHED_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    UNREAD_FIELD_NUMBER: _ClassVar[int]
     messages: _containers.RepeatedCompositeFieldContainer[FoundMessage]
     indexed_offset: int
     dispatched_offset: int
-    def __init__(self, messages: _Optional[_Iterable[_Union[FoundMessage, _Mapping]]] = ..., indexed_offset: _Optional[int] = ..., dispatched_offset: _Optional[int] = ...) -> None: ...
+    unread: _containers.RepeatedCompositeFieldContainer[UnreadFile]
+    def __init__(self, messages: _Optional[_Iterable[_Union[FoundMessage, _Mapping]]] = ..., indexed_offset: _Optional[int] = ..., dispatched_offset: _Optional[int] = ..., unread: _Optional[_Iterable[_Union[UnreadFile, _Mapping]]] = ...) -> None: ...
