@@ -289,7 +289,7 @@ class _Opening:
         before = read_checkpoint(self._disk, self._paths.checkpoint)
         reader = CommitLogReader(segments, end=lambda: writer.end)
         unclean_ms = before.index_ms if found.has_abort else None
-        log_now = IndexedLog(segments, reader, recovery.end, lambda: flusher.flushed_up_to, unclean_ms)
+        log_now = IndexedLog(segments, recovery.end, lambda: flusher.flushed_up_to, unclean_ms)
         indexes = open_indexes(
             self._settings.index, self._disk, self._paths, parts.identity, log_now, clock=self._clock
         )

@@ -57,7 +57,7 @@ class HashKeyFiles:
         name, *header = cast("list[object]", state)
         self.index.go_back(HashIndexState(str(name), HashHeader(*cast("list[int]", header))))
 
-    def expire(self, minimum: PhysicalOffset, oldest_ms: int) -> int:  # noqa: ARG002 - offsets tell it
+    def expire(self, minimum: PhysicalOffset) -> int:
         return self.index.expire(minimum)
 
     def find(

@@ -22,7 +22,6 @@ class KeyItems:
 
     hashes: Hashes
     physical_offset: Integers
-    size: Integers
     stored_ms: Integers
 
     def __len__(self) -> int:
@@ -33,7 +32,6 @@ class KeyItems:
         return KeyItems(
             self.hashes[begin:end],
             self.physical_offset[begin:end],
-            self.size[begin:end],
             self.stored_ms[begin:end],
         )
 
@@ -45,10 +43,10 @@ class KeyItems:
 def items_of(requests: Iterable[DispatchRequest], *, with_tags: bool) -> KeyItems:
     """The items of the requests' messages; `with_tags` also one for the tag of each that has one."""
     texts: list[str] = []
-    places: list[tuple[int, int, int]] = []
+    places: list[tuple[int, int]] = []
     for request in requests:
         topic = request.topic
-        place = request.physical_offset, request.size, request.store_timestamp_ms
+        place = request.physical_offset, request.store_timestamp_ms
         for key in keys_of(request.properties):
             texts.append(key_text(topic, key))
             places.append(place)
@@ -56,5 +54,5 @@ def items_of(requests: Iterable[DispatchRequest], *, with_tags: bool) -> KeyItem
         if tag:
             texts.append(tag_text(topic, tag))
             places.append(place)
-    columns = np.array(places, np.int64).reshape(-1, 3)
+    columns = np.array(places, np.int64).reshape(-1, 2)
     return KeyItems(key_hashes(texts), *columns.T)

@@ -43,8 +43,8 @@ class KeyFiles(Protocol):
     def go_back(self, state: object) -> None:
         """Keep what there was when the state was this, and nothing else; it must be durable. Raises OSError."""
 
-    def expire(self, minimum: PhysicalOffset, oldest_ms: int) -> int:
-        """Remove files whose records all lie below an offset, or all are older; returns how many. Raises OSError."""
+    def expire(self, minimum: PhysicalOffset) -> int:
+        """Remove files whose records all lie below an offset; returns how many. Raises OSError."""
 
     def find(
         self,

@@ -89,14 +89,13 @@ class MessageIndex:
         up_to: PhysicalOffset,
         end: PhysicalOffset,
         read_log: ReadLog,
-        begin: Callable[[], tuple[PhysicalOffset, int]],
+        begin: Callable[[], PhysicalOffset],
         durable_up_to: Callable[[], PhysicalOffset],
         save: Callable[[IndexState], None],
     ) -> None:
         """The items of all records below `up_to` are in the files; the log goes on to `end`.
 
-        `begin` tells where the log begins now, and a time before which none of its records was stored; `durable_up_to`
-        how far it is durable.
+        `begin` tells where the log begins now, `durable_up_to` how far it is durable.
         """
         self._files = files
         self._read_log = read_log
@@ -170,17 +169,17 @@ class MessageIndex:
                     begin = self._waiting[0].begin if self._waiting else self._handed_over
                 if begin <= self._written_up_to:
                     return self._take()
-                start = max(self._written_up_to, self._begin()[0])
+                start = max(self._written_up_to, self._begin())
                 self._reading = self._read_log(start, begin)
                 self._reading_to = begin
             try:
                 portion = next(self._reading, None)
             except OffsetOutOfRange:
                 self._reading = None
-                if self._begin()[0] <= self._written_up_to:
+                if self._begin() <= self._written_up_to:
                     raise
                 # segments expired: there is nothing to find in them any more
-                self._written_up_to = self._begin()[0]
+                self._written_up_to = self._begin()
                 continue
             if portion is not None:
                 return portion
@@ -224,7 +223,7 @@ class MessageIndex:
     def expire(self) -> int:
         """Remove the files about records that the log has no more; returns how many. Raises OSError."""
         with self._lock:
-            return 0 if self._closed else self._files.expire(*self._begin())
+            return 0 if self._closed else self._files.expire(self._begin())
 
     def close(self) -> None:
         """Write and save all that was handed over; the log is durable. Raises as `step` and `save`."""

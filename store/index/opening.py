@@ -27,10 +27,10 @@ from typing import Final
 import structlog
 
 from store.clock import Clock
-from store.commitlog import CommitLogReader, SegmentList
+from store.commitlog import SegmentList
 from store.disk import Disk
 from store.dispatch import StoredNumbering
-from store.errors import OffsetOutOfRange, StoreUnusable
+from store.errors import StoreUnusable
 from store.identity import StoreIdentity
 from store.index.chains import ChainShape
 from store.index.hash_index import HashIndex, index_files
@@ -47,7 +47,6 @@ from store.index.tiered.tiered_index import TieredIndex
 from store.index.tiered_keys import PLACE, TieredKeyFiles
 from store.offsets import PhysicalOffset
 from store.paths import StorePaths
-from store.record import StoredMessage
 from store.recovery import whole_runs
 from store.settings import IndexSettings
 
@@ -66,7 +65,6 @@ class IndexedLog:
     """
 
     segments: SegmentList
-    reader: CommitLogReader
     end: PhysicalOffset
     durable_up_to: Callable[[], PhysicalOffset]
     whole_until_ms: int | None
@@ -80,14 +78,9 @@ class IndexedLog:
             yield Portion(begin, run.requests, run.end)
             begin = run.end
 
-    def begin(self) -> tuple[PhysicalOffset, int]:
-        """Where it begins now, and the store time of what lies there; 0 if that is unknown."""
-        minimum = self.segments.minimum
-        try:
-            first = self.reader.decode(minimum)
-        except OffsetOutOfRange:
-            return minimum, 0
-        return minimum, first.store_timestamp_ms if isinstance(first, StoredMessage) else 0
+    def begin(self) -> PhysicalOffset:
+        """Where it begins now."""
+        return self.segments.minimum
 
 
 def open_indexes(

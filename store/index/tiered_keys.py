@@ -57,8 +57,8 @@ class TieredKeyFiles:
     def go_back(self, state: object) -> None:
         self.index.go_back(_parsed(state))
 
-    def expire(self, minimum: PhysicalOffset, oldest_ms: int) -> int:  # noqa: ARG002 - times tell it
-        return self.index.expire(oldest_ms)
+    def expire(self, minimum: PhysicalOffset) -> int:
+        return self.index.expire(minimum)
 
     def find(
         self,

@@ -63,7 +63,7 @@ def items_from(records: Sequence[tuple[int, int, list[str]]]) -> KeyItems:
     rows = [(text, at, stored_ms) for at, stored_ms, texts in records for text in texts]
     offsets = np.array([at for _, at, _ in rows], np.int64)
     times = np.array([stored_ms for _, _, stored_ms in rows], np.int64)
-    return KeyItems(key_hashes([text for text, _, _ in rows]), offsets, np.full(len(rows), 100), times)
+    return KeyItems(key_hashes([text for text, _, _ in rows]), offsets, times)
 
 
 def found(index: HashIndex, text: str, begin_ms: int = 0, end_ms: int = 2**62) -> list[int]:

@@ -48,7 +48,6 @@ def test_items_of_messages() -> None:
     plain = items_of(requests, with_tags=False)
     assert plain.physical_offset.tolist() == [100, 100, 100, 300]
     assert plain.stored_ms.tolist() == [500, 500, 500, 1500]
-    assert plain.size.tolist() == [10] * 4
     assert plain.hashes.tolist() == [key_hash(key_text("orders", key)) for key in ("id", "k", "l", "k")]
     tagged = items_of(requests, with_tags=True)
     assert tagged.hashes.tolist() == [*plain.hashes[:3], key_hash(tag_text("orders", "t")), plain.hashes[3]]

@@ -29,11 +29,19 @@ Payloads = NDArray[np.void]
 
 
 class IndexShape(NamedTuple):
-    """What files are made with: hash slots, items of one file, and what an item carries beside hash and time."""
+    """What files are made with: hash slots, items of one file, and what an item carries beside hash and time.
+
+    The first field of the payload is an i64, the item's *place* in what is indexed. Places do not descend.
+    """
 
     slots: int
     items_max: int
     payload: np.dtype[np.void]
+
+    @property
+    def place(self) -> str:
+        """The payload's first field."""
+        return self.payload_names[0]
 
     @property
     def payload_names(self) -> tuple[str, ...]:
@@ -98,6 +106,8 @@ class ChainedFile:
             file_size=file.size,
             begin_ms=0,
             end_ms=0,
+            begin_place=0,
+            end_place=0,
         )
         made = cls(file, shape, header)
         made._set(header)
@@ -136,7 +146,16 @@ class ChainedFile:
         for name in self._shape.payload_names:
             stored[name] = items.payloads[name]
         self._chains.add(header.items + 1, stored, items.hashes)
-        self._set(header._replace(items=header.items + len(items), begin_ms=begin_ms, end_ms=int(times_ms[-1])))
+        places = items.payloads[self._shape.place]
+        self._set(
+            header._replace(
+                items=header.items + len(items),
+                begin_ms=begin_ms,
+                end_ms=int(times_ms[-1]),
+                begin_place=header.begin_place if header.items else int(places[0]),
+                end_place=int(places[-1]),
+            )
+        )
 
     def restore(self, header: FileHeader) -> None:
         """Go back to a header it had: the items it counts are whole, all else is made from them."""

@@ -26,7 +26,7 @@ import numpy as np
 
 from store.index.chains import ChainShape
 
-_HEADER: Final = Struct(">4sHHIIIIqq20x")
+_HEADER: Final = Struct(">4sHHIIIIqqqq4x")
 _CRC: Final = Struct(">I")
 HEADER_SIZE: Final = 64
 assert _HEADER.size + _CRC.size == HEADER_SIZE, "table and struct disagree"
@@ -53,7 +53,10 @@ class HeaderDamaged(ValueError):
 
 
 class FileHeader(NamedTuple):
-    """`items` says how many there are, `items_max` for how many the file was made. Times in ms."""
+    """`items` says how many there are, `items_max` for how many the file was made. Times in ms.
+
+    Places are those of the first and the last item: where they come from (`IndexShape`).
+    """
 
     kind: Kind
     payload_size: int
@@ -63,9 +66,11 @@ class FileHeader(NamedTuple):
     file_size: int
     begin_ms: int
     end_ms: int
+    begin_place: int
+    end_place: int
 
     def pack(self) -> bytes:
-        packed = _HEADER.pack(self.kind.value, VERSION, self.payload_size, *self[2:6], self.begin_ms, self.end_ms)
+        packed = _HEADER.pack(self.kind.value, VERSION, self.payload_size, *self[2:])
         return packed + _CRC.pack(crc32(packed))
 
     @classmethod

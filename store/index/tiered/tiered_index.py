@@ -329,9 +329,12 @@ class TieredIndex:
             self._folders.remove(Stage.COMPACTED, file.name)
         return True
 
-    def expire(self, before_ms: int) -> int:
-        """Remove files all of whose items are older; returns how many. The one that is filled stays. Raises OSError."""
-        gone = [each for each in self._files.values() if each.header.end_ms < before_ms]
+    def expire(self, before: int) -> int:
+        """Remove files all of whose items have lower places; returns how many. The one that is filled stays.
+
+        Raises OSError.
+        """
+        gone = [each for each in self._files.values() if each.header.end_place < before]
         for file in gone:
             if file.stage is Stage.UPLOADED and self._objects is not None:
                 self._objects.remove(file.name)
