@@ -6,7 +6,7 @@ from collections import Counter as Counts
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from store.index import KeyIndexes
 from store.index.tiered.folders import Stage
@@ -42,6 +42,11 @@ def index_figures(indexes: KeyIndexes) -> Iterator[Metric]:
     yield files
     yield GaugeMetricFamily(
         "quarry_index_damaged_files",
-        "Files of the key index that cannot be read",
+        "Files of the key index that cannot be read, or not all of them",
         value=0 if indexes.tiered is None else len(indexes.tiered.damaged),
+    )
+    yield CounterMetricFamily(
+        "quarry_index_rebuilt_files",
+        "Files of the key index that were damaged and made anew from the log",
+        value=0 if indexes.tiered is None else indexes.tiered.rebuilt,
     )

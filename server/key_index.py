@@ -25,7 +25,7 @@ SAVE_INTERVAL_S: Final = 5.0
 """What a start after a kill reads of the log again at most."""
 RETRY_INTERVAL_S: Final = 5.0
 MOVE_INTERVAL_S: Final = 1.0
-"""How often it is looked for files that may be compacted or uploaded."""
+"""How often it is looked for files that may be compacted, uploaded or made anew."""
 BUSY_RATIO: Final = 0.5
 """Of the time, while the index catches up with the log: the loop shares the interpreter with it."""
 FOUND_MAX: Final = 1_000
@@ -52,6 +52,7 @@ class KeyIndex:
     async def run(self) -> None:
         """Until cancelled. An error ends no broker: the index is made from the log, and is behind meanwhile."""
         roles = [self._keep_up(index) for index in self._indexes.followers]
+        roles += [self._move_on("repair", index.repair_one) for index in self._indexes.followers]
         if self._indexes.tiered is not None:
             roles += [
                 self._move_on("compaction", self._indexes.tiered.compact_one),

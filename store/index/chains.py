@@ -117,6 +117,21 @@ class ChainFile:
                 return
             number = before
 
+    def is_right(self, end: int) -> bool:
+        """Whether slots and `previous` are what the hashes of the items below `end` say, and no slot names another."""
+        items = self.items(1, end)
+        slots = items["hash"].astype(np.int32) % self.shape.slots
+        order = np.argsort(slots, kind="stable")
+        ordered = slots[order]
+        is_first = np.diff(ordered, prepend=-1) != 0
+        numbers = (1 + order).astype(np.int32)
+        before = np.where(is_first, 0, np.roll(numbers, 1))
+        if (items["previous"][order] != before).any():
+            return False
+        newest = np.zeros(self.shape.slots, np.int32)
+        newest[ordered] = numbers  # ascending within a slot: the last one stays
+        return bool((self._valid(self._slots, end) == newest).all())
+
     def rebuild(self, end: int) -> int:
         """Make the slots anew from the items below `end`, whose chains are whole. Returns how many are in use."""
         shape = self.shape

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar
 
+from store.errors import StoreDamaged
 from store.index.answer import Answer
 from store.index.items import KeyItems
 from store.offsets import PhysicalOffset
@@ -22,8 +23,8 @@ class KeyFiles(Protocol):
     """Whether tags have items, too."""
 
     @property
-    def failure(self) -> OSError | None:
-        """A flush failed: nobody knows what the files hold, until `go_back` to a state before it."""
+    def failure(self) -> OSError | StoreDamaged | None:
+        """A flush failed, or going back did: nobody knows what the files hold, until `go_back` to a state before it."""
 
     @property
     def file_count(self) -> int: ...
@@ -41,10 +42,19 @@ class KeyFiles(Protocol):
         """Nobody will go back further than to this."""
 
     def go_back(self, state: object) -> None:
-        """Keep what there was when the state was this, and nothing else; it must be durable. Raises OSError."""
+        """Keep what there was when the state was this, and nothing else; it must be durable.
+
+        Raises OSError; StoreDamaged when it is not what it was.
+        """
 
     def expire(self, minimum: PhysicalOffset) -> int:
         """Remove files whose records all lie below an offset; returns how many. Raises OSError."""
+
+    def repair_one(self, read: Callable[[PhysicalOffset, PhysicalOffset], Iterator[KeyItems]]) -> bool:
+        """Make files that turned out to be damaged anew; whether there were any. Raises OSError, and what `read` does.
+
+        `read` tells the items of the records from one offset to another, both included, as far as the log has them.
+        """
 
     def find(
         self,

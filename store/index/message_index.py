@@ -12,14 +12,14 @@ start, or when the disk had no room, the index reads the log from where it has g
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from threading import Lock
 from typing import Final, NamedTuple
 
 from store.errors import MessageGivenUp, OffsetOutOfRange, StoreDamaged, Unavailable
 from store.index.answer import Unread
-from store.index.items import items_of
+from store.index.items import KeyItems, items_of
 from store.index.key_files import KeyFiles
 from store.index.wanted import WantedMessages
 from store.message import DispatchRequest
@@ -60,7 +60,7 @@ class Portion(NamedTuple):
     end: PhysicalOffset
 
 
-ReadLog = Callable[[PhysicalOffset, PhysicalOffset], Iterator[Portion]]
+ReadLog = Callable[[PhysicalOffset, PhysicalOffset], Generator[Portion, None, None]]
 """The records from one offset up to another. Raises OffsetOutOfRange, then or later, when the log has begun behind."""
 ReadRecord = Callable[[PhysicalOffset], StoredMessage]
 """Raises OffsetOutOfRange, MessageGivenUp, StoreDamaged."""
@@ -76,6 +76,10 @@ class FoundMessages(NamedTuple):
     unread: list[Unread]
     indexed_up_to: PhysicalOffset
     handed_over: PhysicalOffset
+
+
+class _Closed(Exception):
+    """The index is wanted no more."""
 
 
 class MessageIndex:
@@ -114,6 +118,7 @@ class MessageIndex:
         self._reading: Iterator[Portion] | None = None
         self._reading_to = up_to
         self._closed = False
+        self._repairing = Lock()
 
     @property
     def handed_over(self) -> PhysicalOffset:
@@ -225,6 +230,28 @@ class MessageIndex:
         with self._lock:
             return 0 if self._closed else self._files.expire(self._begin())
 
+    def repair_one(self) -> bool:
+        """Make files that turned out to be damaged anew from the log; whether there were any.
+
+        Raises StoreDamaged for the log, OSError.
+        """
+        with self._repairing:
+            try:
+                return self._files.repair_one(self._items_again)
+            except OffsetOutOfRange:
+                return True  # segments expired meanwhile
+            except _Closed:
+                return False
+
+    def _items_again(self, begin: PhysicalOffset, end: PhysicalOffset) -> Iterator[KeyItems]:
+        with closing(self._read_log(max(begin, self._begin()), self._written_up_to)) as portions:
+            for portion in portions:
+                if self._closed:
+                    raise _Closed
+                yield items_of(portion.requests, with_tags=self._files.with_tags)
+                if portion.end > end:
+                    return
+
     def close(self) -> None:
         """Write and save all that was handed over; the log is durable. Raises as `step` and `save`."""
         try:
@@ -235,6 +262,7 @@ class MessageIndex:
         finally:
             with self._lock:
                 self._closed = True
+            with self._repairing, self._lock:
                 self._files.close()
 
     # -- asking

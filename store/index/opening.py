@@ -18,7 +18,7 @@ The log is read when the store is open, beside everything else: no start waits f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +30,7 @@ from store.clock import Clock
 from store.commitlog import SegmentList
 from store.disk import Disk
 from store.dispatch import StoredNumbering
-from store.errors import StoreUnusable
+from store.errors import StoreDamaged, StoreUnusable
 from store.identity import StoreIdentity
 from store.index.chains import ChainShape
 from store.index.hash_index import HashIndex, index_files
@@ -73,7 +73,7 @@ class IndexedLog:
     def was_unclean(self) -> bool:
         return self.whole_until_ms is not None
 
-    def portions(self, begin: PhysicalOffset, end: PhysicalOffset) -> Iterator[Portion]:
+    def portions(self, begin: PhysicalOffset, end: PhysicalOffset) -> Generator[Portion, None, None]:
         for run in whole_runs(self.segments, begin, end, StoredNumbering()):
             yield Portion(begin, run.requests, run.end)
             begin = run.end
@@ -128,7 +128,10 @@ def _follow(
     state = None if stored is None else IndexState.unpack(stored)
     if state is not None and (indexed.was_unclean or files.state != state.files):
         # after a crash what is counted may be as saved though more was on its way: slots name items that are not there
-        files.go_back(state.files)
+        try:
+            files.go_back(state.files)
+        except StoreDamaged as damage:
+            log.error("the key index is made anew", index=row, error=str(damage))
     if state is not None and files.state == state.files:
         up_to = state.up_to
     elif known_to is not None:

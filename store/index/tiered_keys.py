@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, TypeVar, cast
 
 import numpy as np
 
+from store.errors import StoreDamaged
 from store.index.answer import Answer
 from store.index.items import KeyItems
 from store.index.keys import key_hash
@@ -31,7 +32,7 @@ class TieredKeyFiles:
         self.index = index
 
     @property
-    def failure(self) -> OSError | None:
+    def failure(self) -> OSError | StoreDamaged | None:
         return self.index.failure
 
     @property
@@ -44,9 +45,7 @@ class TieredKeyFiles:
         return None if state is None else [state.name, state.header.kind.name, *state.header[1:]]
 
     def put(self, items: KeyItems) -> None:
-        places = np.empty(len(items), PLACE)
-        places["physical_offset"] = items.physical_offset
-        self.index.put(IndexItems(items.hashes, items.stored_ms, places))
+        self.index.put(_as_stored(items))
 
     def flush(self) -> None:
         self.index.flush()
@@ -59,6 +58,14 @@ class TieredKeyFiles:
 
     def expire(self, minimum: PhysicalOffset) -> int:
         return self.index.expire(minimum)
+
+    def repair_one(self, read: Callable[[PhysicalOffset, PhysicalOffset], Iterator[KeyItems]]) -> bool:
+        gap = next(iter(self.index.gaps), None)
+        if gap is None:
+            return False
+        begin, end = PhysicalOffset(gap.begin_place), PhysicalOffset(gap.end_place)
+        self.index.rebuild(gap, lambda: map(_as_stored, read(begin, end)))
+        return True
 
     def find(
         self,
@@ -76,6 +83,12 @@ class TieredKeyFiles:
 
     def close(self) -> None:
         self.index.close()
+
+
+def _as_stored(items: KeyItems) -> IndexItems:
+    places = np.empty(len(items), PLACE)
+    places["physical_offset"] = items.physical_offset
+    return IndexItems(items.hashes, items.stored_ms, places)
 
 
 def _parsed(state: object) -> TieredState | None:

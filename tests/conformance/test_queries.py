@@ -185,3 +185,42 @@ def test_an_answer_names_the_files_that_could_not_be_read(
         ]
 
     with_broker(test, index={**TIERED, "upload_to": str(objects)})
+
+
+@pytest.mark.parametrize("stage", ["sealed", "compacted"])
+def test_a_damaged_file_is_made_anew_while_the_broker_serves(
+    with_broker: WithBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    monkeypatch.setattr("server.key_index.SAVE_INTERVAL_S", 0.05)
+    monkeypatch.setattr("server.key_index.MOVE_INTERVAL_S", 0.05)
+    if stage == "sealed":
+        monkeypatch.setattr("store.index.tiered.tiered_index.TieredIndex.compact_one", lambda _: False)
+
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders")
+        async with Client(broker.endpoint) as client:
+            for number in range(80):
+                await client.sent(message("orders", b"%d" % number, keys=["all"], message_id=f"M{number}"))
+        tiered = broker.store.messages.indexes.tiered
+        assert tiered is not None
+        await until(
+            lambda: [each.stage.value for each in tiered.files] == [stage] * 5 + ["filling"], f"full files are {stage}"
+        )
+        [path] = tmp_path.rglob(f"key_index/{stage}/{tiered.files[2].name}")
+        with path.open("r+b") as file:
+            for position in (20, path.stat().st_size - 5):
+                file.seek(position)
+                [byte] = file.read(1)
+                file.seek(position)
+                file.write(bytes([byte ^ 1]))
+        request = pb.QueryMessagesRequest(topic="orders", key="all", limit=100)
+        unread = [each.name for each in (await stub_of(broker).QueryMessages(request)).unread]
+        assert unread == [path.name], "whoever comes upon it is told"
+        await until(lambda: tiered.rebuilt == 1, "it is made anew")
+        assert tiered.damaged == []
+        newest_first = [b"%d" % number for number in range(79, -1, -1)]
+        assert await query(broker, topic="orders", key="all", limit=100) == newest_first
+        for each in tiered.files[:-1]:
+            tiered.check(each)
+
+    with_broker(test, index=TIERED)

@@ -398,7 +398,7 @@ class FaultyDisk:
         cut = self.starts("move", path)
         if not cut or self.operations % 2:
             # a rename that was cut short has happened or has not
-            self.files = {_moved(each, path, target): file for each, file in self.files.items()}
+            self.files = {_moved(each, path, target): file for each, file in self.files.items() if each != target}
             self.directories = {_moved(each, path, target) for each in self.directories}
             self._unsynced = {_moved(each, path, target) for each in self._unsynced}
         if cut:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import wait
+from contextlib import closing, suppress
 from hashlib import blake2b
 from pathlib import Path
 from random import Random
@@ -14,8 +15,11 @@ from store.clock import ManualClock
 from store.consumequeue import ConsumeQueueEntry
 from store.dispatch import LIGHT_QUEUE_NAMES
 from store.engines import StoreEngines
+from store.errors import StoreDamaged
 from store.in_flight_key import subscription_prefix
 from store.index import MessageIndex
+from store.index.tiered.folders import Stage
+from store.index.tiered.tiered_index import TieredIndex
 from store.message import Host, Message
 from store.metadata import Topic, TopicType, is_light_queue
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
@@ -27,6 +31,8 @@ from tests.faults.kernel import Kernel
 from tests.faults.ledger import Ledger
 
 SEGMENT_SIZE = 64 * 1024
+ROTTING = 0.6
+"""How often an index file is damaged when it could be."""
 HOST = Host(bytes([127, 0, 0, 1]), 8081)
 
 
@@ -123,6 +129,9 @@ class Broker:
         self._durability = machine.durability
         self._clock = machine.clock
         self._inflight = InFlightTable(store.state_engine)
+        self._disk = machine.disk
+        self._directory = machine.kernel.path("/store")
+        self._chance = Random(machine.kernel.steps)
 
     # -- as server.group_commit
 
@@ -182,6 +191,28 @@ class Broker:
             index.expire()
         if indexes.tiered is not None:
             indexes.tiered.compact_one()
+            if self._chance.random() < ROTTING:
+                self._let_rot(indexes.tiered)
+        self.repair_index()
+
+    def repair_index(self) -> None:
+        """Make what is damaged anew, when it was found."""
+        for index in self.store.messages.indexes.followers:
+            while index.repair_one():
+                pass
+
+    def _let_rot(self, tiered: TieredIndex) -> None:
+        """Change a byte of a full file on the platter."""
+        files = [each for each in tiered.files if each.stage is not Stage.FILLING]
+        if files:
+            file = self._chance.choice(files)
+            path = self._directory / "key_index" / file.stage.value / file.name
+            with closing(self._disk.open_segment(path, writable=True)) as content:
+                position = self._chance.randrange(content.size)
+                content.write(position, bytes([content.view()[position] ^ 1 << self._chance.randrange(8)]))
+                content.flush()
+            with suppress(StoreDamaged):
+                tiered.check(file)
 
     # -- as server.retention
 
@@ -275,6 +306,13 @@ class Broker:
         for index in self.store.messages.indexes.followers:
             while index.step():
                 pass
+            tiered = self.store.messages.indexes.tiered
+            if tiered is not None:
+                for file in tiered.files:
+                    if file.stage is not Stage.FILLING:
+                        with suppress(StoreDamaged):
+                            tiered.check(file)
+            self.repair_index()
             self._check_index(index)
 
     def _check_index(self, index: MessageIndex) -> None:
@@ -288,6 +326,7 @@ class Broker:
                     queue.topic, key_of(body), begin_ms=0, end_ms=2**62, limit=10, read=messages.record_at
                 )
                 assert [each.physical_offset for each in found.messages] == [place], f"{queue}: {place}"
+                assert found.unread == []
 
     def check_live(self) -> None:
         """What is visible now is what was sent."""

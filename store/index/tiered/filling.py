@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +67,10 @@ class IndexItems:
     def rows(self, begin: int, end: int) -> IndexItems:
         return IndexItems(self.hashes[begin:end], self.times_ms[begin:end], self.payloads[begin:end])
 
+    def chosen(self, keep: NDArray[np.bool_]) -> IndexItems:
+        """Those that are marked."""
+        return IndexItems(self.hashes[keep], self.times_ms[keep], self.payloads[keep])
+
 
 class Found(NamedTuple):
     """An item with the hash that was asked for."""
@@ -108,6 +113,7 @@ class ChainedFile:
             end_ms=0,
             begin_place=0,
             end_place=0,
+            items_checksum=0,
         )
         made = cls(file, shape, header)
         made._set(header)
@@ -157,6 +163,15 @@ class ChainedFile:
             )
         )
 
+    def seal(self) -> None:
+        """No more is added from now on."""
+        self._set(self._header._replace(items_checksum=crc32(self.all_items().data)))
+
+    def check_items(self) -> None:
+        """Those of a sealed file. Raises StoreDamaged when they are not those that were sealed."""
+        if crc32(self.all_items().data) != self._header.items_checksum:
+            raise StoreDamaged(self.path, "its items are not those that were written")
+
     def restore(self, header: FileHeader) -> None:
         """Go back to a header it had: the items it counts are whole, all else is made from them."""
         self._chains.rebuild(header.items + 1)
@@ -165,6 +180,10 @@ class ChainedFile:
     def all_items(self) -> Items:
         """As they are stored, the oldest first."""
         return self._chains.items(1, self._header.items + 1)
+
+    def has_right_chains(self) -> bool:
+        """Whether slots and items lead to each item from where its hash says. Takes 20 bytes of memory per item."""
+        return self._chains.is_right(self._header.items + 1)
 
     def find(self, hashed: int) -> Iterator[Found]:
         """The items with a hash, the newest first, as there are now."""

@@ -2,12 +2,14 @@
 
     filling/     chains, the newest file; added to
     sealed/      chains, full and durable
-    compacting/  half made: removed at a start
     compacted/   runs, compared with the chains they were made from
     uploaded/    a note of what lies in the object store, compared with what was sent
+    damaged/     what is left of a damaged file, or its note: it is to be made anew
+    rebuilding/  chains of a damaged file, half made
+    compacting/  runs, half made
 
 A file keeps its name, 20 digits, through all of them. It is in the next folder before it leaves the one before: of a
-file that is in two the later one counts.
+file that is in two the later one counts, but `damaged` never does. What is half made is removed at a start.
 """
 
 from __future__ import annotations
@@ -15,9 +17,10 @@ from __future__ import annotations
 import re
 from enum import Enum
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from store.disk import Disk
+from store.index.tiered.layout import FileHeader
 
 NAME: Final = re.compile(r"[0-9]{20}", re.ASCII)
 
@@ -31,23 +34,42 @@ class Stage(Enum):
     UPLOADED = "uploaded"
 
 
+class TieredFile(NamedTuple):
+    """A file of the index. One that is uploaded may be here, too (`is_local`)."""
+
+    name: str
+    stage: Stage
+    header: FileHeader
+    is_local: bool
+
+
+STAGES_BEHIND_FILLING: Final = (Stage.SEALED, Stage.COMPACTED, Stage.UPLOADED)
+DAMAGED: Final = "damaged"
+REBUILDING: Final = "rebuilding"
 COMPACTING: Final = "compacting"
 
 
 class IndexFolders:
     """Names and moves. Every change is durable when it returns. All raise OSError."""
 
-    def __init__(self, disk: Disk, root: Path) -> None:
-        """Makes the folders that are missing and finishes what a crash interrupted."""
+    def __init__(self, disk: Disk, root: Path, *, writable: bool = True) -> None:
+        """Makes the folders that are missing and finishes what a crash interrupted; not `writable`: changes nothing."""
         self._disk = disk
         self._root = root
-        for folder in (*(stage.value for stage in Stage), COMPACTING):
+        self._writable = writable
+        if not writable:
+            return
+        for folder in (*(stage.value for stage in Stage), DAMAGED, REBUILDING, COMPACTING):
             disk.make_directories(root / folder)
-        for name in self._names(COMPACTING):
-            disk.remove(root / COMPACTING / name)
+        for folder in (REBUILDING, COMPACTING):
+            for name in self._names(folder):
+                disk.remove(root / folder / name)
 
     def path(self, stage: Stage, name: str) -> Path:
         return self._root / stage.value / name
+
+    def rebuilding(self, name: str) -> Path:
+        return self._root / REBUILDING / name
 
     def compacting(self, name: str) -> Path:
         return self._root / COMPACTING / name
@@ -63,7 +85,7 @@ class IndexFolders:
                 continue
             if each.size:
                 found.append(each.name)
-            else:
+            elif self._writable:
                 self._disk.remove(self._root / folder / each.name)
         return found
 
@@ -78,6 +100,28 @@ class IndexFolders:
     def remove(self, stage: Stage, name: str) -> None:
         """Let a file no longer be in a stage, if it is."""
         self._disk.remove(self.path(stage, name))
+
+    def clear_away(self, stage: Stage, name: str) -> None:
+        """The same of what a crash left behind, which who only reads leaves there."""
+        if self._writable:
+            self.remove(stage, name)
+
+    def set_aside(self, name: str) -> None:
+        """Let a file be damaged: it is in no other stage then."""
+        found = [path for stage in STAGES_BEHIND_FILLING if self._disk.exists(path := self.path(stage, name))]
+        for path in found[:-1]:
+            self._disk.remove(path)
+        for path in found[-1:]:
+            self._disk.move(path, self._root / DAMAGED / name)
+
+    def damaged_names(self) -> list[str]:
+        """Of files that were set aside, in order."""
+        return self._names(DAMAGED)
+
+    def remove_damaged(self, name: str) -> None:
+        """A file that was set aside, if it was."""
+        if self._writable:
+            self._disk.remove(self._root / DAMAGED / name)
 
     @staticmethod
     def name_of(number: int) -> str:

@@ -26,7 +26,7 @@ import numpy as np
 
 from store.index.chains import ChainShape
 
-_HEADER: Final = Struct(">4sHHIIIIqqqq4x")
+_HEADER: Final = Struct(">4sHHIIIIqqqqI")
 _CRC: Final = Struct(">I")
 HEADER_SIZE: Final = 64
 assert _HEADER.size + _CRC.size == HEADER_SIZE, "table and struct disagree"
@@ -55,7 +55,8 @@ class HeaderDamaged(ValueError):
 class FileHeader(NamedTuple):
     """`items` says how many there are, `items_max` for how many the file was made. Times in ms.
 
-    Places are those of the first and the last item: where they come from (`IndexShape`).
+    Places are those of the first and the last item: where they come from (`IndexShape`). The checksum is that of all
+    items of a sealed file, 0 of others.
     """
 
     kind: Kind
@@ -68,6 +69,7 @@ class FileHeader(NamedTuple):
     end_ms: int
     begin_place: int
     end_place: int
+    items_checksum: int
 
     def pack(self) -> bytes:
         packed = _HEADER.pack(self.kind.value, VERSION, self.payload_size, *self[2:])

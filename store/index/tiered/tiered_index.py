@@ -3,9 +3,9 @@
 It knows nothing of what the items are about: each has a hash, a time and a small payload. Three roles, each on a thread
 of its own if wanted, and none waits for another:
 
-    put, flush       fill the newest file; a full one is sealed, and the next begun
-    compact_one      turns the oldest sealed file into a compacted one
-    upload_one       copies the oldest compacted file to the object store, and lets go of it here if told to
+    put, flush              fill the newest file; a full one is sealed, and the next begun
+    compact_one, rebuild    turn the oldest sealed file into a compacted one, and damaged ones into whole ones
+    upload_one              copies the oldest compacted file to the object store, and lets go of it here if told to
 
 Searches may run beside all of them.
 """
@@ -14,21 +14,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from threading import Lock
 from typing import Final, NamedTuple, TypeVar
 
+import numpy as np
 import structlog
 
 from store.disk import Disk, SegmentFile
 from store.errors import StoreDamaged
 from store.index.answer import Answer, Unread
+from store.index.tiered.catalog import Catalog
+from store.index.tiered.checking import check_chains, check_object, check_runs
 from store.index.tiered.compaction import Compaction
 from store.index.tiered.filling import ChainedFile, Found, IndexItems, IndexShape, header_of
-from store.index.tiered.folders import IndexFolders, Stage
-from store.index.tiered.layout import FileHeader, Kind, chain_shape
+from store.index.tiered.folders import STAGES_BEHIND_FILLING, IndexFolders, Stage, TieredFile
+from store.index.tiered.layout import FileHeader, chain_shape
 from store.index.tiered.objects import ObjectStore, ObjectStoreError
+from store.index.tiered.repair import Gap, fill_up, find_gaps
 from store.index.tiered.runs import CompactedFile
 from store.index.tiered.search import Search, Searchable
 from store.index.tiered.uploaded import RemoteReader, UploadNote, upload
@@ -39,6 +42,7 @@ REMOTE_READERS: Final = 8
 """Files in the object store that one search reads at a time."""
 
 Wanted = TypeVar("Wanted")
+Value = TypeVar("Value")
 
 
 class TieredState(NamedTuple):
@@ -46,15 +50,6 @@ class TieredState(NamedTuple):
 
     name: str
     header: FileHeader
-
-
-class TieredFile(NamedTuple):
-    """A file of the index. One that is uploaded may be here, too (`is_local`)."""
-
-    name: str
-    stage: Stage
-    header: FileHeader
-    is_local: bool
 
 
 class LocalReader:
@@ -94,8 +89,8 @@ class _Settled:
 class TieredIndex:
     """One folder of files.
 
-    `put`, `flush`, `go_back` and `expire` belong to one thread at a time, as do `compact_one` and `upload_one` to one
-    each; searches to any.
+    `put`, `flush`, `go_back` and `expire` belong to one thread at a time, as do `compact_one` with `rebuild`, and
+    `upload_one`; searches to any.
     """
 
     def __init__(
@@ -106,32 +101,38 @@ class TieredIndex:
         *,
         objects: ObjectStore | None = None,
         keep_uploaded: bool = True,
+        writable: bool = True,
     ) -> None:
         """Takes what is there; after a crash, or where `state` is not what it was, `go_back` is to follow.
 
-        `keep_uploaded`: files stay here, too. Raises OSError.
+        `keep_uploaded`: files stay here, too. Not `writable`: nothing is changed, and only searches and checks may
+        follow. Raises OSError.
         """
         self._disk = disk
         self._shape = shape
         self._objects = objects
         self._keep_uploaded = keep_uploaded
-        self._folders = IndexFolders(disk, root)
-        self._lock = Lock()  # who replaces the next two
-        self._files: dict[str, TieredFile] = {}
-        self._damaged: dict[str, Unread] = {}
+        self._folders = IndexFolders(disk, root, writable=writable)
+        self._catalog = Catalog(disk, self._folders, keep_uploaded=keep_uploaded)
         self._filling: ChainedFile | None = None
         self._settled = ""
         self._executor = ThreadPoolExecutor(REMOTE_READERS, thread_name_prefix="index-reader")
-        self.failure: OSError | None = None
-        """A flush failed: nobody knows what the newest file holds, until `go_back` to a state before it."""
-        self._load()
+        self.rebuilt = 0
+        """Damaged files that were made anew, or of which nothing was left to be made."""
+        self.failure: OSError | StoreDamaged | None = None
+        """A flush failed, or going back did: nobody knows what the newest file holds until one succeeds."""
+        filling = self._folders.names(Stage.FILLING)
+        if filling:
+            path = self._folders.path(Stage.FILLING, filling[-1])
+            with suppress(StoreDamaged):  # a power cut tore it: `go_back` knows what it was
+                self._filling = ChainedFile.opened(disk.open_segment(path, writable=writable), self._shape)
 
     # -- what is there
 
     @property
     def files(self) -> list[TieredFile]:
         """Oldest first. The header of the one that is filled is that of this moment."""
-        files, filling = self._files, self._filling
+        files, filling = self._catalog.files, self._filling
         found = list(files.values())
         if filling is not None:
             found.append(TieredFile(filling.path.name, Stage.FILLING, filling.header, is_local=True))
@@ -139,75 +140,21 @@ class TieredIndex:
 
     @property
     def damaged(self) -> list[Unread]:
-        """Files that cannot be read, so that items are missing from every answer."""
-        return list(self._damaged.values())
+        """Files that cannot be read, and those of which something could not be."""
+        return [*self._catalog.damaged.values(), *self._catalog.doubtful.values()]
+
+    @property
+    def gaps(self) -> list[Gap]:
+        """Damaged files that may be made anew, oldest first: nobody will go back to a state before them."""
+        whole = {each.name: each for each in self.files if each.header.items}
+        broken = {each.name for each in self.damaged if each.name < self._settled}
+        return find_gaps(whole, broken)
 
     @property
     def state(self) -> TieredState | None:
         """What `go_back` takes; None when there is no file."""
         files = self.files
         return TieredState(files[-1].name, files[-1].header) if files else None
-
-    def _load(self) -> None:
-        files: dict[str, TieredFile] = {}
-        for name in self._folders.names(Stage.SEALED):
-            self._admit(files, name, Stage.SEALED, lambda name: self._header(Stage.SEALED, name, Kind.CHAINS))
-        for name in self._folders.names(Stage.COMPACTED):
-            self._admit(files, name, Stage.COMPACTED, lambda name: self._header(Stage.COMPACTED, name, Kind.RUNS))
-        for name in self._folders.names(Stage.UPLOADED):
-            self._admit(files, name, Stage.UPLOADED, lambda name: self._note(name).header)
-        self._files = dict(sorted(files.items()))
-        filling = self._folders.names(Stage.FILLING)
-        if filling:
-            path = self._folders.path(Stage.FILLING, filling[-1])
-            with suppress(StoreDamaged):  # a power cut tore it: `go_back` knows what it was
-                self._filling = ChainedFile.opened(self._disk.open_segment(path, writable=True), self._shape)
-
-    def _admit(
-        self, files: dict[str, TieredFile], name: str, stage: Stage, read_header: Callable[[str], FileHeader]
-    ) -> None:
-        """Enter a file in a stage, which it has reached for good: it leaves the stage before."""
-        try:
-            header = read_header(name)
-        except StoreDamaged as damage:
-            log.error("a file of the key index is damaged", error=str(damage))
-            if name not in files:
-                self._damaged[name] = Unread(name, str(damage))
-            return
-        before = files.get(name)
-        if stage is Stage.COMPACTED and before is not None:
-            self._folders.remove(Stage.SEALED, name)
-        is_local = stage is not Stage.UPLOADED
-        if stage is Stage.UPLOADED and before is not None:
-            is_local = self._keep_uploaded
-            if not is_local:
-                self._folders.remove(Stage.COMPACTED, name)
-        self._damaged.pop(name, None)
-        files[name] = TieredFile(name, stage, header, is_local=is_local)
-
-    def _header(self, stage: Stage, name: str, kind: Kind) -> FileHeader:
-        """Raises StoreDamaged."""
-        path = self._folders.path(stage, name)
-        with closing(self._disk.open_segment(path, writable=False)) as file:
-            header = header_of(file)
-            if header.kind is not kind or header.file_size != file.size:
-                raise StoreDamaged(path, f"{header.kind} of {header.file_size} bytes, but it has {file.size}")
-        return header
-
-    def _note(self, name: str) -> UploadNote:
-        """Raises StoreDamaged."""
-        path = self._folders.path(Stage.UPLOADED, name)
-        try:
-            return UploadNote.unpack(self._disk.read(path))
-        except (ValueError, KeyError, TypeError) as error:
-            raise StoreDamaged(path, f"no note of an uploaded file: {error}") from error
-
-    def _enter(self, file: TieredFile | None, *, without: str = "") -> None:
-        with self._lock:
-            files = {name: each for name, each in self._files.items() if name != without}
-            if file is not None:
-                files[file.name] = file
-            self._files = dict(sorted(files.items()))
 
     # -- filling
 
@@ -227,11 +174,18 @@ class TieredIndex:
                 begin += count
         except OSError:
             if self.failure is None:
-                self.go_back(before)
+                self._take_back(before)
+            raise
+
+    def _take_back(self, state: TieredState | None) -> None:
+        try:
+            self.go_back(state)
+        except (OSError, StoreDamaged) as error:
+            self.failure = error
             raise
 
     def _begin(self) -> ChainedFile:
-        last = max([*self._files, *self._damaged, ""])
+        last = max([*self._catalog.files, *self._catalog.damaged], default="")
         name = self._folders.name_of(int(last or 0) + 1)
         size = chain_shape(*self._shape).file_size
         file = self._disk.create_segment(self._folders.path(Stage.FILLING, name), size)
@@ -240,10 +194,11 @@ class TieredIndex:
 
     def _seal(self, file: ChainedFile) -> None:
         """A full file becomes durable, and no more is added to it."""
+        file.seal()
         self._flush(file)
         name = file.path.name
         self._folders.advance(name, file.path, Stage.SEALED)
-        self._enter(TieredFile(name, Stage.SEALED, file.header, is_local=True))
+        self._catalog.enter(TieredFile(name, Stage.SEALED, file.header, is_local=True))
         self._filling = None
         file.close()
 
@@ -276,13 +231,20 @@ class TieredIndex:
             for name in self._folders.names(stage):
                 if name > last:
                     self._folders.remove(stage, name)
-                    self._enter(None, without=name)
+                    self._catalog.leave_out(name)
+        for name in self._folders.damaged_names():
+            if name > last:
+                self._folders.remove_damaged(name)
+                self._catalog.leave_out(name)
         if state is None:
             return
         path = self._folders.path(Stage.FILLING, last)
-        if last in self._files and self._files[last].stage is Stage.SEALED:
+        before = self._catalog.files.get(last)
+        if before is not None and before.stage is Stage.SEALED:
+            with closing(self._open_sealed(last)) as sealed, self._doubting(before):
+                sealed.check_items()
             self._folders.advance(last, self._folders.path(Stage.SEALED, last), Stage.FILLING)
-            self._enter(None, without=last)
+            self._catalog.leave_out(last)
         if self._disk.exists(path):
             file = self._disk.open_segment(path, writable=True)
             self._filling = ChainedFile(file, self._shape, state.header)
@@ -292,24 +254,26 @@ class TieredIndex:
 
     def compact_one(self) -> bool:
         """Compact the oldest sealed file that is settled; whether there was one. Raises OSError, StoreDamaged."""
-        name = next((each.name for each in self._files.values() if self._may_be_compacted(each)), None)
-        if name is None:
+        file = self._catalog.oldest(Stage.SEALED)
+        if file is None or file.name >= self._settled:
             return False
-        making = self._folders.compacting(name)
-        self._disk.remove(making)
-        with closing(self._open_sealed(name)) as source:
-            compaction = Compaction(source, self._shape)
-            with closing(self._disk.create_segment(making, compaction.file_size)) as target:
-                header = compaction.write(target)
-                target.flush()
-                compaction.check(target)
-        self._folders.advance(name, making, Stage.COMPACTED)
-        self._enter(TieredFile(name, Stage.COMPACTED, header, is_local=True))
-        self._folders.remove(Stage.SEALED, name)
+        with closing(self._open_sealed(file.name)) as source, self._doubting(file):
+            source.check_items()
+            self._compact(file.name, source)
         return True
 
-    def _may_be_compacted(self, file: TieredFile) -> bool:
-        return file.stage is Stage.SEALED and file.name < self._settled
+    def _compact(self, name: str, source: ChainedFile) -> None:
+        """Let the compacted form of a file be the one that counts."""
+        making = self._folders.compacting(name)
+        self._disk.remove(making)
+        compaction = Compaction(source, self._shape)
+        with closing(self._disk.create_segment(making, compaction.file_size)) as target:
+            header = compaction.write(target)
+            target.flush()
+            compaction.check(target)
+        self._folders.advance(name, making, Stage.COMPACTED)
+        self._catalog.enter(TieredFile(name, Stage.COMPACTED, header, is_local=True))
+        self._folders.remove(Stage.SEALED, name)
 
     def _open_sealed(self, name: str) -> ChainedFile:
         file = self._disk.open_segment(self._folders.path(Stage.SEALED, name), writable=False)
@@ -317,14 +281,17 @@ class TieredIndex:
 
     def upload_one(self) -> bool:
         """Copy the oldest compacted file to the object store; whether there was one. Raises OSError, StoreDamaged."""
-        file = next((each for each in self._files.values() if each.stage is Stage.COMPACTED), None)
+        file = self._catalog.oldest(Stage.COMPACTED)
         if file is None or self._objects is None:
             return False
         path = self._folders.path(Stage.COMPACTED, file.name)
         with closing(self._disk.open_segment(path, writable=False)) as local:
             checksum = upload(self._objects, file.name, local.view())
-        self._folders.note(file.name, UploadNote(file.name, checksum, file.header).pack())
-        self._enter(file._replace(stage=Stage.UPLOADED, is_local=self._keep_uploaded))
+        with self._catalog.changing:
+            if not self._catalog.has(file) or file.name in self._catalog.doubtful:
+                return True  # expired, made anew or found to be damaged meanwhile
+            self._folders.note(file.name, UploadNote(file.name, checksum, file.header).pack())
+            self._catalog.enter(file._replace(stage=Stage.UPLOADED, is_local=self._keep_uploaded))
         if not self._keep_uploaded:
             self._folders.remove(Stage.COMPACTED, file.name)
         return True
@@ -334,14 +301,95 @@ class TieredIndex:
 
         Raises OSError.
         """
-        gone = [each for each in self._files.values() if each.header.end_place < before]
-        for file in gone:
-            if file.stage is Stage.UPLOADED and self._objects is not None:
-                self._objects.remove(file.name)
-            self._enter(None, without=file.name)
-            for stage in (Stage.SEALED, Stage.COMPACTED, Stage.UPLOADED):
-                self._folders.remove(stage, file.name)
+        gone = [each.name for each in self._catalog.files.values() if each.header.end_place < before]
+        gone += [name for name in self._catalog.damaged if name < max(gone, default="")]
+        for name in gone:
+            self._forget(name)
         return len(gone)
+
+    def _forget(self, name: str) -> None:
+        """Remove a file that is not filled, in every stage."""
+        file = self._catalog.files.get(name)
+        if self._objects is not None and (file is None or file.stage is Stage.UPLOADED):
+            self._objects.remove(name)
+        self._catalog.leave_out(name)
+        self._folders.remove_damaged(name)
+        for stage in STAGES_BEHIND_FILLING:
+            self._folders.remove(stage, name)
+
+    # -- making damaged files anew
+
+    def check(self, file: TieredFile) -> None:
+        """Look at every byte of a file that is not filled, in the object store, too; one that is damaged is doubted.
+
+        Raises StoreDamaged; OSError where it cannot be read.
+        """
+        with self._doubting(file):
+            if file.stage is Stage.SEALED:
+                with closing(self._open_sealed(file.name)) as chains:
+                    check_chains(chains, self._shape)
+            elif file.is_local:
+                path = self._folders.path(Stage.COMPACTED, file.name)
+                with closing(self._disk.open_segment(path, writable=False)) as local:
+                    if header_of(local) != file.header:
+                        raise StoreDamaged(path, "its header is not what it was")
+                    check_runs(path, local.view(), file.header, self._shape)
+            if file.stage is Stage.UPLOADED:
+                check_object(self._object_store(file.name), self._catalog.note(file.name))
+
+    @contextmanager
+    def _doubting(self, file: TieredFile) -> Iterator[None]:
+        """What is found to be damaged is doubted."""
+        try:
+            yield
+        except StoreDamaged as damage:
+            self._catalog.doubt(file, str(damage))
+            raise
+
+    def rebuild(self, gap: Gap, items: Callable[[], Iterator[IndexItems]]) -> None:
+        """Make the files of a gap anew, compacted.
+
+        `items` tells, each time it is called, all items from the gap's begin place to its end place, in order; those
+        there that the files beside the gap hold are left out. Raises OSError, StoreDamaged, and what `items` does.
+        """
+        for name in gap.names:
+            self._catalog.set_aside(name)
+        left = sum(len(self._not_beside(gap, some)) for some in items())
+        batches = (self._not_beside(gap, some) for some in items())
+        rest: IndexItems | None = None
+        for name in gap.names:
+            if not left:
+                self._forget(name)
+                continue
+            path, shape = self._folders.rebuilding(name), self._shape._replace(items_max=left)
+            self._disk.remove(path)
+            size = chain_shape(*shape).file_size
+            with closing(ChainedFile.begin(self._disk.create_segment(path, size), shape)) as file:
+                rest = fill_up(file, rest, batches)
+                left -= file.header.items
+                self._compact(name, file)
+            self._folders.remove_damaged(name)
+            self._disk.remove(path)
+        self.rebuilt += len(gap.names)
+
+    def _not_beside(self, gap: Gap, items: IndexItems) -> IndexItems:
+        """Those that belong into the gap."""
+        places = items.payloads[self._shape.place]
+        keep = gap.covers(places)
+        for beside, place in gap.edges:
+            for row in np.flatnonzero(keep & (places == place)).tolist():
+                keep[row] = not self._holds(beside, int(items.hashes[row]), place)
+        return items.chosen(keep)
+
+    def _holds(self, name: str, hashed: int, place: int) -> bool:
+        filling, file = self._filling, self._catalog.files.get(name)
+        if file is not None:
+            found = self.find_in(file, hashed)
+        elif filling is not None and filling.path.name == name:
+            found = filling.find(hashed)
+        else:
+            return False
+        return any(int(each.payload[self._shape.place]) == place for each in found)
 
     def close(self) -> None:
         filling, self._filling = self._filling, None
@@ -368,14 +416,14 @@ class TieredIndex:
         filling = self._filling
         if filling is not None and filling.header.may_hold(begin_ms, end_ms):
             searched.append(_Filling(filling))
-        for file in reversed(self._files.values()):
+        for file in reversed(list(self._catalog.files.values())):
             # one that was sealed just now is looked at as the one that is filled
             is_new = filling is None or file.name != filling.path.name
             if is_new and file.header.may_hold(begin_ms, end_ms):
                 searched.append(_Settled(self, file))
         search = Search(hashed, begin_ms=begin_ms, end_ms=end_ms, limit=limit, accept=accept)
         answer = search.run(searched, self._executor, REMOTE_READERS)
-        answer.unread += self.damaged
+        answer.unread += self._catalog.damaged.values()
         return answer
 
     def find_in(self, file: TieredFile, hashed: int) -> Iterator[Found]:
@@ -383,13 +431,15 @@ class TieredIndex:
         while True:
             try:
                 yield from self._find_in_stage(file, hashed)
-            except FileNotFoundError:
-                now = self._files.get(file.name)
+            except (FileNotFoundError, StoreDamaged) as error:
+                now = self._catalog.files.get(file.name)
                 if now is None:
                     return  # expired meanwhile
-                if now == file:
+                if now is file:
+                    if isinstance(error, StoreDamaged):
+                        self._catalog.doubt(file, str(error))
                     raise
-                file = now  # it has moved on
+                file = now  # it has moved on, or was made anew
             else:
                 return
 
@@ -402,6 +452,10 @@ class TieredIndex:
             with closing(self._disk.open_segment(path, writable=False)) as local:
                 yield from CompactedFile(LocalReader(local), self._shape, file.header).find(hashed)
         else:
-            if self._objects is None:
-                raise ObjectStoreError(f"file {file.name} was uploaded, and no object store is set")
-            yield from CompactedFile(RemoteReader(self._objects, file.name), self._shape, file.header).find(hashed)
+            reader = RemoteReader(self._object_store(file.name), file.name)
+            yield from CompactedFile(reader, self._shape, file.header).find(hashed)
+
+    def _object_store(self, name: str) -> ObjectStore:
+        if self._objects is None:
+            raise ObjectStoreError(f"file {name} was uploaded, and no object store is set (index.upload_to)")
+        return self._objects

@@ -1,0 +1,131 @@
+"""Which files of the tiered index there are, but for the one that is filled: where each is, and whether it is whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from threading import RLock
+from typing import TypeVar
+
+import structlog
+
+from store.disk import Disk
+from store.errors import StoreDamaged
+from store.index.answer import Unread
+from store.index.tiered.filling import header_of
+from store.index.tiered.folders import IndexFolders, Stage, TieredFile
+from store.index.tiered.layout import FileHeader, Kind
+from store.index.tiered.uploaded import UploadNote
+
+log = structlog.get_logger(__name__)
+
+Value = TypeVar("Value")
+
+
+class Catalog:
+    """Any thread may look; `files` and its like are never changed, but replaced."""
+
+    def __init__(self, disk: Disk, folders: IndexFolders, *, keep_uploaded: bool) -> None:
+        """Takes what is in the folders. Raises OSError."""
+        self._disk = disk
+        self._folders = folders
+        self._keep_uploaded = keep_uploaded
+        self.changing = RLock()
+        """Who moves a file and enters that holds it for both."""
+        self.files: Mapping[str, TieredFile] = {}
+        """Whole files and doubtful ones, oldest first."""
+        self.damaged: Mapping[str, Unread] = {}
+        """Files of which nothing is read: their headers cannot be, or they were set aside."""
+        self.doubtful: Mapping[str, Unread] = {}
+        """Files of which something else could not be read."""
+        for name in folders.names(Stage.SEALED):
+            self._admit(name, Stage.SEALED, lambda name: self._header(Stage.SEALED, name, Kind.CHAINS))
+        for name in folders.names(Stage.COMPACTED):
+            self._admit(name, Stage.COMPACTED, lambda name: self._header(Stage.COMPACTED, name, Kind.RUNS))
+        for name in folders.names(Stage.UPLOADED):
+            self._admit(name, Stage.UPLOADED, lambda name: self.note(name).header)
+        for name in folders.damaged_names():
+            if name in self.files:
+                folders.remove_damaged(name)
+            else:
+                self.damaged = {**self.damaged, name: Unread(name, "it was damaged, and is to be made anew")}
+
+    def _admit(self, name: str, stage: Stage, read_header: Callable[[str], FileHeader]) -> None:
+        """Enter a file in a stage, which it has reached for good: it leaves the stage before."""
+        before = self.files.get(name)
+        try:
+            header = read_header(name)
+        except StoreDamaged as damage:
+            log.error("a file of the key index is damaged", error=str(damage))
+            if before is None:
+                self.damaged = {**self.damaged, name: Unread(name, str(damage))}
+            return
+        if stage is Stage.COMPACTED and (before is not None or name in self.damaged):
+            self._folders.clear_away(Stage.SEALED, name)
+        is_local = stage is not Stage.UPLOADED
+        if stage is Stage.UPLOADED and before is not None:
+            is_local = self._keep_uploaded
+            if not is_local:
+                self._folders.clear_away(Stage.COMPACTED, name)
+        self.enter(TieredFile(name, stage, header, is_local=is_local))
+
+    def _header(self, stage: Stage, name: str, kind: Kind) -> FileHeader:
+        """Raises StoreDamaged."""
+        path = self._folders.path(stage, name)
+        with closing(self._disk.open_segment(path, writable=False)) as file:
+            header = header_of(file)
+            if header.kind is not kind or header.file_size != file.size:
+                raise StoreDamaged(path, f"{header.kind} of {header.file_size} bytes, but it has {file.size}")
+        return header
+
+    def note(self, name: str) -> UploadNote:
+        """Of an uploaded file. Raises StoreDamaged."""
+        path = self._folders.path(Stage.UPLOADED, name)
+        try:
+            return UploadNote.unpack(self._disk.read(path))
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreDamaged(path, f"no note of an uploaded file: {error}") from error
+
+    def enter(self, file: TieredFile) -> None:
+        """A whole file, which may have been somewhere else until now."""
+        with self.changing:
+            self.leave_out(file.name)
+            self.files = dict(sorted({**self.files, file.name: file}.items()))
+
+    def leave_out(self, name: str) -> None:
+        """A file that is no more, or is filled again."""
+        with self.changing:
+            self.files = _without(self.files, name)
+            self.damaged = _without(self.damaged, name)
+            self.doubtful = _without(self.doubtful, name)
+
+    def set_aside(self, name: str) -> None:
+        """Let a damaged file, of which something may still be read, be read no more. Raises OSError."""
+        with self.changing:
+            damage = self.damaged.get(name) or self.doubtful.get(name)
+            if damage is not None:
+                self._folders.set_aside(name)
+                self.leave_out(name)
+                self.damaged = {**self.damaged, name: damage}
+
+    def doubt(self, file: TieredFile, reason: str) -> None:
+        """Something of a file could not be read: it does not go on to the next stage, and may be made anew."""
+        with self.changing:
+            if self.has(file) and file.name not in self.doubtful:
+                log.error("a file of the key index is damaged", file=file.name, error=reason)
+                self.doubtful = {**self.doubtful, file.name: Unread(file.name, reason)}
+
+    def has(self, file: TieredFile) -> bool:
+        """Whether nothing has happened to it since it was taken from `files`."""
+        return self.files.get(file.name) is file
+
+    def oldest(self, stage: Stage) -> TieredFile | None:
+        """In a stage, of those that are not in doubt."""
+        return next(
+            (each for each in self.files.values() if each.stage is stage and each.name not in self.doubtful), None
+        )
+
+
+def _without(entries: Mapping[str, Value], name: str) -> dict[str, Value]:
+    """A copy: searches may be under way in what there is."""
+    return {each: value for each, value in entries.items() if each != name}
