@@ -23,6 +23,7 @@ WITH_STUBS: Final = (
     "apache/rocketmq/v2/service.proto",
     "quarry/admin/v1/admin.proto",
     "quarry/admin/v1/dead_letters.proto",
+    "quarry/admin/v1/index.proto",
     "quarry/admin/v1/migration.proto",
     "quarry/admin/v1/query.proto",
     "quarry/admin/v1/verification.proto",

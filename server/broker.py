@@ -39,6 +39,7 @@ from server.rpc.admin import AdminServer
 from server.rpc.context import Edge
 from server.rpc.dead_letters import DeadLetterService
 from server.rpc.held import HeldMessageService
+from server.rpc.index import IndexService
 from server.rpc.messages import MessageService
 from server.rpc.methods import messaging_methods
 from server.rpc.migration import MigrationService
@@ -414,6 +415,7 @@ class Broker:
                 MigrationService(self._migration, self._faults),
                 VerificationService(self._verification, self._faults),
                 DeadLetterService(self._make_dead_letter_box(), self._faults),
+                IndexService(self._key_index, self._faults),
                 QueryService(self._key_index, self._store.messages.reader, self._faults),
             ],
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
 from functools import partial
 from typing import Final, Protocol
 
@@ -15,10 +16,12 @@ from server.errors import NoIndex
 from store.clock import Clock
 from store.errors import Invalid, StoreDamaged
 from store.index import FoundMessages, KeyIndexes, MessageIndex
+from store.index.facts import IndexFile, checked, index_files
 from store.index.message_index import ReadRecord
 
 log = structlog.get_logger(__name__)
 
+NO_INDEX: Final = "this broker keeps no key index: set index.tiered or index.hash_files"
 WRITE_INTERVAL_S: Final = 0.2
 """How long a message waits for its keys to be written. Who asks has them written at once."""
 SAVE_INTERVAL_S: Final = 5.0
@@ -31,6 +34,14 @@ BUSY_RATIO: Final = 0.5
 FOUND_MAX: Final = 1_000
 ASKERS_MAX: Final = 4
 """Queries at a time; others wait."""
+
+
+class Move(Enum):
+    """What becomes of files, one at a time."""
+
+    REPAIR = "repair"
+    COMPACTION = "compaction"
+    UPLOAD = "upload"
 
 
 class IndexMetrics(Protocol):
@@ -46,18 +57,14 @@ class KeyIndex:
         self._clock = clock
         self._metrics = metrics
         self._complaints: dict[str, str] = {}
+        self._moving = {move: asyncio.Lock() for move in Move}
         # its own: many that wait for an object store must not keep others from their threads
         self._askers = ThreadPoolExecutor(ASKERS_MAX, thread_name_prefix="key-query")
 
     async def run(self) -> None:
         """Until cancelled. An error ends no broker: the index is made from the log, and is behind meanwhile."""
         roles = [self._keep_up(index) for index in self._indexes.followers]
-        roles += [self._move_on("repair", index.repair_one) for index in self._indexes.followers]
-        if self._indexes.tiered is not None:
-            roles += [
-                self._move_on("compaction", self._indexes.tiered.compact_one),
-                self._move_on("upload", self._indexes.tiered.upload_one),
-            ]
+        roles += [self._move_on(move) for move in Move if self._movers(move)]
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(asyncio.Event().wait())  # without an index, too, it returns to nobody
             for role in roles:
@@ -85,18 +92,36 @@ class KeyIndex:
             is_behind = await asyncio.to_thread(index.step)
             await asyncio.sleep((self._clock.monotonic_s() - begun_s) * (1 - BUSY_RATIO) / BUSY_RATIO)
 
-    async def _move_on(self, what: str, move_one: Callable[[], bool]) -> None:
-        """Let files go on to their next stage, one after the other."""
+    def _movers(self, move: Move) -> list[Callable[[], bool]]:
+        """What moves one file, if there is one to be moved, and tells whether there was."""
+        tiered = self._indexes.tiered
+        match move:
+            case Move.REPAIR:
+                return [index.repair_one for index in self._indexes.followers]
+            case Move.COMPACTION:
+                return [] if tiered is None else [tiered.compact_one]
+            case Move.UPLOAD:
+                return [] if tiered is None or tiered.objects is None else [tiered.upload_one]
+
+    async def _move_on(self, move: Move) -> None:
+        """Let files go on as they may, one after the other."""
         while True:
             interval_s = MOVE_INTERVAL_S
             try:
-                while await asyncio.to_thread(move_one):
-                    await asyncio.sleep(0)
-                self._complain(what, None)
+                await self._move(move)
+                self._complain(move.value, None)
             except (OSError, StoreDamaged) as error:
                 interval_s = RETRY_INTERVAL_S
-                self._complain(what, error)
+                self._complain(move.value, error)
             await asyncio.sleep(interval_s)
+
+    async def _move(self, move: Move) -> int:
+        count = 0
+        async with self._moving[move]:
+            for move_one in self._movers(move):
+                while await asyncio.to_thread(move_one):
+                    count += 1
+        return count
 
     def _complain(self, what: str, error: Exception | None) -> None:
         """Count it, and tell it once."""
@@ -114,7 +139,7 @@ class KeyIndex:
         Raises NoIndex, Invalid, StoreDamaged, OSError, Unavailable.
         """
         if not self._indexes.followers:
-            raise NoIndex("this broker keeps no key index: set index.tiered or index.hash_files")
+            raise NoIndex(NO_INDEX)
         if not topic or not key:
             raise Invalid("topic and key must be given")
         if not 0 < limit <= FOUND_MAX:
@@ -122,6 +147,22 @@ class KeyIndex:
         index = self._indexes.followers[0]
         work = partial(index.find, topic, key, begin_ms=begin_ms, end_ms=end_ms, limit=limit, read=self._read)
         return await asyncio.get_running_loop().run_in_executor(self._askers, work)
+
+    async def files(self) -> list[IndexFile]:
+        """All files of the indexes. Raises NoIndex."""
+        if not self._indexes.followers:
+            raise NoIndex(NO_INDEX)
+        return index_files(self._indexes)
+
+    async def verified(self, file: IndexFile) -> IndexFile:
+        """The file, with what is wrong with it once every byte of it was looked at."""
+        return await asyncio.to_thread(checked, self._indexes, file)
+
+    async def move_all(self, move: Move) -> int:
+        """Have done now what is done by itself; returns of how many files. Raises NoIndex, OSError, StoreDamaged."""
+        if not self._movers(move):
+            raise NoIndex("set index.upload_to" if move is Move.UPLOAD and self._indexes.tiered else "set index.tiered")
+        return await self._move(move)
 
     async def stop(self) -> None:
         """When it returns no query is under way."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
+import structlog
 import typer
 
 from cli.exit import Exit, end
@@ -27,9 +30,25 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
 
 @contextmanager
 def opened(store: Path) -> Iterator[OfflineStore]:
-    """The store, open while the block runs; errors as `reporting_errors` has them."""
-    with reporting_errors(store), OfflineStore.open(PosixDisk(), store) as open_store:
+    """The store, open while the block runs; errors as `reporting_errors` has them.
+
+    Nothing is logged: what there is to tell of a store that is only looked at is the command's result.
+    """
+    with reporting_errors(store), logs_aside(logging.CRITICAL), OfflineStore.open(PosixDisk(), store) as open_store:
         yield open_store
+
+
+@contextmanager
+def logs_aside(level: int) -> Iterator[None]:
+    """Logs of the block, from a level on, go to stderr: they must not stand between the lines of the result."""
+    structlog.configure(
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+    )
+    try:
+        yield
+    finally:
+        structlog.reset_defaults()
 
 
 @contextmanager

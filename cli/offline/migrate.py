@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import logging
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
-import structlog
 import typer
 
 from cli.exit import Exit
-from cli.offline.arguments import Json, Store, reporting_errors
+from cli.offline.arguments import Json, Store, logs_aside, reporting_errors
 from cli.offline.record_text import json_line
 from cli.progress import shown_progress
 from store.clock import SystemClock
@@ -63,27 +59,14 @@ def migrate(
             planned = plan(disk, store, orders)
         _show_plan(planned, to, as_json=as_json)
         return
-    with reporting_errors(store), _logging_to_stderr(), shown_progress() as report:
+    with reporting_errors(store), logs_aside(logging.ERROR), shown_progress() as report:
         done = migrate_store(disk, SystemClock(), store, orders, report=report)
     _show(done, as_json=as_json)
     raise typer.Exit(Exit.FINE if done.phase is to.phase else Exit.FINDING)
 
 
-@contextmanager
-def _logging_to_stderr() -> Iterator[None]:
-    """What opening the store logs must not stand between the lines of the result."""
-    structlog.configure(
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
-    )
-    try:
-        yield
-    finally:
-        structlog.reset_defaults()
-
-
 def _repair(store: Path, *, as_json: bool) -> None:
-    with reporting_errors(store), _logging_to_stderr(), shown_progress() as report:
+    with reporting_errors(store), logs_aside(logging.ERROR), shown_progress() as report:
         done = repair_agreement(PosixDisk(), SystemClock(), store, asked_by="quarry migrate --repair", report=report)
     if as_json:
         queues = [{"topic": queue.topic, "queueId": queue.number} for queue in done.queues]

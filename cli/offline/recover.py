@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import logging
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import structlog
 import typer
 
 from cli.exit import Exit
-from cli.offline.arguments import Json, Store, reporting_errors
+from cli.offline.arguments import Json, Store, logs_aside, reporting_errors
 from cli.offline.record_text import json_line
 from cli.progress import shown_progress
 from store.clock import SystemClock
@@ -51,7 +47,7 @@ def recover(
     Exit code 0: nothing was damaged, 1: something was, or still is, 2: it could not run.
     """
     orders = Orders(replace_damaged=replace_damaged, rebuild_queues=rebuild_queues)
-    with reporting_errors(store), _logging_to_stderr():
+    with reporting_errors(store), logs_aside(logging.WARNING):
         outcome = _preview(store, orders) if dry_run else _recover(store, orders)
     _show(outcome, as_json=as_json)
     raise typer.Exit(Exit.FINDING if outcome.findings else Exit.FINE)
@@ -96,19 +92,6 @@ def _recover(root: Path, orders: Orders) -> _Outcome:
         findings.append(f"{removed.kept_bytes} bytes behind offset {log.end} were cut off and kept")
     kept = [str(path) for path in removed.kept]
     return _Outcome(findings, log, opened.given_up, removed.kept_bytes, kept, dry_run=False)
-
-
-@contextmanager
-def _logging_to_stderr() -> Iterator[None]:
-    """What recovery logs must not stand between the lines of the result."""
-    structlog.configure(
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-    )
-    try:
-        yield
-    finally:
-        structlog.reset_defaults()
 
 
 def _damage_texts(damage: Damage | None, verb: str) -> list[str]:

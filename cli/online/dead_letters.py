@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated, Final
 
 import typer
@@ -10,7 +9,7 @@ import typer
 from cli.exit import Exit
 from cli.online.administration import service_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Json, Name
-from cli.online.output import print_object, print_rows
+from cli.online.output import print_object, print_rows, time_text
 from server._generated.quarry.admin.v1 import dead_letters_pb2 as pb
 from server._generated.quarry.admin.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
 
@@ -85,10 +84,9 @@ def resend(
 
 
 def _fields(letter: pb.DeadLetter) -> dict[str, object]:
-    stored_at = datetime.fromtimestamp(letter.stored_at_ms / 1000, UTC)
     return {
         "offset": letter.offset,
-        "storedAt": stored_at.isoformat(timespec="seconds").replace("+00:00", "Z"),
+        "storedAt": time_text(letter.stored_at_ms),
         "attempts": letter.attempts,
         "resent": letter.was_resent,
         "topic": letter.topic or None,

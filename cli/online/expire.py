@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated, Final
 
 import typer
 
 from cli.online.administration import admin_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Json
-from cli.online.output import json_line, print_rows
+from cli.online.output import json_line, print_rows, time_text
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
 
 CALL_TIMEOUT_S: Final = 300.0
@@ -44,7 +43,7 @@ def expire(
         {
             "segment": each.name,
             "bytes": each.size,
-            "newestMessage": _time(each.newest_at_ms) if each.HasField("newest_at_ms") else None,
+            "newestMessage": time_text(each.newest_at_ms) if each.HasField("newest_at_ms") else None,
             "cause": each.cause,
         }
         for each in answer.segments
@@ -59,7 +58,3 @@ def expire(
         print_rows(unread, UNREAD_COLUMNS, as_json=False)
     if not answer.unread_complete:
         typer.echo("not all groups were looked at", err=True)
-
-
-def _time(milliseconds: int) -> str:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

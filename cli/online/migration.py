@@ -6,7 +6,6 @@ import getpass
 import socket
 import time
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime
 from typing import Annotated, Final, cast
 
 import grpc
@@ -15,7 +14,7 @@ import typer
 from cli.exit import Exit, end
 from cli.online.administration import service_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Json
-from cli.online.output import print_object, print_rows
+from cli.online.output import print_object, print_rows, time_text
 from server._generated.quarry.admin.v1 import migration_pb2 as pb
 from server._generated.quarry.admin.v1.migration_pb2_grpc import MigrationServiceStub
 
@@ -148,7 +147,7 @@ def _fields(found: pb.Migration) -> dict[str, object]:
     if found.HasField("report"):
         report = found.report
         fields["report"] = {
-            "at": _time(report.ended_at_ms),
+            "at": time_text(report.ended_at_ms),
             "by": report.asked_by,
             "queues": report.queues,
             "units": report.units,
@@ -159,7 +158,7 @@ def _fields(found: pb.Migration) -> dict[str, object]:
 
 
 def _step(step: pb.MigrationStep) -> dict[str, object]:
-    return {"at": _time(step.at_ms), "from": getattr(step, "from"), "to": step.to, "by": step.asked_by}
+    return {"at": time_text(step.at_ms), "from": getattr(step, "from"), "to": step.to, "by": step.asked_by}
 
 
 def _difference(difference: pb.QueueDifference) -> dict[str, object]:
@@ -169,7 +168,3 @@ def _difference(difference: pb.QueueDifference) -> dict[str, object]:
         "offset": difference.queue_offset if difference.HasField("queue_offset") else None,
         "text": difference.text,
     }
-
-
-def _time(milliseconds: int) -> str:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -17,7 +17,7 @@ from cli.progress import is_watched, progress_bar
 from server._generated.quarry.admin.v1 import query_pb2 as pb
 from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
 from store.index import TIME_MAX_MS
-from store.index.offline import OfflineIndex
+from store.index.offline import OfflineIndex, indexes_of
 from store.offsets import PhysicalOffset
 from store.record import StoredMessage, decode_record
 from store.recovery import Progress
@@ -49,9 +49,10 @@ def query(
 ) -> None:
     """Show the messages of a topic that have a key, the newest first.
 
-    Of a store nobody runs: looks into RocketMQ's index files, and reads the log from where they end; where there are
-    none, all of it. A live broker has to keep an index (index.tiered or index.hash_files); that it has to catch up with
-    the log, or that a file of it could not be read, is told on stderr. Exit code 1 when there is no such message.
+    Of a store nobody runs: looks into its index files, the tiered index or RocketMQ's, and reads the log from where
+    they end; where there are none, or some of them are not here, all of it. A live broker has to keep an index
+    (index.tiered or index.hash_files); that it has to catch up with the log, or that a file of it could not be read, is
+    told on stderr. Exit code 1 when there is no such message.
     """
     if (store is None) == (admin is None):
         raise typer.BadParameter("STORE or --admin is needed, not both")
@@ -70,8 +71,12 @@ def _of_store(
     store: Path, topic: str, key: str, *, times_ms: tuple[int, int | None], limit: int
 ) -> list[StoredMessage]:
     begin_ms, end_ms = times_ms
-    with opened(store) as open_store, progress_bar() if is_watched() else nullcontext(_in_silence) as report:
-        return OfflineIndex(open_store).find(
+    with (
+        opened(store) as open_store,
+        indexes_of(open_store) as indexes,
+        progress_bar() if is_watched() else nullcontext(_in_silence) as report,
+    ):
+        return OfflineIndex(open_store, indexes).find(
             topic,
             key,
             begin_ms=begin_ms,

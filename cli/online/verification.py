@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime
 from typing import Annotated, Final
 
 import grpc
@@ -14,7 +13,7 @@ from cli.exit import Exit
 from cli.online.administration import service_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Json
 from cli.online.migration import who
-from cli.online.output import print_object, print_rows
+from cli.online.output import print_object, print_rows, time_text
 from server._generated.quarry.admin.v1 import verification_pb2 as pb
 from server._generated.quarry.admin.v1.verification_pb2_grpc import VerificationServiceStub
 
@@ -95,7 +94,7 @@ def _head(found: pb.Verification) -> dict[str, object]:
         "id": found.id,
         "state": found.state,
         "by": found.asked_by,
-        "ended": _time(found.ended_at_ms) if found.HasField("ended_at_ms") else None,
+        "ended": time_text(found.ended_at_ms) if found.HasField("ended_at_ms") else None,
         "remark": found.remark if found.HasField("remark") else None,
     }
 
@@ -126,7 +125,3 @@ def _show(found: pb.Verification, *, as_json: bool) -> None:
 def _end_as(found: pb.Verification) -> None:
     codes = {"differ": Exit.FINDING, "failed": Exit.COULD_NOT_RUN, "cancelled": Exit.COULD_NOT_RUN}
     raise typer.Exit(codes.get(found.state, Exit.FINE))
-
-
-def _time(milliseconds: int) -> str:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -96,6 +96,17 @@ class HashIndexFile:
             if int(item["hash"]) == hashed and stored_ms <= end_ms:
                 yield HashHit(PhysicalOffset(int(item["physical_offset"])), stored_ms)
 
+    def check(self) -> None:
+        """Raises StoreDamaged when slots, items and header do not agree with each other."""
+        header = self._header
+        items = self._chains.items(1, header.next_number)
+        offsets = items["physical_offset"].astype(np.int64)
+        is_right = not len(items) or (offsets[0], offsets[-1]) == (header.begin_offset, header.end_offset)
+        if not is_right or (np.diff(offsets) < 0).any() or (items["hash"] < 0).any():
+            raise StoreDamaged(self.path, "its items are not in the order that its header tells")
+        if not self._chains.is_right(header.next_number):
+            raise StoreDamaged(self.path, "an item is not in the chain of its hash")
+
     def go_on_from(self, before: HashHeader) -> None:
         """A new file's header begins with where the file before it ended."""
         self._set(HashHeader(before.end_ms, before.end_ms, before.end_offset, before.end_offset, 0, 1))

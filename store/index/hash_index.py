@@ -96,6 +96,12 @@ class HashIndex:
         files = self.files
         return PhysicalOffset(files[-1].header.end_offset if files else 0)
 
+    def check(self, name: str) -> None:
+        """Look at every item of a full file, as the format has no checksums. Raises StoreDamaged, OSError."""
+        if name in {each.name for each in self._full}:
+            with closing(self._open(name)) as file:
+                file.check()
+
     # -- adding
 
     def put(self, items: KeyItems) -> None:

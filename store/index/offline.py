@@ -3,42 +3,134 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
 
 from store.clock import SystemClock
-from store.errors import MessageGivenUp, OffsetOutOfRange, StoreDamaged
+from store.disk import Disk
+from store.errors import MessageGivenUp, NotAStore, OffsetOutOfRange, StoreDamaged, StoreLocked, StoreUnusable
 from store.index.hash_index import HashIndex, index_files
 from store.index.hash_keys import HashKeyFiles
 from store.index.hash_layout import shape_of
-from store.index.opening import shape_in
+from store.index.indexes import KeyIndexes
+from store.index.key_files import KeyFiles
+from store.index.message_index import IndexState
+from store.index.opening import TIERED_ROW, shape_in
+from store.index.tiered.filling import IndexShape
+from store.index.tiered.objects import ObjectStore
+from store.index.tiered.tiered_index import TieredIndex
+from store.index.tiered_keys import PLACE, TieredKeyFiles
 from store.index.wanted import WantedMessages
+from store.kind import StoreKind
 from store.offline import OfflineStore
 from store.offsets import PhysicalOffset
 from store.record import Blank, Corrupt, EndOfData, StoredMessage, Torn
 from store.recovery import Progress, ReportProgress
 from store.scan import RecordBatch, scan_log
-from store.settings import HASH_ITEMS, HASH_SLOTS
+from store.settings import HASH_ITEMS, HASH_SLOTS, IndexSettings
+from store.state import META
 
 _READING: Final = "reading the log behind its index"
 
 
-class OfflineIndex:
-    """What a store's index files tell, and how much of the log they tell of."""
+@contextmanager
+def indexes_of(store: OfflineStore, objects: ObjectStore | None = None) -> Iterator[KeyIndexes]:
+    """The files there are, to look at while the block runs. `objects`: where files were uploaded to.
 
-    def __init__(self, store: OfflineStore) -> None:
-        """Raises StoreUnusable, OSError."""
+    Raises StoreUnusable, StoreDamaged, OSError.
+    """
+    disk, paths = store.disk, store.paths
+    hash_files = None
+    if any(each.size for each in index_files(disk, paths.index)):
+        shape = shape_in(disk, paths.index, shape_of(HASH_SLOTS, HASH_ITEMS))
+        hash_files = HashIndex(disk, paths.index, shape, SystemClock(), writable=False)
+    tiered = None
+    if disk.exists(paths.key_index):
+        tiered = TieredIndex(disk, paths.key_index, _shape(), objects=objects, writable=False)
+    try:
+        yield KeyIndexes((), hash_files, tiered)
+    finally:
+        if tiered is not None:
+            tiered.close()
+
+
+@contextmanager
+def moving_files(disk: Disk, root: Path, objects: ObjectStore | None, *, keep_uploaded: bool) -> Iterator[TieredIndex]:
+    """The tiered index of a store that no broker runs on, and none can while the block runs.
+
+    Raises StoreLocked, StoreUnusable when there is none, or none that a broker has closed; StoreDamaged, OSError.
+    """
+    with OfflineStore.open(disk, root) as store:
+        state, has_abort, directory = _saved_state(store), store.found.has_abort, store.paths.key_index
+        path = store.paths.lock
+    if state is None or not disk.exists(directory):
+        raise NotAStore(directory, "there is no tiered index")
+    try:
+        lock = disk.lock(path)
+    except BlockingIOError:
+        raise StoreLocked(path, "a broker is running on this store; ask it with --admin") from None
+    try:
+        index = TieredIndex(disk, directory, _shape(), objects=objects, keep_uploaded=keep_uploaded)
+        try:
+            if has_abort or TieredKeyFiles(index).state != state.files:
+                raise StoreUnusable(directory, "the broker did not end in good order; start one first")
+            index.settle(index.state)
+            yield index
+        finally:
+            index.close()
+    finally:
+        lock.release()
+
+
+def _shape() -> IndexShape:
+    """For what is there any will do: files tell theirs."""
+    settings = IndexSettings()
+    return IndexShape(settings.tiered_slots, settings.tiered_items, PLACE)
+
+
+def _saved_state(store: OfflineStore) -> IndexState | None:
+    """How far the tiered index was kept up, if there is one."""
+    if store.found.kind is not StoreKind.QUARRY:
+        return None
+    row = store.state_engine().family(META).get(TIERED_ROW.encode())
+    return None if row is None else IndexState.unpack(row)
+
+
+class _Trusted(NamedTuple):
+    """Files that tell of all messages below an offset."""
+
+    files: KeyFiles
+    up_to: PhysicalOffset
+
+
+class OfflineIndex:
+    """What a store's index files tell; the rest is read from the log."""
+
+    def __init__(self, store: OfflineStore, indexes: KeyIndexes) -> None:
         self._store = store
-        directory = store.paths.index
-        self._files: HashIndex | None = None
-        self._trusted_to = store.minimum
-        """The files tell of all messages below; those from here on are found by reading the log."""
-        if any(each.size for each in index_files(store.disk, directory)):
-            shape = shape_in(store.disk, directory, shape_of(HASH_SLOTS, HASH_ITEMS))
-            self._files = HashIndex(store.disk, directory, shape, SystemClock(), writable=False)
-            newest = self._files.files[-1].header
-            # after a crash the newest file may be in disorder
-            offset = newest.begin_offset if store.found.has_abort else newest.end_offset
-            self._trusted_to = PhysicalOffset(max(offset, store.minimum))
+        trusted = [each for each in (self._by_hash_files(indexes), self._by_tiered(indexes)) if each is not None]
+        self._trusted = max(trusted, key=lambda each: each.up_to, default=None)
+
+    def _by_hash_files(self, indexes: KeyIndexes) -> _Trusted | None:
+        if indexes.hash_files is None:
+            return None
+        newest = indexes.hash_files.files[-1].header
+        # after a crash the newest file may be in disorder
+        up_to = newest.begin_offset if self._store.found.has_abort else newest.end_offset
+        return _Trusted(HashKeyFiles(indexes.hash_files), PhysicalOffset(up_to))
+
+    def _by_tiered(self, indexes: KeyIndexes) -> _Trusted | None:
+        tiered, state = indexes.tiered, _saved_state(self._store)
+        if tiered is None or state is None or tiered.damaged or not all(each.is_local for each in tiered.files):
+            return None
+        files = TieredKeyFiles(tiered)
+        if files.state == state.files and not self._store.found.has_abort:
+            return _Trusted(files, state.up_to)
+        # a start would go back to that state: all files before are whole, but for the last record's items
+        whole = [each for each in tiered.files if each.name < files.newest_of(state.files)]
+        return _Trusted(files, PhysicalOffset(whole[-1].header.end_place)) if whole else None
 
     def find(
         self, topic: str, key: str, *, begin_ms: int, end_ms: int, limit: int, report: ReportProgress
@@ -47,22 +139,29 @@ class OfflineIndex:
 
         Raises StoreDamaged, OSError.
         """
+        minimum, trusted = self._store.minimum, self._trusted
         wanted = WantedMessages(topic, key, begin_ms, end_ms)
-        found = self._read_log(wanted, limit, report)
-        if self._files is not None and len(found) < limit:
-            answer = HashKeyFiles(self._files).find(
-                wanted.text,
-                begin_ms=begin_ms,
-                end_ms=end_ms,
-                limit=limit - len(found),
-                accept=lambda at: wanted.accept(at, self._trusted_record),
-            )
-            found += answer.found
-        return found
+        if trusted is None or trusted.up_to <= minimum:
+            return self._read_log(wanted, minimum, limit, report)
+        found = self._read_log(wanted, trusted.up_to, limit, report)
+        if len(found) >= limit:
+            return found
+        answer = trusted.files.find(
+            wanted.text,
+            begin_ms=begin_ms,
+            end_ms=end_ms,
+            limit=limit - len(found),
+            accept=lambda at: wanted.accept(at, lambda at: self._trusted_record(at, trusted.up_to)),
+        )
+        if answer.unread:
+            return self._read_log(wanted, minimum, limit, report)
+        return found + answer.found
 
-    def _read_log(self, wanted: WantedMessages, limit: int, report: ReportProgress) -> list[StoredMessage]:
-        """The newest wanted ones that no trusted file tells of, newest first."""
-        start, segments = self._trusted_to, self._store.segments
+    def _read_log(
+        self, wanted: WantedMessages, start: PhysicalOffset, limit: int, report: ReportProgress
+    ) -> list[StoredMessage]:
+        """The newest wanted ones from an offset on, newest first."""
+        segments = self._store.segments
         found: deque[StoredMessage] = deque(maxlen=limit)
         if not len(segments):
             return []
@@ -73,9 +172,9 @@ class OfflineIndex:
                 raise StoreDamaged(segments.path_of(batch.end), f"offset {batch.end}: {batch.ended_by.reason}")
         return list(reversed(found))
 
-    def _trusted_record(self, at: PhysicalOffset) -> StoredMessage | None:
-        """The record that a file names, unless the log has it no more, or tells of it itself."""
-        if not self._store.minimum <= at < self._trusted_to:
+    def _trusted_record(self, at: PhysicalOffset, up_to: PhysicalOffset) -> StoredMessage | None:
+        """The record that a file names, unless the log has it no more, or was read there itself."""
+        if not self._store.minimum <= at < up_to:
             return None
         try:
             record = self._store.decode(at)

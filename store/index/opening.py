@@ -163,12 +163,10 @@ def _shape_of_tiered(settings: IndexSettings) -> dict[str, int]:
 
 def _open_tiered(settings: IndexSettings, disk: Disk, directory: Path) -> TieredIndex:
     shape = IndexShape(settings.tiered_slots, settings.tiered_items, PLACE)
-    return TieredIndex(
-        disk, directory, shape, objects=_objects_at(settings, disk), keep_uploaded=settings.keep_uploaded
-    )
+    return TieredIndex(disk, directory, shape, objects=objects_at(settings, disk), keep_uploaded=settings.keep_uploaded)
 
 
-def _objects_at(settings: IndexSettings, disk: Disk) -> ObjectStore | None:
+def objects_at(settings: IndexSettings, disk: Disk) -> ObjectStore | None:
     """Where files are uploaded to: a folder, or what `store.index.tiered.cloud` speaks with. Raises Invalid."""
     target = settings.upload_to
     if target is None:

@@ -44,6 +44,12 @@ class TieredKeyFiles:
         state = self.index.state
         return None if state is None else [state.name, state.header.kind.name, *state.header[1:]]
 
+    @staticmethod
+    def newest_of(state: object) -> str:
+        """The name of the newest file in a state; those before it stay as they were then. "" when there was none."""
+        parsed = _parsed(state)
+        return "" if parsed is None else parsed.name
+
     def put(self, items: KeyItems) -> None:
         self.index.put(_as_stored(items))
 

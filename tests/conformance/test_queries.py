@@ -128,10 +128,10 @@ def test_refusals(
     with_broker(test, index=index)
 
 
-async def command(*arguments: str) -> tuple[int | None, list[dict[str, object]], str]:
-    """`quarry query`: its exit code, what it found, its words."""
+async def command(*arguments: str, of: str = "query") -> tuple[int | None, list[dict[str, object]], str]:
+    """`quarry query`, or another: its exit code, what it found, its words."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "cli.main", "query", *arguments, "--json", stdout=PIPE, stderr=PIPE
+        sys.executable, "-m", "cli.main", of, *arguments, "--json", stdout=PIPE, stderr=PIPE
     )
     stdout, stderr = await process.communicate()
     return process.returncode, [json.loads(line) for line in stdout.splitlines()], stderr.decode()
@@ -221,6 +221,61 @@ def test_a_damaged_file_is_made_anew_while_the_broker_serves(
         newest_first = [b"%d" % number for number in range(79, -1, -1)]
         assert await query(broker, topic="orders", key="all", limit=100) == newest_first
         for each in tiered.files[:-1]:
-            tiered.check(each)
+            tiered.check(each.name)
 
     with_broker(test, index=TIERED)
+
+
+def test_the_commands_of_files(with_broker: WithBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the broker does by itself now and then is done when it is asked for."""
+    monkeypatch.setattr("server.key_index.SAVE_INTERVAL_S", 0.05)
+    monkeypatch.setattr("server.key_index.MOVE_INTERVAL_S", 3600)
+
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders")
+        async with Client(broker.endpoint) as client:
+            for number in range(50):
+                await client.sent(message("orders", b"%d" % number, keys=["all"], message_id=f"M{number}"))
+        tiered = broker.store.messages.indexes.tiered
+        assert tiered is not None
+        await until(lambda: len(tiered.files) == 4, "three files are full")
+        saved = broker.store.identity
+        await until(
+            lambda: (saved.index_row("tiered_index") or b"").count(b"0004") == 1, "and need not be cut any more"
+        )
+
+        async def index(name: str) -> tuple[int | None, list[dict[str, object]], str]:
+            return await command(name, "--admin", broker.admin, of="index")
+
+        async def stages() -> list[object]:
+            _, rows, _ = await index("list")
+            return [row["stage"] for row in rows if row["kind"] == "tiered"]
+
+        assert await stages() == ["sealed"] * 3 + ["filling"]
+        assert await index("compact") == (0, [{"compacted": 3}], "")
+        assert await stages() == ["compacted"] * 3 + ["filling"]
+        assert await index("upload") == (0, [{"uploaded": 3}], "")
+        assert await stages() == ["uploaded"] * 3 + ["filling"]
+        status, rows, _ = await index("verify")
+        assert status == 0
+        assert [row["verdict"] for row in rows] == ["not looked at"] + ["whole"] * 3 + ["not looked at"]
+        gone, changed = (tmp_path / "objects" / tiered.files[place].name for place in (0, 1))
+        gone.unlink()
+        changed.write_bytes(changed.read_bytes()[:-1] + b"\0")
+        status, rows, _ = await index("verify")
+        assert status == 2
+        assert gone.name in str(rows[1]["unread"])
+        assert changed.name in str(rows[2]["damage"])
+
+    sections = {**INDEX, "hash_items": 1_000, **TIERED, "upload_to": str(tmp_path / "objects")}
+    with_broker(test, index=sections)
+
+
+def test_commands_of_files_that_the_broker_does_not_keep(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        for name, words in (("list", "no key index"), ("compact", "index.tiered"), ("upload", "index.tiered")):
+            status, rows, told = await command(name, "--admin", broker.admin, of="index")
+            assert (status, rows) == (2, [])
+            assert words in told
+
+    with_broker(test)

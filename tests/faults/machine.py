@@ -212,7 +212,7 @@ class Broker:
                 content.write(position, bytes([content.view()[position] ^ 1 << self._chance.randrange(8)]))
                 content.flush()
             with suppress(StoreDamaged):
-                tiered.check(file)
+                tiered.check(file.name)
 
     # -- as server.retention
 
@@ -311,7 +311,7 @@ class Broker:
                 for file in tiered.files:
                     if file.stage is not Stage.FILLING:
                         with suppress(StoreDamaged):
-                            tiered.check(file)
+                            tiered.check(file.name)
             self.repair_index()
             self._check_index(index)
 

@@ -32,7 +32,8 @@ INSIDE: Final = [
 
 HOMES: Final = {
     "rocksdict": r"kv/rocks\w*\.py",
-    "grpc": r"server/front/grpcio\.py|server/rpc/(admin|dead_letters|migration|queries|verification)\.py|cli/online/.*",
+    "grpc": r"server/front/grpcio\.py|cli/online/.*"
+    r"|server/rpc/(admin|dead_letters|index|migration|queries|verification)\.py",
     "grpc_health": r"server/rpc/admin\.py",
     "grpc_reflection": r"server/rpc/admin\.py",
     "google.protobuf": r"server/wire/.*|server/rpc/.*|cli/online/.*",

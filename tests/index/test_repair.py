@@ -72,7 +72,7 @@ def check_all(index: TieredIndex, records: Records) -> None:
     for hashed in HASHES:
         assert places_of(index, hashed) == (records.wanted(hashed), set()), f"hash {hashed}"
     for file in index.files[:-1]:
-        index.check(file)
+        index.check(file.name)
 
 
 def repair_all(index: TieredIndex, records: Records) -> int:
@@ -173,14 +173,29 @@ def test_every_wrong_byte_is_noticed_by_a_check(place: int) -> None:
         for position in range(64, len(file.live), 5):
             some.flip(place, position)
             with pytest.raises(StoreDamaged, match=name):
-                some.index.check(some.index.files[place])
+                some.index.check(some.index.files[place].name)
             some.flip(place, position)
         some.flip(place, len(file.live) - 6)
     with pytest.raises(StoreDamaged, match=name):
-        some.index.check(some.index.files[place])
+        some.index.check(some.index.files[place].name)
     assert [each.name for each in some.index.damaged] == [name]
     assert repair_all(some.index, some.records) == 1
     check_all(some.index, some.records)
+    some.index.close()
+
+
+@pytest.mark.parametrize("places", [[1], [3, 4], [7]], ids=str)
+def test_a_file_that_is_missing_is_noticed_and_made_anew(places: list[int]) -> None:
+    some = filled()
+    names = [some.index.files[place].name for place in places]
+    for path in [some.path(place) for place in places]:
+        some.disk.remove(path)
+    some.reopen()
+    assert [(each.name, each.reason) for each in some.index.damaged] == [(name, "it is missing") for name in names]
+    repair_all(some.index, some.records)
+    check_all(some.index, some.records)
+    some.reopen()
+    assert some.index.damaged == []
     some.index.close()
 
 

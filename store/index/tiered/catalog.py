@@ -49,6 +49,8 @@ class Catalog:
                 folders.remove_damaged(name)
             else:
                 self.damaged = {**self.damaged, name: Unread(name, "it was damaged, and is to be made anew")}
+        for name in folders.names_between([*self.files, *self.damaged, *folders.names(Stage.FILLING)]):
+            self.damaged = {**self.damaged, name: Unread(name, "it is missing")}
 
     def _admit(self, name: str, stage: Stage, read_header: Callable[[str], FileHeader]) -> None:
         """Enter a file in a stage, which it has reached for good: it leaves the stage before."""

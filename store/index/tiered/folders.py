@@ -15,6 +15,7 @@ file that is in two the later one counts, but `damaged` never does. What is half
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from enum import Enum
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -68,6 +69,9 @@ class IndexFolders:
     def path(self, stage: Stage, name: str) -> Path:
         return self._root / stage.value / name
 
+    def damaged(self, name: str) -> Path:
+        return self._root / DAMAGED / name
+
     def rebuilding(self, name: str) -> Path:
         return self._root / REBUILDING / name
 
@@ -112,7 +116,7 @@ class IndexFolders:
         for path in found[:-1]:
             self._disk.remove(path)
         for path in found[-1:]:
-            self._disk.move(path, self._root / DAMAGED / name)
+            self._disk.move(path, self.damaged(name))
 
     def damaged_names(self) -> list[str]:
         """Of files that were set aside, in order."""
@@ -121,7 +125,15 @@ class IndexFolders:
     def remove_damaged(self, name: str) -> None:
         """A file that was set aside, if it was."""
         if self._writable:
-            self._disk.remove(self._root / DAMAGED / name)
+            self._disk.remove(self.damaged(name))
+
+    @classmethod
+    def names_between(cls, names: Collection[str]) -> list[str]:
+        """Those that are missing between the lowest and the highest: files go from the oldest on."""
+        numbers = {int(name) for name in names}
+        return [
+            cls.name_of(each) for each in range(min(numbers, default=0), max(numbers, default=0)) if each not in numbers
+        ]
 
     @staticmethod
     def name_of(number: int) -> str:

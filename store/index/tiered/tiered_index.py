@@ -110,7 +110,7 @@ class TieredIndex:
         """
         self._disk = disk
         self._shape = shape
-        self._objects = objects
+        self.objects: Final = objects
         self._keep_uploaded = keep_uploaded
         self._folders = IndexFolders(disk, root, writable=writable)
         self._catalog = Catalog(disk, self._folders, keep_uploaded=keep_uploaded)
@@ -232,7 +232,7 @@ class TieredIndex:
                 if name > last:
                     self._folders.remove(stage, name)
                     self._catalog.leave_out(name)
-        for name in self._folders.damaged_names():
+        for name in self._catalog.damaged:
             if name > last:
                 self._folders.remove_damaged(name)
                 self._catalog.leave_out(name)
@@ -282,11 +282,11 @@ class TieredIndex:
     def upload_one(self) -> bool:
         """Copy the oldest compacted file to the object store; whether there was one. Raises OSError, StoreDamaged."""
         file = self._catalog.oldest(Stage.COMPACTED)
-        if file is None or self._objects is None:
+        if file is None or self.objects is None:
             return False
         path = self._folders.path(Stage.COMPACTED, file.name)
         with closing(self._disk.open_segment(path, writable=False)) as local:
-            checksum = upload(self._objects, file.name, local.view())
+            checksum = upload(self.objects, file.name, local.view())
         with self._catalog.changing:
             if not self._catalog.has(file) or file.name in self._catalog.doubtful:
                 return True  # expired, made anew or found to be damaged meanwhile
@@ -310,8 +310,8 @@ class TieredIndex:
     def _forget(self, name: str) -> None:
         """Remove a file that is not filled, in every stage."""
         file = self._catalog.files.get(name)
-        if self._objects is not None and (file is None or file.stage is Stage.UPLOADED):
-            self._objects.remove(name)
+        if self.objects is not None and (file is None or file.stage is Stage.UPLOADED):
+            self.objects.remove(name)
         self._catalog.leave_out(name)
         self._folders.remove_damaged(name)
         for stage in STAGES_BEHIND_FILLING:
@@ -319,11 +319,17 @@ class TieredIndex:
 
     # -- making damaged files anew
 
-    def check(self, file: TieredFile) -> None:
-        """Look at every byte of a file that is not filled, in the object store, too; one that is damaged is doubted.
+    def check(self, name: str) -> None:
+        """Look at every byte of a file, in the object store, too; one that is damaged is doubted.
 
-        Raises StoreDamaged; OSError where it cannot be read.
+        The one that is filled is not looked at. Raises StoreDamaged; OSError where it cannot be read.
         """
+        known = self._catalog.damaged.get(name)
+        if known is not None:
+            raise StoreDamaged(self._folders.damaged(name), known.reason)
+        file = self._catalog.files.get(name)
+        if file is None:
+            return
         with self._doubting(file):
             if file.stage is Stage.SEALED:
                 with closing(self._open_sealed(file.name)) as chains:
@@ -357,11 +363,12 @@ class TieredIndex:
         left = sum(len(self._not_beside(gap, some)) for some in items())
         batches = (self._not_beside(gap, some) for some in items())
         rest: IndexItems | None = None
-        for name in gap.names:
+        for behind, name in zip(reversed(range(len(gap.names))), gap.names, strict=True):
             if not left:
                 self._forget(name)
                 continue
-            path, shape = self._folders.rebuilding(name), self._shape._replace(items_max=left)
+            # one for each of the others, so that no name is missing
+            path, shape = self._folders.rebuilding(name), self._shape._replace(items_max=max(1, left - behind))
             self._disk.remove(path)
             size = chain_shape(*shape).file_size
             with closing(ChainedFile.begin(self._disk.create_segment(path, size), shape)) as file:
@@ -456,6 +463,6 @@ class TieredIndex:
             yield from CompactedFile(reader, self._shape, file.header).find(hashed)
 
     def _object_store(self, name: str) -> ObjectStore:
-        if self._objects is None:
+        if self.objects is None:
             raise ObjectStoreError(f"file {name} was uploaded, and no object store is set (index.upload_to)")
-        return self._objects
+        return self.objects

@@ -1,0 +1,108 @@
+"""What there is of key indexes, file by file, and whether it is whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+from typing import NamedTuple
+
+from store.errors import StoreDamaged
+from store.index.indexes import KeyIndexes
+from store.index.tiered.folders import Stage
+from store.index.tiered.tiered_index import TieredIndex
+
+
+class IndexKind(Enum):
+    """Whose files they are."""
+
+    HASH = "hash"
+    TIERED = "tiered"
+
+
+DAMAGED = "damaged"
+FULL = "full"
+
+
+class IndexFile(NamedTuple):
+    """One file. `stage` is that of the tiered index, `filling` and `full` of RocketMQ's files, or `damaged`.
+
+    Of a damaged one only its name is known. Times are ms since 1970, offsets those of the first and the last record.
+    """
+
+    kind: IndexKind
+    name: str
+    stage: str
+    items: int = 0
+    size_bytes: int = 0
+    begin_ms: int = 0
+    end_ms: int = 0
+    begin_offset: int = 0
+    end_offset: int = 0
+    is_local: bool = True
+    damage: str = ""
+    unread: str = ""
+    """Why it could not be looked at."""
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether it changes: there is nothing to check it by."""
+        return self.stage == Stage.FILLING.value
+
+
+def index_files(indexes: KeyIndexes) -> list[IndexFile]:
+    """All files, oldest first, RocketMQ's before those of the tiered index."""
+    return [*_hash_files(indexes), *(() if indexes.tiered is None else _tiered_files(indexes.tiered))]
+
+
+def checked(indexes: KeyIndexes, file: IndexFile) -> IndexFile:
+    """The file, with what is wrong with it once every byte of it was looked at."""
+    index = indexes.hash_files if file.kind is IndexKind.HASH else indexes.tiered
+    try:
+        if index is not None:
+            index.check(file.name)
+    except StoreDamaged as error:
+        return file._replace(damage=str(error))
+    except OSError as error:
+        return file._replace(unread=str(error))
+    return file
+
+
+def _hash_files(indexes: KeyIndexes) -> Iterator[IndexFile]:
+    if indexes.hash_files is None:
+        return
+    full = {each.name for each in indexes.hash_files.full}
+    for name, header in indexes.hash_files.files:
+        yield IndexFile(
+            kind=IndexKind.HASH,
+            name=name,
+            stage=FULL if name in full else Stage.FILLING.value,
+            items=header.next_number - 1,
+            size_bytes=indexes.hash_files.shape.file_size,
+            begin_ms=header.begin_ms,
+            end_ms=header.end_ms,
+            begin_offset=header.begin_offset,
+            end_offset=header.end_offset,
+        )
+
+
+def _tiered_files(tiered: TieredIndex) -> list[IndexFile]:
+    damages = {each.name: each.reason for each in tiered.damaged}
+    found = {
+        file.name: IndexFile(
+            kind=IndexKind.TIERED,
+            name=file.name,
+            stage=file.stage.value,
+            items=file.header.items,
+            size_bytes=file.header.file_size,
+            begin_ms=file.header.begin_ms,
+            end_ms=file.header.end_ms,
+            begin_offset=file.header.begin_place,
+            end_offset=file.header.end_place,
+            is_local=file.is_local,
+            damage=damages.pop(file.name, ""),
+        )
+        for file in tiered.files
+    }
+    for name, damage in damages.items():
+        found[name] = IndexFile(IndexKind.TIERED, name, DAMAGED, damage=damage)
+    return [found[name] for name in sorted(found)]
