@@ -170,13 +170,13 @@ def test_an_answer_names_the_files_that_could_not_be_read(
         assert tiered is not None
         await until(lambda: [each.is_local for each in tiered.files] == [False, False, True], "full files are uploaded")
         oldest, newer, _ = (each.name for each in tiered.files)
-        (objects / newer).unlink()
+        (objects / tiered.files[1].object_name).unlink()
         request = pb.QueryMessagesRequest(topic="orders", key="all", limit=100)
         answer = await stub_of(broker).QueryMessages(request)
         assert [each.name for each in answer.unread] == [newer]
         assert newer in answer.unread[0].reason
         assert 0 < len(answer.messages) < 40
-        (objects / oldest).unlink()
+        (objects / tiered.files[0].object_name).unlink()
         status, found, words = await command("--admin", broker.admin, "--topic", "orders", "--key", "all")
         assert status == 0
         assert len(found) == len(answer.messages) - 15
@@ -259,7 +259,7 @@ def test_the_commands_of_files(with_broker: WithBroker, tmp_path: Path, monkeypa
         status, rows, _ = await index("verify")
         assert status == 0
         assert [row["verdict"] for row in rows] == ["not looked at"] + ["whole"] * 3 + ["not looked at"]
-        gone, changed = (tmp_path / "objects" / tiered.files[place].name for place in (0, 1))
+        gone, changed = (tmp_path / "objects" / tiered.files[place].object_name for place in (0, 1))
         gone.unlink()
         changed.write_bytes(changed.read_bytes()[:-1] + b"\0")
         status, rows, _ = await index("verify")

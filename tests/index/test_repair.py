@@ -166,8 +166,9 @@ def test_every_wrong_byte_is_noticed_by_a_check(place: int) -> None:
     some = filled()
     name = some.index.files[place].name
     if place < 2:
-        content = bytearray(some.objects.objects[name])
-        some.objects.objects[name] = bytes(content[:-6] + bytes([content[-6] ^ 1]) + content[-5:])
+        stored = some.index.files[place].object_name
+        content = bytearray(some.objects.objects[stored])
+        some.objects.objects[stored] = bytes(content[:-6] + bytes([content[-6] ^ 1]) + content[-5:])
     else:
         file = some.disk.files[some.path(place)]
         for position in range(64, len(file.live), 5):
@@ -262,12 +263,16 @@ def test_a_gap_of_which_nothing_is_left_goes() -> None:
     some.flip(0, 20)
     some.flip(2, 20)
     names = [each.name for each in some.index.files]
+    objects = [each.object_name for each in some.index.files if each.object_name]
+    assert [*some.objects.objects] == objects
     some.reopen()
     gone = some.index.gaps[0].end_place
     some.records.rows = [row for row in some.records.rows if row[2] > gone]
     some.index.rebuild(some.index.gaps[0], lambda: some.records.of(some.index.gaps[0]))
     assert [each.name for each in some.index.damaged] == [names[2]]
-    assert names[0] not in some.objects.objects
+    some.index.upload_one()
+    assert objects[0] not in some.objects.objects
+    assert objects[1] in some.objects.objects
     index = some.index
     assert index.expire(index.files[2].header.begin_place) >= 1
     assert index.damaged == [], "nor is a damaged file kept that is older than one that goes"

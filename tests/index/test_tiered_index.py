@@ -219,12 +219,34 @@ def test_files_expire_wherever_they_are() -> None:
     index.upload_one()
     assert len(objects.objects) == 1
     fifth = index.files[4]
+    objects.is_down = True
     assert index.expire(fifth.header.begin_place) == 4
+    objects.is_down = False
+    index.upload_one()
     assert objects.objects == {}
     assert index.files[0].name == fifth.name
     items.rows = [(-1, *row[1:]) if row[2] < fifth.header.begin_place else row for row in items.rows]
     check(index, items)
     index.close()
+
+
+def test_two_indexes_may_share_an_object_store() -> None:
+    """A restored copy of a store, with the settings of the first: neither may replace what is the other's."""
+    objects, filled = FaultyObjects(), []
+    for seed in range(2):
+        items = Items(Random(seed))
+        index = TieredIndex(FaultyDisk(), ROOT, SHAPE, objects=objects, keep_uploaded=False)
+        index.put(items.grow(60))
+        settled(index)
+        all_moved_on(index)
+        filled.append((index, items))
+    for index, items in filled:
+        check(index, items)
+        index.go_back(None)
+        index.upload_one()
+    assert objects.objects == {}
+    for index, _ in filled:
+        index.close()
 
 
 @pytest.mark.parametrize("trouble", ["down", "short", "other bytes", "gone"])

@@ -69,7 +69,8 @@ class Catalog:
             is_local = self._keep_uploaded
             if not is_local:
                 self._folders.clear_away(Stage.COMPACTED, name)
-        self.enter(TieredFile(name, stage, header, is_local=is_local))
+        object_name = self.note(name).object_name if stage is Stage.UPLOADED else ""
+        self.enter(TieredFile(name, stage, header, is_local=is_local, object_name=object_name))
 
     def _header(self, stage: Stage, name: str, kind: Kind) -> FileHeader:
         """Raises StoreDamaged."""

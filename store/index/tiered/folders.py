@@ -7,6 +7,8 @@
     damaged/     what is left of a damaged file, or its note: it is to be made anew
     rebuilding/  chains of a damaged file, half made
     compacting/  runs, half made
+    removing/    named as objects that are no longer wanted in the object store
+    id           what the names of this index's objects begin with, so that no other index has the same
 
 A file keeps its name, 20 digits, through all of them. It is in the next folder before it leaves the one before: of a
 file that is in two the later one counts, but `damaged` never does. What is half made is removed at a start.
@@ -18,6 +20,7 @@ import re
 from collections.abc import Collection
 from enum import Enum
 from pathlib import Path
+from secrets import token_hex
 from typing import Final, NamedTuple
 
 from store.disk import Disk
@@ -42,10 +45,16 @@ class TieredFile(NamedTuple):
     stage: Stage
     header: FileHeader
     is_local: bool
+    object_name: str = ""
+    """Of one that is uploaded."""
 
 
 STAGES_BEHIND_FILLING: Final = (Stage.SEALED, Stage.COMPACTED, Stage.UPLOADED)
 DAMAGED: Final = "damaged"
+REMOVING: Final = "removing"
+ID: Final = "id"
+ID_SIZE: Final = 8
+OBJECT_NAME: Final = re.compile(rf"[0-9a-f]{{{2 * ID_SIZE}}}-[0-9]{{20}}", re.ASCII)
 REBUILDING: Final = "rebuilding"
 COMPACTING: Final = "compacting"
 
@@ -60,14 +69,20 @@ class IndexFolders:
         self._writable = writable
         if not writable:
             return
-        for folder in (*(stage.value for stage in Stage), DAMAGED, REBUILDING, COMPACTING):
+        for folder in (*(stage.value for stage in Stage), DAMAGED, REMOVING, REBUILDING, COMPACTING):
             disk.make_directories(root / folder)
+        if not disk.exists(root / ID):
+            disk.replace_atomically(root / ID, token_hex(ID_SIZE).encode())
         for folder in (REBUILDING, COMPACTING):
             for name in self._names(folder):
                 disk.remove(root / folder / name)
 
     def path(self, stage: Stage, name: str) -> Path:
         return self._root / stage.value / name
+
+    def object_name(self, name: str) -> str:
+        """What a file of this index is called in the object store."""
+        return f"{self._disk.read(self._root / ID).decode(errors='replace')}-{name}"
 
     def damaged(self, name: str) -> Path:
         return self._root / DAMAGED / name
@@ -126,6 +141,19 @@ class IndexFolders:
         """A file that was set aside, if it was."""
         if self._writable:
             self._disk.remove(self.damaged(name))
+
+    def retire(self, object_name: str) -> None:
+        """Have an object removed from the object store, some time."""
+        self._disk.replace_atomically(self._root / REMOVING / object_name, b"no longer wanted\n")
+
+    def retired(self) -> list[str]:
+        """Names of objects that are to be removed."""
+        found = self._disk.list_directory(self._root / REMOVING)
+        return [each.name for each in found if OBJECT_NAME.fullmatch(each.name)]
+
+    def is_removed(self, object_name: str) -> None:
+        """An object that was retired is no more."""
+        self._disk.remove(self._root / REMOVING / object_name)
 
     @classmethod
     def names_between(cls, names: Collection[str]) -> list[str]:

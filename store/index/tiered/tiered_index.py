@@ -227,15 +227,12 @@ class TieredIndex:
         filling, self._filling = self._filling, None
         if filling is not None:
             filling.close()
-        for stage in Stage:
-            for name in self._folders.names(stage):
-                if name > last:
-                    self._folders.remove(stage, name)
-                    self._catalog.leave_out(name)
-        for name in self._catalog.damaged:
+        for name in [*self._catalog.files, *self._catalog.damaged]:
             if name > last:
-                self._folders.remove_damaged(name)
-                self._catalog.leave_out(name)
+                self._forget(name)
+        for name in self._folders.names(Stage.FILLING):
+            if name > last:
+                self._folders.remove(Stage.FILLING, name)
         if state is None:
             return
         path = self._folders.path(Stage.FILLING, last)
@@ -280,18 +277,28 @@ class TieredIndex:
         return ChainedFile.opened(file, self._shape)
 
     def upload_one(self) -> bool:
-        """Copy the oldest compacted file to the object store; whether there was one. Raises OSError, StoreDamaged."""
-        file = self._catalog.oldest(Stage.COMPACTED)
-        if file is None or self.objects is None:
+        """Copy the oldest compacted file to the object store; whether there was one. Raises OSError, StoreDamaged.
+
+        Before that what expired is removed from there.
+        """
+        if self.objects is None:
             return False
+        for retired in self._folders.retired():
+            self.objects.remove(retired)
+            self._folders.is_removed(retired)
+        file = self._catalog.oldest(Stage.COMPACTED)
+        if file is None:
+            return False
+        object_name = self._folders.object_name(file.name)
         path = self._folders.path(Stage.COMPACTED, file.name)
         with closing(self._disk.open_segment(path, writable=False)) as local:
-            checksum = upload(self.objects, file.name, local.view())
+            checksum = upload(self.objects, object_name, local.view())
         with self._catalog.changing:
             if not self._catalog.has(file) or file.name in self._catalog.doubtful:
                 return True  # expired, made anew or found to be damaged meanwhile
-            self._folders.note(file.name, UploadNote(file.name, checksum, file.header).pack())
-            self._catalog.enter(file._replace(stage=Stage.UPLOADED, is_local=self._keep_uploaded))
+            self._folders.note(file.name, UploadNote(object_name, checksum, file.header).pack())
+            uploaded = file._replace(stage=Stage.UPLOADED, is_local=self._keep_uploaded, object_name=object_name)
+            self._catalog.enter(uploaded)
         if not self._keep_uploaded:
             self._folders.remove(Stage.COMPACTED, file.name)
         return True
@@ -310,8 +317,8 @@ class TieredIndex:
     def _forget(self, name: str) -> None:
         """Remove a file that is not filled, in every stage."""
         file = self._catalog.files.get(name)
-        if self.objects is not None and (file is None or file.stage is Stage.UPLOADED):
-            self.objects.remove(name)
+        if file is None or file.stage is Stage.UPLOADED:
+            self._folders.retire(self._folders.object_name(name) if file is None else file.object_name)
         self._catalog.leave_out(name)
         self._folders.remove_damaged(name)
         for stage in STAGES_BEHIND_FILLING:
@@ -459,7 +466,7 @@ class TieredIndex:
             with closing(self._disk.open_segment(path, writable=False)) as local:
                 yield from CompactedFile(LocalReader(local), self._shape, file.header).find(hashed)
         else:
-            reader = RemoteReader(self._object_store(file.name), file.name)
+            reader = RemoteReader(self._object_store(file.name), file.object_name)
             yield from CompactedFile(reader, self._shape, file.header).find(hashed)
 
     def _object_store(self, name: str) -> ObjectStore:
