@@ -17,6 +17,7 @@ from store.settings import (
     HASH_SLOTS,
     MIB,
     SEGMENT_SIZE,
+    SLOT_CACHE_BYTES,
     TIERED_ITEMS,
     TIERED_SLOTS,
     UNITS_PER_FILE,
@@ -184,6 +185,12 @@ class IndexSection(Section):
     )
     keep_uploaded: bool = Field(
         default=True, description="Whether files that were uploaded stay here, too. If not, queries read them there."
+    )
+    slot_cache: ByteSize = Field(
+        default=ByteSize(SLOT_CACHE_BYTES),
+        ge=0,
+        description="Memory for parts of uploaded files that tell where a key is to be found: who asks for keys of "
+        "such a part again spares one of two requests to the object store.",
     )
 
 

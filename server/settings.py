@@ -103,6 +103,7 @@ class BrokerSettings(Section):
                 upload_to=self.index.upload_to,
                 upload_options=tuple(self.index.upload_options.items()),
                 keep_uploaded=self.index.keep_uploaded,
+                slot_cache_bytes=self.index.slot_cache,
             ),
         )
 

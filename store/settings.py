@@ -19,6 +19,7 @@ UNITS_PER_FILE: Final = 300_000  # RocketMQ's: 6,000,000 bytes
 HASH_SLOTS: Final = 5_000_000  # RocketMQ's maxHashSlotNum
 HASH_ITEMS: Final = 20_000_000  # RocketMQ's maxIndexNum
 TIERED_SLOTS: Final = 1_000_000
+SLOT_CACHE_BYTES: Final = 16 * MIB
 TIERED_ITEMS: Final = 4_000_000
 SEGMENT_SIZE_MIN: Final = 64 * 1024
 
@@ -50,12 +51,15 @@ class IndexSettings:
     """Of the object store."""
     keep_uploaded: bool = True
     """Whether files that were uploaded stay here, too."""
+    slot_cache_bytes: int = SLOT_CACHE_BYTES
+    """Of slots of uploaded files."""
 
     def __post_init__(self) -> None:
         _require(self.hash_slots > 0, "index.hash_slots", "must be positive")
         _require(self.hash_items > 1, "index.hash_items", "must be at least 2")
         _require(self.tiered_slots > 0, "index.tiered_slots", "must be positive")
         _require(self.tiered_items > 0, "index.tiered_items", "must be positive")
+        _require(self.slot_cache_bytes >= 0, "index.slot_cache", "must not be negative")
 
 
 CHECK_AFTER_MS: Final = 6_000

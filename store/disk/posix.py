@@ -308,6 +308,11 @@ class PosixDisk:
                 for at in range(data_begin, data_end, FETCH_BYTES):
                     os.preadv(number, [memoryview(buffer)[: data_end - at]], at)
 
+    def read_range(self, path: Path, position: int, size: int) -> bytes:
+        with _naming(path):
+            descriptor = _Descriptor(path, os.O_RDONLY)
+            return os.pread(descriptor.fileno(), size, position)
+
     def zero_from(self, path: Path, position: int) -> None:
         with _naming(path):
             descriptor = _Descriptor(path, os.O_RDWR)

@@ -163,6 +163,9 @@ class Disk(Protocol):
 
     def read(self, path: Path) -> bytes: ...
 
+    def read_range(self, path: Path, position: int, size: int) -> bytes:
+        """These bytes of a file, fewer only at its end. May run beside mappings and releases the GIL."""
+
     def replace_atomically(self, path: Path, data: bytes | memoryview) -> None:
         """After a crash the file holds the old or the new bytes, nothing else.
 

@@ -163,7 +163,14 @@ def _shape_of_tiered(settings: IndexSettings) -> dict[str, int]:
 
 def _open_tiered(settings: IndexSettings, disk: Disk, directory: Path) -> TieredIndex:
     shape = IndexShape(settings.tiered_slots, settings.tiered_items, PLACE)
-    return TieredIndex(disk, directory, shape, objects=objects_at(settings, disk), keep_uploaded=settings.keep_uploaded)
+    return TieredIndex(
+        disk,
+        directory,
+        shape,
+        objects=objects_at(settings, disk),
+        keep_uploaded=settings.keep_uploaded,
+        slot_cache_bytes=settings.slot_cache_bytes,
+    )
 
 
 def objects_at(settings: IndexSettings, disk: Disk) -> ObjectStore | None:

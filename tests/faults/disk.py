@@ -325,6 +325,9 @@ class FaultyDisk:
     def fetch(self, path: Path, begin: int, end: int) -> None:
         self._file(path)
 
+    def read_range(self, path: Path, position: int, size: int) -> bytes:
+        return bytes(self._file(path).live[position : position + size])
+
     def zero_from(self, path: Path, position: int) -> None:
         file = self._file(path)
         cut = self.starts("zero", path)

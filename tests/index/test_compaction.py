@@ -13,7 +13,7 @@ from store.disk import SegmentFile
 from store.errors import StoreDamaged
 from store.index.tiered.compaction import Compaction
 from store.index.tiered.filling import ChainedFile, IndexItems, IndexShape
-from store.index.tiered.layout import HEADER_SIZE, SPAN_MAX_MS, FileHeader, HeaderDamaged, Kind, chain_shape
+from store.index.tiered.layout import HEADER_SIZE, SPAN_MAX_MS, FileHeader, HeaderDamaged, Kind, chain_shape, runs_at
 from store.index.tiered.runs import CompactedFile
 from tests.faults.disk import FaultyDisk
 
@@ -108,18 +108,18 @@ def test_every_wrong_byte_is_noticed() -> None:
     file, model = filled(disk, 5, 60)
     target, header = compacted(disk, file)
     whole = bytes(target.view())
-    noticed = 0
     for position in range(HEADER_SIZE, len(whole)):
         for mask in (1, 0x80):
             damaged = bytearray(whole)
             damaged[position] ^= mask
             runs = CompactedFile(Reader(bytes(damaged)), SHAPE, header)
+            noticed = 0
             for hashed in range(SHAPE.slots):
                 try:
                     assert found(runs, hashed) == wanted(model, hashed)
                 except StoreDamaged:
                     noticed += 1
-    assert noticed == 2 * (len(whole) - HEADER_SIZE)
+            assert noticed == (1 if position >= runs_at(SHAPE.slots) else SHAPE.slots)
 
 
 @pytest.mark.parametrize("zeros", [HEADER_SIZE, HEADER_SIZE + 8 * SHAPE.slots, 400])
@@ -146,7 +146,7 @@ def test_a_compaction_that_went_wrong_is_noticed() -> None:
     for position in (HEADER_SIZE + 5, target.size - 1, target.size // 2):
         before = bytes(target.view()[position : position + 1])
         target.write(position, bytes([before[0] ^ 4]))
-        with pytest.raises(StoreDamaged, match="does not hold what"):
+        with pytest.raises(StoreDamaged, match=r"does not hold what|is not what was written"):
             compaction.check(target)
         target.write(position, before)
     compaction.check(target)

@@ -13,7 +13,7 @@ import pytest
 from store.index.answer import Answer
 from store.index.tiered.filling import Found, IndexItems, IndexShape
 from store.index.tiered.folders import Stage
-from store.index.tiered.layout import HEADER_SIZE
+from store.index.tiered.layout import HEADER_SIZE, PART_SIZE
 from store.index.tiered.objects import ObjectStoreError
 from store.index.tiered.tiered_index import TieredIndex, TieredState
 from tests.faults.disk import FaultyDisk, PowerCut
@@ -153,8 +153,8 @@ def test_one_read_for_the_slot_and_one_for_its_run() -> None:
     all_moved_on(index)
     search(index, items.rows[0][0])
     [(_, position, size), (_, behind, _)] = objects.reads
-    assert size == 8
-    assert position < HEADER_SIZE + 8 * SHAPE.slots <= behind
+    assert (position, size) == (HEADER_SIZE, PART_SIZE)
+    assert behind >= HEADER_SIZE + PART_SIZE
     index.close()
 
 

@@ -10,8 +10,9 @@ import numpy as np
 
 from store.errors import StoreDamaged
 from store.index.tiered.filling import ChainedFile, IndexShape
-from store.index.tiered.layout import CRC_SIZE, HEADER_SIZE, NO_RUN, SLOT, SLOT_SIZE, FileHeader, item_of, run_checksum
+from store.index.tiered.layout import CRC_SIZE, NO_RUN, FileHeader, item_of, run_checksum, runs_at
 from store.index.tiered.objects import ObjectStore
+from store.index.tiered.runs import slots_in
 from store.index.tiered.uploaded import UploadNote
 
 
@@ -31,10 +32,10 @@ def check_chains(file: ChainedFile, shape: IndexShape) -> None:
 def check_runs(path: Path, content: memoryview, header: FileHeader, shape: IndexShape) -> None:
     """A compacted file, by the sums of its runs. Raises StoreDamaged."""
     item_size = item_of(shape.payload).itemsize
-    slots = np.frombuffer(content, SLOT, header.slots, HEADER_SIZE)
+    slots = slots_in(path, content, header.slots)
     positions, sizes = slots["position"].astype(np.int64), slots["size"].astype(np.int64)
     used = np.flatnonzero(sizes)
-    ends = HEADER_SIZE + header.slots * SLOT_SIZE + np.cumsum(sizes)
+    ends = runs_at(header.slots) + np.cumsum(sizes)
     counts, rests = np.divmod(sizes[used] - CRC_SIZE, item_size)
     is_whole = ends[-1] == header.file_size and int(counts.sum()) == header.items and not rests.any()
     if not is_whole or (positions != np.where(sizes > 0, ends - sizes, NO_RUN)).any():

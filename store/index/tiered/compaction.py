@@ -17,12 +17,14 @@ from store.index.tiered.layout import (
     HEADER_SIZE,
     NO_RUN,
     SLOT,
-    SLOT_SIZE,
     FileHeader,
     Kind,
     item_of,
+    pack_slots,
     run_checksum,
+    runs_at,
 )
+from store.index.tiered.runs import slots_in
 
 Integers = NDArray[np.int64]
 ITEMS_AT_ONCE: Final = 1 << 18
@@ -38,7 +40,7 @@ class Compaction:
         self._slot_of = source.all_items()["hash"].astype(np.int32) % source.header.slots
         self._counts: Integers = np.bincount(self._slot_of, minlength=source.header.slots)
         self._sizes = self._counts * self._item.itemsize + np.where(self._counts > 0, CRC_SIZE, 0)
-        self._runs_at = HEADER_SIZE + source.header.slots * SLOT_SIZE
+        self._runs_at = runs_at(source.header.slots)
 
     @property
     def file_size(self) -> int:
@@ -51,7 +53,7 @@ class Compaction:
         begins = self._runs_at + np.cumsum(self._sizes) - self._sizes
         slots["position"] = np.where(self._counts > 0, begins, NO_RUN)
         slots["size"] = self._sizes
-        target.write(HEADER_SIZE, slots.tobytes())
+        target.write(HEADER_SIZE, pack_slots(slots))
         position = self._runs_at
         for first, end in self._portions():
             packed = self._runs(first, end)
@@ -65,7 +67,7 @@ class Compaction:
         """Compare the file, as it is read back, with the source. Raises StoreDamaged."""
         view = target.view()
         wrong = FileHeader.unpack(view[:HEADER_SIZE]).items != self._source.header.items
-        slots = np.frombuffer(view, SLOT, len(self._counts), HEADER_SIZE)
+        slots = slots_in(target.path, view, len(self._counts))
         wrong |= bool((slots["size"] != self._sizes).any())
         for first, end in self._portions():
             if wrong:

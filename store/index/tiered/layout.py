@@ -8,8 +8,9 @@ A file that is filled, and one that is sealed:
 A compacted one:
 
     bytes 0-63   header
-    then         8 bytes of each slot: u32 position of its run in the file, u32 bytes of the run; without items
-                 0xFFFFFFFF and 0, so that zeros are no slot
+    then         parts of 4096 bytes: 511 slots, u32 their CRC-32, begun with the part's number, and four zeros
+      slot       u32 position of its run in the file, u32 bytes of the run; without items 0xFFFFFFFF and 0, as those are
+                 that follow the last slot
     then         the runs: the items of one slot, the newest first, and u32 their CRC-32, begun with the slot's number
 
 Big-endian. An item has the fields `hash` (i32), `time` (u32, ms behind the header's begin), then those of its payload.
@@ -23,6 +24,7 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 import numpy as np
+from numpy.typing import NDArray
 
 from store.index.chains import ChainShape
 
@@ -34,8 +36,12 @@ assert _HEADER.size + _CRC.size == HEADER_SIZE, "table and struct disagree"
 VERSION: Final = 1
 SLOT: Final = np.dtype([("position", ">u4"), ("size", ">u4")])
 SLOT_SIZE: Final = 8
+PART_SIZE: Final = 4096
+PART_SLOTS: Final = PART_SIZE // SLOT_SIZE - 1
 NO_RUN: Final = 0xFFFF_FFFF
 CRC_SIZE: Final = 4
+Slots = NDArray[np.void]
+"""Of the dtype SLOT."""
 SPAN_MAX_MS: Final = 2**32 - 1
 """Between the first and the last item of one file: 49 days."""
 assert SLOT.itemsize == SLOT_SIZE, "table and dtype disagree"
@@ -91,6 +97,36 @@ class FileHeader(NamedTuple):
     def may_hold(self, begin_ms: int, end_ms: int) -> bool:
         """Whether some of its items may be of [begin_ms, end_ms]."""
         return self.items > 0 and self.begin_ms <= end_ms and self.end_ms >= begin_ms
+
+
+def parts_of(slots: int) -> int:
+    """How many parts hold so many slots."""
+    return -(-slots // PART_SLOTS)
+
+
+def runs_at(slots: int) -> int:
+    """Where the first run begins."""
+    return HEADER_SIZE + parts_of(slots) * PART_SIZE
+
+
+def pack_slots(slots: Slots) -> bytes:
+    """The parts that hold the slots."""
+    padded: Slots = np.zeros(parts_of(len(slots)) * PART_SLOTS, SLOT)
+    padded["position"] = NO_RUN
+    padded[: len(slots)] = slots
+    table: Slots = np.zeros((parts_of(len(slots)), PART_SLOTS + 1), SLOT)
+    table[:, :-1] = padded.reshape(-1, PART_SLOTS)
+    table["position"][:, -1] = [crc32(part[:-1].data, number) for number, part in enumerate(table)]
+    return table.tobytes()
+
+
+def unpack_part(number: int, stored: bytes | memoryview) -> Slots:
+    """The slots of a part. Raises ValueError when they are not those that were written."""
+    if len(stored) == PART_SIZE:
+        part: Slots = np.frombuffer(stored, SLOT)
+        if part[-1].item() == (crc32(part[:-1].data, number), 0):
+            return part[:-1]
+    raise ValueError(f"part {number} of its slots is not what was written")
 
 
 def run_checksum(slot: int, items: bytes | memoryview) -> bytes:

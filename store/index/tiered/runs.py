@@ -1,8 +1,8 @@
-"""Compacted files, read: one small read for the slot, one for its run, wherever the file is."""
+"""Compacted files, read: one small read for a part of the slots, one for the run of one, wherever the file is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -10,7 +10,24 @@ import numpy as np
 
 from store.errors import StoreDamaged
 from store.index.tiered.filling import Found, IndexShape
-from store.index.tiered.layout import CRC_SIZE, HEADER_SIZE, NO_RUN, SLOT, SLOT_SIZE, FileHeader, item_of, run_checksum
+from store.index.tiered.layout import (
+    CRC_SIZE,
+    HEADER_SIZE,
+    NO_RUN,
+    PART_SIZE,
+    PART_SLOTS,
+    FileHeader,
+    Slots,
+    item_of,
+    parts_of,
+    run_checksum,
+    runs_at,
+    unpack_part,
+)
+
+LoadPart = Callable[[int], Slots]
+KeepParts = Callable[[int, LoadPart], Slots]
+"""A part of the slots by its number: from memory, or as the function loads it."""
 
 
 class RangeReader(Protocol):
@@ -20,29 +37,32 @@ class RangeReader(Protocol):
     def path(self) -> Path:
         """Where the file is, or what it is called in an object store."""
 
-    def read(self, position: int, size: int) -> bytes | memoryview:
+    def read(self, position: int, size: int) -> bytes:
         """Exactly these bytes. Raises OSError where they cannot be had."""
 
 
 class CompactedFile:
     """One file. Any thread."""
 
-    def __init__(self, reader: RangeReader, shape: IndexShape, header: FileHeader) -> None:
+    def __init__(
+        self, reader: RangeReader, shape: IndexShape, header: FileHeader, keep: KeepParts | None = None
+    ) -> None:
         self._reader = reader
         self._shape = shape
+        self._keep = keep
         self.header = header
 
     def find(self, hashed: int) -> Iterator[Found]:
         """The items with a hash, the newest first. Raises OSError; StoreDamaged for bytes that nobody wrote."""
         slot = hashed % self.header.slots
-        stored = np.frombuffer(self._reader.read(HEADER_SIZE + slot * SLOT_SIZE, SLOT_SIZE), SLOT)[0]
-        position, size = int(stored["position"]), int(stored["size"])
+        number, place = divmod(slot, PART_SLOTS)
+        part = self._load(number) if self._keep is None else self._keep(number, self._load)
+        position, size = int(part["position"][place]), int(part["size"][place])
         item = item_of(self._shape.payload)
         if (position, size) == (NO_RUN, 0):
             return
-        runs_at = HEADER_SIZE + self.header.slots * SLOT_SIZE
         is_run = size > CRC_SIZE and (size - CRC_SIZE) % item.itemsize == 0
-        if not is_run or position < runs_at or position + size > self.header.file_size:
+        if not is_run or position < runs_at(self.header.slots) or position + size > self.header.file_size:
             raise StoreDamaged(self._reader.path, f"slot {slot} names {size} bytes at {position}")
         run = self._reader.read(position, size)
         if run[-CRC_SIZE:] != run_checksum(slot, run[:-CRC_SIZE]):
@@ -51,3 +71,22 @@ class CompactedFile:
         names = list(self._shape.payload_names)
         for row in np.flatnonzero(items["hash"] == hashed).tolist():
             yield Found(self.header.begin_ms + int(items[row]["time"]), items[row][names])
+
+    def _load(self, number: int) -> Slots:
+        stored = self._reader.read(HEADER_SIZE + number * PART_SIZE, PART_SIZE)
+        return _part(self._reader.path, number, stored)
+
+
+def slots_in(path: Path, content: memoryview, slots: int) -> Slots:
+    """All slots of a file. Raises StoreDamaged."""
+    begins = range(HEADER_SIZE, runs_at(slots), PART_SIZE)
+    parts = [_part(path, number, content[begin : begin + PART_SIZE]) for number, begin in enumerate(begins)]
+    assert len(parts) == parts_of(slots)
+    return np.concatenate(parts)[:slots]
+
+
+def _part(path: Path, number: int, stored: bytes | memoryview) -> Slots:
+    try:
+        return unpack_part(number, stored)
+    except ValueError as damage:
+        raise StoreDamaged(path, str(damage)) from damage

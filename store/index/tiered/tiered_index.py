@@ -15,13 +15,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 import structlog
 
-from store.disk import Disk, SegmentFile
+from store.disk import Disk
 from store.errors import StoreDamaged
 from store.index.answer import Answer, Unread
 from store.index.tiered.catalog import Catalog
@@ -34,10 +35,12 @@ from store.index.tiered.objects import ObjectStore, ObjectStoreError
 from store.index.tiered.repair import Gap, fill_up, find_gaps
 from store.index.tiered.runs import CompactedFile
 from store.index.tiered.search import Search, Searchable
+from store.index.tiered.slot_cache import SlotCache
 from store.index.tiered.uploaded import RemoteReader, UploadNote, upload
 
 log = structlog.get_logger(__name__)
 
+SLOT_CACHE_BYTES: Final = 16 << 20
 REMOTE_READERS: Final = 8
 """Files in the object store that one search reads at a time."""
 
@@ -53,14 +56,16 @@ class TieredState(NamedTuple):
 
 
 class LocalReader:
-    """The bytes of a file on this machine."""
+    """The bytes of a file on this machine, read as they are asked for: to map it takes longer, and has the system read
+    ahead what nobody wants.
+    """
 
-    def __init__(self, file: SegmentFile) -> None:
-        self.path = file.path
-        self._view = file.view()
+    def __init__(self, disk: Disk, path: Path) -> None:
+        self.path = path
+        self._disk = disk
 
-    def read(self, position: int, size: int) -> memoryview:
-        return self._view[position : position + size]
+    def read(self, position: int, size: int) -> bytes:
+        return self._disk.read_range(self.path, position, size)
 
 
 class _Filling:
@@ -101,6 +106,7 @@ class TieredIndex:
         *,
         objects: ObjectStore | None = None,
         keep_uploaded: bool = True,
+        slot_cache_bytes: int = SLOT_CACHE_BYTES,
         writable: bool = True,
     ) -> None:
         """Takes what is there; after a crash, or where `state` is not what it was, `go_back` is to follow.
@@ -111,6 +117,7 @@ class TieredIndex:
         self._disk = disk
         self._shape = shape
         self.objects: Final = objects
+        self._slot_cache = SlotCache(slot_cache_bytes)
         self._keep_uploaded = keep_uploaded
         self._folders = IndexFolders(disk, root, writable=writable)
         self._catalog = Catalog(disk, self._folders, keep_uploaded=keep_uploaded)
@@ -285,6 +292,7 @@ class TieredIndex:
             return False
         for retired in self._folders.retired():
             self.objects.remove(retired)
+            self._slot_cache.forget(retired)
             self._folders.is_removed(retired)
         file = self._catalog.oldest(Stage.COMPACTED)
         if file is None:
@@ -297,6 +305,7 @@ class TieredIndex:
             if not self._catalog.has(file) or file.name in self._catalog.doubtful:
                 return True  # expired, made anew or found to be damaged meanwhile
             self._folders.note(file.name, UploadNote(object_name, checksum, file.header).pack())
+            self._slot_cache.forget(object_name)
             uploaded = file._replace(stage=Stage.UPLOADED, is_local=self._keep_uploaded, object_name=object_name)
             self._catalog.enter(uploaded)
         if not self._keep_uploaded:
@@ -463,11 +472,11 @@ class TieredIndex:
                 yield from chains.find(hashed)
         elif file.is_local:
             path = self._folders.path(Stage.COMPACTED, file.name)
-            with closing(self._disk.open_segment(path, writable=False)) as local:
-                yield from CompactedFile(LocalReader(local), self._shape, file.header).find(hashed)
+            yield from CompactedFile(LocalReader(self._disk, path), self._shape, file.header).find(hashed)
         else:
             reader = RemoteReader(self._object_store(file.name), file.object_name)
-            yield from CompactedFile(reader, self._shape, file.header).find(hashed)
+            keep = partial(self._slot_cache.part, file.object_name)
+            yield from CompactedFile(reader, self._shape, file.header, keep).find(hashed)
 
     def _object_store(self, name: str) -> ObjectStore:
         if self.objects is None:

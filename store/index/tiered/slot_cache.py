@@ -1,0 +1,49 @@
+"""Parts of the slots of uploaded files, those that were looked at last.
+
+Whoever asks for a key of such a part again, or for another one, spares one of two requests to the object store; both of
+them, when the slot has no run. What is held was checked when it was read.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from threading import Lock
+
+from store.index.tiered.layout import PART_SIZE, Slots
+from store.index.tiered.runs import LoadPart
+
+
+class SlotCache:
+    """Any thread."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._parts_max = bytes_max // PART_SIZE
+        self._parts: OrderedDict[tuple[str, int], Slots] = OrderedDict()  # guarded by _lock
+        self._lock = Lock()
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the parts that are held."""
+        return len(self._parts) * PART_SIZE
+
+    def part(self, object_name: str, number: int, load: LoadPart) -> Slots:
+        """A part of the slots of an object; errors of `load` come out here."""
+        key = object_name, number
+        with self._lock:
+            held = self._parts.get(key)
+            if held is not None:
+                self._parts.move_to_end(key)
+                return held
+        part = load(number)
+        with self._lock:
+            self._parts[key] = part
+            self._parts.move_to_end(key)
+            while len(self._parts) > self._parts_max:
+                self._parts.popitem(last=False)
+        return part
+
+    def forget(self, object_name: str) -> None:
+        """An object that is replaced or removed."""
+        with self._lock:
+            for key in [each for each in self._parts if each[0] == object_name]:
+                del self._parts[key]
