@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import golden
+from tests.object_store import server as s3
 
 GoldenStore = Callable[[str], Path]
 
@@ -52,3 +53,10 @@ def golden_copy(tmp_path: Path) -> GoldenStore:
         return golden.unpack(name, tmp_path / "golden-copy")
 
     return make
+
+
+@pytest.fixture(scope="module")
+def s3_server() -> Iterator[s3.S3Server]:
+    """What tests of the same module share: each takes a bucket of its own."""
+    with s3.serving() as server:
+        yield server
