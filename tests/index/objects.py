@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from store.index.tiered.objects import ObjectStoreError
+from store.index.tiered.objects import ObjectMissing, ObjectStoreError
 
 CHUNK = 100
 
@@ -48,7 +48,7 @@ class FaultyObjects:
 
     def _object(self, name: str) -> bytes:
         if name not in self.objects:
-            raise ObjectStoreError(f"memory://index/{name}: there is no such object")
+            raise ObjectMissing(f"memory://index/{name}: there is no such object")
         return self.objects[name]
 
     def _spoiled(self, content: bytes) -> bytes:

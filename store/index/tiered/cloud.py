@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final
 
 import obstore
-from obstore.exceptions import BaseError, NotFoundError
+from obstore.exceptions import BaseError
 from obstore.store import ObjectStore as Store
 from obstore.store import from_url
 
 from store.errors import Invalid
-from store.index.tiered.objects import ObjectStoreError
+from store.index.tiered.objects import ObjectMissing, ObjectStoreError
 
 CHUNK_SIZE: Final = 8 << 20
 """Bytes, of what is read back after an upload."""
@@ -21,7 +22,8 @@ TIMEOUT: Final = timedelta(seconds=30)
 CONNECT_TIMEOUT: Final = timedelta(seconds=5)
 RETRIES: Final = 2
 """Of one request. Who uploads tries again later; who searches is told."""
-ERRORS: Final = (BaseError, OSError)
+PLACE_MISSING: Final = re.compile(r"<Code>(NoSuchBucket|ContainerNotFound)</Code>")
+"""Stores answer 404 to this, too."""
 
 
 class CloudObjects:
@@ -57,18 +59,20 @@ class CloudObjects:
                 yield bytes(chunk)
 
     def remove(self, name: str) -> None:
-        with self._named(name):
-            try:
+        try:
+            with self._named(name):
                 obstore.delete(self._store, name)
-            except (NotFoundError, FileNotFoundError):
-                return
+        except ObjectMissing:
+            return
 
     @contextmanager
     def _named(self, name: str) -> Iterator[None]:
         try:
             yield
-        except ERRORS as error:
-            raise ObjectStoreError(f"{self.address}/{name}: {_first_line(error)}") from error
+        except (BaseError, OSError) as error:
+            is_missing = isinstance(error, FileNotFoundError) and not PLACE_MISSING.search(str(error))
+            kind = ObjectMissing if is_missing else ObjectStoreError
+            raise kind(f"{self.address}/{name}: {_first_line(error)}") from error
 
 
 def _first_line(error: Exception) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from store.disk import Disk
-from store.index.tiered.objects import ObjectStoreError
+from store.index.tiered.objects import ObjectMissing, ObjectStoreError
 
 CHUNK_SIZE: Final = 8 << 20
 
@@ -45,4 +45,6 @@ class FolderObjects:
         try:
             yield
         except OSError as error:
-            raise ObjectStoreError(f"{self._folder / name}: {error.strerror or error}") from error
+            is_missing = isinstance(error, FileNotFoundError) and self._disk.exists(self._folder)
+            kind = ObjectMissing if is_missing else ObjectStoreError
+            raise kind(f"{self._folder / name}: {error.strerror or error}") from error
