@@ -18,36 +18,73 @@ from store.index.tiered.objects import ObjectMissing, ObjectStoreError
 
 CHUNK_SIZE: Final = 8 << 20
 """Bytes, of what is read back after an upload."""
-TIMEOUT: Final = timedelta(seconds=30)
 CONNECT_TIMEOUT: Final = timedelta(seconds=5)
+SEARCH_PATIENCE: Final = timedelta(seconds=5)
+"""With a silent store, of who reads a range or removes: a search reads many, some of them one after the other."""
+SEARCH_TIMEOUT: Final = timedelta(seconds=30)
+"""For a range as long as bytes come: a key that all messages have makes it some dozen megabytes."""
+UPLOAD_PATIENCE: Final = timedelta(seconds=30)
+"""Obstore counts it for a part of a file from its begin to the answer."""
+PARTS_AT_ONCE: Final = 2
+"""Of 5 MB, so that three megabits in a second bring each there in time. Nobody waits for an upload."""
+UPLOAD_TIMEOUT: Final = timedelta(minutes=10)
+"""For reading a file back as long as bytes come: 80 MB in that time are one megabit in a second."""
 RETRIES: Final = 2
-"""Of one request. Who uploads tries again later; who searches is told."""
+RETRY_TIME: Final = timedelta(seconds=2)
+"""Of one request. What was in vain for longer, as silence is, is not tried again here: who uploads tries again later,
+who searches is told."""
+CLIENT_OPTIONS: Final = frozenset(
+    {
+        "allow_http",
+        "allow_invalid_certificates",
+        "connect_timeout",
+        "default_content_type",
+        "http1_only",
+        "http2_keep_alive_interval",
+        "http2_keep_alive_timeout",
+        "http2_keep_alive_while_idle",
+        "http2_max_frame_size",
+        "http2_only",
+        "pool_idle_timeout",
+        "pool_max_idle_per_host",
+        "proxy_ca_certificate",
+        "proxy_excludes",
+        "proxy_url",
+        "randomize_addresses",
+        "read_timeout",
+        "timeout",
+        "user_agent",
+    }
+)
+"""Obstore takes them by another way than the others, and panics where they are mixed."""
 PLACE_MISSING: Final = re.compile(r"<Code>(NoSuchBucket|ContainerNotFound)</Code>")
 """Stores answer 404 to this, too."""
+REASON: Final = re.compile(r"<Code>(\w+)</Code>")
+VARYING: Final = re.compile(r"\?\S+| in [\d.]+[nµm]?s(, after [^-]*)?(?= - )|: <.*")
+"""What the same trouble does not say again: times, numbers of uploads and requests."""
 
 
 class CloudObjects:
     """Implements `store.index.tiered.objects.ObjectStore`. Other threads run while it waits."""
 
-    def __init__(self, address: str, store: Store) -> None:
+    def __init__(self, address: str, store: Store, *, patient: Store | None = None) -> None:
+        """`patient` is the same store with longer timeouts, for whole objects."""
         self.address = address
         self._store = store
+        self._patient = store if patient is None else patient
 
     @classmethod
     def at(cls, url: str, options: Mapping[str, str]) -> CloudObjects:
         """`s3://bucket/prefix` and the like; `options` as obstore names them. Raises Invalid."""
-        client: dict[str, Any] = {"timeout": TIMEOUT, "connect_timeout": CONNECT_TIMEOUT}
-        if options.get("endpoint", "").startswith("http://"):
-            client["allow_http"] = True
-        try:
-            store = from_url(url, client_options=client, retry_config={"max_retries": RETRIES}, **options)  # type: ignore[call-overload]
-        except (BaseError, ValueError, TypeError) as error:
-            raise Invalid(f"{url}: {_first_line(error)}") from error
-        return cls(url, store)
+        return cls(
+            url,
+            _connected(url, options, timeout=SEARCH_TIMEOUT, read_timeout=SEARCH_PATIENCE),
+            patient=_connected(url, options, timeout=UPLOAD_TIMEOUT, read_timeout=UPLOAD_PATIENCE),
+        )
 
     def put(self, name: str, content: memoryview) -> None:
         with self._named(name):
-            obstore.put(self._store, name, content)
+            obstore.put(self._patient, name, content, max_concurrency=PARTS_AT_ONCE)
 
     def read(self, name: str, position: int, size: int) -> bytes:
         with self._named(name):
@@ -55,7 +92,7 @@ class CloudObjects:
 
     def chunks(self, name: str) -> Iterator[bytes]:
         with self._named(name):
-            for chunk in obstore.get(self._store, name).stream(min_chunk_size=CHUNK_SIZE):
+            for chunk in obstore.get(self._patient, name).stream(min_chunk_size=CHUNK_SIZE):
                 yield bytes(chunk)
 
     def remove(self, name: str) -> None:
@@ -72,9 +109,28 @@ class CloudObjects:
         except (BaseError, OSError) as error:
             is_missing = isinstance(error, FileNotFoundError) and not PLACE_MISSING.search(str(error))
             kind = ObjectMissing if is_missing else ObjectStoreError
-            raise kind(f"{self.address}/{name}: {_first_line(error)}") from error
+            raise kind(f"{self.address}/{name}: {_words(error)}") from error
 
 
-def _first_line(error: Exception) -> str:
-    """Obstore adds pages of what it looks like in Rust."""
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+def _connected(url: str, options: Mapping[str, str], **timeouts: timedelta) -> Store:
+    """Raises Invalid."""
+    of_store = {name: value for name, value in options.items() if name not in CLIENT_OPTIONS}
+    client: dict[str, Any] = {
+        "allow_http": any(value.startswith("http://") for value in of_store.values()),
+        "connect_timeout": CONNECT_TIMEOUT,
+        **timeouts,
+        **{name: value for name, value in options.items() if name in CLIENT_OPTIONS},
+    }
+    retries = {"max_retries": RETRIES, "retry_timeout": RETRY_TIME}
+    try:
+        return from_url(url, client_options=client, retry_config=retries, **of_store)  # type: ignore[call-overload,no-any-return]
+    except (BaseError, ValueError, TypeError) as error:
+        raise Invalid(f"{url}: {_words(error)}") from error
+
+
+def _words(error: Exception) -> str:
+    """In one line, the same for the same trouble. Obstore adds pages of what it looks like in Rust."""
+    whole = str(error)
+    reason = REASON.search(whole)
+    words = VARYING.sub("", whole.partition("\n")[0]) or type(error).__name__
+    return words if reason is None else f"{words} ({reason[1]})"

@@ -47,7 +47,9 @@ class RemoteReader:
     def read(self, position: int, size: int) -> bytes:
         content = self._objects.read(self._name, position, size)
         if len(content) != size:
-            raise ObjectStoreError(f"{self.path}: {len(content)} bytes at {position} instead of {size}")
+            raise ObjectStoreError(
+                f"{self._objects.address}/{self._name}: {len(content)} bytes at {position} instead of {size}"
+            )
         return content
 
 
@@ -59,5 +61,5 @@ def upload(objects: ObjectStore, name: str, content: memoryview) -> str:
     for chunk in objects.chunks(name):
         stored.update(chunk)
     if stored.hexdigest() != wanted:
-        raise ObjectStoreError(f"{Path(objects.address, name)}: what is there is not what was sent")
+        raise ObjectStoreError(f"{objects.address}/{name}: what is there is not what was sent")
     return wanted
