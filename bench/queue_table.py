@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,19 +58,24 @@ TABLES: Final = {"many_queues": many_queues, "million_queues": million_queues}
 
 
 def main() -> int:
-    page = PAGE.read_text()
-    for name, rows in TABLES.items():
+    return write_tables(PAGE, TABLES)
+
+
+def write_tables(page: Path, tables: Mapping[str, Callable[[dict[str, Any]], Iterator[str]]]) -> int:
+    """Put a table of the last result of each benchmark between its marks; the exit status."""
+    text = page.read_text()
+    for name, rows in tables.items():
         history = RESULTS / f"{name}.jsonl"
-        results = [json.loads(text) for text in history.read_text().splitlines()] if history.exists() else []
+        results = [json.loads(line) for line in history.read_text().splitlines()] if history.exists() else []
         measured = [line for line in results if "cases" in line]
         if not measured:
             print(f"{history}: no result of {name}", file=sys.stderr)
             return 1
         begin, end = (f"<!-- {edge} of {name} -->\n" for edge in ("begin", "end"))
-        before, _, rest = page.partition(begin)
+        before, _, rest = text.partition(begin)
         _, _, after = rest.partition(end)
-        page = f"{before}{begin}{chr(10).join(rows(measured[-1]))}\n{end}{after}"
-    PAGE.write_text(page)
+        text = f"{before}{begin}{chr(10).join(rows(measured[-1]))}\n{end}{after}"
+    page.write_text(text)
     return 0
 
 
