@@ -10,8 +10,10 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -20,6 +22,8 @@ from typing import Final, NamedTuple
 
 _CPU_CLOCK: Final = 2
 """What clock_getcpuclockid(3) makes the clock of a process from, beside its number."""
+
+_LOOK_INTERVAL_S: Final = 0.02
 
 
 class Scale(Enum):
@@ -103,6 +107,45 @@ def private_bytes_of(pid: int) -> int:
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024
     raise RuntimeError("this kernel does not tell what memory is a process's own")
+
+
+def read_bytes_of(pid: int) -> int:
+    """What the process has had read from block devices so far, by calls and through mappings; 0 where nobody counts."""
+    for line in Path(f"/proc/{pid}/io").read_text().splitlines():
+        if line.startswith("read_bytes:"):
+            return int(line.split()[1])
+    return 0
+
+
+@dataclass(slots=True)
+class PeakMemory:
+    """The most private memory that this process had, looked at every few milliseconds on a thread of its own."""
+
+    bytes: int = 0
+
+
+@contextmanager
+def peak_memory() -> Iterator[PeakMemory]:
+    """What grows until the end of the block, above what there was at its begin, is in `bytes` then."""
+    before = private_bytes_of(os.getpid())
+    peak = PeakMemory()
+    is_over = threading.Event()
+
+    def look() -> None:
+        peak.bytes = max(peak.bytes, private_bytes_of(os.getpid()) - before)
+
+    def watch() -> None:
+        while not is_over.wait(_LOOK_INTERVAL_S):
+            look()
+
+    watcher = threading.Thread(target=watch, name="memory-watcher")
+    watcher.start()
+    try:
+        yield peak
+    finally:
+        is_over.set()
+        watcher.join()
+        look()
 
 
 def alternate(rounds: int, ours: Callable[[], Sample], peer: Callable[[], Sample]) -> tuple[list[Sample], list[Sample]]:
