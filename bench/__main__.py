@@ -28,6 +28,8 @@ BENCHMARKS: Final = (
     "delivery",
     "in_flight",
     "filters",
+    "key_index",
+    "key_stores",
     "timers",
     "redelivery",
     "purge",

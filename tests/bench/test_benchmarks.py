@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from bench.__main__ import BENCHMARKS, run
-from bench.harness import Case, Options, Sample, Scale, alternate, cpu_s_of, measure, resident_bytes_of
+from bench.harness import Case, Options, Sample, Scale, alternate, cpu_s_of, measure, peak_memory, resident_bytes_of
+from bench.index_table import key_index, key_stores
 from bench.queue_table import many_queues, million_queues
 
 PROJECT = Path(__file__).parents[2]
@@ -146,6 +147,37 @@ def test_the_front_is_asked_for_all_that_its_page_says(run_bench: RunBench) -> N
     assert unread["bytes_grown_per_reader"] < 16 * 1024 * 1024
 
 
+def test_keys_are_looked_for_in_every_stage(run_bench: RunBench) -> None:
+    """No rate is judged; how much is read does not depend on the size of the run."""
+    [line] = run_bench("key_index", "--tiny")
+    stages = {case["stage"]: case for case in line["cases"] if "stage" in case}
+    assert set(stages) == {"filling", "sealed", "compacted", "uploaded"}
+    for case in stages.values():
+        assert case["lookups"]["id"]["items"] == case["lookups"]["id"]["files"] == 1
+        assert case["lookups"]["missing"]["items"] == 0
+    assert stages["sealed"]["reads_each"] > stages["compacted"]["reads_each"] == 2
+    assert stages["uploaded"]["reads_each"] == 2
+    newest = line["cases"][-2]["lookups"]
+    assert newest["customer, newest"]["files"] == 1
+    assert newest["customer, all"]["files"] == 10
+    [row] = [row for row in key_index(line) if row.startswith("| compacted |") and row.endswith(" KiB |")]
+    assert row.count(" µs") + row.count(" ms") == 9
+
+
+def test_all_ways_to_keep_keys_answer_alike(run_bench: RunBench) -> None:
+    [line] = run_bench("key_stores", "--tiny")
+    stores = line["cases"][0]["stores"]
+    assert set(stores) == {"tiered index", "RocketMQ's index files", "RocksDB, by key", "RocksDB, by time"}
+    found = [{name: facts["items"] for name, facts in store["lookups"].items()} for store in stores.values()]
+    assert found[0] == found[1] == found[2] == found[3]
+    assert found[0]["an id and its time"] == found[0]["an id"] == 1
+    for store in stores.values():
+        assert store["expire_s"] > 0
+        assert store["bytes_per_item"] > 0
+    rows = list(key_stores(line))
+    assert sum(row.startswith("| an id, p50 / p99 |") for row in rows) == 1
+
+
 def test_cpu_time_of_another_process_is_counted() -> None:
     with subprocess.Popen([sys.executable, "-c", "sum(range(3_000_000)); input()"], stdin=subprocess.PIPE) as process:
         while cpu_s_of(process.pid) < 0.02:
@@ -153,6 +185,17 @@ def test_cpu_time_of_another_process_is_counted() -> None:
         assert cpu_s_of(process.pid) < 60
         assert resident_bytes_of(process.pid) > 1024 * 1024
         process.communicate(b"\n")
+
+
+def test_the_most_memory_in_use_is_seen() -> None:
+    with peak_memory() as peak:
+        held = bytearray(64 << 20)
+        held[:: 1 << 12] = bytes([1]) * len(held[:: 1 << 12])
+    del held
+    assert peak.bytes > 48 << 20
+    with peak_memory() as peak:
+        pass
+    assert peak.bytes < 48 << 20
 
 
 def test_a_first_look_at_everything_leaves_the_slow_peer_out(tmp_path: Path) -> None:
