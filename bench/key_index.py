@@ -123,14 +123,20 @@ class _CountingObjects:
         self._objects.remove(name)
 
 
-class _BareGets:
-    """Ranges of one object over one connection: what a lookup in it has to wait for."""
+class _BareRequests:
+    """One object, as large as an uploaded file, over one connection: what uploads and lookups have to wait for."""
 
-    def __init__(self, server: ObjectServer, name: str, size: int) -> None:
+    def __init__(self, server: ObjectServer, size: int) -> None:
         host, _, port = server.address.partition(":")
         self._connection = http.client.HTTPConnection(host, int(port), timeout=60)
-        self._path = server.path_of(name)
+        self._path = server.path_of("bare")
         self._size = size
+
+    def put(self, content: bytes) -> int:
+        """Store it; returns its size."""
+        self._connection.request("PUT", self._path, body=content)
+        self._connection.getresponse().read()
+        return len(content)
 
     def sample(self, lookups: int, random: Random) -> Sample:
         """As many pairs of reads."""
@@ -145,12 +151,6 @@ class _BareGets:
             return lookups
 
         return measure(work)
-
-    def put(self, content: bytes) -> int:
-        """As another object; returns its size."""
-        self._connection.request("PUT", f"{self._path}.bare", body=content)
-        self._connection.getresponse().read()
-        return len(content)
 
     def close(self) -> None:
         self._connection.close()
@@ -185,6 +185,7 @@ class _FilledIndex:
         self._columns = columns
         self._server = server
         self._disk = PosixDisk()
+        self._bare_size = 0
         self._shape = IndexShape(sizes.items_per_file // ITEMS_PER_SLOT, sizes.items_per_file, PLACE)
         self.open(server)
 
@@ -279,7 +280,7 @@ class _FilledIndex:
         )
 
     def upload(self) -> Case:
-        file_size = self._index.files[0].header.file_size
+        self._bare_size = file_size = self._index.files[0].header.file_size
         peaks: list[int] = []
 
         def ours() -> Sample:
@@ -290,7 +291,7 @@ class _FilledIndex:
 
         def peer() -> Sample:
             content = self._random.randbytes(file_size)
-            with closing(_BareGets(self._server, self._index.files[0].name, file_size)) as bare:
+            with closing(_BareRequests(self._server, file_size)) as bare:
                 return measure(lambda: bare.put(content) and self._sizes.items_per_file)
 
         samples, theirs = alternate(UPLOADED, ours, peer)
@@ -311,8 +312,7 @@ class _FilledIndex:
 
     def look_up_by_stage(self) -> list[Case]:
         stages = self._stages()
-        uploaded = stages[Stage.UPLOADED].file
-        with closing(_BareGets(self._server, uploaded.name, uploaded.header.file_size)) as bare:
+        with closing(_BareRequests(self._server, self._bare_size)) as bare:
             for _ in range(self._sizes.rounds):
                 for stage in stages.values():
                     for kind in KeyKind:
@@ -356,7 +356,7 @@ class _FilledIndex:
         if kind is Stage.COMPACTED:
             peer, theirs = "such a file in chains", stages[Stage.SEALED].samples()
         elif kind is Stage.UPLOADED:
-            peer, theirs = "two bare GETs of the same object", stage.bare
+            peer, theirs = "two bare GETs of an object as large", stage.bare
         else:
             peer, theirs = "two bare reads of the same file", stage.bare
         return Case(
@@ -423,14 +423,14 @@ class _FilledIndex:
         header, begin_ms = stage.file.header, self._index.files[0].header.begin_ms
         ids = self._columns.some(KeyKind.ID, stage.first, stage.end, count, self._random)
         missing = self._columns.some(KeyKind.MISSING, 0, 0, count, self._random)
-        with closing(_BareGets(server, stage.file.name, header.file_size)) as bare:
+        with closing(_BareRequests(server, self._bare_size)) as bare:
             one = look_up(self._search(header.begin_ms, header.end_ms), ids)
             peer = bare.sample(count, self._random)
         every = look_up(self._search(begin_ms, header.end_ms), missing)
         return Case(
             name=f"find a message's id: file uploaded, answers come {FAR_MS:.0f} ms later",
             unit="lookups",
-            peer="two bare GETs of the same object",
+            peer="two bare GETs of an object as large",
             ours=[one.sample],
             theirs=[peer],
             details={"lookups": {"id": one.facts(), "missing in all of them": every.facts()}},
