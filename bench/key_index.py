@@ -43,9 +43,9 @@ from store.index.items import items_of
 from store.index.message_index import WRITTEN_AT_ONCE
 from store.index.tiered.cloud import CloudObjects
 from store.index.tiered.filling import IndexShape
-from store.index.tiered.folders import Stage
-from store.index.tiered.layout import CRC_SIZE, SLOT_SIZE, chained_item, item_of
-from store.index.tiered.tiered_index import TieredFile, TieredIndex
+from store.index.tiered.folders import Stage, TieredFile
+from store.index.tiered.layout import CRC_SIZE, PART_SIZE, chained_item, item_of
+from store.index.tiered.tiered_index import TieredIndex
 from store.index.tiered_keys import PLACE, TieredKeyFiles
 from store.index.wanted import TIME_MAX_MS
 from store.message import DispatchRequest
@@ -191,7 +191,10 @@ class _FilledIndex:
 
     def open(self, server: ObjectServer) -> None:
         self._objects = _CountingObjects(server)
-        self._index = TieredIndex(self._disk, self._root, self._shape, objects=self._objects, keep_uploaded=False)
+        # no slots in memory: each lookup is one of a file that nobody asked lately
+        self._index = TieredIndex(
+            self._disk, self._root, self._shape, objects=self._objects, keep_uploaded=False, slot_cache_bytes=0
+        )
         self._files = TieredKeyFiles(self._index)
 
     def close(self) -> None:
@@ -376,7 +379,7 @@ class _FilledIndex:
         if kind in (Stage.FILLING, Stage.SEALED):
             reads, read_bytes = 1 + chain, 4 + chain * chained_item(PLACE).itemsize
         else:
-            reads, read_bytes = 2.0, SLOT_SIZE + chain * item_of(PLACE).itemsize + CRC_SIZE
+            reads, read_bytes = 2.0, PART_SIZE + chain * item_of(PLACE).itemsize + CRC_SIZE
         if kind is Stage.UPLOADED:
             reads = stage.remote_reads / count
         facts = {"reads_each": round(reads, 2), "read_bytes_each": round(read_bytes, 1)}

@@ -181,7 +181,8 @@ class IndexSection(Section):
     upload_options: dict[str, str] = Field(
         default={},
         description="Options of the object store as obstore names them: `endpoint`, `region`, `access_key_id`, "
-        "`secret_access_key` and others. What is not said comes from the environment, as its tools read it.",
+        "`secret_access_key` and others, also those of its connections, as `timeout`. What is not said comes from the "
+        "environment, as its tools read it.",
     )
     keep_uploaded: bool = Field(
         default=True, description="Whether files that were uploaded stay here, too. If not, queries read them there."

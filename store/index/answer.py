@@ -17,7 +17,7 @@ class Unread(NamedTuple):
 
 @dataclass(slots=True)
 class Answer(Generic[Wanted]):
-    """The newest first. `files` is how many were looked into."""
+    """The newest first. `files` is how many of the tiered index were looked into."""
 
     found: list[Wanted] = field(default_factory=list)
     unread: list[Unread] = field(default_factory=list)

@@ -268,7 +268,7 @@ def test_a_broker_starts_while_the_store_is_down(
     with_broker(after, index=index)
 
 
-def test_an_object_that_is_gone_is_missing(
+def test_an_object_that_is_gone_is_missed_and_made_anew(
     with_broker: WithBroker, tmp_path: Path, proxy: FaultyProxy, index: dict[str, object]
 ) -> None:
     async def test(broker: RunningBroker) -> None:
@@ -277,11 +277,15 @@ def test_an_object_that_is_gone_is_missing(
         async with Client(broker.endpoint) as client:
             await observed.send(client, 2 * PER_FILE + 5)
         await observed.all_uploaded()
-        _, newer = observed.full
-        cloud.CloudObjects.at(str(index["upload_to"]), options(proxy.port)).remove(newer)
+        newer = observed.tiered.files[1]
+        cloud.CloudObjects.at(str(index["upload_to"]), options(proxy.port)).remove(newer.object_name)
         found, unread = await observed.ask()
         assert found == [*range(34, 29, -1), *range(14, -1, -1)]
-        assert "not found" in unread.pop(newer)
+        assert "not found" in unread.pop(newer.name)
         assert unread == {}
+        await until(lambda: observed.tiered.rebuilt == 1, "it is made anew")
+        assert await observed.ask() == (observed.newest(observed.sent), {})
+        await observed.all_uploaded()
+        assert await observed.ask() == (observed.newest(observed.sent), {})
 
     with_broker(test, index=index)

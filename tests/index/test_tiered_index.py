@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 import pytest
 
+from store.clock import ManualClock
 from store.index.answer import Answer
 from store.index.tiered.filling import Found, IndexItems, IndexShape
 from store.index.tiered.folders import Stage
@@ -286,6 +287,51 @@ def test_an_object_store_in_trouble(trouble: str) -> None:
     all_moved_on(index)
     if trouble != "gone":
         check(index, items)
+    index.close()
+
+
+def test_a_search_does_not_wait_for_file_after_file_of_a_store_that_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("store.index.tiered.tiered_index.REMOTE_READERS", 1)
+    objects, items, clock = FaultyObjects(), Items(Random(9)), ManualClock()
+    index = TieredIndex(FaultyDisk(), ROOT, SHAPE, objects=objects, keep_uploaded=False, clock=clock)
+    for _ in range(20):
+        index.put(items.grow(20))
+        settled(index)
+    all_moved_on(index)
+    uploaded = [each.name for each in index.files if each.stage is Stage.UPLOADED]
+    assert len(uploaded) > 10
+
+    def slow(content: bytes) -> bytes:
+        clock.advance(1.0)
+        return content
+
+    objects.spoil = slow
+    answer = search(index, 3)
+    asked = 6  # two reads each, until ten seconds are over
+    assert [each.name for each in answer.unread] == list(reversed(uploaded))[asked:]
+    assert answer.found == [at for at in items.wanted(3, *ALWAYS) if at >= 25 * (len(uploaded) - asked)]
+    index.close()
+
+
+def test_an_object_that_is_gone_is_a_damaged_file() -> None:
+    objects, items = FaultyObjects(), Items(Random(10))
+    index = TieredIndex(FaultyDisk(), ROOT, SHAPE, objects=objects, keep_uploaded=False)
+    for _ in range(5):
+        index.put(items.grow(20))
+        settled(index)
+    all_moved_on(index)
+    first = index.files[0]
+    del objects.objects[first.object_name]
+    assert index.gaps == []
+    search(index, items.rows[0][0])
+    [gap] = index.gaps
+    index.rebuild(gap, lambda: iter([items.since(0)]))
+    check(index, items)
+    objects.is_down = True
+    search(index, items.rows[0][0])
+    with pytest.raises(ObjectStoreError):
+        index.check(index.files[1].name)
+    assert index.gaps == [], "a store that does not answer says nothing of its objects"
     index.close()
 
 

@@ -3,6 +3,9 @@
 Files are looked through from the newest to the oldest: those on this machine one after the other, those far away
 several at a time. All readers share one count. A reader stops as soon as it and those of newer files have found enough,
 and no further file is begun once there is enough: what older ones have would not be among the newest.
+
+A store far away that does not answer is not waited for file after file: when a search has taken long enough, those that
+it has not begun with are told as not read.
 """
 
 from __future__ import annotations
@@ -45,13 +48,18 @@ class Search(Generic[Wanted]):
         end_ms: int,
         limit: int,
         accept: Callable[[Found], Wanted | None],
+        is_late: Callable[[], bool] = lambda: False,
     ) -> None:
-        """For the newest `limit` items of [begin_ms, end_ms] that `accept` makes something of: hashes may be shared."""
+        """For the newest `limit` items of [begin_ms, end_ms] that `accept` makes something of: hashes may be shared.
+
+        Once `is_late`, no other file far away is looked into.
+        """
         self._hashed = hashed
         self._begin_ms = begin_ms
         self._end_ms = end_ms
         self._limit = limit
         self._accept = accept
+        self._is_late = is_late
         self._lock = Lock()
         self._found: list[list[Wanted]] = []  # by file, in the order of the files; guarded by _lock
         self._unread: list[Unread] = []  # guarded by _lock
@@ -77,6 +85,10 @@ class Search(Generic[Wanted]):
                     file = next(files, None)
                     if file is None:
                         break
+                    if self._is_late():
+                        with self._lock:
+                            self._unread.append(Unread(file.name, "the search took too long to ask for it"))
+                        continue
                     running.add(executor.submit(self._look_into, file, self._begin()))
                 if not running:
                     return

@@ -14,33 +14,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
-from functools import partial
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 import structlog
 
+from store.clock import Clock, SystemClock
 from store.disk import Disk
 from store.errors import StoreDamaged
 from store.index.answer import Answer, Unread
 from store.index.tiered.catalog import Catalog
-from store.index.tiered.checking import check_chains, check_object, check_runs
 from store.index.tiered.compaction import Compaction
-from store.index.tiered.filling import ChainedFile, Found, IndexItems, IndexShape, header_of
+from store.index.tiered.filling import ChainedFile, Found, IndexItems, IndexShape
 from store.index.tiered.folders import STAGES_BEHIND_FILLING, IndexFolders, Stage, TieredFile
+from store.index.tiered.full_files import FullFile, FullFiles
 from store.index.tiered.layout import FileHeader, chain_shape
-from store.index.tiered.objects import ObjectStore, ObjectStoreError
+from store.index.tiered.objects import ObjectStore
 from store.index.tiered.repair import Gap, fill_up, find_gaps
-from store.index.tiered.runs import CompactedFile
 from store.index.tiered.search import Search, Searchable
 from store.index.tiered.slot_cache import SlotCache
-from store.index.tiered.uploaded import RemoteReader, UploadNote, upload
+from store.index.tiered.uploaded import UploadNote, upload
 
 log = structlog.get_logger(__name__)
 
 SLOT_CACHE_BYTES: Final = 16 << 20
+REMOTE_PATIENCE_S: Final = 10.0
+"""When a search has taken so long, it begins with no other file in the object store."""
 REMOTE_READERS: Final = 8
 """Files in the object store that one search reads at a time."""
 
@@ -55,19 +56,6 @@ class TieredState(NamedTuple):
     header: FileHeader
 
 
-class LocalReader:
-    """The bytes of a file on this machine, read as they are asked for: to map it takes longer, and has the system read
-    ahead what nobody wants.
-    """
-
-    def __init__(self, disk: Disk, path: Path) -> None:
-        self.path = path
-        self._disk = disk
-
-    def read(self, position: int, size: int) -> bytes:
-        return self._disk.read_range(self.path, position, size)
-
-
 class _Filling:
     """The file that is filled, as it is searched: what is added meanwhile does not matter, nor that it is sealed."""
 
@@ -76,19 +64,6 @@ class _Filling:
     def __init__(self, file: ChainedFile) -> None:
         self.name = file.path.name
         self.find = file.find
-
-
-class _Settled:
-    """Another file, in the stage in which it was when the search began."""
-
-    def __init__(self, index: TieredIndex, file: TieredFile) -> None:
-        self._index = index
-        self._file = file
-        self.name = file.name
-        self.is_remote = not file.is_local
-
-    def find(self, hashed: int) -> Iterator[Found]:
-        return self._index.find_in(self._file, hashed)
 
 
 class TieredIndex:
@@ -108,6 +83,7 @@ class TieredIndex:
         keep_uploaded: bool = True,
         slot_cache_bytes: int = SLOT_CACHE_BYTES,
         writable: bool = True,
+        clock: Clock | None = None,
     ) -> None:
         """Takes what is there; after a crash, or where `state` is not what it was, `go_back` is to follow.
 
@@ -118,9 +94,11 @@ class TieredIndex:
         self._shape = shape
         self.objects: Final = objects
         self._slot_cache = SlotCache(slot_cache_bytes)
+        self._clock = clock or SystemClock()
         self._keep_uploaded = keep_uploaded
         self._folders = IndexFolders(disk, root, writable=writable)
         self._catalog = Catalog(disk, self._folders, keep_uploaded=keep_uploaded)
+        self._full = FullFiles(disk, self._folders, self._catalog, shape, objects=objects, slots=self._slot_cache)
         self._filling: ChainedFile | None = None
         self._settled = ""
         self._executor = ThreadPoolExecutor(REMOTE_READERS, thread_name_prefix="index-reader")
@@ -245,7 +223,7 @@ class TieredIndex:
         path = self._folders.path(Stage.FILLING, last)
         before = self._catalog.files.get(last)
         if before is not None and before.stage is Stage.SEALED:
-            with closing(self._open_sealed(last)) as sealed, self._doubting(before):
+            with closing(self._full.open_sealed(last)) as sealed, self._full.doubting(before):
                 sealed.check_items()
             self._folders.advance(last, self._folders.path(Stage.SEALED, last), Stage.FILLING)
             self._catalog.leave_out(last)
@@ -261,7 +239,7 @@ class TieredIndex:
         file = self._catalog.oldest(Stage.SEALED)
         if file is None or file.name >= self._settled:
             return False
-        with closing(self._open_sealed(file.name)) as source, self._doubting(file):
+        with closing(self._full.open_sealed(file.name)) as source, self._full.doubting(file):
             source.check_items()
             self._compact(file.name, source)
         return True
@@ -278,10 +256,6 @@ class TieredIndex:
         self._folders.advance(name, making, Stage.COMPACTED)
         self._catalog.enter(TieredFile(name, Stage.COMPACTED, header, is_local=True))
         self._folders.remove(Stage.SEALED, name)
-
-    def _open_sealed(self, name: str) -> ChainedFile:
-        file = self._disk.open_segment(self._folders.path(Stage.SEALED, name), writable=False)
-        return ChainedFile.opened(file, self._shape)
 
     def upload_one(self) -> bool:
         """Copy the oldest compacted file to the object store; whether there was one. Raises OSError, StoreDamaged.
@@ -333,40 +307,14 @@ class TieredIndex:
         for stage in STAGES_BEHIND_FILLING:
             self._folders.remove(stage, name)
 
-    # -- making damaged files anew
+    # -- damaged files
 
     def check(self, name: str) -> None:
-        """Look at every byte of a file, in the object store, too; one that is damaged is doubted.
+        """Look at every byte of a full file, in the object store, too; one that is damaged is doubted.
 
-        The one that is filled is not looked at. Raises StoreDamaged; OSError where it cannot be read.
+        Raises StoreDamaged; OSError where it cannot be read.
         """
-        known = self._catalog.damaged.get(name)
-        if known is not None:
-            raise StoreDamaged(self._folders.damaged(name), known.reason)
-        file = self._catalog.files.get(name)
-        if file is None:
-            return
-        with self._doubting(file):
-            if file.stage is Stage.SEALED:
-                with closing(self._open_sealed(file.name)) as chains:
-                    check_chains(chains, self._shape)
-            elif file.is_local:
-                path = self._folders.path(Stage.COMPACTED, file.name)
-                with closing(self._disk.open_segment(path, writable=False)) as local:
-                    if header_of(local) != file.header:
-                        raise StoreDamaged(path, "its header is not what it was")
-                    check_runs(path, local.view(), file.header, self._shape)
-            if file.stage is Stage.UPLOADED:
-                check_object(self._object_store(file.name), self._catalog.note(file.name))
-
-    @contextmanager
-    def _doubting(self, file: TieredFile) -> Iterator[None]:
-        """What is found to be damaged is doubted."""
-        try:
-            yield
-        except StoreDamaged as damage:
-            self._catalog.doubt(file, str(damage))
-            raise
+        self._full.check(name)
 
     def rebuild(self, gap: Gap, items: Callable[[], Iterator[IndexItems]]) -> None:
         """Make the files of a gap anew, compacted.
@@ -407,7 +355,7 @@ class TieredIndex:
     def _holds(self, name: str, hashed: int, place: int) -> bool:
         filling, file = self._filling, self._catalog.files.get(name)
         if file is not None:
-            found = self.find_in(file, hashed)
+            found = self._full.find_in(file, hashed)
         elif filling is not None and filling.path.name == name:
             found = filling.find(hashed)
         else:
@@ -443,42 +391,16 @@ class TieredIndex:
             # one that was sealed just now is looked at as the one that is filled
             is_new = filling is None or file.name != filling.path.name
             if is_new and file.header.may_hold(begin_ms, end_ms):
-                searched.append(_Settled(self, file))
-        search = Search(hashed, begin_ms=begin_ms, end_ms=end_ms, limit=limit, accept=accept)
+                searched.append(FullFile(self._full, file))
+        late_s = self._clock.monotonic_s() + REMOTE_PATIENCE_S
+        search = Search(
+            hashed,
+            begin_ms=begin_ms,
+            end_ms=end_ms,
+            limit=limit,
+            accept=accept,
+            is_late=lambda: self._clock.monotonic_s() > late_s,
+        )
         answer = search.run(searched, self._executor, REMOTE_READERS)
         answer.unread += self._catalog.damaged.values()
         return answer
-
-    def find_in(self, file: TieredFile, hashed: int) -> Iterator[Found]:
-        """The items with a hash in one file, the newest first. Raises OSError, StoreDamaged."""
-        while True:
-            try:
-                yield from self._find_in_stage(file, hashed)
-            except (FileNotFoundError, StoreDamaged) as error:
-                now = self._catalog.files.get(file.name)
-                if now is None:
-                    return  # expired meanwhile
-                if now is file:
-                    if isinstance(error, StoreDamaged):
-                        self._catalog.doubt(file, str(error))
-                    raise
-                file = now  # it has moved on, or was made anew
-            else:
-                return
-
-    def _find_in_stage(self, file: TieredFile, hashed: int) -> Iterator[Found]:
-        if file.stage is Stage.SEALED:
-            with closing(self._open_sealed(file.name)) as chains:
-                yield from chains.find(hashed)
-        elif file.is_local:
-            path = self._folders.path(Stage.COMPACTED, file.name)
-            yield from CompactedFile(LocalReader(self._disk, path), self._shape, file.header).find(hashed)
-        else:
-            reader = RemoteReader(self._object_store(file.name), file.object_name)
-            keep = partial(self._slot_cache.part, file.object_name)
-            yield from CompactedFile(reader, self._shape, file.header, keep).find(hashed)
-
-    def _object_store(self, name: str) -> ObjectStore:
-        if self.objects is None:
-            raise ObjectStoreError(f"file {name} was uploaded, and no object store is set (index.upload_to)")
-        return self.objects

@@ -1,0 +1,137 @@
+"""Full files of the tiered index, looked into wherever they are: here, as chains or runs, or in the object store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+
+from store.disk import Disk
+from store.errors import StoreDamaged
+from store.index.tiered.catalog import Catalog
+from store.index.tiered.checking import check_chains, check_object, check_runs
+from store.index.tiered.filling import ChainedFile, Found, IndexShape, header_of
+from store.index.tiered.folders import IndexFolders, Stage, TieredFile
+from store.index.tiered.objects import ObjectMissing, ObjectStore, ObjectStoreError
+from store.index.tiered.runs import CompactedFile
+from store.index.tiered.slot_cache import SlotCache
+from store.index.tiered.uploaded import RemoteReader
+
+
+class LocalReader:
+    """The bytes of a file on this machine, read as they are asked for: to map it takes longer, and has the system read
+    ahead what nobody wants.
+    """
+
+    def __init__(self, disk: Disk, path: Path) -> None:
+        self.path = path
+        self._disk = disk
+
+    def read(self, position: int, size: int) -> bytes:
+        return self._disk.read_range(self.path, position, size)
+
+
+class FullFiles:
+    """Any thread. Files go on from stage to stage meanwhile."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        folders: IndexFolders,
+        catalog: Catalog,
+        shape: IndexShape,
+        *,
+        objects: ObjectStore | None,
+        slots: SlotCache,
+    ) -> None:
+        self._disk = disk
+        self._folders = folders
+        self._catalog = catalog
+        self._shape = shape
+        self._objects = objects
+        self._slots = slots
+
+    def find_in(self, file: TieredFile, hashed: int) -> Iterator[Found]:
+        """The items with a hash in one file, the newest first. Raises OSError, StoreDamaged."""
+        while True:
+            try:
+                yield from self._find_in_stage(file, hashed)
+            except (FileNotFoundError, ObjectMissing, StoreDamaged) as error:
+                now = self._catalog.files.get(file.name)
+                if now is None:
+                    return  # expired meanwhile
+                if now is file:
+                    if not isinstance(error, FileNotFoundError):
+                        self._catalog.doubt(file, str(error))
+                    raise
+                file = now  # it has moved on, or was made anew
+            else:
+                return
+
+    def _find_in_stage(self, file: TieredFile, hashed: int) -> Iterator[Found]:
+        if file.stage is Stage.SEALED:
+            with closing(self.open_sealed(file.name)) as chains:
+                yield from chains.find(hashed)
+        elif file.is_local:
+            path = self._folders.path(Stage.COMPACTED, file.name)
+            yield from CompactedFile(LocalReader(self._disk, path), self._shape, file.header).find(hashed)
+        else:
+            reader = RemoteReader(self._object_store(file.name), file.object_name)
+            keep = partial(self._slots.part, file.object_name)
+            yield from CompactedFile(reader, self._shape, file.header, keep).find(hashed)
+
+    def _object_store(self, name: str) -> ObjectStore:
+        if self._objects is None:
+            raise ObjectStoreError(f"file {name} was uploaded, and no object store is set (index.upload_to)")
+        return self._objects
+
+    def check(self, name: str) -> None:
+        """Look at every byte of a file, in the object store, too; one that is damaged is doubted.
+
+        The one that is filled is not looked at. Raises StoreDamaged; OSError where it cannot be read.
+        """
+        known = self._catalog.damaged.get(name)
+        if known is not None:
+            raise StoreDamaged(self._folders.damaged(name), known.reason)
+        file = self._catalog.files.get(name)
+        if file is None:
+            return
+        with self.doubting(file):
+            if file.stage is Stage.SEALED:
+                with closing(self.open_sealed(file.name)) as chains:
+                    check_chains(chains, self._shape)
+            elif file.is_local:
+                path = self._folders.path(Stage.COMPACTED, file.name)
+                with closing(self._disk.open_segment(path, writable=False)) as local:
+                    if header_of(local) != file.header:
+                        raise StoreDamaged(path, "its header is not what it was")
+                    check_runs(path, local.view(), file.header, self._shape)
+            if file.stage is Stage.UPLOADED:
+                check_object(self._object_store(file.name), self._catalog.note(file.name))
+
+    @contextmanager
+    def doubting(self, file: TieredFile) -> Iterator[None]:
+        """What is found to be damaged is doubted."""
+        try:
+            yield
+        except (ObjectMissing, StoreDamaged) as damage:
+            self._catalog.doubt(file, str(damage))
+            raise
+
+    def open_sealed(self, name: str) -> ChainedFile:
+        file = self._disk.open_segment(self._folders.path(Stage.SEALED, name), writable=False)
+        return ChainedFile.opened(file, self._shape)
+
+
+class FullFile:
+    """Another file, in the stage in which it was when the search began."""
+
+    def __init__(self, files: FullFiles, file: TieredFile) -> None:
+        self._files = files
+        self._file = file
+        self.name = file.name
+        self.is_remote = not file.is_local
+
+    def find(self, hashed: int) -> Iterator[Found]:
+        return self._files.find_in(self._file, hashed)
