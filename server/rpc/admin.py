@@ -242,10 +242,8 @@ class AdminService(AdminServiceServicer):
         return pb.ResetOffsetResponse(queues=[reset_message(reset) for reset in resets])
 
     async def ExpireSegments(self, request: pb.ExpireSegmentsRequest, context: _Context) -> pb.ExpireSegmentsResponse:
-        try:
-            return expiry_message(await self._expire(dry_run=request.dry_run, rewrite_queues=request.rewrite_queues))
-        except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
-            await refuse(context, error, self.faults)
+        expiring = self._expire(dry_run=request.dry_run, rewrite_queues=request.rewrite_queues)
+        return expiry_message(await answered(context, expiring, self.faults))
 
     @_answers
     def ListQueues(self, request: pb.ListQueuesRequest) -> pb.ListQueuesResponse:
@@ -254,10 +252,7 @@ class AdminService(AdminServiceServicer):
         )
 
     async def SummarizeQueues(self, request: pb.SummarizeQueuesRequest, context: _Context) -> pb.QueuesSummary:
-        try:
-            return summary_message(await self._summarize(request.largest))
-        except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
-            await refuse(context, error, self.faults)
+        return summary_message(await answered(context, self._summarize(request.largest), self.faults))
 
     async def BeginBackup(self, _request: pb.BeginBackupRequest, context: _Context) -> pb.BackupPoint:
         try:
@@ -329,6 +324,14 @@ class AdminServer:
         if server is not None:
             await self._health.enter_graceful_shutdown()
             await server.stop(grace_s)
+
+
+async def answered(context: _Context, result: Awaitable[_Answer], faults: FaultLog) -> _Answer:
+    """The result, or the end of the call as `refuse` has it."""
+    try:
+        return await result
+    except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
+        await refuse(context, error, faults)
 
 
 async def refuse(context: _Context, error: Exception, faults: FaultLog) -> NoReturn:

@@ -14,7 +14,7 @@ from server._generated.quarry.admin.v1.dead_letters_pb2_grpc import (
 )
 from server.dead_letter_box import DeadLetter, DeadLetterBox, DeadLetterList, Resent
 from server.faults import FaultLog
-from server.rpc.admin import refuse
+from server.rpc.admin import answered, refuse
 from store.offsets import QueueOffset
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["DeadLetterService"].full_name
@@ -48,10 +48,8 @@ class DeadLetterService(DeadLetterServiceServicer):
         self, request: pb.ResendDeadLettersRequest, context: _Context
     ) -> pb.ResendDeadLettersResponse:
         offsets = [QueueOffset(offset) for offset in request.offsets]
-        try:
-            return resent_message(await self._box.resend(request.group, offsets, dry_run=request.dry_run))
-        except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
-            await refuse(context, error, self._faults)
+        resending = self._box.resend(request.group, offsets, dry_run=request.dry_run)
+        return resent_message(await answered(context, resending, self._faults))
 
 
 def list_message(listed: DeadLetterList) -> pb.ListDeadLettersResponse:

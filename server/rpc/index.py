@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable
-from typing import Any, Final, TypeVar
+from collections.abc import AsyncIterator
+from typing import Any, Final
 
 import grpc
 import grpc.aio
@@ -12,13 +12,12 @@ from server._generated.quarry.admin.v1 import index_pb2 as pb
 from server._generated.quarry.admin.v1.index_pb2_grpc import IndexServiceServicer, add_IndexServiceServicer_to_server
 from server.faults import FaultLog
 from server.key_index import KeyIndex, Move
-from server.rpc.admin import refuse
+from server.rpc.admin import answered
 from store.index.facts import IndexFile
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["IndexService"].full_name
 
 _Context = grpc.aio.ServicerContext[Any, Any]
-_Result = TypeVar("_Result")
 
 
 class IndexService(IndexServiceServicer):
@@ -34,26 +33,20 @@ class IndexService(IndexServiceServicer):
         return NAME
 
     async def ListIndexFiles(self, _request: pb.ListIndexFilesRequest, context: _Context) -> pb.ListIndexFilesResponse:
-        files = await self._answer(context, self._index.files())
+        files = await answered(context, self._index.files(), self._faults)
         return pb.ListIndexFilesResponse(files=map(_message, files))
 
     async def VerifyIndexFiles(
         self, _request: pb.VerifyIndexFilesRequest, context: _Context
     ) -> AsyncIterator[pb.IndexFile]:
-        for file in await self._answer(context, self._index.files()):
-            yield _message(await self._answer(context, self._index.verified(file)))
+        for file in await answered(context, self._index.files(), self._faults):
+            yield _message(await answered(context, self._index.verified(file), self._faults))
 
     async def CompactIndexFiles(self, _request: pb.CompactIndexFilesRequest, context: _Context) -> pb.MovedIndexFiles:
-        return pb.MovedIndexFiles(count=await self._answer(context, self._index.move_all(Move.COMPACTION)))
+        return pb.MovedIndexFiles(count=await answered(context, self._index.move_all(Move.COMPACTION), self._faults))
 
     async def UploadIndexFiles(self, _request: pb.UploadIndexFilesRequest, context: _Context) -> pb.MovedIndexFiles:
-        return pb.MovedIndexFiles(count=await self._answer(context, self._index.move_all(Move.UPLOAD)))
-
-    async def _answer(self, context: _Context, result: Awaitable[_Result]) -> _Result:
-        try:
-            return await result
-        except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
-            await refuse(context, error, self._faults)
+        return pb.MovedIndexFiles(count=await answered(context, self._index.move_all(Move.UPLOAD), self._faults))
 
 
 def _message(file: IndexFile) -> pb.IndexFile:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol, TypeVar
 
 import grpc
@@ -15,7 +14,7 @@ from server._generated.quarry.admin.v1.migration_pb2_grpc import (
 )
 from server.faults import FaultLog
 from server.queue_migration import MigrationStatus
-from server.rpc.admin import refuse
+from server.rpc.admin import answered
 from store.migration import AgreementReport
 from store.queue_phase import QueuePhase, QueuePlace
 
@@ -52,25 +51,19 @@ class MigrationService(MigrationServiceServicer):
         async def status() -> pb.Migration:
             return migration_message(self._migration.status())
 
-        return await self._answer(context, status)
+        return await answered(context, status(), self._faults)
 
     async def AdvanceMigration(
         self, request: pb.AdvanceMigrationRequest, context: _Context
     ) -> pb.AdvanceMigrationResponse:
-        phase = await self._answer(context, lambda: self._migration.advance(request.asked_by or NOBODY))
+        phase = await answered(context, self._migration.advance(request.asked_by or NOBODY), self._faults)
         return pb.AdvanceMigrationResponse(phase=None if phase is None else phase.value)
 
     async def RollBackMigration(
         self, request: pb.RollBackMigrationRequest, context: _Context
     ) -> pb.RollBackMigrationResponse:
-        phase = await self._answer(context, lambda: self._migration.roll_back(request.asked_by or NOBODY))
+        phase = await answered(context, self._migration.roll_back(request.asked_by or NOBODY), self._faults)
         return pb.RollBackMigrationResponse(phase=phase.value)
-
-    async def _answer(self, context: _Context, call: Callable[[], Awaitable[_Result]]) -> _Result:
-        try:
-            return await call()
-        except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
-            await refuse(context, error, self._faults)
 
 
 def migration_message(status: MigrationStatus) -> pb.Migration:

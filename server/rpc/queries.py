@@ -11,7 +11,7 @@ from server._generated.quarry.admin.v1 import query_pb2 as pb
 from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceServicer, add_QueryServiceServicer_to_server
 from server.faults import FaultLog
 from server.key_index import KeyIndex
-from server.rpc.admin import refuse
+from server.rpc.admin import answered
 from store.commitlog import CommitLogReader
 from store.index import TIME_MAX_MS
 
@@ -35,25 +35,25 @@ class QueryService(QueryServiceServicer):
         return NAME
 
     async def QueryMessages(self, request: pb.QueryMessagesRequest, context: _Context) -> pb.QueryMessagesResponse:
-        try:
-            found = await self._index.find(
-                request.topic,
-                request.key,
-                begin_ms=request.from_ms,
-                end_ms=request.to_ms if request.HasField("to_ms") else TIME_MAX_MS,
-                limit=request.limit or LIMIT_DEFAULT,
-            )
-            return pb.QueryMessagesResponse(
-                messages=[
-                    pb.FoundMessage(
-                        physical_offset=each.physical_offset,
-                        record=bytes(self._log.read(each.physical_offset, each.size)),
-                    )
-                    for each in found.messages
-                ],
-                indexed_offset=found.indexed_up_to,
-                dispatched_offset=found.handed_over,
-                unread=[pb.UnreadFile(name=each.name, reason=each.reason) for each in found.unread],
-            )
-        except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
-            await refuse(context, error, self._faults)
+        return await answered(context, self._found(request), self._faults)
+
+    async def _found(self, request: pb.QueryMessagesRequest) -> pb.QueryMessagesResponse:
+        found = await self._index.find(
+            request.topic,
+            request.key,
+            begin_ms=request.from_ms,
+            end_ms=request.to_ms if request.HasField("to_ms") else TIME_MAX_MS,
+            limit=request.limit or LIMIT_DEFAULT,
+        )
+        return pb.QueryMessagesResponse(
+            messages=[
+                pb.FoundMessage(
+                    physical_offset=each.physical_offset,
+                    record=bytes(self._log.read(each.physical_offset, each.size)),
+                )
+                for each in found.messages
+            ],
+            indexed_offset=found.indexed_up_to,
+            dispatched_offset=found.handed_over,
+            unread=[pb.UnreadFile(name=each.name, reason=each.reason) for each in found.unread],
+        )
