@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -19,6 +20,7 @@ from store.metadata import Topic, TopicType
 from store.offsets import PhysicalOffset
 from store.opening import OpenStore, open_store
 from store.settings import IndexSettings, StoreSettings
+from tests.cli.offline_runner import flip
 
 HOST: Final = Host(bytes([127, 0, 0, 1]), 8081)
 SEGMENT_SIZE: Final = 64 * 1024
@@ -151,6 +153,44 @@ def test_turned_off_and_on_again_it_goes_on_where_it_was(opened: Opener) -> None
     store = opened()
     assert found(store, "all") == ids(range(150))
     store.close()
+
+
+def test_an_index_that_is_gone_is_made_again(opened: Opener) -> None:
+    """As after the restore of a backup that was made of a live broker."""
+    store = opened()
+    send(store, range(100))
+    store.close()
+    shutil.rmtree(opened.folder)
+    again = opened()
+    index = index_of(again)
+    assert index.written_up_to == 0
+    while index.step():
+        pass
+    assert found(again, "all") == ids(range(100))
+    again.close()
+
+
+@pytest.mark.parametrize("name", ["sealed", "filling"])
+def test_files_that_are_gone_or_damaged_are_made_again_from_the_log(tmp_path: Path, name: str) -> None:
+    opened = Opener("tiered", tmp_path)
+    store = opened()
+    send(store, range(100))
+    store.close()
+    files = sorted((opened.folder / name).iterdir())
+    files[-1 if name == "filling" else 1].unlink()
+    for path in files[3:4]:
+        flip(path, 20)
+    again = opened()
+    index = index_of(again)
+    while index.step() or index.repair_one():
+        pass
+    tiered = again.messages.indexes.tiered
+    assert tiered is not None
+    assert tiered.damaged == []
+    assert found(again, "all") == ids(range(100))
+    for file in tiered.files:
+        tiered.check(file.name)
+    again.close()
 
 
 def test_what_waits_too_long_is_read_from_the_log(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
