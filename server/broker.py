@@ -54,6 +54,7 @@ from server.rpc.verification import VerificationService
 from server.settings import BrokerSettings
 from server.supervision import Supervisor
 from server.verification import OnlineVerification
+from server.warm_up import warm_up
 from server.wire.messages import host_from_text
 from store.clock import SteadyClock, SystemClock
 from store.disk import PosixCopyingDisk, PosixDisk
@@ -376,6 +377,7 @@ class Broker:
                 self._supervisor.running("clean-up of queues", self._cleaning.run()),
                 self._supervisor.running("verification", self._verification.run()),
                 self._supervisor.running("key index", self._key_index.run()),
+                self._supervisor.running("warm-up", warm_up(self._store.topics)),
             ):
                 listening = await self._front.start(network.listen)
                 if network.tls_listen is not None:

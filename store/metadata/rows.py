@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from threading import Lock
 from typing import Final, Generic, TypeVar
 
 from kv import KeyRange, KeyValueEngine
 from kv.keys import prefix_range
-from store.errors import AlreadyExists, Invalid
+from store.errors import AlreadyExists, Invalid, StoreDamaged
 
 Row = TypeVar("Row")
 
@@ -65,6 +66,23 @@ class NamedRows(Generic[Row]):
             row = self._decode(name, value)
             self._remember(name, row)
             return row
+
+    def warm(self, behind: str) -> str | None:
+        """Have some more rows at hand, of the names behind one, "" for all: those that are in use stay longer.
+
+        Returns behind which name there may be more; None when there are none, or no room. A row that cannot be read
+        is left to who asks for it.
+        """
+        with self._caching:
+            room = self._cached_max - len(self._cached)
+            page = self._family.scan(KeyRange(_key(behind) + b"\0", None), limit=min(room, PAGE_ROWS)) if room else []
+            for key, value in page:
+                name = key.decode()
+                if name not in self._cached:
+                    with suppress(StoreDamaged):
+                        self._cached[name] = self._decode(name, value)
+                        self._cached.move_to_end(name, last=False)
+        return page[-1][0].decode() if page else None
 
     def missing(self, names: Sequence[str]) -> list[str]:
         """Those of the names that have no row now, past the cache: a look at all there are leaves it as it is."""

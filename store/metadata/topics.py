@@ -96,6 +96,10 @@ class TopicTable:
         """The topic, or None. Never creates one (rmq#9792). Raises StoreDamaged for an unreadable row."""
         return self._rows.get(name)
 
+    def warm(self, behind: str) -> str | None:
+        """Have some more topics at hand, as `NamedRows.warm`."""
+        return self._rows.warm(behind)
+
     def missing(self, names: Sequence[str]) -> list[str]:
         """Those of the names that no topic has now."""
         return self._rows.missing(names)

@@ -27,7 +27,7 @@ from store.metadata import (
 )
 from store.metadata.groups import decode_group, encode_group
 from store.metadata.rows import PAGE_ROWS
-from store.metadata.topics import decode_topic, encode_topic
+from store.metadata.topics import TOPICS_FAMILY, decode_topic, encode_topic
 from store.state import FAMILIES, open_state_engine
 
 ORDERS = Topic("Orders", TopicType.FIFO, 8, 8, attributes={"lite.topic.expiration": "30"})
@@ -210,6 +210,59 @@ def test_the_cache_is_bounded_and_never_stale(engine: KeyValueEngine) -> None:
     assert topics.get("t4") == Topic("t4", TopicType.FIFO, 2, 2)
     topics.delete("t4")
     assert topics.get("t4") is None
+
+
+def warmed(topics: TopicTable) -> int:
+    """How many pages it took."""
+    pages, behind = 0, topics.warm("")
+    while behind is not None:
+        pages, behind = pages + 1, topics.warm(behind)
+    return pages
+
+
+@pytest.mark.parametrize("topics_max", [10, 700, 2_000])
+def test_topics_can_be_at_hand_before_they_are_asked_for(engine: KeyValueEngine, topics_max: int) -> None:
+    names = [f"t{number:04d}" for number in range(1_000)]
+    TopicTable(engine).add_missing(Topic(name, TopicType.NORMAL, 1, 1) for name in names)
+    topics = TopicTable(engine, cached_max=topics_max)
+    topics.get("t0900")
+    topics.get("t0005")
+    held = min(topics_max, len(names))
+    assert warmed(topics) >= held // 256
+    cached = topics._rows._cached
+    assert len(cached) == held
+    assert list(cached)[-2:] == ["t0900", "t0005"], "those in use go last"
+    assert set(cached) >= set(names[: held - 1])
+    assert all(topics.get(name) == Topic(name, TopicType.NORMAL, 1, 1) for name in names)
+
+
+def test_what_changes_meanwhile_is_not_taken_back(engine: KeyValueEngine) -> None:
+    topics = TopicTable(engine)
+    topics.add_missing(Topic(f"t{number:04d}", TopicType.NORMAL, 1, 1) for number in range(600))
+    behind = topics.warm("")
+    topics.update(Topic("t0001", TopicType.FIFO, 2, 2))
+    topics.update(Topic("t0599", TopicType.FIFO, 2, 2))
+    topics.delete("t0002")
+    topics.delete("t0598")
+    while behind is not None:
+        behind = topics.warm(behind)
+    assert warmed(topics) > 0
+    for name in ("t0001", "t0599"):
+        assert topics.get(name) == Topic(name, TopicType.FIFO, 2, 2)
+    for name in ("t0002", "t0598"):
+        assert topics.get(name) is None
+
+
+def test_a_row_that_cannot_be_read_is_left_to_who_asks_for_it(engine: KeyValueEngine) -> None:
+    topics = TopicTable(engine)
+    topics.add_missing(Topic(f"t{number}", TopicType.NORMAL, 1, 1) for number in range(3))
+    batch = engine.batch()
+    batch.put(engine.family(TOPICS_FAMILY), b"t1", b"no row")
+    engine.write(batch)
+    assert warmed(topics) == 1
+    assert list(topics._rows._cached) == ["t2", "t0"]
+    with pytest.raises(StoreDamaged, match="t1"):
+        topics.get("t1")
 
 
 def test_a_cached_row_cannot_be_changed_from_outside(engine: KeyValueEngine) -> None:
