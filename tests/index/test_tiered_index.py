@@ -231,6 +231,27 @@ def test_files_expire_wherever_they_are() -> None:
     index.close()
 
 
+def test_what_expires_while_it_is_uploaded_leaves_no_object() -> None:
+    objects, items = FaultyObjects(), Items(Random(11))
+    index = TieredIndex(FaultyDisk(), ROOT, SHAPE, objects=objects, keep_uploaded=False)
+    index.put(items.grow(60))
+    settled(index)
+    assert index.compact_one()
+    second = index.files[1].header.begin_place
+
+    def expire() -> None:
+        assert index.expire(second) == 1
+
+    objects.before_put = expire
+    assert index.upload_one()
+    objects.before_put = lambda: None
+    assert len(objects.objects) == 1
+    index.upload_one()
+    assert objects.objects == {}
+    assert [each.stage for each in index.files] == [Stage.SEALED, Stage.FILLING]
+    index.close()
+
+
 def test_two_indexes_may_share_an_object_store() -> None:
     """A restored copy of a store, with the settings of the first: neither may replace what is the other's."""
     objects, filled = FaultyObjects(), []

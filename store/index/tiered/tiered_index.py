@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
+from threading import Lock
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
-import structlog
 
 from store.clock import Clock, SystemClock
 from store.disk import Disk
@@ -37,8 +37,6 @@ from store.index.tiered.search import Search, Searchable
 from store.index.tiered.slot_cache import SlotCache
 from store.index.tiered.uploaded import UploadNote, upload
 
-log = structlog.get_logger(__name__)
-
 SLOT_CACHE_BYTES: Final = 16 << 20
 REMOTE_PATIENCE_S: Final = 10.0
 """When a search has taken so long, it begins with no other file in the object store."""
@@ -46,7 +44,6 @@ REMOTE_READERS: Final = 8
 """Files in the object store that one search reads at a time."""
 
 Wanted = TypeVar("Wanted")
-Value = TypeVar("Value")
 
 
 class TieredState(NamedTuple):
@@ -69,8 +66,8 @@ class _Filling:
 class TieredIndex:
     """One folder of files.
 
-    `put`, `flush`, `go_back` and `expire` belong to one thread at a time, as do `compact_one` with `rebuild`, and
-    `upload_one`; searches to any.
+    `put`, `flush`, `go_back` and `expire` belong to one thread at a time, as does `upload_one`; `compact_one` and
+    `rebuild` wait for each other, and searches for nothing.
     """
 
     def __init__(
@@ -101,6 +98,7 @@ class TieredIndex:
         self._full = FullFiles(disk, self._folders, self._catalog, shape, objects=objects, slots=self._slot_cache)
         self._filling: ChainedFile | None = None
         self._settled = ""
+        self._regrouping = Lock()
         self._executor = ThreadPoolExecutor(REMOTE_READERS, thread_name_prefix="index-reader")
         self.rebuilt = 0
         """Damaged files that were made anew, or of which nothing was left to be made."""
@@ -236,13 +234,14 @@ class TieredIndex:
 
     def compact_one(self) -> bool:
         """Compact the oldest sealed file that is settled; whether there was one. Raises OSError, StoreDamaged."""
-        file = self._catalog.oldest(Stage.SEALED)
-        if file is None or file.name >= self._settled:
-            return False
-        with closing(self._full.open_sealed(file.name)) as source, self._full.doubting(file):
-            source.check_items()
-            self._compact(file.name, source)
-        return True
+        with self._regrouping:
+            file = self._catalog.oldest(Stage.SEALED)
+            if file is None or file.name >= self._settled:
+                return False
+            with closing(self._full.open_sealed(file.name)) as source, self._full.doubting(file):
+                source.check_items()
+                self._compact(file.name, source)
+            return True
 
     def _compact(self, name: str, source: ChainedFile) -> None:
         """Let the compacted form of a file be the one that counts."""
@@ -277,6 +276,7 @@ class TieredIndex:
             checksum = upload(self.objects, object_name, local.view())
         with self._catalog.changing:
             if not self._catalog.has(file) or file.name in self._catalog.doubtful:
+                self._folders.retire(object_name)
                 return True  # expired, made anew or found to be damaged meanwhile
             self._folders.note(file.name, UploadNote(object_name, checksum, file.header).pack())
             self._slot_cache.forget(object_name)
@@ -300,8 +300,10 @@ class TieredIndex:
     def _forget(self, name: str) -> None:
         """Remove a file that is not filled, in every stage."""
         file = self._catalog.files.get(name)
-        if file is None or file.stage is Stage.UPLOADED:
-            self._folders.retire(self._folders.object_name(name) if file is None else file.object_name)
+        if file is not None and file.stage is Stage.UPLOADED:
+            self._folders.retire(file.object_name)
+        elif file is None and self.objects is not None:
+            self._folders.retire(self._folders.object_name(name))  # it may have been uploaded
         self._catalog.leave_out(name)
         self._folders.remove_damaged(name)
         for stage in STAGES_BEHIND_FILLING:
@@ -322,8 +324,13 @@ class TieredIndex:
         `items` tells, each time it is called, all items from the gap's begin place to its end place, in order; those
         there that the files beside the gap hold are left out. Raises OSError, StoreDamaged, and what `items` does.
         """
-        for name in gap.names:
-            self._catalog.set_aside(name)
+        with self._regrouping:
+            for name in gap.names:
+                self._catalog.set_aside(name)
+            self._fill(gap, items)
+            self.rebuilt += len(gap.names)
+
+    def _fill(self, gap: Gap, items: Callable[[], Iterator[IndexItems]]) -> None:
         left = sum(len(self._not_beside(gap, some)) for some in items())
         batches = (self._not_beside(gap, some) for some in items())
         rest: IndexItems | None = None
@@ -341,7 +348,6 @@ class TieredIndex:
                 self._compact(name, file)
             self._folders.remove_damaged(name)
             self._disk.remove(path)
-        self.rebuilt += len(gap.names)
 
     def _not_beside(self, gap: Gap, items: IndexItems) -> IndexItems:
         """Those that belong into the gap."""
