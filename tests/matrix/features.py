@@ -174,11 +174,12 @@ def fifo_simple(stage: Stage) -> None:
 
 def delay(stage: Stage) -> None:
     """Messages arrive when it is their time, the earliest first."""
+    # they take seconds to start on a busy machine
+    producer, consumer = stage.producer(), stage.consumer()
     now_ms = time.time_ns() // 1_000_000
     # whole seconds: some clients know nothing else
     at_ms = [(now_ms // 1000 + seconds) * 1000 for seconds in (5, 3, 4)]
-    stage.producer().send([stage.message(b"%d" % each, delivery_ms=each) for each in at_ms])
-    consumer = stage.consumer()
+    producer.send([stage.message(b"%d" % each, delivery_ms=each) for each in at_ms])
     received = consumer.receive_until(3)
     assert [int(each.body) for each in received] == sorted(at_ms)
     for each in received:
@@ -188,11 +189,10 @@ def delay(stage: Stage) -> None:
 
 def recall(stage: Stage) -> None:
     """What is recalled before its time never arrives."""
+    producer, consumer = stage.producer(), stage.consumer()
     at_ms = (time.time_ns() // 1_000_000_000 + 4) * 1000
-    producer = stage.producer()
     first, _ = producer.send([stage.message(body, delivery_ms=at_ms) for body in (b"recalled", b"kept")])
     producer.recall(stage.topic, first)
-    consumer = stage.consumer()
     assert [each.body for each in consumer.receive_until(1)] == [b"kept"]
     nothing_more(consumer)
 

@@ -25,7 +25,7 @@ async def use(client: Client, number: int) -> None:
     route = await client.call("QueryRoute", service.QueryRouteRequest(topic=resource(topic)))
     assert route.status.code == definition.OK
     await client.sent(message(topic))
-    received = await client.receive(group, topic, invisible_s=0.1)
+    received = await client.receive(group, topic, invisible_s=0.5)
     assert len(received.messages) == 1
     assert (await client.ack(group, topic, *received.handles)).status.code == definition.OK
     queue = definition.MessageQueue(topic=resource(topic))
