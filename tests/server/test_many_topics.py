@@ -17,6 +17,8 @@ from tests.memory import grown, kept_alive
 CACHED = 16
 FEW = 3 * CACHED
 TOPICS = 160
+HIDDEN_S = 1.0
+"""Long enough for an acknowledgement on a busy machine."""
 
 
 async def use(client: Client, number: int) -> None:
@@ -25,7 +27,7 @@ async def use(client: Client, number: int) -> None:
     route = await client.call("QueryRoute", service.QueryRouteRequest(topic=resource(topic)))
     assert route.status.code == definition.OK
     await client.sent(message(topic))
-    received = await client.receive(group, topic, invisible_s=0.5)
+    received = await client.receive(group, topic, invisible_s=HIDDEN_S)
     assert len(received.messages) == 1
     assert (await client.ack(group, topic, *received.handles)).status.code == definition.OK
     queue = definition.MessageQueue(topic=resource(topic))
@@ -40,7 +42,7 @@ async def use(client: Client, number: int) -> None:
 async def settle(broker: RunningBroker) -> None:
     """Until nothing of what was used is in flight, or was used lately."""
     delivery = broker.broker._delivery
-    await asyncio.sleep(0.15)  # what was hidden for 0.1 s is due
+    await asyncio.sleep(HIDDEN_S + 0.05)  # what was hidden is due
     broker.clock.push(IDLE_SUBSCRIPTION_S + 1)
     await until(lambda: delivery.subscription_count == 0, "idle subscriptions are dropped")
 
