@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from threading import RLock
 from typing import TypeVar
@@ -13,7 +13,7 @@ from store.disk import Disk
 from store.errors import StoreDamaged
 from store.index.answer import Unread
 from store.index.tiered.filling import header_of
-from store.index.tiered.folders import IndexFolders, Stage, TieredFile
+from store.index.tiered.folders import STAGES_BEHIND_FILLING, IndexFolders, Stage, TieredFile
 from store.index.tiered.layout import FileHeader, Kind
 from store.index.tiered.uploaded import UploadNote
 
@@ -32,45 +32,51 @@ class Catalog:
         self._keep_uploaded = keep_uploaded
         self.changing = RLock()
         """Who moves a file and enters that holds it for both."""
-        self.files: Mapping[str, TieredFile] = {}
+        files: dict[str, TieredFile] = {}
+        damaged: dict[str, Unread] = {}
+        for stage in STAGES_BEHIND_FILLING:
+            for name in folders.names(stage):
+                self._admit(files, damaged, name, stage)
+        for name in folders.damaged_names():
+            if name in files:
+                folders.remove_damaged(name)
+            else:
+                damaged[name] = Unread(name, "it was damaged, and is to be made anew")
+        for name in folders.names_between([*files, *damaged, *folders.names(Stage.FILLING)]):
+            damaged[name] = Unread(name, "it is missing")
+        self.files: Mapping[str, TieredFile] = dict(sorted(files.items()))
         """Whole files and doubtful ones, oldest first."""
-        self.damaged: Mapping[str, Unread] = {}
+        self.damaged: Mapping[str, Unread] = damaged
         """Files of which nothing is read: their headers cannot be, or they were set aside."""
         self.doubtful: Mapping[str, Unread] = {}
         """Files of which something else could not be read."""
-        for name in folders.names(Stage.SEALED):
-            self._admit(name, Stage.SEALED, lambda name: self._header(Stage.SEALED, name, Kind.CHAINS))
-        for name in folders.names(Stage.COMPACTED):
-            self._admit(name, Stage.COMPACTED, lambda name: self._header(Stage.COMPACTED, name, Kind.RUNS))
-        for name in folders.names(Stage.UPLOADED):
-            self._admit(name, Stage.UPLOADED, lambda name: self.note(name).header)
-        for name in folders.damaged_names():
-            if name in self.files:
-                folders.remove_damaged(name)
-            else:
-                self.damaged = {**self.damaged, name: Unread(name, "it was damaged, and is to be made anew")}
-        for name in folders.names_between([*self.files, *self.damaged, *folders.names(Stage.FILLING)]):
-            self.damaged = {**self.damaged, name: Unread(name, "it is missing")}
 
-    def _admit(self, name: str, stage: Stage, read_header: Callable[[str], FileHeader]) -> None:
+    def _admit(self, files: dict[str, TieredFile], damaged: dict[str, Unread], name: str, stage: Stage) -> None:
         """Enter a file in a stage, which it has reached for good: it leaves the stage before."""
-        before = self.files.get(name)
+        before = files.get(name)
         try:
-            header = read_header(name)
+            found = self._found(name, stage)
         except StoreDamaged as damage:
             log.error("a file of the key index is damaged", error=str(damage))
             if before is None:
-                self.damaged = {**self.damaged, name: Unread(name, str(damage))}
+                damaged[name] = Unread(name, str(damage))
             return
-        if stage is Stage.COMPACTED and (before is not None or name in self.damaged):
+        if stage is Stage.COMPACTED and (before is not None or name in damaged):
             self._folders.clear_away(Stage.SEALED, name)
-        is_local = stage is not Stage.UPLOADED
         if stage is Stage.UPLOADED and before is not None:
-            is_local = self._keep_uploaded
-            if not is_local:
+            found = found._replace(is_local=self._keep_uploaded)
+            if not found.is_local:
                 self._folders.clear_away(Stage.COMPACTED, name)
-        object_name = self.note(name).object_name if stage is Stage.UPLOADED else ""
-        self.enter(TieredFile(name, stage, header, is_local=is_local, object_name=object_name))
+        damaged.pop(name, None)
+        files[name] = found
+
+    def _found(self, name: str, stage: Stage) -> TieredFile:
+        """A file as a stage has it. Raises StoreDamaged."""
+        if stage is Stage.UPLOADED:
+            note = self.note(name)
+            return TieredFile(name, stage, note.header, is_local=False, object_name=note.object_name)
+        kind = Kind.CHAINS if stage is Stage.SEALED else Kind.RUNS
+        return TieredFile(name, stage, self._header(stage, name, kind), is_local=True)
 
     def _header(self, stage: Stage, name: str, kind: Kind) -> FileHeader:
         """Raises StoreDamaged."""

@@ -125,7 +125,7 @@ class FullFiles:
 
 
 class FullFile:
-    """Another file, in the stage in which it was when the search began."""
+    """One file, in the stage in which it was when a search began."""
 
     def __init__(self, files: FullFiles, file: TieredFile) -> None:
         self._files = files

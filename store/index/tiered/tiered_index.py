@@ -36,8 +36,8 @@ from store.index.tiered.repair import Gap, fill_up, find_gaps
 from store.index.tiered.search import Search, Searchable
 from store.index.tiered.slot_cache import SlotCache
 from store.index.tiered.uploaded import UploadNote, upload
+from store.settings import SLOT_CACHE_BYTES
 
-SLOT_CACHE_BYTES: Final = 16 << 20
 REMOTE_PATIENCE_S: Final = 10.0
 """When a search has taken so long, it begins with no other file in the object store."""
 REMOTE_READERS: Final = 8
