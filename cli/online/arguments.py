@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -10,6 +11,14 @@ ADMIN_DEFAULT: Final = "127.0.0.1:8082"
 ENDPOINT_DEFAULT: Final = "127.0.0.1:8081"
 
 Admin = Annotated[str, typer.Option("--admin", metavar="HOST:PORT", help="Admin address of the broker.")]
+StoreOrNone = Annotated[
+    Path | None,
+    typer.Argument(metavar="[STORE]", help="Store directory, unless --admin names its broker.", show_default=False),
+]
+AdminOrNone = Annotated[
+    str | None, typer.Option("--admin", metavar="HOST:PORT", help="Ask this live broker.", show_default=False)
+]
+"""For commands that look at a store nobody runs, or ask its broker."""
 Endpoint = Annotated[str, typer.Option("--endpoint", metavar="HOST:PORT", help="Messaging address of the broker.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]

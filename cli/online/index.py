@@ -13,7 +13,7 @@ import typer
 from cli.exit import Exit
 from cli.offline.arguments import Json, logs_aside, opened, reporting_errors
 from cli.online.administration import service_port
-from cli.online.arguments import pairs
+from cli.online.arguments import AdminOrNone, StoreOrNone, pairs
 from cli.online.output import print_object, print_rows, time_text
 from server._generated.quarry.admin.v1 import index_pb2 as pb
 from server._generated.quarry.admin.v1.index_pb2_grpc import IndexServiceStub
@@ -35,13 +35,6 @@ commands: Final = typer.Typer(
     name="index", help="Files of the key index, of a store or of a live broker.", no_args_is_help=True
 )
 
-Store = Annotated[
-    Path | None,
-    typer.Argument(metavar="[STORE]", help="Store directory, unless --admin names its broker.", show_default=False),
-]
-Admin = Annotated[
-    str | None, typer.Option("--admin", metavar="HOST:PORT", help="Ask this live broker.", show_default=False)
-]
 UploadTo = Annotated[
     str | None,
     typer.Option(
@@ -58,7 +51,7 @@ UploadOptions = Annotated[
 
 
 @commands.command(name="list")
-def list_files(store: Store = None, *, admin: Admin = None, as_json: Json = False) -> None:
+def list_files(store: StoreOrNone = None, *, admin: AdminOrNone = None, as_json: Json = False) -> None:
     """List the files, oldest first, with the range of times that each holds."""
     if admin is not None:
         with _broker(store, admin) as broker:
@@ -72,9 +65,9 @@ def list_files(store: Store = None, *, admin: Admin = None, as_json: Json = Fals
 
 @commands.command()
 def verify(
-    store: Store = None,
+    store: StoreOrNone = None,
     *,
-    admin: Admin = None,
+    admin: AdminOrNone = None,
     upload_to: UploadTo = None,
     upload_option: UploadOptions = None,
     as_json: Json = False,
@@ -103,7 +96,7 @@ def verify(
 
 
 @commands.command()
-def compact(store: Store = None, *, admin: Admin = None, as_json: Json = False) -> None:
+def compact(store: StoreOrNone = None, *, admin: AdminOrNone = None, as_json: Json = False) -> None:
     """Compact all full files of the tiered index now. A live broker does it by itself, some time."""
     if admin is not None:
         with _broker(store, admin) as broker:
@@ -116,9 +109,9 @@ def compact(store: Store = None, *, admin: Admin = None, as_json: Json = False) 
 
 @commands.command()
 def upload(
-    store: Store = None,
+    store: StoreOrNone = None,
     *,
-    admin: Admin = None,
+    admin: AdminOrNone = None,
     upload_to: UploadTo = None,
     upload_option: UploadOptions = None,
     drop: Annotated[bool, typer.Option("--drop", help="Of a store: remove files here that were uploaded.")] = False,

@@ -13,6 +13,7 @@ from cli.exit import Exit, end
 from cli.offline.arguments import Json, Topic, opened
 from cli.offline.record_text import json_line, record_fields, record_lines
 from cli.online.administration import service_port
+from cli.online.arguments import AdminOrNone, StoreOrNone
 from cli.progress import is_watched, progress_bar
 from server._generated.quarry.admin.v1 import query_pb2 as pb
 from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
@@ -26,10 +27,7 @@ CALL_TIMEOUT_S: Final = 60.0
 
 
 def query(
-    store: Annotated[
-        Path | None,
-        typer.Argument(metavar="[STORE]", help="Store directory, unless --admin names its broker.", show_default=False),
-    ] = None,
+    store: StoreOrNone = None,
     *,
     topic: Topic,
     key: Annotated[str, typer.Option("--key", help="A key that the sender gave, or the message's id.")],
@@ -41,10 +39,7 @@ def query(
         typer.Option("--to", metavar="MS", min=0, help="Stored at this time or earlier.", show_default=False),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most so many, the newest.")] = 32,
-    admin: Annotated[
-        str | None,
-        typer.Option("--admin", metavar="HOST:PORT", help="Ask this live broker.", show_default=False),
-    ] = None,
+    admin: AdminOrNone = None,
     as_json: Json = False,
 ) -> None:
     """Show the messages of a topic that have a key, the newest first.
