@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
+from ipaddress import IPv4Address, ip_address
 from typing import NamedTuple
 
 from store.offsets import PhysicalOffset, QueueOffset
@@ -13,6 +15,13 @@ class Host(NamedTuple):
 
     address: bytes
     port: int
+
+
+@lru_cache(maxsize=4096)
+def host_text(host: Host) -> str:
+    """`address:port`, an IPv6 address in brackets."""
+    address = ip_address(host.address)
+    return f"{address}:{host.port}" if isinstance(address, IPv4Address) else f"[{address}]:{host.port}"
 
 
 class Message(NamedTuple):

@@ -9,7 +9,6 @@ A crash leaves some of the stretch replaced; doing it again finds the rest.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,7 +16,7 @@ from typing import Final
 import structlog
 
 from store.checkpoint import durable_offset, known_of
-from store.commitlog import CommitLogReader, SegmentList, end_of_bytes, keep
+from store.commitlog import SegmentList, end_of_bytes, keep
 from store.disk import Disk
 from store.dispatch import StoredNumbering
 from store.engines import StoreEngines
@@ -26,15 +25,11 @@ from store.offsets import PhysicalOffset
 from store.parts import StoreParts, open_identity, stop_of
 from store.paths import PHYSICAL_OFFSET_MAXIMUM, StorePaths
 from store.queue_phase import parse_phase
-from store.record import Blank, Corrupt, EndOfData, StoredMessage, Torn, encode_replacement
-from store.record.layout import BLANK_SIZE, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_SIZE_MINIMUM, SIZE
+from store.record import Corrupt, EndOfData, Torn, encode_replacement
+from store.record.layout import BLANK_SIZE, RECORD_SIZE_MINIMUM
 from store.recovery import Progress, ReportProgress
-from store.scan import scan_in_bulk
+from store.scan import is_whole, next_whole, scan_in_bulk
 from store.verdict import Stop
-
-RECORD_MAGIC: Final = re.compile(b"|".join(re.escape(magic.to_bytes(4, "big")) for magic in (MAGIC_V1, MAGIC_V2)))
-BLANK_MAGIC: Final = re.compile(re.escape(MAGIC_BLANK.to_bytes(4, "big")))
-MAGIC_POSITION: Final = SIZE.size
 
 log = structlog.get_logger(__name__)
 
@@ -212,44 +207,9 @@ def _end_of_damage(segments: SegmentList, at: PhysicalOffset, durable_up_to: Phy
     segment_end = PhysicalOffset(segments.base_of(at) + segments.segment_size)
     if segment_end - at < BLANK_SIZE:
         return None
-    following = _next_whole(segments, at)
+    following = next_whole(segments, at)
     if following is not None:
         return following
-    if durable_up_to >= segment_end or _is_whole(segments, segment_end):
+    if durable_up_to >= segment_end or is_whole(segments, segment_end):
         return segment_end
     return durable_up_to if durable_up_to - at >= RECORD_SIZE_MINIMUM else None
-
-
-def _next_whole(segments: SegmentList, damaged: PhysicalOffset) -> PhysicalOffset | None:
-    """The next place in the segment where the log certainly goes on.
-
-    First where the damaged record says that it ends: a body may hold anything, even the copy of a record. Otherwise
-    the first record that states its own offset and passes every check, or the blank that fits the rest.
-    """
-    base = segments.base_of(damaged)
-    view = segments.segment_at(base).view()
-    data_end = segments.disk.data_end(segments.path_of(base))
-    position = damaged - base
-    (size,) = SIZE.unpack_from(view, position)
-    if size >= RECORD_SIZE_MINIMUM and _goes_on(segments, PhysicalOffset(damaged + size)):
-        return PhysicalOffset(damaged + size)
-    first = position + RECORD_SIZE_MINIMUM
-    for magic in (RECORD_MAGIC, BLANK_MAGIC):
-        for match in magic.finditer(view[:data_end], first + MAGIC_POSITION):
-            candidate = PhysicalOffset(base + match.start() - MAGIC_POSITION)
-            if _goes_on(segments, candidate):
-                return candidate
-    return None
-
-
-def _goes_on(segments: SegmentList, at: PhysicalOffset) -> bool:
-    """Whether a whole record, or the blank up to the segment's end, begins there."""
-    return at < segments.end_of_files and isinstance(
-        CommitLogReader(segments).decode(at, check_crc=True), StoredMessage | Blank
-    )
-
-
-def _is_whole(segments: SegmentList, at: PhysicalOffset) -> bool:
-    return at < segments.end_of_files and isinstance(
-        CommitLogReader(segments).decode(at, check_crc=True), StoredMessage
-    )

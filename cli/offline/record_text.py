@@ -10,10 +10,9 @@ import hashlib
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from ipaddress import IPv6Address, ip_address
 from typing import Final
 
-from store.message import Host
+from store.message import host_text
 from store.record import Blank, StoredMessage, offset_message_id
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -67,12 +66,6 @@ def record_lines(record: StoredMessage | Blank) -> str:
         line += f"  redelivered {record.reconsume_times}"
     properties = "  ".join(f"{name}={_one_line(value)}" for name, value in sorted(record.properties.items()))
     return f"{line}\n{'':>17}{properties}" if properties else line
-
-
-def host_text(host: Host) -> str:
-    """`address:port`, an IPv6 address in brackets."""
-    address = ip_address(host.address)
-    return f"[{address}]:{host.port}" if isinstance(address, IPv6Address) else f"{address}:{host.port}"
 
 
 def time_text(timestamp_ms: int) -> str:

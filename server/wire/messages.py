@@ -16,7 +16,7 @@ from server.wire import reserved
 from server.wire.message_types import stored_message_type
 from server.wire.times import fill_ms, to_ms
 from server.wire.validate import CheckedMessage, has_control_character
-from store.message import Host, Message
+from store.message import Host, Message, host_text
 from store.record import StoredMessage, offset_message_id
 from store.record.properties import KEYS, TAGS, UNIQUE_KEY
 from store.record.system_flag import COMPRESSED, TransactionState
@@ -46,13 +46,6 @@ def host_from_text(text: str) -> Host:
         # a dual-stack listener shows IPv4 peers so; as IPv4 the record is 12 bytes shorter
         return Host(address.packed[12:], port)
     return Host(address.packed, port)
-
-
-@lru_cache(maxsize=4096)
-def host_text(host: Host) -> str:
-    """`ip:port`, IPv6 in brackets."""
-    address = ip_address(host.address)
-    return f"{address}:{host.port}" if isinstance(address, IPv4Address) else f"[{address}]:{host.port}"
 
 
 def to_message(

@@ -8,6 +8,8 @@ In layers, each usable by itself:
 - `scan_in_bulk` is all of this for recovery. `scan_records` does the same record by record: slow, and what faster ways
   are compared with.
 
+Where reading goes on behind damage, or may begin in the middle of a segment, `next_whole` and `first_record` tell.
+
 The verdict on every byte is that of `store.record.decode_record`, whichever way is taken.
 
 Public face of the package: other packages import from here.
@@ -20,6 +22,7 @@ from store.scan.found import FoundRecords, LogScan
 from store.scan.held import held_requests
 from store.scan.log import scan_log
 from store.scan.plain import RUN_RECORDS, scan_records
+from store.scan.resuming import first_record, is_whole, next_whole
 from store.scan.segment import WINDOW_BYTES, scan_segment
 
 __all__ = [
@@ -31,8 +34,11 @@ __all__ = [
     "RecordBatch",
     "RecordColumns",
     "ScannedRequests",
+    "first_record",
     "found_in",
     "held_requests",
+    "is_whole",
+    "next_whole",
     "scan_in_bulk",
     "scan_log",
     "scan_records",

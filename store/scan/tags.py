@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,14 @@ _PADDING_MAX: Final = 4
 """How many times as many bytes may be copied as there are properties."""
 
 
+class StoredValues(NamedTuple):
+    """The values of one property: which records have it, ascending, and where in the copied bytes each lies."""
+
+    rows: Integers
+    starts: Integers
+    ends: Integers
+
+
 class StoredProperties:
     """The properties of n records, copied out of their segment."""
 
@@ -31,21 +39,31 @@ class StoredProperties:
     def tags_hashes(self) -> Integers:
         """The hash of each record's tags, 0 without: `store.record.tags_code` of any topic but the schedule topic."""
         hashes = np.zeros(len(self._ends), np.int64)
+        rows, starts, ends = self.values(_TAGS)
+        texts, index = distinct(self._octets, starts, ends - starts)
+        if texts:
+            hashes[rows] = np.array([java_hash(text.decode("utf-8", "replace")) for text in texts], np.int64)[index]
+        return hashes
+
+    @property
+    def octets(self) -> Bytes:
+        """The copied bytes."""
+        return self._octets
+
+    def values(self, name: bytes) -> StoredValues:
+        """The values of the property, as `decode_properties` finds them: of a repeated name the last one, no empty."""
         octets = self._octets
-        rows, name_ends = self._find(_TAGS)
-        starts = name_ends - len(_TAGS)
+        rows, name_ends = self._find(name)
+        starts = name_ends - len(name)
         # a name of its own, not the end of a longer one nor a part of a value
         own = (starts == self._starts[rows]) | (octets[starts - 1] == _ENTRY_END)
         rows, starts = rows[own], name_ends[own] + 1
         entry_ends = np.append(np.flatnonzero(octets == _ENTRY_END), len(octets))
         ends = np.minimum(entry_ends[np.searchsorted(entry_ends, starts)], self._ends[rows])
-        valued = ends > starts
-        rows, starts, ends = rows[valued], starts[valued], ends[valued]
-        texts, index = distinct(octets, starts, ends - starts)
-        if texts:
-            # of equal rows numpy keeps the last one, as readers do of equal names
-            hashes[rows] = np.array([java_hash(text.decode("utf-8", "replace")) for text in texts], np.int64)[index]
-        return hashes
+        kept = ends > starts
+        rows, starts, ends = rows[kept], starts[kept], ends[kept]
+        last = np.append(rows[1:] != rows[:-1], True)[: len(rows)]
+        return StoredValues(rows[last], starts[last], ends[last])
 
     def may_name_light_queues(self) -> Flags:
         """Which records may have a property that names light queues; one that has none may be among them."""

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from cli.offline.record_text import host_text, json_line, record_fields, record_lines, time_text
-from store.message import Host
+from cli.offline.record_text import json_line, record_fields, record_lines, time_text
+from store.message import Host, host_text
 from store.offsets import PhysicalOffset
 from store.record import Blank
 from tests.record.records import HOST_V6, message, record, whole

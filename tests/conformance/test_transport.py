@@ -14,7 +14,7 @@ from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server._generated.quarry.admin.v1 import admin_pb2
 from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
-from server.wire.messages import host_text
+from store.message import host_text
 from store.offsets import QueueId, QueueOffset
 from tests.conformance.broker import RunningBroker
 from tests.conformance.client import (

@@ -1,0 +1,75 @@
+"""Finding a record from a place that need not be the begin of one: behind damage, or in the middle of a segment.
+
+A record states its own physical offset, so what passes for one at some place can be told from the copy of a record
+that a body holds: the copy states where its original lay.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from store.commitlog import CommitLogReader, SegmentList
+from store.offsets import PhysicalOffset
+from store.record import Blank, StoredMessage
+from store.record.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_SIZE_MINIMUM, SIZE
+
+_RECORD_MAGIC: Final = re.compile(b"|".join(re.escape(magic.to_bytes(4, "big")) for magic in (MAGIC_V1, MAGIC_V2)))
+_BLANK_MAGIC: Final = re.compile(re.escape(MAGIC_BLANK.to_bytes(4, "big")))
+_MAGIC_POSITION: Final = SIZE.size
+
+
+def next_whole(segments: SegmentList, damaged: PhysicalOffset) -> PhysicalOffset | None:
+    """The next place in the segment of a damaged record where the log certainly goes on.
+
+    First where the damaged record says that it ends: a body may hold anything, even the copy of a record. Otherwise
+    the first record that states its own offset and passes every check, or the blank that fits the rest.
+    """
+    view = segments.segment_at(damaged).view()
+    (size,) = SIZE.unpack_from(view, damaged - segments.base_of(damaged))
+    if size >= RECORD_SIZE_MINIMUM and _goes_on(segments, PhysicalOffset(damaged + size)):
+        return PhysicalOffset(damaged + size)
+    first = PhysicalOffset(damaged + RECORD_SIZE_MINIMUM)
+    for magic in (_RECORD_MAGIC, _BLANK_MAGIC):
+        for candidate in _candidates(segments, damaged, first, magic):
+            if _goes_on(segments, candidate):
+                return candidate
+    return None
+
+
+def first_record(segments: SegmentList, start: PhysicalOffset) -> PhysicalOffset | None:
+    """Where the first whole record at or behind `start` begins, in the segment of `start`; None: there is none.
+
+    Every check a record must pass it has passed. Only who writes into a body a record with a right CRC that states
+    the very place where that body will lie can make this wrong; who reads up to here from before will notice.
+    """
+    for candidate in _candidates(segments, start, start, _RECORD_MAGIC):
+        if is_whole(segments, candidate):
+            return candidate
+    return None
+
+
+def is_whole(segments: SegmentList, at: PhysicalOffset) -> bool:
+    """Whether a whole record begins there."""
+    return at < segments.end_of_files and isinstance(
+        CommitLogReader(segments).decode(at, check_crc=True), StoredMessage
+    )
+
+
+def _goes_on(segments: SegmentList, at: PhysicalOffset) -> bool:
+    """Whether a whole record, or the blank up to the segment's end, begins there."""
+    return at < segments.end_of_files and isinstance(
+        CommitLogReader(segments).decode(at, check_crc=True), StoredMessage | Blank
+    )
+
+
+def _candidates(
+    segments: SegmentList, inside: PhysicalOffset, first: PhysicalOffset, magic: re.Pattern[bytes]
+) -> Iterator[PhysicalOffset]:
+    """From `first` on, each place of the segment that holds the offset `inside` where the magic lies as in a record."""
+    base = segments.base_of(inside)
+    view = segments.segment_at(inside).view()
+    data_end = segments.disk.data_end(segments.path_of(inside))
+    for match in magic.finditer(view[:data_end], first - base + _MAGIC_POSITION):
+        yield PhysicalOffset(base + match.start() - _MAGIC_POSITION)
