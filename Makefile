@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+TOOLS  := $(VENV)/.installed-dev
 SERVE_ARGS ?=
 CLIENTS_ARGS ?=
 # more would wait for the same disk
@@ -19,11 +20,17 @@ $(STAMP): pyproject.toml
 	  { echo "Quarry needs Python 3.11 or newer; found: $$($(PYTHON) --version 2>&1). Set PYTHON=/path/to/python3.11"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 	  { echo "could not make a virtual environment: install the venv module of $(PYTHON) (Debian: python3-venv)"; exit 1; }
-	@echo "installing Quarry and its development tools into $(VENV) (first time only)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@echo "installing Quarry into $(VENV) (first time only)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'
 	@touch $(STAMP)
 
-install: $(STAMP)  ## make the virtual environment and install
+# apart, because Spark alone is ten times what a broker needs
+$(TOOLS): $(STAMP)
+	@echo "installing the development tools and Spark into $(VENV) (first time only)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $(TOOLS)
+
+install: $(TOOLS)  ## make the virtual environment and install everything
 
 serve: $(STAMP)  ## run the broker in the foreground on its embedded store (SERVE_ARGS="--store DIR ...")
 	@exec $(BIN)/quarry serve $(SERVE_ARGS)
@@ -31,33 +38,33 @@ serve: $(STAMP)  ## run the broker in the foreground on its embedded store (SERV
 demo: $(STAMP)  ## send and receive one message with the official Python client on a temporary broker
 	@$(BIN)/python -m cli.demo
 
-test: $(STAMP)  ## the test suite (the fast part; under 20 minutes on 2 cores)
+test: $(TOOLS)  ## the test suite (the fast part; under 20 minutes on 2 cores)
 	@$(PYTEST)
 
-test-slow: $(STAMP)  ## crash loops, power cuts (as root), many clients, clients of other languages
+test-slow: $(TOOLS)  ## crash loops, power cuts (as root), many clients, clients of other languages
 	@$(PYTEST) -m slow --timeout 1800
 
-test-clients: $(STAMP)  ## every feature with every official client; CLIENTS_ARGS="--write" puts the matrix into the README
+test-clients: $(TOOLS)  ## every feature with every official client; CLIENTS_ARGS="--write" puts the matrix into the README
 	@$(BIN)/python -m tests.matrix $(CLIENTS_ARGS)
 
-check: $(STAMP)  ## format, lint, types, tests
+check: $(TOOLS)  ## format, lint, types, tests
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(PYTEST)
 
-fix: $(STAMP)  ## format and apply the safe lint fixes
+fix: $(TOOLS)  ## format and apply the safe lint fixes
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: $(STAMP)  ## every benchmark, one JSON line each
+bench: $(TOOLS)  ## every benchmark, one JSON line each
 	@$(BIN)/python -m bench
 
-bench-queues: $(STAMP)  ## a million queues beside a thousand, RocksDB beside files and RocketMQ: the tables of docs/benchmarks.md
+bench-queues: $(TOOLS)  ## a million queues beside a thousand, RocksDB beside files and RocketMQ: the tables of docs/benchmarks.md
 	@$(BIN)/python -m bench many_queues million_queues
 	@$(BIN)/python -m bench.queue_table
 
-proto: $(STAMP)  ## generate server/_generated from proto/
+proto: $(TOOLS)  ## generate server/_generated from proto/
 	@$(BIN)/python proto/generate.py
 
 clean:  ## remove the virtual environment and caches

@@ -46,6 +46,7 @@ HOMES: Final = {
     "uvloop": r"server/main\.py",
     "typer": r"cli/.*",
     "rich": r"cli/.*",
+    "pyarrow": r"pipeline/.*",
     "pyspark": r"pipeline/.*",
     "mmap": r"store/disk/posix\.py",
     "fcntl": r"store/disk/posix\.py",

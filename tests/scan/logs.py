@@ -24,9 +24,15 @@ STORED_AT_MS = 1_795_219_820_440
 
 
 def write_log(
-    disk: Disk, sent: Sequence[Sent], *, first: int = 0, tail: bytes = b"", crc_property: bool = True
+    disk: Disk,
+    sent: Sequence[Sent],
+    *,
+    first: int = 0,
+    tail: bytes = b"",
+    crc_property: bool = True,
+    directory: Path = LOG,
 ) -> SegmentList:
-    """Segments that hold the messages as the writer would have put them there; `tail` follows the last record."""
+    """Segments in `directory` that hold the messages as the writer would have put them; `tail` follows the last."""
     log = bytearray()
     next_offsets: Counter[tuple[str, int]] = Counter()
     for number, (each, raw_properties) in enumerate(sent):
@@ -45,12 +51,12 @@ def write_log(
         )
         next_offsets[queue] += 1
     log += tail
-    disk.make_directories(LOG)
+    disk.make_directories(directory)
     for begin in range(0, len(log), SEGMENT_SIZE):
-        segment = disk.create_segment(LOG / segment_name(PhysicalOffset(first + begin)), SEGMENT_SIZE)
+        segment = disk.create_segment(directory / segment_name(PhysicalOffset(first + begin)), SEGMENT_SIZE)
         segment.write(0, bytes(log[begin : begin + SEGMENT_SIZE]))
         segment.flush()
-    return open_log(disk, SEGMENT_SIZE)
+    return open_log(disk, SEGMENT_SIZE, directory)
 
 
 def sent(each: Message) -> Sent:

@@ -1,0 +1,111 @@
+"""Filters that Spark hands down, applied to columns before anything else is read of a message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringContains,
+    StringEndsWith,
+    StringStartsWith,
+)
+
+ColumnOf = Callable[[str], pa.Array]
+_I64_MAX: Final = 2**63 - 1
+
+_COMPARED: Final[dict[type[Filter], Callable[[pa.Array, Any], pa.Array]]] = {
+    EqualTo: pc.equal,
+    GreaterThan: pc.greater,
+    GreaterThanOrEqual: pc.greater_equal,
+    LessThan: pc.less,
+    LessThanOrEqual: pc.less_equal,
+    StringStartsWith: pc.starts_with,
+    StringEndsWith: pc.ends_with,
+    StringContains: pc.match_substring,
+}
+
+
+def is_applicable(condition: Filter, columns: Iterable[str]) -> bool:
+    """Whether `holds` can answer for it: comparisons of one of the columns with whole numbers or texts."""
+    match condition:
+        case Not(child=child):
+            return is_applicable(child, columns)
+        case In(attribute=(name,), value=values):
+            return name in columns and all(_is_literal(value) for value in values)
+        case IsNull(attribute=(name,)) | IsNotNull(attribute=(name,)):
+            return name in columns
+        case _ if type(condition) in _COMPARED:
+            attribute, value = condition.attribute, condition.value  # type: ignore[attr-defined]
+            return len(attribute) == 1 and attribute[0] in columns and _is_literal(value)
+    return False
+
+
+def holds(condition: Filter, column_of: ColumnOf) -> pa.Array:
+    """Where it holds: true, false, or null as SQL has it. `is_applicable` must have said yes."""
+    match condition:
+        case Not(child=child):
+            return pc.invert(holds(child, column_of))
+        case In(attribute=(name,), value=values):
+            column = column_of(name)
+            found = pc.is_in(column, value_set=pa.array(values).cast(column.type))
+            return pc.if_else(pc.is_valid(column), found, pa.scalar(None, pa.bool_()))
+        case IsNull(attribute=(name,)):
+            return pc.is_null(column_of(name))
+        case IsNotNull(attribute=(name,)):
+            return pc.is_valid(column_of(name))
+    name, value = condition.attribute[0], condition.value  # type: ignore[attr-defined]
+    return _COMPARED[type(condition)](column_of(name), value)
+
+
+def names_in(condition: Filter) -> str:
+    """The column that an applicable condition is about."""
+    if isinstance(condition, Not):
+        return names_in(condition.child)
+    name: str = condition.attribute[0]  # type: ignore[attr-defined]
+    return name
+
+
+class Bounds(NamedTuple):
+    """Whole numbers from `low` to `high`, both included."""
+
+    low: int
+    high: int
+
+
+def bounds_of(name: str, conditions: Iterable[Filter]) -> Bounds:
+    """What all conditions together leave of a column of whole numbers that are not negative."""
+    low, high = 0, _I64_MAX
+    for condition in conditions:
+        if isinstance(condition, Not) or names_in(condition) != name:
+            continue
+        match condition:
+            case EqualTo(value=value):
+                low, high = max(low, value), min(high, value)
+            case In(value=values):
+                low, high = max(low, min(values)), min(high, max(values))
+            case GreaterThan(value=value):
+                low = max(low, value + 1)
+            case GreaterThanOrEqual(value=value):
+                low = max(low, value)
+            case LessThan(value=value):
+                high = min(high, value - 1)
+            case LessThanOrEqual(value=value):
+                high = min(high, value)
+    return Bounds(low, high)
+
+
+def _is_literal(value: object) -> bool:
+    return isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool))

@@ -1,0 +1,170 @@
+"""Which bytes of the commit log are read, and how they are divided among tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from pyspark.sql.datasource import InputPartition
+
+from store.checkpoint import read_checkpoint
+from store.commitlog import CommitLogReader, SegmentList
+from store.disk import Disk
+from store.errors import NotAStore, StoreDamaged, StoreLocked
+from store.kind import StoreKind, inspect_store
+from store.offsets import PhysicalOffset
+from store.paths import StorePaths
+from store.record import Blank, Corrupt, StoredMessage, Torn
+from store.scan import Ending, RecordBatch, first_record, next_whole, scan_log
+
+
+@dataclass(frozen=True, slots=True)
+class LogExtent:
+    """The part of a log that is read."""
+
+    begin: PhysicalOffset
+    end: PhysicalOffset
+    """The end of the files, or how far the log of a broker that runs is durable."""
+    torn_from: PhysicalOffset | None
+    """At or behind this offset the end of the log may be torn: nothing stopped the store in good order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes of one segment where records must be, and are not."""
+
+    begin: PhysicalOffset
+    end: PhysicalOffset
+    reason: str
+
+
+@dataclass(frozen=True)
+class LogSplit(InputPartition):
+    """What one task reads: records that begin in [begin, end), all in one segment."""
+
+    begin: PhysicalOffset
+    end: PhysicalOffset
+    is_last: bool
+    torn_from: PhysicalOffset | None
+
+
+def open_segments(disk: Disk, root: Path) -> SegmentList:
+    """The log of the store at `root`, to be read. Raises NotAStore, StoreDamaged."""
+    return SegmentList(disk, StorePaths(root).commit_log, None, writable=False)
+
+
+def log_extent(disk: Disk, root: Path, segments: SegmentList) -> LogExtent:
+    """How far the log may be read. A store that a broker runs on is read as far as its checkpoint says it is durable.
+
+    Raises NotAStore, and StoreLocked for a broker that does not tell how far that is.
+    """
+    found = inspect_store(disk, root)
+    if found.kind is StoreKind.NEW:
+        raise NotAStore(root, "there is no store in this directory")
+    paths = StorePaths(root)
+    durable = read_checkpoint(disk, paths.checkpoint).confirmed_up_to
+    if _is_running(disk, paths.lock):
+        if not durable:
+            raise StoreLocked(paths.lock, "a broker runs on the store, and has not said yet how far its log is durable")
+        return LogExtent(segments.minimum, min(durable, segments.end_of_files), None)
+    return LogExtent(segments.minimum, _end_of_used(segments), durable if found.has_abort else None)
+
+
+def _is_running(disk: Disk, lock: Path) -> bool:
+    try:
+        disk.lock_shared(lock).release()
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    return False
+
+
+def _end_of_used(segments: SegmentList) -> PhysicalOffset:
+    """The end of the last segment that holds anything: one is made ahead."""
+    for base in reversed(segments.bases):
+        end = PhysicalOffset(base + segments.segment_size)
+        if not _is_empty(segments, base, end):
+            return end
+    return segments.minimum
+
+
+def plan_splits(segments: SegmentList, extent: LogExtent, split_bytes: int) -> list[LogSplit]:
+    """Splits of about `split_bytes` that hold the extent, each but the first of a segment beginning at a record."""
+    splits = []
+    for base in segments.bases:
+        end = PhysicalOffset(min(base + segments.segment_size, extent.end))
+        if base >= end:
+            break
+        begins = [base, *_begins(segments, base, end, split_bytes)]
+        splits += [
+            LogSplit(begin, behind, behind == extent.end, extent.torn_from)
+            for begin, behind in zip(begins, [*begins[1:], end], strict=True)
+        ]
+    return splits
+
+
+def _begins(
+    segments: SegmentList, base: PhysicalOffset, end: PhysicalOffset, split_bytes: int
+) -> Iterator[PhysicalOffset]:
+    begin = base
+    while begin + split_bytes < end:
+        following = first_record(segments, PhysicalOffset(begin + split_bytes))
+        if following is None or following >= end:
+            return
+        yield following
+        begin = following
+
+
+def store_time_at(segments: SegmentList, split: LogSplit) -> int | None:
+    """The store time, in ms, of the record that the split begins with; None where it begins with none."""
+    found = CommitLogReader(segments).decode(split.begin)
+    return found.store_timestamp_ms if isinstance(found, StoredMessage) else None
+
+
+def read_split(segments: SegmentList, split: LogSplit, *, check_crc: bool) -> Iterator[RecordBatch | Damage]:
+    """The records of the split, and what is damaged of it. Reading goes on behind damage, at the next whole record.
+
+    Raises StoreDamaged when the split that follows does not begin where a record does.
+    """
+    at = split.begin
+    while at < split.end:
+        ended_by: Ending | None = None
+        for batch in scan_log(segments, at, split.end, check_crc=check_crc):
+            yield batch
+            at, ended_by = batch.end, batch.ended_by
+        if isinstance(ended_by, Blank) or (ended_by is None and at >= split.end):
+            break
+        damage = _damage(segments, split, at, ended_by)
+        if damage is None:
+            return
+        yield damage
+        at = damage.end
+    if at > split.end and not split.is_last:
+        raise StoreDamaged(
+            segments.path_of(split.end),
+            f"what looks like a record at offset {split.end} lies within another one: set splitBytes to another value",
+        )
+
+
+def _damage(segments: SegmentList, split: LogSplit, at: PhysicalOffset, ended_by: Ending | None) -> Damage | None:
+    """What lies at `at` instead of a record; None: the log ends there."""
+    if isinstance(ended_by, Torn | Corrupt):
+        reason, end = ended_by.reason, next_whole(segments, at)
+    else:
+        reason, end = "nothing was written here, but bytes follow", first_record(segments, at)
+    if split.is_last and end is None:
+        may_be_torn = split.torn_from is not None and at >= split.torn_from
+        if may_be_torn or _is_empty(segments, at, split.end):
+            return None
+    return Damage(at, min(end or split.end, split.end), reason)
+
+
+def _is_empty(segments: SegmentList, begin: PhysicalOffset, end: PhysicalOffset) -> bool:
+    """Whether only zeros lie in [begin, end) of one segment."""
+    base = segments.base_of(begin)
+    data_end = segments.disk.data_end(segments.path_of(begin))
+    octets = np.frombuffer(segments.segment_at(begin).view(), np.uint8)
+    return not octets[begin - base : min(end - base, data_end)].any()

@@ -1,0 +1,176 @@
+"""The columns of the table `messages`: what they are called, and how each is made of the records of a batch.
+
+Names and meaning are those of `quarry decode --json`, which are those of RocketMQ's own tools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from pipeline.source.arrow import binaries, hex_texts, picked, property_maps, texts
+from store.message import Host, host_text
+from store.record.layout import HEADS, HOST_BITS_SHIFT, IPV4_LENGTH, IPV6_EXTRA, IPV6_LENGTH
+from store.record.properties import KEYS, TAGS, UNIQUE_KEY
+from store.record.system_flag import BORN_HOST_V6, HOSTS_V6, STORE_HOST_V6
+from store.scan import RecordBatch, RecordColumns
+from store.scan.columns import Integers
+from store.scan.tags import StoredProperties, stored_properties
+from store.scan.texts import distinct, pieces
+
+_PORT_LENGTH: Final = 4
+_BORN_HOST: Final = HEADS[0].size - 40
+"""Where the born host begins in a record."""
+_STORE_TIMESTAMP_LENGTH: Final = 8
+_OFFSET_LENGTH: Final = 8
+_OFFSET_POSITION: Final = 28
+
+assert _BORN_HOST == 48
+
+
+class MessageRows:
+    """Some records of a batch, from which columns are made as they are asked for."""
+
+    def __init__(self, batch: RecordBatch, columns: RecordColumns | None = None) -> None:
+        self.batch = batch
+        self.columns = batch.columns if columns is None else columns
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def select(self, rows: pa.BooleanArray) -> MessageRows:
+        """Those of the rows that are marked."""
+        return MessageRows(self.batch, self.columns.select(rows.to_numpy(zero_copy_only=False)))
+
+    def array(self, name: str) -> pa.Array:
+        """The column of this name, in the type that Spark expects."""
+        return COLUMNS[name].make(self)
+
+    @cached_property
+    def properties(self) -> StoredProperties:
+        return stored_properties(self.batch, self.columns)
+
+    def property_texts(self, name: str) -> pa.Array:
+        """The values of one property, null where a record has none."""
+        found = self.properties.values(name.encode())
+        starts, lengths = np.zeros(len(self), np.int64), np.zeros(len(self), np.int64)
+        present = np.zeros(len(self), np.bool_)
+        starts[found.rows], lengths[found.rows] = found.starts, found.ends - found.starts
+        present[found.rows] = True
+        return texts(self.properties.octets.data, starts, lengths, present)
+
+    def hosts(self, starts: Integers, is_v6: Integers) -> pa.Array:
+        """The hosts that begin there."""
+        lengths = np.where(is_v6 != 0, IPV6_LENGTH, IPV4_LENGTH) + _PORT_LENGTH
+        found, index = distinct(np.frombuffer(self.batch.segment, np.uint8), starts, lengths)
+        return picked([_host(octets) for octets in found], index)
+
+    @property
+    def born_host_starts(self) -> Integers:
+        return self.columns.position + _BORN_HOST
+
+    @property
+    def store_host_starts(self) -> Integers:
+        born_extra = np.where(self.columns.system_flag & BORN_HOST_V6, IPV6_EXTRA, 0)
+        return self.born_host_starts + IPV4_LENGTH + _PORT_LENGTH + born_extra + _STORE_TIMESTAMP_LENGTH
+
+    def offset_ids(self) -> pa.Array:
+        """Store host and physical offset in hex, as `store.record.offset_message_id` has them."""
+        starts, is_v6 = self.store_host_starts, self.columns.system_flag & STORE_HOST_V6
+        if not is_v6.any():
+            return self._offset_ids(starts, self.columns.position, IPV4_LENGTH)
+        ids = np.empty(len(self), object)
+        for rows, address_length in ((is_v6 == 0, IPV4_LENGTH), (is_v6 != 0, IPV6_LENGTH)):
+            ids[rows] = self._offset_ids(starts[rows], self.columns.position[rows], address_length).to_pylist()
+        return pa.array(ids, pa.string())
+
+    def _offset_ids(self, host_starts: Integers, positions: Integers, address_length: int) -> pa.Array:
+        octets = np.frombuffer(self.batch.segment, np.uint8)
+        host_length = address_length + _PORT_LENGTH
+        hosts = pieces(octets, host_starts, host_length).view(np.uint8).reshape(-1, host_length)
+        offsets = pieces(octets, positions + _OFFSET_POSITION, _OFFSET_LENGTH).view(np.uint8)
+        return hex_texts(np.hstack([hosts, offsets.reshape(-1, _OFFSET_LENGTH)]))
+
+    def magic_texts(self) -> pa.Array:
+        found, index = np.unique(self.columns.magic, return_inverse=True)
+        return picked([f"{magic:08x}" for magic in found.tolist()], index)
+
+
+def _host(octets: bytes) -> str:
+    return host_text(Host(octets[:-_PORT_LENGTH], int.from_bytes(octets[-_PORT_LENGTH:], "big")))
+
+
+class Column(NamedTuple):
+    """How Spark knows a column, and how it is made."""
+
+    type: DataType
+    make: Callable[[MessageRows], pa.Array]
+
+
+def _integers(name: str) -> Column:
+    return Column(IntegerType(), lambda rows: pa.array(getattr(rows.columns, name).astype(np.int32)))
+
+
+def _longs(name: str) -> Column:
+    return Column(LongType(), lambda rows: pa.array(getattr(rows.columns, name)))
+
+
+def _text(make: Callable[[MessageRows], pa.Array]) -> Column:
+    return Column(StringType(), make)
+
+
+COLUMNS: Final[dict[str, Column]] = {
+    "topic": _text(lambda rows: picked(rows.batch.topics, rows.columns.topic_index)),
+    "queueId": _integers("queue_number"),
+    "queueOffset": _longs("queue_offset"),
+    "phyOffset": _longs("physical_offset"),
+    "storeSize": _integers("size"),
+    "storeTimestamp": _longs("store_timestamp_ms"),
+    "bornTimestamp": _longs("born_timestamp_ms"),
+    "bornHost": _text(lambda rows: rows.hosts(rows.born_host_starts, rows.columns.system_flag & BORN_HOST_V6)),
+    "storeHost": _text(lambda rows: rows.hosts(rows.store_host_starts, rows.columns.system_flag & STORE_HOST_V6)),
+    "msgId": _text(MessageRows.offset_ids),
+    "uniqKey": _text(lambda rows: rows.property_texts(UNIQUE_KEY)),
+    "tags": _text(lambda rows: rows.property_texts(TAGS)),
+    "keys": _text(lambda rows: rows.property_texts(KEYS)),
+    "flag": _integers("flag"),
+    "sysFlag": _integers("system_flag"),
+    "reconsumeTimes": _integers("reconsume_times"),
+    "preparedTransactionOffset": _longs("prepared_transaction_offset"),
+    "magic": _text(MessageRows.magic_texts),
+    "bodyCRC": _integers("body_crc"),
+    "bodyLength": _integers("body_length"),
+    "properties": Column(
+        MapType(StringType(), StringType()),
+        lambda rows: property_maps(
+            rows.batch.segment, rows.columns.properties_position, rows.columns.properties_length
+        ),
+    ),
+    "body": Column(
+        BinaryType(),
+        lambda rows: binaries(rows.batch.segment, rows.columns.body_position, rows.columns.body_length),
+    ),
+}
+BODY: Final = "body"
+DAMAGE: Final = "damage"
+"""With `mode=quarantine`: what is wrong with the bytes from `phyOffset` on, `storeSize` of them; null for a message."""
+
+SCHEMA: Final = StructType([StructField(name, column.type) for name, column in COLUMNS.items()])
+DAMAGE_FIELD: Final = StructField(DAMAGE, StringType())
+
+assert HEADS[0].size == 88
+assert HOSTS_V6 >> HOST_BITS_SHIFT == 3

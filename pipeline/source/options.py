@@ -1,0 +1,100 @@
+"""The options of the data source, checked before anything is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final, TypeVar
+
+SPLIT_BYTES: Final = 64 << 20
+CLOCK_MARGIN_MS: Final = 10 * 60 * 1000
+OPTIONS: Final = ("path", "table", "columns", "mode", "checkCrc", "splitBytes", "clockMarginMs")
+
+
+_Kind = TypeVar("_Kind", bound=StrEnum)
+
+
+class InvalidOption(ValueError):
+    """An option of the data source that cannot be meant; the text names it."""
+
+
+class Table(StrEnum):
+    """What is read of a store."""
+
+    MESSAGES = "messages"
+
+
+class DamageMode(StrEnum):
+    """What becomes of bytes of the log that are no record where one must be."""
+
+    FAIL = "fail"
+    QUARANTINE = "quarantine"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """What `spark.read.format("quarry").option(…)` said."""
+
+    path: Path
+    table: Table = Table.MESSAGES
+    columns: tuple[str, ...] | None = None
+    """Names in the order they were asked for; None: all but the body."""
+    mode: DamageMode = DamageMode.FAIL
+    check_crc: bool = True
+    split_bytes: int = SPLIT_BYTES
+    """Bytes of the log that one task reads, about."""
+    clock_margin_ms: int = CLOCK_MARGIN_MS
+    """How far store times of neighbouring records may be out of order, where a filter by them passes over splits."""
+
+
+def read_options(options: Mapping[str, str]) -> ReadOptions:
+    """Raises InvalidOption naming the option."""
+    # Spark does not tell upper from lower case in the names of options
+    given = {name.lower(): text for name, text in options.items()}
+    unknown = sorted(given.keys() - {name.lower() for name in OPTIONS})
+    if unknown:
+        raise InvalidOption(f"option {unknown[0]!r}: there are {', '.join(OPTIONS)}")
+    if not given.get("path"):
+        raise InvalidOption("option 'path': the directory of a store is needed")
+    columns = given.get("columns")
+    return ReadOptions(
+        path=Path(given["path"]),
+        table=_one_of(Table, "table", given.get("table", Table.MESSAGES.value)),
+        columns=None if columns is None else _columns(columns),
+        mode=_one_of(DamageMode, "mode", given.get("mode", DamageMode.FAIL.value)),
+        check_crc=_flag("checkCrc", given.get("checkcrc", "true")),
+        split_bytes=_number("splitBytes", given.get("splitbytes", str(SPLIT_BYTES)), minimum=1),
+        clock_margin_ms=_number("clockMarginMs", given.get("clockmarginms", str(CLOCK_MARGIN_MS)), minimum=0),
+    )
+
+
+def _columns(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise InvalidOption(f"option 'columns': {text!r} holds an empty name")
+    return names
+
+
+def _one_of(kind: type[_Kind], option: str, text: str) -> _Kind:
+    try:
+        return kind(text.lower())
+    except ValueError:
+        raise InvalidOption(f"option {option!r}: {text!r} is none of {', '.join(kind)}") from None
+
+
+def _flag(option: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise InvalidOption(f"option {option!r}: {text!r} is neither true nor false")
+    return text.lower() == "true"
+
+
+def _number(option: str, text: str, *, minimum: int) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = minimum - 1
+    if number < minimum:
+        raise InvalidOption(f"option {option!r}: {text!r} is no whole number of at least {minimum}")
+    return number

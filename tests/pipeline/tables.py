@@ -1,0 +1,36 @@
+"""Tables of a store, read as a task of Spark reads them but without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql.datasource import Filter
+
+from pipeline.source.messages import MessageReader, schema_of
+from pipeline.source.options import read_options
+
+Row = dict[str, Any]
+
+
+def message_reader(root: Path, **options: object) -> MessageReader:
+    """A reader as Spark makes it. Options are spelled as Spark users spell them."""
+    checked = read_options({"path": str(root), **{name: str(value) for name, value in options.items()}})
+    return MessageReader(checked, schema_of(checked))
+
+
+def rows_of(reader: MessageReader) -> list[Row]:
+    """All rows, partition by partition."""
+    return [row for partition in reader.partitions() for batch in reader.read(partition) for row in batch.to_pylist()]
+
+
+def messages(root: Path, *conditions: Filter, **options: object) -> list[Row]:
+    """The rows for which the conditions hold, all of which the reader must take upon itself."""
+    reader = message_reader(root, **options)
+    assert not list(reader.pushFilters(list(conditions)))
+    return rows_of(reader)
+
+
+def plain(row: Row) -> Row:
+    """The row with its properties as a dict."""
+    return {**row, "properties": dict(row["properties"])} if row.get("properties") is not None else row
