@@ -12,10 +12,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
 
-from pipeline.source.messages import MessageReader, schema_of
-from pipeline.source.options import InvalidOption, read_options
+from pipeline.source.messages import MessageReader, message_schema
+from pipeline.source.options import InvalidOption, ReadOptions, Table, read_options
+from pipeline.source.queues import QueueReader
+from pipeline.source.table import TableReader, chosen
+from pipeline.source.units import UnitReader
 
-__all__ = ["InvalidOption", "QuarryDataSource", "register"]
+__all__ = ["InvalidOption", "QuarryDataSource", "reader_of", "register", "schema_of"]
 
 
 class QuarryDataSource(DataSource):
@@ -29,7 +32,27 @@ class QuarryDataSource(DataSource):
         return schema_of(read_options(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return MessageReader(read_options(self.options), schema)
+        return reader_of(read_options(self.options), schema)
+
+
+_READERS: dict[Table, type[TableReader]] = {
+    Table.MESSAGES: MessageReader,
+    Table.UNITS: UnitReader,
+    Table.QUEUES: QueueReader,
+}
+
+
+def schema_of(options: ReadOptions) -> StructType:
+    """The columns that were asked for, or those that come by themselves. Raises InvalidOption."""
+    if options.table is Table.MESSAGES:
+        return message_schema(options)
+    types = _READERS[options.table].types
+    return chosen(types, options.columns or types)
+
+
+def reader_of(options: ReadOptions, schema: StructType) -> TableReader:
+    """Raises InvalidOption for a schema that does not fit the table."""
+    return _READERS[options.table](options, schema)
 
 
 def register(spark: SparkSession) -> None:

@@ -107,5 +107,16 @@ def bounds_of(name: str, conditions: Iterable[Filter]) -> Bounds:
     return Bounds(low, high)
 
 
+def texts_of(name: str, conditions: Iterable[Filter]) -> list[str] | None:
+    """The only values, sorted, that some condition leaves of a column of texts; None: it may have any."""
+    for condition in conditions:
+        match condition:
+            case EqualTo(attribute=(column,), value=value) if column == name:
+                return [value]
+            case In(attribute=(column,), value=values) if column == name:
+                return sorted(set(values))
+    return None
+
+
 def _is_literal(value: object) -> bool:
     return isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool))

@@ -18,8 +18,6 @@ from pyspark.sql.types import (
     LongType,
     MapType,
     StringType,
-    StructField,
-    StructType,
 )
 
 from pipeline.source.arrow import binaries, hex_texts, picked, property_maps, texts
@@ -57,8 +55,9 @@ class MessageRows:
         return MessageRows(self.batch, self.columns.select(rows.to_numpy(zero_copy_only=False)))
 
     def array(self, name: str) -> pa.Array:
-        """The column of this name, in the type that Spark expects."""
-        return COLUMNS[name].make(self)
+        """The column of this name, in the type that Spark expects; nulls for one that tells of no message."""
+        column = COLUMNS.get(name)
+        return pa.nulls(len(self), pa.string()) if column is None else column.make(self)
 
     @cached_property
     def properties(self) -> StoredProperties:
@@ -165,12 +164,5 @@ COLUMNS: Final[dict[str, Column]] = {
         lambda rows: binaries(rows.batch.segment, rows.columns.body_position, rows.columns.body_length),
     ),
 }
-BODY: Final = "body"
-DAMAGE: Final = "damage"
-"""With `mode=quarantine`: what is wrong with the bytes from `phyOffset` on, `storeSize` of them; null for a message."""
-
-SCHEMA: Final = StructType([StructField(name, column.type) for name, column in COLUMNS.items()])
-DAMAGE_FIELD: Final = StructField(DAMAGE, StringType())
-
 assert HEADS[0].size == 88
 assert HOSTS_V6 >> HOST_BITS_SHIFT == 3

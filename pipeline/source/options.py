@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum
 from pathlib import Path
 from typing import Final, TypeVar
 
+from store.offline import QueueSource
+
 SPLIT_BYTES: Final = 64 << 20
 CLOCK_MARGIN_MS: Final = 10 * 60 * 1000
-OPTIONS: Final = ("path", "table", "columns", "mode", "checkCrc", "splitBytes", "clockMarginMs")
+OPTIONS: Final = ("path", "table", "columns", "source", "mode", "checkCrc", "splitBytes", "clockMarginMs")
 
 
-_Kind = TypeVar("_Kind", bound=StrEnum)
+_Kind = TypeVar("_Kind", bound=Enum)
 
 
 class InvalidOption(ValueError):
@@ -24,6 +26,8 @@ class Table(StrEnum):
     """What is read of a store."""
 
     MESSAGES = "messages"
+    UNITS = "units"
+    QUEUES = "queues"
 
 
 class DamageMode(StrEnum):
@@ -41,6 +45,8 @@ class ReadOptions:
     table: Table = Table.MESSAGES
     columns: tuple[str, ...] | None = None
     """Names in the order they were asked for; None: all but the body."""
+    source: QueueSource | None = None
+    """Of which kind of queues; None: of those that a broker would read."""
     mode: DamageMode = DamageMode.FAIL
     check_crc: bool = True
     split_bytes: int = SPLIT_BYTES
@@ -63,6 +69,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         path=Path(given["path"]),
         table=_one_of(Table, "table", given.get("table", Table.MESSAGES.value)),
         columns=None if columns is None else _columns(columns),
+        source=_one_of(QueueSource, "source", source) if (source := given.get("source")) is not None else None,
         mode=_one_of(DamageMode, "mode", given.get("mode", DamageMode.FAIL.value)),
         check_crc=_flag("checkCrc", given.get("checkcrc", "true")),
         split_bytes=_number("splitBytes", given.get("splitbytes", str(SPLIT_BYTES)), minimum=1),
@@ -81,7 +88,9 @@ def _one_of(kind: type[_Kind], option: str, text: str) -> _Kind:
     try:
         return kind(text.lower())
     except ValueError:
-        raise InvalidOption(f"option {option!r}: {text!r} is none of {', '.join(kind)}") from None
+        raise InvalidOption(
+            f"option {option!r}: {text!r} is none of {', '.join(each.value for each in kind)}"
+        ) from None
 
 
 def _flag(option: str, text: str) -> bool:

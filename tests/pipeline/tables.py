@@ -7,28 +7,33 @@ from typing import Any
 
 from pyspark.sql.datasource import Filter
 
-from pipeline.source.messages import MessageReader, schema_of
+from pipeline.source import reader_of, schema_of
 from pipeline.source.options import read_options
+from pipeline.source.table import TableReader
 
 Row = dict[str, Any]
 
 
-def message_reader(root: Path, **options: object) -> MessageReader:
+def reader(root: Path, **options: object) -> TableReader:
     """A reader as Spark makes it. Options are spelled as Spark users spell them."""
     checked = read_options({"path": str(root), **{name: str(value) for name, value in options.items()}})
-    return MessageReader(checked, schema_of(checked))
+    return reader_of(checked, schema_of(checked))
 
 
-def rows_of(reader: MessageReader) -> list[Row]:
+def rows_of(reader: TableReader) -> list[Row]:
     """All rows, partition by partition."""
     return [row for partition in reader.partitions() for batch in reader.read(partition) for row in batch.to_pylist()]
 
 
-def messages(root: Path, *conditions: Filter, **options: object) -> list[Row]:
+def table(root: Path, *conditions: Filter, **options: object) -> list[Row]:
     """The rows for which the conditions hold, all of which the reader must take upon itself."""
-    reader = message_reader(root, **options)
-    assert not list(reader.pushFilters(list(conditions)))
-    return rows_of(reader)
+    made = reader(root, **options)
+    assert not list(made.pushFilters(list(conditions)))
+    return rows_of(made)
+
+
+messages = table
+"""The table that comes by itself."""
 
 
 def plain(row: Row) -> Row:

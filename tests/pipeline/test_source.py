@@ -109,3 +109,17 @@ def test_damage_is_reported_with_file_and_offset(spark: SparkSession, golden_cop
         table(spark, root).collect()
     [row] = table(spark, root, mode="quarantine").filter("damage is not null").collect()
     assert (row["phyOffset"], row["topic"]) == (wrong, None)
+
+
+@pytest.mark.parametrize("name", ["rocks-clean", "file-clean"])
+def test_units_join_with_their_messages(spark: SparkSession, golden_store: GoldenStore, name: str) -> None:
+    root = golden_store(name) / "store"
+    units = table(spark, root, table="units").filter("topic not like '%LMQ%'")
+    joined = units.join(table(spark, root), ["topic", "queueId", "queueOffset", "phyOffset"])
+    assert joined.filter("size = storeSize").count() == units.count() > 100
+
+
+def test_queues_are_counted(spark: SparkSession, golden_store: GoldenStore) -> None:
+    root = golden_store("rocks-clean") / "store"
+    [row] = table(spark, root, table="queues").selectExpr("sum(maxOffset - minOffset) as units").collect()
+    assert row["units"] >= table(spark, root, table="units").count() > 100

@@ -1,0 +1,205 @@
+"""The table `units`: the entries of all consume queues, which RocketMQ calls units.
+
+From RocksDB a task reads a range of keys, from queue files some stretches of queues. Units of records that have
+expired, which wait to be removed, are left out, as a broker leaves them out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, groupby, islice
+from typing import ClassVar, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import IntegerType, LongType, StringType
+
+from kv import KeyRange
+from pipeline.source.arrow import picked
+from pipeline.source.conditions import texts_of
+from pipeline.source.table import ArrowRows, Rows, TableReader, Types
+from store.consumequeue import ConsumeQueueEntry
+from store.consumequeue.rocks_layout import (
+    I64,
+    UNIT_DTYPE,
+    UNIT_SIZE,
+    UNITS_FAMILY,
+    parse_unit_key,
+    topic_prefix,
+    unit_key,
+)
+from store.disk import PosixDisk
+from store.errors import StoreDamaged
+from store.offline import ENTRIES_PER_READ, OfflineStore, QueueSource
+from store.offsets import QueueId, QueueOffset
+
+BYTES_OF_UNIT: Final = 64
+"""What a unit counts of `splitBytes`: it is about what key and value take."""
+PAIRS_PER_BATCH: Final = 16_384
+
+Pair = tuple[bytes, bytes]
+
+
+@dataclass(frozen=True)
+class KeysPart(InputPartition):
+    """A range of keys in RocksDB."""
+
+    start: bytes
+    end: bytes | None
+
+
+class Stretch(NamedTuple):
+    """Some queue offsets of one queue."""
+
+    queue: QueueId
+    begin: QueueOffset
+    end: QueueOffset
+
+
+@dataclass(frozen=True)
+class StretchesPart(InputPartition):
+    """Stretches of queues in files."""
+
+    stretches: tuple[Stretch, ...]
+
+
+class UnitReader(TableReader):
+    """Reads units. Queue files hold no store times: `storeTimestamp` is null there."""
+
+    types: ClassVar[Types] = {
+        "topic": StringType(),
+        "queueId": IntegerType(),
+        "queueOffset": LongType(),
+        "phyOffset": LongType(),
+        "size": IntegerType(),
+        "tagsCode": LongType(),
+        "storeTimestamp": LongType(),
+    }
+
+    def partitions(self) -> Sequence[InputPartition]:
+        with OfflineStore.open(PosixDisk(), self.options.path) as store:
+            topics = texts_of("topic", self.conditions)
+            parts = _cut(_stretches(store, self.options.source, topics), self.options.split_bytes // BYTES_OF_UNIT)
+            if self._is_rocksdb(store):
+                return list(_key_parts(parts, topics))
+            return [StretchesPart(tuple(part)) for part in parts]
+
+    def _is_rocksdb(self, store: OfflineStore) -> bool:
+        return (self.options.source or store.default_source) is QueueSource.ROCKSDB
+
+    def rows(self, partition: InputPartition) -> Iterator[Rows]:
+        with OfflineStore.open(PosixDisk(), self.options.path) as store:
+            if isinstance(partition, KeysPart):
+                yield from self._rows_of_keys(store, partition)
+            else:
+                assert isinstance(partition, StretchesPart)
+                yield from self._rows_of_stretches(store, partition)
+
+    def _rows_of_keys(self, store: OfflineStore, part: KeysPart) -> Iterator[Rows]:
+        pairs = store.queue_engine().family(UNITS_FAMILY).iterate(KeyRange(part.start, part.end))
+        while some := list(islice(pairs, PAIRS_PER_BATCH)):
+            try:
+                batch = _batch_of(some)
+            except ValueError as error:
+                raise StoreDamaged(store.found.rocksdb_directory, str(error)) from error
+            yield ArrowRows(batch.filter(pc.greater_equal(batch.column("phyOffset"), store.minimum)))
+
+    def _rows_of_stretches(self, store: OfflineStore, part: StretchesPart) -> Iterator[Rows]:
+        reader = store.queue_reader(self.options.source)
+        for queue, first, end in part.stretches:
+            begin = first
+            while entries := [
+                each for each in reader.entries(queue, begin, ENTRIES_PER_READ) if each.queue_offset < end
+            ]:
+                yield ArrowRows(_batch_of_entries(queue, entries))
+                begin = QueueOffset(entries[-1].queue_offset + 1)
+
+
+def _stretches(store: OfflineStore, source: QueueSource | None, topics: list[str] | None) -> Iterator[Stretch]:
+    """Every queue from its minimum to its maximum, in the source's order."""
+    reader = store.queue_reader(source)
+    listed = (
+        [reader.queues()] if topics is None else [reader.queues(topic) for topic in sorted(topics, key=topic_prefix)]
+    )
+    for queue in chain.from_iterable(listed):
+        bounds = reader.bounds(queue)
+        if bounds.minimum < bounds.maximum:
+            yield Stretch(queue, bounds.minimum, bounds.maximum)
+
+
+def _cut(stretches: Iterable[Stretch], units_max: int) -> Iterator[list[Stretch]]:
+    """The stretches in parts of about `units_max` units each; long ones are divided."""
+    units_max = max(units_max, 1)
+    part: list[Stretch] = []
+    room = units_max
+    for queue, first, end in stretches:
+        begin = first
+        while begin < end:
+            behind = QueueOffset(min(begin + room, end))
+            part.append(Stretch(queue, begin, behind))
+            room -= behind - begin
+            begin = behind
+            if room == 0:
+                yield part
+                part, room = [], units_max
+    if part:
+        yield part
+
+
+def _key_parts(parts: Iterable[list[Stretch]], topics: list[str] | None) -> Iterator[KeysPart]:
+    """Ranges of keys that hold the parts. Of all topics they leave no key out."""
+    if topics is None:
+        begins = [unit_key(part[0].queue, part[0].begin) for part in parts]
+        for start, behind in zip([b"", *begins[1:]], [*begins[1:], None], strict=True):
+            yield KeysPart(start, behind)
+        return
+    for part in parts:
+        for _, same in groupby(part, key=lambda stretch: stretch.queue.topic):
+            stretches = list(same)
+            first, last = stretches[0], stretches[-1]
+            yield KeysPart(unit_key(first.queue, first.begin), unit_key(last.queue, last.end))
+
+
+def _batch_of(pairs: Sequence[Pair]) -> pa.RecordBatch:
+    """The units of keys that follow each other. Raises ValueError for what is no unit."""
+    if any(len(value) != UNIT_SIZE for _, value in pairs):
+        key, value = next(pair for pair in pairs if len(pair[1]) != UNIT_SIZE)
+        raise ValueError(f"{len(value)} bytes under the key {key[:64].hex()}, which must be a unit of {UNIT_SIZE}")
+    queues: list[QueueId] = []
+    counts: list[int] = []
+    for _, same in groupby(pairs, key=lambda pair: pair[0][: -I64.size]):
+        keys = [key for key, _ in same]
+        queues.append(parse_unit_key(keys[0])[0])
+        counts.append(len(keys))
+    index = np.repeat(np.arange(len(queues)), counts)
+    units = np.frombuffer(b"".join([value for _, value in pairs]), UNIT_DTYPE)
+    offsets = np.frombuffer(b"".join([key[-I64.size :] for key, _ in pairs]), ">i8")
+    return pa.RecordBatch.from_pydict(
+        {
+            "topic": picked([queue.topic for queue in queues], index),
+            "queueId": pa.array(np.array([queue.number for queue in queues], np.int32)[index]),
+            "queueOffset": pa.array(offsets.astype(np.int64)),
+            "phyOffset": pa.array(units["physical_offset"].astype(np.int64)),
+            "size": pa.array(units["size"].astype(np.int32)),
+            "tagsCode": pa.array(units["tags_code"].astype(np.int64)),
+            "storeTimestamp": pa.array(units["store_timestamp_ms"].astype(np.int64)),
+        }
+    )
+
+
+def _batch_of_entries(queue: QueueId, entries: Sequence[ConsumeQueueEntry]) -> pa.RecordBatch:
+    columns = dict(zip(ConsumeQueueEntry._fields, zip(*entries, strict=True), strict=True))
+    return pa.RecordBatch.from_pydict(
+        {
+            "topic": pa.array([queue.topic] * len(entries), pa.string()),
+            "queueId": pa.array([queue.number] * len(entries), pa.int32()),
+            "queueOffset": pa.array(columns["queue_offset"], pa.int64()),
+            "phyOffset": pa.array(columns["physical_offset"], pa.int64()),
+            "size": pa.array(columns["size"], pa.int32()),
+            "tagsCode": pa.array(columns["tags_code"], pa.int64()),
+            "storeTimestamp": pa.array(columns["store_timestamp_ms"], pa.int64()),
+        }
+    )
