@@ -6,7 +6,7 @@ from typing import Final
 
 import typer
 
-from cli import offline, online, serve
+from cli import offline, online, pipeline, serve
 
 app: Final = typer.Typer(
     name="quarry",
@@ -18,6 +18,7 @@ app: Final = typer.Typer(
 serve.register(app)
 online.register(app)
 offline.register(app)
+pipeline.register(app)
 
 
 def main() -> None:

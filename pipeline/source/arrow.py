@@ -43,6 +43,11 @@ def hex_texts(octets: Bytes) -> pa.Array:
     return _variable(pa.string(), digits, np.full(len(octets), 2 * octets.shape[1], np.int64), None)
 
 
+def fixed_binaries(octets: Bytes) -> pa.Array:
+    """Each row of a (n, k) array as a binary of k bytes."""
+    return _variable(pa.binary(), np.ascontiguousarray(octets), np.full(len(octets), octets.shape[1], np.int64), None)
+
+
 def property_maps(memory: memoryview, starts: Integers, lengths: Integers) -> pa.Array:
     """Stored properties as maps, equal to what `decode_properties` gives for each record, in stored order."""
     pieces = [memory[start:end] for start, end in zip(starts.tolist(), (starts + lengths).tolist(), strict=True)]

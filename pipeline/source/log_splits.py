@@ -55,17 +55,18 @@ def open_segments(disk: Disk, root: Path) -> SegmentList:
     return SegmentList(disk, StorePaths(root).commit_log, None, writable=False)
 
 
-def log_extent(disk: Disk, root: Path, segments: SegmentList) -> LogExtent:
-    """How far the log may be read. A store that a broker runs on is read as far as its checkpoint says it is durable.
+def log_extent(disk: Disk, root: Path, segments: SegmentList, *, is_ours: bool = False) -> LogExtent:
+    """How far the log may be read. Of a running store: as far as its checkpoint says it is durable.
 
-    Raises NotAStore, and StoreLocked for a broker that does not tell how far that is.
+    `is_ours`: this process holds the lock. Raises NotAStore, and StoreLocked for a broker that does not tell how far
+    that is.
     """
     found = inspect_store(disk, root)
     if found.kind is StoreKind.NEW:
         raise NotAStore(root, "there is no store in this directory")
     paths = StorePaths(root)
     durable = read_checkpoint(disk, paths.checkpoint).confirmed_up_to
-    if _is_running(disk, paths.lock):
+    if not is_ours and _is_running(disk, paths.lock):
         if not durable:
             raise StoreLocked(paths.lock, "a broker runs on the store, and has not said yet how far its log is durable")
         return LogExtent(segments.minimum, min(durable, segments.end_of_files), None)

@@ -1,0 +1,86 @@
+"""The Spark session of a command, and how a command ends that Spark could not run.
+
+Spark is imported when a command needs it: it is an extra, and takes a second.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from cli.exit import Exit, end
+from cli.progress import is_watched, progress_bar
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Master = Annotated[
+    str | None,
+    typer.Option(
+        "--master",
+        metavar="URL",
+        help="Where Spark runs: `local[4]`, `spark://host:7077`, `k8s://…`. Default: all cores of this machine.",
+        show_default=False,
+    ),
+]
+Conf = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; may be given several times."),
+]
+
+_QUIET: Final = {"spark.log.level": "OFF"}
+"""What went wrong is told in one line. Who wants all that Spark says sets another level."""
+_RAISED: Final = re.compile(r"^(?:\w+\.)*(?:StoreDamaged|StoreUnusable|NotAStore|StoreLocked): (.+)$", re.MULTILINE)
+"""How an error of ours ends the trace of a task, which Spark hands on as text."""
+
+
+@contextmanager
+def spark_session(
+    name: str, master: str | None, conf: Sequence[str] | None, phases: Sequence[str]
+) -> Iterator[SparkSession]:
+    """A session while the block runs, its stages shown to who watches as `phases`, in their order.
+
+    Ends the command when Spark, or a Java for it, is missing, and when a job of the block fails: with what one of our
+    own errors says, if that was the reason.
+    """
+    settings = _QUIET | dict(_setting(text) for text in conf or ())
+    try:
+        from pyspark.errors import PySparkException
+
+        from pipeline.java import JavaMissing
+        from pipeline.progress import reported
+        from pipeline.session import open_session
+    except ImportError as missing:
+        end(Exit.COULD_NOT_RUN, f"{missing.name or missing} is missing: pip install 'quarry-mq[pipeline]'")
+    try:
+        spark = open_session(name, master=master, settings=settings)
+    except JavaMissing as missing:
+        end(Exit.COULD_NOT_RUN, str(missing))
+    try:
+        if is_watched():
+            with progress_bar() as report, reported(spark, phases, report):
+                yield spark
+        else:
+            yield spark
+    except PySparkException as error:
+        end(*_verdict(str(error)))
+    finally:
+        spark.stop()
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        end(Exit.COULD_NOT_RUN, f"--conf {text!r}: NAME=VALUE is needed")
+    return name, value
+
+
+def _verdict(text: str) -> tuple[Exit, str]:
+    ours = _RAISED.search(text)
+    if ours is None:
+        return Exit.COULD_NOT_RUN, text.strip().partition("\n")[0]
+    return Exit.FINDING if "StoreDamaged" in ours[0] else Exit.COULD_NOT_RUN, ours[1]

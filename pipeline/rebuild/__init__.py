@@ -1,0 +1,8 @@
+"""`rebuild`: the RocksDB queues of a store, made anew from its log on Spark.
+
+Public face of the package: other packages import from here.
+"""
+
+from pipeline.rebuild.job import Rebuilt, rebuild
+
+__all__ = ["Rebuilt", "rebuild"]

@@ -1,0 +1,271 @@
+"""The rebuild: the commit log once through Spark, and a database of queues at the end of it.
+
+    1  look at some places of the log, and choose ranges of keys with about as many units each
+    2  read the log in splits; every unit goes to the task of its range, which sorts them and writes a table
+    3  make a database of the tables, with the bounds of all queues and how far they go, in a directory of its own
+    4  set the old database aside, and move the new one to its place
+
+Nothing of the store is changed before 4. Killed before, the store is what it was; killed in 4, no database is there,
+and a broker makes one, or this does when it is run again.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import structlog
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from kv import WriteBatch
+from pipeline.rebuild.key_ranges import boundaries, sample
+from pipeline.rebuild.tables import RESULT_SCHEMA, table_writer
+from pipeline.rebuild.unit_rows import ROW_SCHEMA, unit_rows
+from pipeline.source.log_splits import (
+    Damage,
+    LogSplit,
+    log_extent,
+    open_segments,
+    plan_splits,
+    read_split,
+)
+from store.commitlog import SegmentList
+from store.consumequeue import open_consume_queue_engine
+from store.consumequeue.rocks_layout import (
+    BOUND,
+    CHECKPOINT_KEY,
+    I64,
+    OFFSET_FAMILY,
+    UNITS_FAMILY,
+    maximum_key,
+    parse_unit_key,
+)
+from store.disk import Disk, PosixDisk
+from store.engines import RocksStoreEngines
+from store.errors import StoreDamaged, StoreLocked, StoreUnusable
+from store.kind import DATABASE_MARKER, StoreKind, inspect_store
+from store.migration import remove_database
+from store.offsets import PhysicalOffset
+from store.parts import open_identity
+from store.paths import StorePaths
+from store.queue_phase import QueuePhase, phase_of
+from store.repair import aside_of, set_names_aside
+
+SPLIT_BYTES: Final = 64 << 20
+BOUNDS_PER_BATCH: Final = 10_000
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """What was made."""
+
+    units: int
+    queues: int
+    tables: int
+    dispatched_up_to: PhysicalOffset
+    aside: Path | None
+    """Where the old database is kept; None: there was none."""
+
+
+def rebuild(spark: SparkSession, disk: Disk, root: Path, *, split_bytes: int = SPLIT_BYTES) -> Rebuilt:
+    """Make the RocksDB queues of a store anew from its log. No broker may run on it, and none can meanwhile.
+
+    Raises StoreUnusable (locked, damaged, or its queues are in files), OSError, kv.KvError, and what Spark raises.
+    """
+    found = inspect_store(disk, root)
+    if found.kind is StoreKind.NEW:
+        raise StoreUnusable(root, "there is no store in this directory")
+    try:
+        lock = disk.lock(StorePaths(root).lock)
+    except BlockingIOError as error:
+        raise StoreLocked(StorePaths(root).lock, "a broker runs on the store: stop it first") from error
+    try:
+        return _Rebuild(spark, disk, root, split_bytes).run()
+    finally:
+        lock.release()
+
+
+class _Rebuild:
+    """The steps of one rebuild. The lock is ours."""
+
+    def __init__(self, spark: SparkSession, disk: Disk, root: Path, split_bytes: int) -> None:
+        self._spark = spark
+        self._disk = disk
+        self._root = root
+        self._paths = StorePaths(root)
+        self._split_bytes = split_bytes
+        self._place = self._paths.consume_queue_rocksdb.with_name("consumequeue_rocksdb.rebuilding")
+        self._tables = self._paths.consume_queue_rocksdb.with_name("consumequeue_rocksdb.rebuilding-tables")
+
+    def run(self) -> Rebuilt:
+        counts_light = self._begin()
+        segments = open_segments(self._disk, self._root)
+        try:
+            extent = log_extent(self._disk, self._root, segments, is_ours=True)
+            splits = plan_splits(segments, extent, self._split_bytes)
+            cuts = boundaries(sample(segments, extent), self._spark.sparkContext.defaultParallelism)
+            end = _end_of(segments, splits)
+        finally:
+            segments.close()
+        self._clear()
+        self._disk.make_directories(self._tables)
+        results = self._write_tables(splits, cuts, counts_light=counts_light)
+        rebuilt = self._make_database(results, end)
+        aside = self._switch()
+        return Rebuilt(rebuilt[0], rebuilt[1], rebuilt[2], end, aside)
+
+    def _begin(self) -> bool:
+        """Write down what the store is, before a database makes it look like another. Returns how light queues count.
+
+        See `store.queue_opening`: of a store that had file queues they are numbered one after the other.
+        """
+        found = inspect_store(self._disk, self._root)
+        engine, identity = open_identity(RocksStoreEngines(), self._paths.quarry, self._disk, found)
+        try:
+            phase = phase_of(identity.queue_phase, found.layout, None, self._root)
+            if phase is not QueuePhase.ROCKSDB:
+                raise StoreUnusable(self._root, f"its queues are in files (phase {phase.value}): `quarry migrate`")
+            identity.queue_phase = phase.value
+            return identity.origin == StoreKind.ROCKETMQ_FILE.value
+        finally:
+            engine.close()
+
+    def _write_tables(self, splits: list[LogSplit], cuts: list[bytes], *, counts_light: bool) -> pa.Table:
+        """Read, sort and write. Returns the answers of all tasks (`RESULT_SCHEMA`), in the order of keys.
+
+        Where a queue began anew at a boundary, what comes behind it may not count any more: then once again with
+        that queue in one range.
+        """
+        while True:
+            rows = _unit_rows(self._spark, self._root, splits, cuts, counts_light=counts_light)
+            ordered = rows.repartitionById(len(cuts) + 1, "part").sortWithinPartitions("key", "value")
+            written = ordered.select("key", "value").mapInArrow(table_writer(self._tables), RESULT_SCHEMA)
+            results = written.toArrow()
+            divided = _began_anew_across(results)
+            if not divided:
+                return results
+            log.info("queues began anew where ranges meet, they are kept together", queues=len(divided))
+            cuts = [cut for cut in cuts if cut[: -I64.size] not in divided]
+            self._clear()
+            self._disk.make_directories(self._tables)
+
+    def _make_database(self, results: pa.Table, end: PhysicalOffset) -> tuple[int, int, int]:
+        """The database of the tables. Returns the numbers of units, queues and tables."""
+        engine = open_consume_queue_engine(self._place, create=True)
+        try:
+            written = results.filter(results.column("table").is_valid())
+            names = written.column("table").to_pylist()
+            if names:
+                engine.ingest(engine.family(UNITS_FAMILY), [self._tables / name for name in names])
+            offsets = engine.family(OFFSET_FAMILY)
+            queues = 0
+            for batch_of_queues in _bounds(results):
+                batch: WriteBatch = engine.batch()
+                batch.put_all(offsets, batch_of_queues)
+                queues += len(batch_of_queues)
+                engine.write(batch)
+            batch = engine.batch()
+            batch.put(offsets, CHECKPOINT_KEY, I64.pack(end))
+            engine.write(batch)
+            engine.flush([UNITS_FAMILY, OFFSET_FAMILY])
+        finally:
+            engine.close()
+        shutil.rmtree(self._tables)
+        return sum(written.column("units").to_pylist()), queues, len(names)
+
+    def _switch(self) -> Path | None:
+        """Old databases go aside, the new one takes the place of its own."""
+        aside = None
+        for directory in (self._paths.consume_queue_rocksdb, self._paths.consume_queue):
+            if not self._disk.exists(directory / DATABASE_MARKER):
+                continue
+            aside = aside_of(self._disk, directory)
+            if directory == self._paths.consume_queue:
+                files = [entry.name for entry in self._disk.list_directory(directory) if not entry.is_directory]
+                set_names_aside(self._disk, directory, sorted(files, key=lambda name: (name == DATABASE_MARKER, name)))
+            else:
+                self._disk.move(directory, aside)
+        if self._disk.exists(self._paths.consume_queue_rocksdb):
+            self._disk.move(self._paths.consume_queue_rocksdb, aside_of(self._disk, self._paths.consume_queue_rocksdb))
+        self._disk.move(self._place, self._paths.consume_queue_rocksdb)
+        return aside
+
+    def _clear(self) -> None:
+        """Remove what a run before this one left."""
+        if self._disk.exists(self._place):
+            remove_database(self._disk, self._place)
+        if self._disk.exists(self._tables):
+            shutil.rmtree(self._tables)
+
+
+def _unit_rows(
+    spark: SparkSession, root: Path, splits: list[LogSplit], cuts: list[bytes], *, counts_light: bool
+) -> DataFrame:
+    """The units of the log (`ROW_SCHEMA`), one task for each split. Damage ends it, by name."""
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        segments = open_segments(PosixDisk(), root)
+        try:
+            for batch in batches:
+                for number in batch.column("id").to_pylist():
+                    for found in read_split(segments, splits[number], check_crc=True):
+                        if isinstance(found, Damage):
+                            raise StoreDamaged(segments.path_of(found.begin), f"offset {found.begin}: {found.reason}")
+                        if len(found):
+                            yield unit_rows(found, cuts, counts_light=counts_light)
+        finally:
+            segments.close()
+
+    return spark.range(0, len(splits), 1, max(1, len(splits))).mapInArrow(read, from_arrow_schema(ROW_SCHEMA))
+
+
+def _end_of(segments: SegmentList, splits: list[LogSplit]) -> PhysicalOffset:
+    """Where the log ends: behind its last record, or the blank behind that."""
+    if not splits:
+        return PhysicalOffset(0)
+    end = splits[-1].begin
+    for found in read_split(segments, splits[-1], check_crc=False):
+        end = found.end
+    return end
+
+
+def _began_anew_across(results: pa.Table) -> set[bytes]:
+    """The queues of which a later range holds a record that lies before one of an earlier range."""
+    divided: set[bytes] = set()
+    last_prefix, reached = b"", 0
+    for prefix, lowest, highest in _columns(results, "prefix", "lowest", "highest"):
+        if prefix == last_prefix and lowest < reached:
+            divided.add(prefix)
+        reached = max(highest, reached) if prefix == last_prefix else highest
+        last_prefix = prefix
+    return divided
+
+
+def _bounds(results: pa.Table) -> Iterator[list[tuple[bytes, bytes]]]:
+    """The maximum of each queue as stored, some thousand at a time."""
+    bounds: list[tuple[bytes, bytes]] = []
+    last_prefix = b""
+    for prefix, offset, place in _columns(results, "prefix", "lastOffset", "lastPlace"):
+        queue, _ = parse_unit_key(prefix + bytes(I64.size))
+        pair = maximum_key(queue), BOUND.pack(place, offset)
+        if prefix == last_prefix:
+            bounds[-1] = pair
+            continue
+        if len(bounds) == BOUNDS_PER_BATCH:
+            yield bounds
+            bounds = []
+        bounds.append(pair)
+        last_prefix = prefix
+    yield bounds
+
+
+def _columns(results: pa.Table, *names: str) -> Iterator[tuple[bytes, int, int]]:
+    queues = results.filter(results.column("prefix").is_valid())
+    return zip(*(queues.column(name).to_pylist() for name in names), strict=True)

@@ -1,0 +1,47 @@
+"""Ranges of keys with about as many units each: known from samples all over the log before all of it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Final, NamedTuple
+
+from pipeline.rebuild.unit_rows import sample_keys
+from pipeline.source.log_splits import LogExtent
+from store.commitlog import SegmentList
+from store.offsets import PhysicalOffset
+from store.scan import first_record, scan_log
+
+SAMPLES: Final = 64
+"""Places of the log that are looked at: each tells of some thousand records."""
+UNITS_PER_RANGE: Final = 1_000_000
+"""About 100 MB in Spark's hands, and as much in a table."""
+
+
+class Sample(NamedTuple):
+    """Keys of units from all over the log, sorted, and how many units there are, about."""
+
+    keys: list[bytes]
+    units_estimate: int
+
+
+def sample(segments: SegmentList, extent: LogExtent) -> Sample:
+    """Look at some places of the log. Damage there is not judged: who reads everything will."""
+    keys: list[bytes] = []
+    read_bytes = 0
+    size = extent.end - extent.begin
+    for place in range(SAMPLES if size else 0):
+        start = first_record(segments, PhysicalOffset(extent.begin + size * place // SAMPLES))
+        if start is None or start >= extent.end:
+            continue
+        for batch in islice(scan_log(segments, start, extent.end, check_crc=False), 1):
+            keys += sample_keys(batch)
+            read_bytes += int(batch.columns.size.sum())
+    return Sample(sorted(keys), len(keys) * size // read_bytes if read_bytes else 0)
+
+
+def boundaries(found: Sample, ranges_min: int) -> list[bytes]:
+    """Keys at which ranges begin, all but the first, so that each of them has about as many units."""
+    count = max(ranges_min, -(-found.units_estimate // UNITS_PER_RANGE))
+    keys: Sequence[bytes] = found.keys
+    return sorted({keys[len(keys) * number // count] for number in range(1, count) if keys})

@@ -1,0 +1,147 @@
+"""What a task writes of its range of keys: a table file, and the last entry of each queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+
+from kv import write_table
+from pipeline.rebuild.unit_rows import COUNTED_SIZE
+from store.consumequeue.engine import FAMILY_OPTIONS
+from store.consumequeue.rocks_layout import I64, UNIT_SIZE, UNITS_FAMILY
+
+RESULT_SCHEMA: Final = StructType(
+    [
+        StructField("table", StringType()),
+        StructField("units", LongType()),
+        StructField("prefix", BinaryType()),
+        StructField("lastOffset", LongType()),
+        StructField("lastPlace", LongType()),
+        StructField("lowest", LongType()),
+        StructField("highest", LongType()),
+    ]
+)
+"""Of a queue: the beginning of its keys, the last entry, and the range of physical offsets that the task has seen."""
+_ARROW: Final = pa.schema(
+    [
+        ("table", pa.string()),
+        ("units", pa.int64()),
+        ("prefix", pa.binary()),
+        *((name, pa.int64()) for name in ("lastOffset", "lastPlace", "lowest", "highest")),
+    ]
+)
+_RESULTS_PER_BATCH: Final = 10_000
+
+Pair = tuple[bytes, bytes]
+
+
+class QueuePart:
+    """What a range of keys holds of one queue."""
+
+    __slots__ = ("highest", "last_offset", "last_place", "lowest", "prefix")
+
+    def __init__(self, prefix: bytes, place: int) -> None:
+        self.prefix = prefix
+        self.last_offset = -1
+        self.last_place = 0
+        self.lowest = self.highest = place
+
+
+class SortedUnits:
+    """Pairs of a table from rows that are sorted by key and value; `queues` fills while they are taken.
+
+    Where a queue was deleted and began anew, its numbers come twice. An entry is gone when a later record has its
+    number or a lower one (`store.consumequeue.again`): in the order of numbers, one lies further on in the log that
+    came before. Units of light queues that are to be counted get their numbers here.
+    """
+
+    def __init__(self) -> None:
+        self.queues: list[QueuePart] = []
+        self.units = 0
+
+    def pairs(self, rows: Iterable[Pair]) -> Iterator[Pair]:
+        prefix = b""
+        queue = QueuePart(prefix, 0)
+        waiting: Pair | None = None
+        number = 0
+        for key, value in rows:
+            place = int.from_bytes(value[:8], "big")
+            pair = key, value
+            if key[:-8] != prefix:
+                if waiting is not None:
+                    yield self._ended(queue, waiting)
+                    waiting = None
+                prefix = key[:-8]
+                queue = QueuePart(prefix, place)
+                number = int.from_bytes(value[UNIT_SIZE:], "big")
+            if len(value) == COUNTED_SIZE:
+                pair = prefix + I64.pack(number), value[:UNIT_SIZE]
+                number += 1
+            queue.lowest = min(queue.lowest, place)
+            if place < queue.highest:
+                continue
+            queue.highest = place
+            if waiting is not None and waiting[0] != pair[0]:
+                self.units += 1
+                yield waiting
+            waiting = pair
+        if waiting is not None:
+            yield self._ended(queue, waiting)
+
+    def _ended(self, queue: QueuePart, last: Pair) -> Pair:
+        queue.last_offset = int.from_bytes(last[0][-8:], "big")
+        queue.last_place = queue.highest
+        self.queues.append(queue)
+        self.units += 1
+        return last
+
+
+def table_writer(directory: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function that each task runs over the sorted rows of its range; it answers with `RESULT_SCHEMA`.
+
+    A task that is repeated writes a file of its own: only those that are named in the answers count.
+    """
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows = _pairs_in(batches)
+        first = next(rows, None)
+        if first is None:
+            return
+        context = TaskContext.get()
+        path = directory / f"{0 if context is None else context.taskAttemptId():012}.sst"
+        units = SortedUnits()
+        write_table(path, units.pairs(_with_first(first, rows)), FAMILY_OPTIONS[UNITS_FAMILY])
+        yield _result([{"table": path.name, "units": units.units}])
+        for begin in range(0, len(units.queues), _RESULTS_PER_BATCH):
+            yield _result([_facts(queue) for queue in units.queues[begin : begin + _RESULTS_PER_BATCH]])
+
+    return write
+
+
+def _pairs_in(batches: Iterable[pa.RecordBatch]) -> Iterator[Pair]:
+    for batch in batches:
+        yield from zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True)
+
+
+def _with_first(first: Pair, rest: Iterator[Pair]) -> Iterator[Pair]:
+    yield first
+    yield from rest
+
+
+def _facts(queue: QueuePart) -> dict[str, object]:
+    return {
+        "prefix": queue.prefix,
+        "lastOffset": queue.last_offset,
+        "lastPlace": queue.last_place,
+        "lowest": queue.lowest,
+        "highest": queue.highest,
+    }
+
+
+def _result(rows: list[dict[str, object]]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(rows, schema=_ARROW)

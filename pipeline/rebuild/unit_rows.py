@@ -1,0 +1,89 @@
+"""Units of the log as keys and values of the RocksDB queues, thousands at a time (docs/formats/consume-queue.md).
+
+A row is `key` and `value` as stored, but for units of light queues that are numbered one after the other: of these the
+key ends with the physical offset instead, by which they are to be counted, and the value with the number that the
+record states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pipeline.source.arrow import fixed_binaries
+from store.consumequeue import UnitColumns
+from store.consumequeue.rocks_layout import I64, UNIT_DTYPE, UNIT_SIZE, unit_prefix
+from store.dispatch import StoredNumbering
+from store.scan import RecordBatch, ScannedRequests
+from store.scan.columns import Flags
+
+COUNTED_SIZE: Final = UNIT_SIZE + I64.size
+"""Bytes of the value of a unit whose number is yet to be counted."""
+ROW_SCHEMA: Final = pa.schema([("part", pa.int32()), ("key", pa.binary()), ("value", pa.binary())])
+_NUMBERING: Final = StoredNumbering()
+
+
+def unit_rows(batch: RecordBatch, boundaries: Sequence[bytes], *, counts_light: bool) -> pa.RecordBatch:
+    """The units of the batch's records: `ROW_SCHEMA`, `part` being the range of keys between `boundaries`.
+
+    With `counts_light` light queues are numbered one after the other, and all units of one are in the same part.
+    """
+    units = ScannedRequests(batch, slice(None), _NUMBERING).units
+    prefixes = [unit_prefix(queue) for queue in units.queues]
+    # the unit of a light queue follows that of the record's own queue
+    counted = np.diff(units.physical_offset, prepend=-1) == 0 if counts_light else np.zeros(len(units), np.bool_)
+    key_ends = np.where(counted, units.physical_offset, units.queue_offset)
+    parts = _parts(units, prefixes, boundaries, counted)
+    keys = pc.binary_join_element_wise(
+        pa.array(prefixes, pa.binary()).take(pa.array(units.queue_index)),
+        fixed_binaries(key_ends.astype(">i8").view(np.uint8).reshape(-1, I64.size)),
+        pa.scalar(b"", pa.binary()),
+    )
+    return pa.RecordBatch.from_arrays([pa.array(parts), keys, _values(units, counted)], schema=ROW_SCHEMA)
+
+
+def sample_keys(batch: RecordBatch) -> list[bytes]:
+    """The keys of the batch's units, to find boundaries by."""
+    rows = unit_rows(batch, (), counts_light=False)
+    keys: list[bytes] = rows.column("key").to_pylist()
+    return keys
+
+
+def _values(units: UnitColumns, counted: Flags) -> pa.Array:
+    packed = np.empty(len(units), UNIT_DTYPE)
+    for name in UNIT_DTYPE.names or ():
+        packed[name] = getattr(units, name)
+    values = fixed_binaries(packed.view(np.uint8).reshape(-1, UNIT_SIZE))
+    if not counted.any():
+        return values
+    numbers = fixed_binaries(units.queue_offset.astype(">i8").view(np.uint8).reshape(-1, I64.size))
+    joined = pc.binary_join_element_wise(values, numbers, pa.scalar(b"", pa.binary()))
+    return pc.if_else(pa.array(counted), joined, values)
+
+
+def _parts(
+    units: UnitColumns, prefixes: Sequence[bytes], boundaries: Sequence[bytes], counted: Flags
+) -> NDArray[np.int32]:
+    """Which range of keys each unit belongs to: int32 of shape (n,)."""
+    parts = np.zeros(len(units), np.int32)
+    if not boundaries or not len(units):
+        return parts
+    edges = np.array([*boundaries], object)
+    of_queues = np.searchsorted(edges, np.array(prefixes, object), side="right").astype(np.int32)
+    parts[:] = of_queues[units.queue_index]
+    for number in _divided(prefixes, boundaries):
+        rows = np.flatnonzero((units.queue_index == number) & ~counted)
+        keys = [prefixes[number] + I64.pack(offset) for offset in units.queue_offset[rows].tolist()]
+        parts[rows] = np.searchsorted(edges, np.array(keys, object), side="right")
+    return parts
+
+
+def _divided(prefixes: Sequence[bytes], boundaries: Sequence[bytes]) -> list[int]:
+    """The queues that some boundary lies in."""
+    inside = {boundary[: -I64.size] for boundary in boundaries}
+    return [number for number, prefix in enumerate(prefixes) if prefix in inside]

@@ -1,0 +1,94 @@
+"""`quarry pipeline …` as people run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipeline.java import JavaMissing, find_java
+from store.disk import PosixDisk
+from store.kind import inspect_store
+from tests.conftest import GoldenStore
+
+SPARK = ("--master", "local[2]", "--conf", "spark.ui.enabled=false", "--conf", "spark.driver.memory=1g")
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def quarry(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "cli.main", "pipeline", *map(str, arguments)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+
+
+@pytest.fixture
+def java() -> None:
+    try:
+        find_java()
+    except JavaMissing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.mark.usefixtures("java")
+def test_rebuild_makes_the_queues(golden_copy: GoldenStore) -> None:
+    root = golden_copy("file-clean") / "store"
+    done = quarry("rebuild", root, "--json", *SPARK)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["units"] > 100
+    assert told["aside"] is None
+    assert inspect_store(PosixDisk(), root).rocksdb_directory.name == "consumequeue_rocksdb"
+
+
+@pytest.mark.usefixtures("java")
+def test_damage_is_told_in_one_line_that_names_file_and_offset(golden_copy: GoldenStore) -> None:
+    root = golden_copy("rocks-clean") / "store"
+    path = root / "commitlog" / f"{0:020}"
+    with path.open("r+b") as file:
+        file.seek(95)
+        file.write(b"\xff\xfe")
+    done = quarry("rebuild", root, *SPARK)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "StoreDamaged" not in done.stderr
+    *_, last = done.stderr.splitlines()
+    assert last == f"{path}: offset 0: the body does not match its CRC"
+
+
+def test_without_java_the_message_says_what_is_needed(golden_copy: GoldenStore, tmp_path: Path) -> None:
+    done = quarry("rebuild", golden_copy("rocks-clean") / "store", JAVA_HOME=str(tmp_path))
+    assert done.returncode == 2
+    assert done.stderr.strip() == f"Spark needs Java 17 or newer: there is no java in JAVA_HOME ({tmp_path})"
+
+
+def test_an_old_java_is_named_with_its_version(golden_copy: GoldenStore, tmp_path: Path) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
+    java.chmod(0o755)
+    done = quarry("rebuild", golden_copy("rocks-clean") / "store", JAVA_HOME=str(tmp_path))
+    assert done.returncode == 2
+    assert f"{java}, from JAVA_HOME, is Java 11" in done.stderr
+
+
+def test_without_spark_the_message_says_how_to_install_it(golden_copy: GoldenStore, tmp_path: Path) -> None:
+    (tmp_path / "pyspark.py").write_text("raise ModuleNotFoundError('No module named pyspark', name='pyspark')\n")
+    done = quarry("rebuild", golden_copy("rocks-clean") / "store", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 2
+    assert done.stderr.strip() == "pyspark is missing: pip install 'quarry-mq[pipeline]'"
+
+
+def test_a_setting_without_a_value_is_refused(golden_copy: GoldenStore) -> None:
+    done = quarry("rebuild", golden_copy("rocks-clean") / "store", "--conf", "spark.ui.enabled")
+    assert done.returncode == 2
+    assert done.stderr.strip() == "--conf 'spark.ui.enabled': NAME=VALUE is needed"

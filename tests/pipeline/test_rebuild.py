@@ -1,0 +1,239 @@
+"""Queues made anew on Spark, beside what a broker's own dispatch makes of the same log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from kv import KeyRange
+from pipeline.rebuild import rebuild
+from pipeline.rebuild.tables import SortedUnits
+from pipeline.rebuild.unit_rows import sample_keys, unit_rows
+from store.clock import SystemClock
+from store.consumequeue import open_consume_queue_engine
+from store.consumequeue.rocks_layout import CHECKPOINT_KEY, I64, OFFSET_FAMILY, UNIT, UNITS_FAMILY, unit_prefix
+from store.disk import PosixDisk
+from store.errors import StoreLocked, StoreUnusable
+from store.kind import inspect_store
+from store.offline import OfflineStore
+from store.offsets import PhysicalOffset, QueueId, QueueOffset
+from store.opening import open_store
+from store.paths import StorePaths
+from store.queue_phase import QueueMode
+from store.record import encode_record
+from store.scan import scan_log
+from store.settings import StoreSettings
+from store.verify import verify
+from tests import golden
+from tests.conftest import GoldenStore
+from tests.pipeline.tables import messages
+from tests.record.records import message
+from tests.scan.logs import random_messages, sent, write_log
+
+Pairs = dict[bytes, bytes]
+
+
+def open_and_close(root: Path, mode: QueueMode | None = None) -> None:
+    """A start of the store, which makes what is missing, and a stop in good order."""
+    settings_ = StoreSettings(root=root, queue_mode=mode)
+    open_store(settings_, disk=PosixDisk(), clock=SystemClock(), report=lambda _: None).close()
+
+
+def families(root: Path) -> dict[str, Pairs]:
+    """Everything in the database of the queues."""
+    engine = open_consume_queue_engine(inspect_store(PosixDisk(), root).rocksdb_directory, create=False, read_only=True)
+    try:
+        everything = KeyRange(b"", None)
+        return {name: dict(engine.family(name).iterate(everything)) for name in (UNITS_FAMILY, OFFSET_FAMILY)}
+    finally:
+        engine.close()
+
+
+def differences(root: Path) -> list[object]:
+    with OfflineStore.open(PosixDisk(), root) as store:
+        return list(verify(store, lambda _: None).differences)
+
+
+@pytest.mark.parametrize("split_bytes", [30_000, 64 << 20])
+@pytest.mark.parametrize("name", golden.NAMES)
+def test_a_rebuild_is_what_dispatch_makes_of_the_log(
+    spark: SparkSession, tmp_path: Path, name: str, split_bytes: int
+) -> None:
+    ours, theirs = (golden.unpack(name, tmp_path / each) / "store" for each in ("ours", "theirs"))
+    for root in (ours, theirs):
+        without_database(root)
+    open_and_close(theirs)
+    rebuilt = rebuild(spark, PosixDisk(), ours, split_bytes=split_bytes)
+    expected = families(theirs)
+    assert families(ours) == expected
+    assert (rebuilt.units, rebuilt.queues) == (len(expected[UNITS_FAMILY]), len(expected[OFFSET_FAMILY]) - 1)
+    assert rebuilt.dispatched_up_to == I64.unpack(expected[OFFSET_FAMILY][CHECKPOINT_KEY])[0]
+    assert rebuilt.aside is None
+    open_and_close(ours)
+    assert families(ours) == expected
+    assert differences(ours) == []
+
+
+def without_database(root: Path) -> None:
+    """Remove the queues in RocksDB: what lies in the log is all there is."""
+    directory = inspect_store(PosixDisk(), root).rocksdb_directory
+    for path in directory.iterdir() if directory.exists() else ():
+        if path.is_file():
+            path.unlink()
+
+
+def test_an_old_database_is_set_aside(spark: SparkSession, golden_copy: GoldenStore) -> None:
+    root = golden_copy("rocks-clean") / "store"
+    open_and_close(root)
+    before = families(root)
+    found = inspect_store(PosixDisk(), root).rocksdb_directory
+    rebuilt = rebuild(spark, PosixDisk(), root)
+    assert rebuilt.aside is not None
+    assert rebuilt.aside.name.startswith(f"{found.name}.set-aside-")
+    after = families(root)
+    assert after[UNITS_FAMILY] == before[UNITS_FAMILY]
+    again = rebuild(spark, PosixDisk(), root)
+    assert again.aside != rebuilt.aside
+    assert families(root) == after
+
+
+def test_what_a_killed_run_left_is_removed(spark: SparkSession, golden_copy: GoldenStore) -> None:
+    root = golden_copy("file-clean") / "store"
+    for name in ("consumequeue_rocksdb.rebuilding", "consumequeue_rocksdb.rebuilding-tables"):
+        (root / name).mkdir()
+        (root / name / "000001.sst").write_bytes(b"half")
+    rebuild(spark, PosixDisk(), root)
+    assert not list(root.glob("*.rebuilding*"))
+    open_and_close(root)
+    assert differences(root) == []
+
+
+def test_a_queue_that_began_anew_is_rebuilt_across_ranges(spark: SparkSession, tmp_path: Path) -> None:
+    """Its topic was deleted: there are two records with each number, and ranges of keys meet between them."""
+    log = bytearray()
+    each, raw = sent(message(properties={"TAGS": "blue"}))
+    for number in [*range(200), *range(150)]:
+        log += encode_record(each, QueueOffset(number), PhysicalOffset(len(log)), 1_000, raw, crc_property=True)
+    disk = PosixDisk()
+    for root in (tmp_path / "ours", tmp_path / "theirs"):
+        directory = StorePaths(root).commit_log
+        disk.make_directories(directory)
+        segment = disk.create_segment(directory / f"{0:020}", 1 << 20)
+        segment.write(0, bytes(log))
+        segment.close()
+    open_and_close(tmp_path / "theirs")
+    rebuilt = rebuild(spark, disk, tmp_path / "ours", split_bytes=8_000)
+    assert rebuilt.units == 150
+    assert families(tmp_path / "ours") == families(tmp_path / "theirs")
+
+
+def test_a_log_without_messages(spark: SparkSession, tmp_path: Path) -> None:
+    disk, directory = PosixDisk(), StorePaths(tmp_path).commit_log
+    disk.make_directories(directory)
+    disk.create_segment(directory / f"{0:020}", 1 << 20).close()
+    rebuilt = rebuild(spark, disk, tmp_path)
+    assert (rebuilt.units, rebuilt.queues, rebuilt.tables) == (0, 0, 0)
+    assert families(tmp_path) == {UNITS_FAMILY: {}, OFFSET_FAMILY: {CHECKPOINT_KEY: I64.pack(0)}}
+    open_and_close(tmp_path)
+
+
+def test_damage_ends_it_and_leaves_the_store_as_it_was(spark: SparkSession, golden_copy: GoldenStore) -> None:
+    root = golden_copy("rocks-clean") / "store"
+    open_and_close(root)
+    before = families(root)
+    wrong = messages(root, columns="phyOffset")[100]["phyOffset"]
+    with (StorePaths(root).commit_log / f"{0:020}").open("r+b") as file:
+        file.seek(wrong + 89)
+        file.write(b"\xff\xfe\xfd")
+    with pytest.raises(PySparkException, match=f"offset {wrong}: "):
+        rebuild(spark, PosixDisk(), root)
+    assert families(root) == before
+
+
+def test_a_store_that_a_broker_runs_on_is_refused(spark: SparkSession, golden_copy: GoldenStore) -> None:
+    root = golden_copy("rocks-clean") / "store"
+    lock = PosixDisk().lock(StorePaths(root).lock)
+    try:
+        with pytest.raises(StoreLocked, match="stop it first"):
+            rebuild(spark, PosixDisk(), root)
+    finally:
+        lock.release()
+
+
+def test_queues_in_files_are_left_to_a_migration(spark: SparkSession, golden_copy: GoldenStore) -> None:
+    root = golden_copy("file-clean") / "store"
+    open_and_close(root, QueueMode.FILE)
+    with pytest.raises(StoreUnusable, match="`quarry migrate`"):
+        rebuild(spark, PosixDisk(), root)
+
+
+def test_no_store(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(StoreUnusable, match="no store"):
+        rebuild(spark, PosixDisk(), tmp_path)
+
+
+# -- sorting
+
+QUEUE = unit_prefix(QueueId("orders", 3))
+OTHER = unit_prefix(QueueId("orders", 4))
+
+
+def one_by_one(records: Sequence[tuple[bytes, int]]) -> Pairs:
+    """What a broker holds after these: a number that a queue has given away before means that it began anew."""
+    held: dict[tuple[bytes, int], int] = {}
+    for place, (prefix, offset) in enumerate(records):
+        for key in [key for key in held if key[0] == prefix and key[1] >= offset]:
+            del held[key]
+        held[prefix, offset] = place
+    return {prefix + I64.pack(offset): UNIT.pack(place, 1, 2, 3) for (prefix, offset), place in held.items()}
+
+
+def sorted_rows(records: Sequence[tuple[bytes, int]]) -> Iterator[tuple[bytes, bytes]]:
+    rows = [(prefix + I64.pack(offset), UNIT.pack(at, 1, 2, 3)) for at, (prefix, offset) in enumerate(records)]
+    return iter(sorted(rows))
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(st.tuples(st.sampled_from([QUEUE, OTHER]), st.integers(0, 6)), max_size=25))
+def test_queues_that_began_anew_hold_their_last_life(records: list[tuple[bytes, int]]) -> None:
+    units = SortedUnits()
+    pairs = list(units.pairs(sorted_rows(records)))
+    expected = one_by_one(records)
+    assert dict(pairs) == expected
+    assert [key for key, _ in pairs] == sorted(expected)
+    assert units.units == len(expected)
+    last = {queue.prefix: (queue.last_offset, queue.last_place) for queue in units.queues}
+    assert last == {
+        key[:-8]: (I64.unpack(key[-8:])[0], UNIT.unpack(value)[0]) for key, value in sorted(expected.items())
+    }
+
+
+# -- ranges of keys
+
+
+@pytest.mark.parametrize("counts_light", [False, True])
+@pytest.mark.parametrize("seed", range(5))
+def test_every_unit_is_in_the_range_of_its_key(tmp_path: Path, seed: int, *, counts_light: bool) -> None:
+    random = Random(seed)
+    write_log(PosixDisk(), random_messages(random, 200), directory=StorePaths(tmp_path).commit_log).close()
+    with OfflineStore.open(PosixDisk(), tmp_path) as store:
+        batches = list(scan_log(store.segments, store.minimum))
+        keys = sorted(key for batch in batches for key in sample_keys(batch))
+        cuts = sorted(set(random.sample(keys, 7)))
+        parts: dict[int, list[bytes]] = {}
+        for batch in batches:
+            for row in unit_rows(batch, cuts, counts_light=counts_light).to_pylist():
+                parts.setdefault(row["part"], []).append(row["key"])
+                if not counts_light:
+                    assert row["part"] == sum(cut <= row["key"] for cut in cuts)
+        assert sum(map(len, parts.values())) == len(keys)
+        if counts_light:
+            light = [{key[:-8] for key in keys if b"%LMQ%" in key} for keys in parts.values()]
+            assert len(set().union(*light)) == sum(map(len, light)), "all of a light queue is in one range"
