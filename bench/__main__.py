@@ -37,6 +37,7 @@ BENCHMARKS: Final = (
     "queue_migration",
     "recovery_scan",
     "recovery",
+    "spark_jobs",
     "many_queues",
     "million_queues",
     "front",

@@ -50,7 +50,7 @@ def run_bench(tmp_path: Path) -> RunBench:
     return run_it
 
 
-NEED_JAVA = {"front", "clients", "many_queues"}
+NEED_JAVA = {"front", "clients", "many_queues", "spark_jobs"}
 
 
 @pytest.mark.parametrize("name", [name for name in BENCHMARKS if name not in NEED_JAVA])

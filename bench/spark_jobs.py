@@ -1,0 +1,234 @@
+"""How fast does Spark scan a log and rebuild its queues, and does time grow with the log alone?
+
+One log of records of 300 bytes in several sizes. `scan` reads the fixed fields of all messages, checksums included,
+through the data source, and throws the rows away; its peer is a loop over the same columns in one process. `rebuild`
+makes the RocksDB queues anew, everything real: reading, ranges of keys, sort, tables, database; its peer is a broker's
+own dispatch, which does so at a start that finds no queues. Spark's start is no part of it, nor is the first job of its
+session.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from bench.harness import CannotRun, Case, Options, Sample, Scale, alternate, private_bytes_of, require_room
+from bench.scratch_store import make_messages, scratch_store
+from store.clock import SystemClock
+from store.disk import PosixDisk
+from store.kind import inspect_store
+from store.offline import OfflineStore
+from store.opening import open_store
+from store.scan import scan_log
+from store.settings import Durability, StoreSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+QUESTION: Final = "How fast does Spark scan a log and rebuild its queues, and does time grow with the log alone?"
+BODY_BYTES: Final = 44
+"""With head, topic and properties 300 bytes."""
+ROUND_MESSAGES: Final = 64
+FIXED: Final = (
+    "topic,queueId,queueOffset,phyOffset,storeSize,storeTimestamp,bornTimestamp,sysFlag,flag,reconsumeTimes,bodyLength"
+)
+LOOK_INTERVAL_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Messages of each log."""
+
+    messages: tuple[int, ...]
+    rounds: int
+    split_bytes: int
+
+
+SIZES: Final = {
+    Scale.FULL: Sizes((1_000_000, 5_000_000, 20_000_000), rounds=3, split_bytes=64 << 20),
+    Scale.QUICK: Sizes((1_000_000,), rounds=1, split_bytes=64 << 20),
+    Scale.TINY: Sizes((2_000,), rounds=1, split_bytes=100_000),
+}
+
+
+def run(options: Options) -> list[Case]:
+    try:
+        from pipeline.java import JavaMissing, find_java
+        from pipeline.session import open_session
+    except ImportError as missing:
+        raise CannotRun(f"{missing.name} is missing: pip install 'quarry-mq[pipeline]'") from missing
+    try:
+        find_java()
+    except JavaMissing as missing:
+        raise CannotRun(str(missing)) from missing
+    sizes = SIZES[options.scale]
+    require_room(options.scratch, 700 * max(sizes.messages))
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.log.level": "ERROR",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "2g",
+        "spark.local.dir": str(options.scratch),
+    }
+    spark = open_session("bench", master="local[2]", settings=settings)
+    try:
+        cases: list[Case] = []
+        for messages in sizes.messages:
+            root = options.scratch / str(messages)
+            _write(root, Random(options.seed), messages)
+            cases += _Comparison(spark, root, messages, sizes).cases()
+        return cases
+    finally:
+        spark.stop()
+
+
+def _write(root: Path, random: Random, messages: int) -> None:
+    with scratch_store(root, Durability.ASYNC) as store:
+        for begin in range(0, messages, ROUND_MESSAGES):
+            some = make_messages(
+                random, min(ROUND_MESSAGES, messages - begin), body_sizes=range(BODY_BYTES, BODY_BYTES + 1)
+            )
+            store.messages.append(some)
+            store.messages.dispatch(store.messages.appended_up_to)
+
+
+class _Comparison:
+    """One log, scanned and rebuilt."""
+
+    def __init__(self, spark: SparkSession, root: Path, messages: int, sizes: Sizes) -> None:
+        self._spark = spark
+        self._root = root
+        self._messages = messages
+        self._sizes = sizes
+        self._peak = 0
+        self._record_bytes = 0
+
+    def cases(self) -> list[Case]:
+        self._scan()  # starts the workers
+        return [
+            self._case("scan of the fixed fields", "one process", self._scan, self._scan_alone),
+            self._case("rebuild of the queues", "a broker's dispatch", self._rebuild, self._dispatch),
+        ]
+
+    def _case(self, what: str, peer: str, ours: Callable[[], Sample], theirs: Callable[[], Sample]) -> Case:
+        self._peak = 0
+        samples = alternate(self._sizes.rounds, ours, theirs)
+        return Case(
+            name=f"{what}, {self._messages:,} messages",
+            unit="messages",
+            peer=peer,
+            ours=samples[0],
+            theirs=samples[1],
+            details={
+                "messages": self._messages,
+                "seconds": round(self._messages * len(samples[0]) / sum(each.per_second for each in samples[0]), 2),
+                "peak_bytes": self._peak,
+                "record_bytes": self._record_bytes,
+            },
+        )
+
+    # -- on Spark
+
+    def _scan(self) -> Sample:
+        frame = self._spark.read.format("quarry").options(columns=FIXED, splitBytes=self._sizes.split_bytes)
+        with self._measured() as taken:
+            frame.load(str(self._root)).write.format("noop").mode("overwrite").save()
+        return taken[0]
+
+    def _rebuild(self) -> Sample:
+        from pipeline.rebuild import rebuild
+
+        with self._measured() as taken:
+            rebuilt = rebuild(self._spark, PosixDisk(), self._root, split_bytes=self._sizes.split_bytes)
+        assert rebuilt.units == self._messages
+        assert rebuilt.aside is None or _remove(rebuilt.aside)
+        return taken[0]
+
+    @contextmanager
+    def _measured(self) -> Iterator[list[Sample]]:
+        """Time, CPU time and memory of this process, of Spark's and of its workers."""
+        taken: list[Sample] = []
+        is_over = threading.Event()
+
+        def watch() -> None:
+            while not is_over.wait(LOOK_INTERVAL_S):
+                self._peak = max(self._peak, sum(map(_private_bytes, _family())))
+
+        watcher = threading.Thread(target=watch, name="memory-watcher")
+        watcher.start()
+        try:
+            cpu_s, begun_s = _cpu_s(), time.perf_counter()
+            yield taken
+            taken.append(Sample(self._messages, time.perf_counter() - begun_s, _cpu_s() - cpu_s))
+        finally:
+            is_over.set()
+            watcher.join()
+
+    # -- without
+
+    def _scan_alone(self) -> Sample:
+        cpu_s, begun_s = time.process_time(), time.perf_counter()
+        with OfflineStore.open(PosixDisk(), self._root) as store:
+            sizes = [batch.columns.size for batch in scan_log(store.segments, store.minimum)]
+        assert sum(map(len, sizes)) == self._messages
+        self._record_bytes = int(sizes[0].mean())
+        return Sample(self._messages, time.perf_counter() - begun_s, time.process_time() - cpu_s)
+
+    def _dispatch(self) -> Sample:
+        """A start without queues: the database is made from the log, and flushed."""
+        _remove(inspect_store(PosixDisk(), self._root).rocksdb_directory)
+        cpu_s, begun_s = time.process_time(), time.perf_counter()
+        settings = StoreSettings(root=self._root)
+        store = open_store(settings, disk=PosixDisk(), clock=SystemClock(), report=lambda _: None)
+        store.close()
+        assert store.recovery.findings.records == self._messages
+        return Sample(self._messages, time.perf_counter() - begun_s, time.process_time() - cpu_s)
+
+
+def _remove(directory: Path) -> bool:
+    for path in directory.iterdir():
+        path.unlink()
+    directory.rmdir()
+    return True
+
+
+def _family() -> list[int]:
+    """Ids of the processes: ours and all that it has started, Spark among them."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has just ended
+        children.setdefault(int(fields[1]), []).append(int(path.parent.name))
+    found = [os.getpid()]
+    for pid in found:
+        found += children.get(pid, [])
+    return found
+
+
+def _cpu_s() -> float:
+    """What these processes have taken so far, those that have ended among them."""
+    ticks = 0
+    for pid in _family():
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _private_bytes(pid: int) -> int:
+    try:
+        return private_bytes_of(pid)
+    except (OSError, RuntimeError):
+        return 0
