@@ -6,6 +6,7 @@ from typing import Final
 
 import typer
 
+from cli.pipeline.export import export
 from cli.pipeline.rebuild import rebuild
 
 _APP: Final = typer.Typer(no_args_is_help=True)
@@ -13,7 +14,8 @@ _APP: Final = typer.Typer(no_args_is_help=True)
 
 def register(app: typer.Typer) -> None:
     """Add the commands to `quarry`."""
-    _APP.command()(rebuild)
+    for command in (rebuild, export):
+        _APP.command()(command)
     app.add_typer(_APP, name="pipeline", help="Work over whole stores on Spark.")
 
 

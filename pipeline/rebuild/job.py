@@ -29,12 +29,12 @@ from pipeline.rebuild.unit_rows import ROW_SCHEMA, unit_rows
 from pipeline.source.log_splits import (
     Damage,
     LogSplit,
+    end_of_records,
     log_extent,
     open_segments,
     plan_splits,
     read_split,
 )
-from store.commitlog import SegmentList
 from store.consumequeue import open_consume_queue_engine
 from store.consumequeue.rocks_layout import (
     BOUND,
@@ -111,7 +111,7 @@ class _Rebuild:
             extent = log_extent(self._disk, self._root, segments, is_ours=True)
             splits = plan_splits(segments, extent, self._split_bytes)
             cuts = boundaries(sample(segments, extent), self._spark.sparkContext.defaultParallelism)
-            end = _end_of(segments, splits)
+            end = end_of_records(segments, splits)
         finally:
             segments.close()
         self._clear()
@@ -224,16 +224,6 @@ def _unit_rows(
             segments.close()
 
     return spark.range(0, len(splits), 1, max(1, len(splits))).mapInArrow(read, from_arrow_schema(ROW_SCHEMA))
-
-
-def _end_of(segments: SegmentList, splits: list[LogSplit]) -> PhysicalOffset:
-    """Where the log ends: behind its last record, or the blank behind that."""
-    if not splits:
-        return PhysicalOffset(0)
-    end = splits[-1].begin
-    for found in read_split(segments, splits[-1], check_crc=False):
-        end = found.end
-    return end
 
 
 def _began_anew_across(results: pa.Table) -> set[bytes]:

@@ -119,6 +119,16 @@ def _begins(
         begin = following
 
 
+def end_of_records(segments: SegmentList, splits: list[LogSplit]) -> PhysicalOffset:
+    """Where the log ends: behind its last record, or the blank behind that. Only the last split is read."""
+    if not splits:
+        return segments.minimum
+    end = splits[-1].begin
+    for found in read_split(segments, splits[-1], check_crc=False):
+        end = found.end
+    return end
+
+
 def store_time_at(segments: SegmentList, split: LogSplit) -> int | None:
     """The store time, in ms, of the record that the split begins with; None where it begins with none."""
     found = CommitLogReader(segments).decode(split.begin)

@@ -52,6 +52,25 @@ def test_rebuild_makes_the_queues(golden_copy: GoldenStore) -> None:
 
 
 @pytest.mark.usefixtures("java")
+def test_export_writes_files_and_goes_on_where_it_ended(golden_store: GoldenStore, tmp_path: Path) -> None:
+    root, place = golden_store("file-kill") / "store", tmp_path / "out"
+    done = quarry("export", root, place, "--body", "none", "--from", "2020-01-01", "--incremental", "--json", *SPARK)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["messages"] > 100
+    assert told["files"] == len(list(place.glob("topic=*/day=*/*.parquet")))
+    again = quarry("export", root, place, "--body", "none", "--from", "2020-01-01", "--json", *SPARK)
+    assert again.returncode == 2
+    assert again.stderr.strip().endswith(f"{place}: holds an export already; --incremental goes on with it")
+
+
+def test_a_time_that_is_none_is_refused(golden_store: GoldenStore, tmp_path: Path) -> None:
+    done = quarry("export", golden_store("file-kill") / "store", tmp_path, "--from", "yesterday")
+    assert done.returncode == 2
+    assert "'yesterday' is neither ms since 1970 nor a date" in " ".join(done.stderr.split())
+
+
+@pytest.mark.usefixtures("java")
 def test_damage_is_told_in_one_line_that_names_file_and_offset(golden_copy: GoldenStore) -> None:
     root = golden_copy("rocks-clean") / "store"
     path = root / "commitlog" / f"{0:020}"

@@ -1,0 +1,122 @@
+"""`quarry pipeline export`: messages of a store into files that others read."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from cli.exit import Exit
+from cli.offline.arguments import Json, Store, logs_aside, reporting_errors
+from cli.offline.record_text import json_line
+from cli.pipeline.session import Conf, Master, spark_session
+from store.disk import PosixDisk
+
+PHASES = ("reading the log", "writing the files")
+
+
+class Body(StrEnum):
+    """See `pipeline.export.BodyForm`, which is imported when Spark is."""
+
+    NONE = "none"
+    STORED = "stored"
+    PLAIN = "plain"
+    TEXT = "text"
+    BASE64 = "base64"
+
+
+Destination = Annotated[
+    str, typer.Argument(metavar="DEST", help="Folder, in any file system that Spark knows (`s3a://…`).")
+]
+Topics = Annotated[list[str] | None, typer.Option("--topic", help="Only of this topic; may be repeated.")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", help="Only with this tag; may be repeated.")]
+Since = Annotated[
+    str | None, typer.Option("--from", metavar="TIME", help="Only stored then or later: ms since 1970, or a date.")
+]
+Until = Annotated[
+    str | None, typer.Option("--to", metavar="TIME", help="Only stored then or before: ms since 1970, or a date.")
+]
+Where = Annotated[
+    str | None, typer.Option("--where", metavar="SQL", help="Only where this holds: Spark's SQL over the columns.")
+]
+BodyOption = Annotated[
+    Body,
+    typer.Option("--body", help="Bodies as stored or left out; or uncompressed: as they are, as text, or in base64."),
+]
+Format = Annotated[str, typer.Option("--format", help="A format that Spark writes.")]
+Incremental = Annotated[
+    bool, typer.Option("--incremental", help="Go on where the last export to DEST ended; the first begins it.")
+]
+
+
+def export(
+    store: Store,
+    destination: Destination,
+    *,
+    topic: Topics = None,
+    tag: Tags = None,
+    since: Since = None,
+    until: Until = None,
+    where: Where = None,
+    body: BodyOption = Body.STORED,
+    file_format: Format = "parquet",
+    incremental: Incremental = False,
+    master: Master = None,
+    conf: Conf = None,
+    as_json: Json = False,
+) -> None:
+    """Export messages to files, in folders by topic and day, on Spark.
+
+    The store may be running: what is durable is exported. A run that is killed leaves nothing that readers see, or all
+    of it when it is run again.
+
+    Exit code 0: it is done, 1: the log is damaged, or messages expired since the last export, 2: it could not run.
+    """
+    from_ms, to_ms = _time_ms(since, "--from"), _time_ms(until, "--to")
+    with (
+        reporting_errors(store),
+        logs_aside(logging.WARNING),
+        spark_session("quarry export", master, conf, PHASES) as spark,
+    ):
+        from pipeline.export import BodyForm, Selection
+        from pipeline.export import export as export_on
+
+        selection = Selection(
+            topics=tuple(topic or ()),
+            tags=tuple(tag or ()),
+            from_ms=from_ms,
+            to_ms=to_ms,
+            where=where,
+            body=BodyForm(body.value),
+            file_format=file_format,
+        )
+        done = export_on(spark, PosixDisk(), store, destination, selection, goes_on=incremental)
+    if as_json:
+        fields = {
+            "from": done.begin,
+            "to": done.end,
+            "messages": done.messages,
+            "files": done.files,
+            "expiredBytes": done.expired,
+        }
+        typer.echo(json_line(fields))
+    else:
+        typer.echo(f"{done.messages:,} messages of the offsets [{done.begin}, {done.end}) in {done.files} files")
+    if done.expired:
+        typer.echo(f"{done.expired} bytes of the log expired before they were exported", err=True)
+        raise typer.Exit(Exit.FINDING)
+
+
+def _time_ms(text: str | None, option: str) -> int | None:
+    if text is None:
+        return None
+    if text.isdecimal():
+        return int(text)
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError, OSError):
+        reason = f"{text!r} is neither ms since 1970 nor a date like 2026-11-21T14:30:00+01:00"
+        raise typer.BadParameter(reason, param_hint=option) from None

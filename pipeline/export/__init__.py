@@ -1,0 +1,9 @@
+"""`export`: messages of a store into files that others read.
+
+Public face of the package: other packages import from here.
+"""
+
+from pipeline.export.body import BodyForm
+from pipeline.export.job import Exported, Selection, export
+
+__all__ = ["BodyForm", "Exported", "Selection", "export"]

@@ -1,0 +1,252 @@
+"""Exports, read back with pyarrow, beside what RocketMQ's own decoder reads of the same store."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import shutil
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as dataset
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.export import BodyForm, Exported, Selection, export
+from pipeline.export.body import plain_body
+from pipeline.export.commits import Destination
+from store.disk import PosixDisk
+from store.errors import Invalid
+from store.paths import StorePaths
+from store.record.system_flag import COMPRESSED, Compression
+from tests import golden
+from tests.conftest import GoldenStore
+from tests.pipeline.tables import Row, messages
+
+
+def exported(place: Path) -> list[Row]:
+    """What readers see, in the order of the log."""
+    found = dataset.dataset(place, format="parquet", partitioning="hive", ignore_prefixes=["_", "."]).to_table()
+    return sorted(found.to_pylist(), key=lambda row: row["phyOffset"])
+
+
+@pytest.fixture
+def run(spark: SparkSession, tmp_path: Path) -> Callable[..., Exported]:
+    """`run(root, selection)` exports to `tmp_path / "out"`."""
+
+    def run_it(root: Path, selection: Selection | None = None, **how: Any) -> Exported:
+        return export(spark, PosixDisk(), root, str(tmp_path / "out"), selection or Selection(), **how)
+
+    return run_it
+
+
+@pytest.mark.parametrize("name", golden.NAMES)
+def test_what_is_read_back_is_what_rocketmqs_decoder_reads(
+    run: Callable[..., Exported], golden_store: GoldenStore, tmp_path: Path, name: str
+) -> None:
+    store = golden_store(name)
+    expected = [line for line in golden.records(store) if "blank" not in line]
+    done = run(store / "store", split_bytes=200_000)
+    assert done.messages == len(expected)
+    for row, line in zip(exported(tmp_path / "out"), expected, strict=True):
+        told = {**row, "properties": dict(row["properties"])}
+        body = told.pop("body")
+        assert (len(body), hashlib.sha1(body).hexdigest()) == (line["bodyLength"], line.pop("bodySha1"))
+        for added in ("uniqKey", "tags", "keys", "day"):
+            told.pop(added)
+        told["offsetMsgId"] = told["msgId"]
+        assert told == line
+
+
+def test_files_lie_in_folders_by_topic_and_day(
+    run: Callable[..., Exported], golden_store: GoldenStore, tmp_path: Path
+) -> None:
+    root = golden_store("file-clean") / "store"
+    run(root)
+    folders = {str(path.parent.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.parquet")}
+    assert all(folder.startswith("topic=") and "/day=20" in folder for folder in folders)
+    assert len({folder.partition("/")[0] for folder in folders}) == len({row["topic"] for row in messages(root)})
+
+
+def test_only_what_is_selected_is_exported(
+    run: Callable[..., Exported], golden_store: GoldenStore, tmp_path: Path
+) -> None:
+    root = golden_store("file-clean") / "store"
+    everything = messages(root)
+    some = next(row for row in everything if row["tags"])
+    selection = Selection(
+        topics=(some["topic"],),
+        tags=(some["tags"],),
+        from_ms=some["storeTimestamp"],
+        to_ms=everything[-1]["storeTimestamp"],
+        where="queueOffset % 2 = 0",
+        body=BodyForm.NONE,
+    )
+    run(root, selection)
+    rows = exported(tmp_path / "out")
+    assert [row["phyOffset"] for row in rows] == [
+        row["phyOffset"]
+        for row in everything
+        if row["topic"] == some["topic"]
+        and row["tags"] == some["tags"]
+        and row["storeTimestamp"] >= some["storeTimestamp"]
+        and row["queueOffset"] % 2 == 0
+    ]
+    assert rows
+    assert "body" not in rows[0]
+
+
+def test_bodies_as_text_and_in_base64(spark: SparkSession, golden_store: GoldenStore, tmp_path: Path) -> None:
+    root = golden_store("file-clean") / "store"
+    stored = messages(root, columns="phyOffset,sysFlag,body")
+    plain = [plain_body(row["phyOffset"], row["sysFlag"], row["body"]) for row in stored]
+    assert any(row["sysFlag"] & COMPRESSED for row in stored), "some are compressed"
+    # how many U+FFFD stand for one broken sequence is not agreed upon
+    texts = [body.decode("utf-8", "ignore") for body in plain]
+    for form, expected in (
+        (BodyForm.PLAIN, plain),
+        (BodyForm.TEXT, texts),
+        (BodyForm.BASE64, [base64.b64encode(body).decode() for body in plain]),
+    ):
+        place = tmp_path / form.value
+        export(spark, PosixDisk(), root, str(place), Selection(body=form))
+        found = [row["body"] for row in exported(place)]
+        assert [each.replace("\ufffd", "") if form is BodyForm.TEXT else each for each in found] == expected
+
+
+@pytest.mark.parametrize("method", [None, *Compression])
+def test_compressed_bodies(method: Compression | None) -> None:
+    body = b"body " * 100
+    if method is None:
+        assert plain_body(0, 0, body) == body
+        return
+    if method is Compression.ZLIB:
+        packed = zlib.compress(body)
+        assert plain_body(0, COMPRESSED, packed) == body, "no method is ZLIB too"
+    else:
+        sink = pa.BufferOutputStream()
+        with pa.CompressedOutputStream(sink, {Compression.LZ4: "lz4", Compression.ZSTD: "zstd"}[method]) as stream:
+            stream.write(body)
+        packed = sink.getvalue().to_pybytes()
+    assert plain_body(7, COMPRESSED | method, packed) == body
+    with pytest.raises(ValueError, match="offset 7: the body cannot be uncompressed"):
+        plain_body(7, COMPRESSED | method, b"not at all compressed")
+
+
+# -- exports that go on
+
+
+def cut_log(root: Path, at: int) -> None:
+    """Let the log end there."""
+    for path in sorted(StorePaths(root).commit_log.glob("0*")):
+        begin, size = int(path.name), path.stat().st_size
+        if begin >= at:
+            path.unlink()
+        elif begin + size > at:
+            with path.open("r+b") as file:
+                file.truncate(at - begin)
+                file.truncate(size)
+
+
+def test_what_came_since_the_last_run_is_added(
+    run: Callable[..., Exported], golden_store: GoldenStore, golden_copy: GoldenStore, tmp_path: Path
+) -> None:
+    whole = golden_store("file-clean") / "store"
+    everything = [row["phyOffset"] for row in messages(whole)]
+    part = golden_copy("file-clean") / "store"
+    half = everything[len(everything) // 2]
+    cut_log(part, half)
+    first = run(part, goes_on=True)
+    assert (first.begin, first.end, first.messages) == (0, half, len(everything) // 2)
+    second = run(whole, goes_on=True)
+    assert (second.begin, second.messages) == (half, len(everything) - len(everything) // 2)
+    assert [row["phyOffset"] for row in exported(tmp_path / "out")] == everything
+    third = run(whole, goes_on=True)
+    assert (third.messages, third.files) == (0, 0)
+    assert [row["phyOffset"] for row in exported(tmp_path / "out")] == everything
+
+
+class Killed(Exception):
+    """The end of a run, wherever it is."""
+
+
+@pytest.mark.parametrize("where", ["staged", "committed", "moved some"])
+def test_a_run_that_is_killed_leaves_neither_gap_nor_duplicate(
+    run: Callable[..., Exported],
+    golden_store: GoldenStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+) -> None:
+    root = golden_store("file-clean") / "store"
+    everything = [row["phyOffset"] for row in messages(root)]
+    with monkeypatch.context() as patch:
+        if where == "staged":
+            patch.setattr(Destination, "commit", lambda *_: _kill())
+        elif where == "committed":
+            patch.setattr(Destination, "complete", lambda *_: _kill())
+        else:
+            absolute, left = Destination._absolute, [12]
+
+            def dies(self: Destination, relative: str) -> Any:
+                left[0] -= relative.endswith(".parquet")
+                if left[0] < 0:
+                    raise Killed
+                return absolute(self, relative)
+
+            patch.setattr(Destination, "_absolute", dies)
+        with pytest.raises(Killed):
+            run(root, goes_on=True)
+    seen = len(list((tmp_path / "out").glob("topic=*/*/*.parquet")))
+    assert (seen > 0) == (where == "moved some")
+    again = run(root, goes_on=True)
+    assert again.messages == (len(everything) if where == "staged" else 0)
+    assert [row["phyOffset"] for row in exported(tmp_path / "out")] == everything
+    assert not (tmp_path / "out" / "_quarry" / "staging").exists()
+
+
+def _kill() -> None:
+    raise Killed
+
+
+def test_messages_that_expired_between_two_runs_are_told(
+    run: Callable[..., Exported], golden_copy: GoldenStore, golden_store: GoldenStore
+) -> None:
+    part = golden_copy("file-clean") / "store"
+    first_file, second_file, *_ = sorted(StorePaths(part).commit_log.glob("0*"))
+    everything = messages(part)
+    cut_log(part, everything[5]["phyOffset"])
+    done = run(part, goes_on=True)
+    shutil.copytree(StorePaths(golden_store("file-clean") / "store").commit_log, part / "commitlog", dirs_exist_ok=True)
+    first_file.unlink()
+    again = run(part, goes_on=True)
+    assert again.expired == int(second_file.name) - done.end > 0
+
+
+@pytest.mark.parametrize(
+    ("selection", "how", "complaint"),
+    [
+        (Selection(), {}, "holds an export already; --incremental goes on with it"),
+        (Selection(topics=("other",)), {"goes_on": True}, r"something else: topics \[\], not \['other'\]"),
+    ],
+)
+def test_an_export_of_something_else_is_not_added_to(
+    run: Callable[..., Exported], golden_store: GoldenStore, selection: Selection, how: dict[str, Any], complaint: str
+) -> None:
+    root = golden_store("file-kill") / "store"
+    run(root)
+    with pytest.raises(Invalid, match=complaint):
+        run(root, selection, **how)
+
+
+def test_a_folder_with_something_else_is_left_alone(
+    run: Callable[..., Exported], golden_store: GoldenStore, tmp_path: Path
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "letter.txt").write_text("dear")
+    with pytest.raises(Invalid, match="holds something else than an export"):
+        run(golden_store("file-kill") / "store")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["letter.txt"]
