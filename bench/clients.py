@@ -59,7 +59,7 @@ class Sizes:
 SIZES: Final = {
     Scale.FULL: Sizes(sample_s=4, rounds=3, warm_rocketmq_s=60, warm_quarry_s=4),
     Scale.QUICK: Sizes(sample_s=2, rounds=1, warm_rocketmq_s=10, warm_quarry_s=2),
-    Scale.TINY: Sizes(sample_s=0.5, rounds=1, warm_rocketmq_s=1, warm_quarry_s=0.5),
+    Scale.TINY: Sizes(sample_s=1, rounds=1, warm_rocketmq_s=1, warm_quarry_s=0.5),
 }
 
 

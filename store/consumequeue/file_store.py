@@ -82,6 +82,7 @@ class FileConsumeQueues:
         self._minimum = minimum_physical_offset
         self._dispatched_up_to = dispatched_up_to
         self._save_dispatched = save_dispatched
+        self._saved_up_to = dispatched_up_to
         self._may_have_emptied = True  # as those of the last run may have been
         self._files = OpenFiles(disk, open_max=open_files_max)
         self._cache: GenerationCache[tuple[str, int], FileQueue] = GenerationCache(max(1, cached_queues_max // 2))
@@ -274,6 +275,9 @@ class FileConsumeQueues:
         if not is_file_name(topic):
             return
         with _named_errors():
+            if self._saved_up_to is not None and units_in_files(self._disk, self._directory, without=topic) is None:
+                # before they go: a start that finds no file must not take them for stolen, and put all of the log again
+                self._save_dispatched(self._saved_up_to, emptied=True)
             removed = self._removal.remove(topic)
         # not before: a deletion that was refused has all of it still to be flushed
         for file in removed:
@@ -371,6 +375,7 @@ class FileConsumeQueues:
             with _named_errors():
                 self._may_have_emptied = units_in_files(self._disk, self._directory) is None
         self._save_dispatched(self._dispatched_up_to, emptied=self._may_have_emptied)
+        self._saved_up_to = self._dispatched_up_to
 
     def close(self) -> None:
         self._files.close()
@@ -415,18 +420,18 @@ class FileConsumeQueues:
                 yield queue
 
 
-def units_in_files(disk: Disk, directory: Path) -> int | None:
+def units_in_files(disk: Disk, directory: Path, *, without: str = "") -> int | None:
     """How many units the queue files below `directory` hold; None when there are none. Raises OSError.
 
-    The largest of a few: after a crash some may be shorter.
+    The largest of a few: after a crash some may be shorter. Those of the topic `without` are not looked at.
     """
-    sizes = list(islice(_file_sizes(disk, directory), FILES_LOOKED_AT))
+    sizes = list(islice(_file_sizes(disk, directory, without), FILES_LOOKED_AT))
     return max(sizes) // UNIT_SIZE if sizes else None
 
 
-def _file_sizes(disk: Disk, directory: Path) -> Iterator[int]:
+def _file_sizes(disk: Disk, directory: Path, without: str) -> Iterator[int]:
     for topic in disk.list_directory(directory):
-        if topic.is_directory:
+        if topic.is_directory and topic.name != without:
             for _, files in queues_of_topic(disk, directory, topic.name):
                 yield from (each.size for each in files if each.size >= UNIT_SIZE)
 

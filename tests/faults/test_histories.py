@@ -186,3 +186,27 @@ def test_histories(queues: str, examples: int, durability: Durability) -> None:
 @pytest.mark.parametrize(("queues", "examples"), [("memory", 2000), ("rocksdb", 60), ("files", 500), ("both", 500)])
 def test_many_histories(queues: str, examples: int, durability: Durability) -> None:
     run(queues, durability, examples=examples, steps=60, derandomize=False)
+
+
+@pytest.mark.parametrize("durability", list(Durability))
+@pytest.mark.parametrize("queues", ["files", "both"])
+def test_deleted_messages_stay_away_when_the_process_dies_after_the_last_topic_with_files(
+    tmp_path: Path, queues: str, durability: Durability
+) -> None:
+    """No queue file is left then, and a start takes files that are missing for stolen: it puts all of the log again."""
+    machine = CONSUME_QUEUES[queues](1, durability, tmp_path)
+    broker = machine.start()
+    for name in TOPICS:
+        broker.create_topic(name)
+    broker.flush_queues([Sending(QueueId(name, 0), 10) for name in TOPICS])
+    broker.flush_queues()
+    broker.delete_topic("orders")
+    broker.stop()
+    broker = machine.start()
+    broker.delete_topic("bills")
+    machine.crash(power_loss=False)
+    broker = machine.start()
+    broker.check()
+    assert broker.content() == {}
+    broker.stop()
+    machine.close()
