@@ -24,6 +24,7 @@ from bench.scratch_store import make_messages, scratch_store
 from store.clock import SystemClock
 from store.disk import PosixDisk
 from store.kind import inspect_store
+from store.migration import remove_database
 from store.offline import OfflineStore
 from store.opening import open_store
 from store.scan import scan_log
@@ -149,7 +150,8 @@ class _Comparison:
         with self._measured() as taken:
             rebuilt = rebuild(self._spark, PosixDisk(), self._root, split_bytes=self._sizes.split_bytes)
         assert rebuilt.units == self._messages
-        assert rebuilt.aside is None or _remove(rebuilt.aside)
+        if rebuilt.aside is not None:
+            remove_database(PosixDisk(), rebuilt.aside)
         return taken[0]
 
     @contextmanager
@@ -184,20 +186,13 @@ class _Comparison:
 
     def _dispatch(self) -> Sample:
         """A start without queues: the database is made from the log, and flushed."""
-        _remove(inspect_store(PosixDisk(), self._root).rocksdb_directory)
+        remove_database(PosixDisk(), inspect_store(PosixDisk(), self._root).rocksdb_directory)
         cpu_s, begun_s = time.process_time(), time.perf_counter()
         settings = StoreSettings(root=self._root)
         store = open_store(settings, disk=PosixDisk(), clock=SystemClock(), report=lambda _: None)
         store.close()
         assert store.recovery.findings.records == self._messages
         return Sample(self._messages, time.perf_counter() - begun_s, time.process_time() - cpu_s)
-
-
-def _remove(directory: Path) -> bool:
-    for path in directory.iterdir():
-        path.unlink()
-    directory.rmdir()
-    return True
 
 
 def _family() -> list[int]:

@@ -11,8 +11,6 @@ from pyspark.sql import SparkSession
 from pipeline.java import find_java
 from pipeline.source import register
 
-LOCAL = "local[*]"
-
 
 def open_session(name: str, *, master: str | None = None, settings: Mapping[str, str] | None = None) -> SparkSession:
     """A session that knows the format `quarry`: the running one, or a new one.
@@ -28,8 +26,6 @@ def open_session(name: str, *, master: str | None = None, settings: Mapping[str,
         builder = builder.config(key, value)
     if master is not None:
         builder = builder.master(master)
-    elif "spark.master" not in (settings or {}):
-        builder = builder.config("spark.master", os.environ.get("MASTER", LOCAL))
     spark = builder.getOrCreate()
     register(spark)
     return spark
@@ -38,5 +34,4 @@ def open_session(name: str, *, master: str | None = None, settings: Mapping[str,
 _DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
 }

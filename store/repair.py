@@ -171,9 +171,7 @@ def set_queues_aside(disk: Disk, paths: StorePaths, found: FoundStore, engines: 
             identity.forget_files()
     finally:
         engine.close()
-    directory = found.rocksdb_directory
-    files = [entry.name for entry in disk.list_directory(directory) if not entry.is_directory]
-    set_names_aside(disk, directory, sorted(files, key=lambda name: (name == DATABASE_MARKER, name)))
+    _set_database_files_aside(disk, found.rocksdb_directory)
     if has_files:
         topics = [entry.name for entry in disk.list_directory(paths.consume_queue) if entry.is_directory]
         set_names_aside(disk, paths.consume_queue, topics)
@@ -196,6 +194,38 @@ def set_names_aside(disk: Disk, directory: Path, names: list[str]) -> None:
     for name in names:
         disk.move(directory / name, aside / name)
     log.warning("queues were set aside", directory=str(directory), aside=str(aside))
+
+
+def databases(disk: Disk, paths: StorePaths) -> list[Path]:
+    """Where databases of queues lie."""
+    places = (paths.consume_queue_rocksdb, paths.consume_queue)
+    return [place for place in places if disk.exists(place / DATABASE_MARKER)]
+
+
+def set_databases_aside(disk: Disk, paths: StorePaths) -> Path | None:
+    """Move every database of queues beside its place. Returns where one is kept; None: there was none."""
+    asides = []
+    for directory in databases(disk, paths):
+        asides.append(aside_of(disk, directory))
+        if directory == paths.consume_queue:
+            _set_database_files_aside(disk, directory)
+        else:
+            disk.move(directory, asides[-1])
+    return asides[0] if asides else None
+
+
+def free_database_place(disk: Disk, paths: StorePaths) -> Path | None:
+    """As `set_databases_aside`; nor does anything else lie where the database of a store of Quarry's own is."""
+    aside = set_databases_aside(disk, paths)
+    if disk.exists(paths.consume_queue_rocksdb):
+        disk.move(paths.consume_queue_rocksdb, aside_of(disk, paths.consume_queue_rocksdb))
+    return aside
+
+
+def _set_database_files_aside(disk: Disk, directory: Path) -> None:
+    """The files of a database, and no folder: queue files may lie in them. Without `CURRENT`, the last, it is none."""
+    files = [entry.name for entry in disk.list_directory(directory) if not entry.is_directory]
+    set_names_aside(disk, directory, sorted(files, key=lambda name: (name == DATABASE_MARKER, name)))
 
 
 def _reason(stopped_by: EndOfData | Torn | Corrupt | None) -> str:

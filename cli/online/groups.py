@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Final
 
 import typer
@@ -10,6 +9,7 @@ import typer
 from cli.online.administration import admin_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Attributes, Json, Name, Prefix, pairs
 from cli.online.output import print_object, print_rows
+from cli.times import date_ms
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
 
 commands: Final = typer.Typer(name="group", help="Consumer groups of a live broker.", no_args_is_help=True)
@@ -166,16 +166,12 @@ def reset_request(
     elif to.isdecimal():
         request.offset = int(to)
     else:
-        request.stored_since_ms = _time_ms(to)
+        time_ms = date_ms(to)
+        if time_ms is None:
+            reason = f"{to!r} is neither earliest, latest, an offset nor a date like 2026-11-21T14:30:00+01:00"
+            raise typer.BadParameter(reason, param_hint="--to")
+        request.stored_since_ms = time_ms
     return request
-
-
-def _time_ms(text: str) -> int:
-    try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
-    except (ValueError, OverflowError, OSError):
-        reason = f"{text!r} is neither earliest, latest, an offset nor a date like 2026-11-21T14:30:00+01:00"
-        raise typer.BadParameter(reason, param_hint="--to") from None
 
 
 def group_fields(group: pb.Group) -> dict[str, object]:

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import logging
-from datetime import datetime
-from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from cli.exit import Exit
-from cli.offline.arguments import Json, Store, logs_aside, reporting_errors
+from cli.offline.arguments import Json, Store
 from cli.offline.record_text import json_line
 from cli.pipeline.session import Conf, Master, spark_session
+from cli.times import date_ms
+from pipeline.body_form import BodyForm
 from store.disk import PosixDisk
 
 PHASES = ("reading the log", "writing the files")
-
-
-class Body(StrEnum):
-    """See `pipeline.export.BodyForm`, which is imported when Spark is."""
-
-    NONE = "none"
-    STORED = "stored"
-    PLAIN = "plain"
-    TEXT = "text"
-    BASE64 = "base64"
 
 
 Destination = Annotated[
@@ -43,7 +32,7 @@ Where = Annotated[
     str | None, typer.Option("--where", metavar="SQL", help="Only where this holds: Spark's SQL over the columns.")
 ]
 BodyOption = Annotated[
-    Body,
+    BodyForm,
     typer.Option("--body", help="Bodies as stored or left out; or uncompressed: as they are, as text, or in base64."),
 ]
 Format = Annotated[str, typer.Option("--format", help="A format that Spark writes.")]
@@ -61,7 +50,7 @@ def export(
     since: Since = None,
     until: Until = None,
     where: Where = None,
-    body: BodyOption = Body.STORED,
+    body: BodyOption = BodyForm.STORED,
     file_format: Format = "parquet",
     incremental: Incremental = False,
     master: Master = None,
@@ -76,12 +65,8 @@ def export(
     Exit code 0: it is done, 1: the log is damaged, or messages expired since the last export, 2: it could not run.
     """
     from_ms, to_ms = _time_ms(since, "--from"), _time_ms(until, "--to")
-    with (
-        reporting_errors(store),
-        logs_aside(logging.WARNING),
-        spark_session("quarry export", master, conf, PHASES) as spark,
-    ):
-        from pipeline.export import BodyForm, Selection
+    with spark_session("export", store, master, conf, PHASES) as spark:
+        from pipeline.export import Selection
         from pipeline.export import export as export_on
 
         selection = Selection(
@@ -90,7 +75,7 @@ def export(
             from_ms=from_ms,
             to_ms=to_ms,
             where=where,
-            body=BodyForm(body.value),
+            body=body,
             file_format=file_format,
         )
         done = export_on(spark, PosixDisk(), store, destination, selection, goes_on=incremental)
@@ -115,8 +100,8 @@ def _time_ms(text: str | None, option: str) -> int | None:
         return None
     if text.isdecimal():
         return int(text)
-    try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
-    except (ValueError, OverflowError, OSError):
+    time_ms = date_ms(text)
+    if time_ms is None:
         reason = f"{text!r} is neither ms since 1970 nor a date like 2026-11-21T14:30:00+01:00"
-        raise typer.BadParameter(reason, param_hint=option) from None
+        raise typer.BadParameter(reason, param_hint=option)
+    return time_ms

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import Annotated
 
 import typer
 
-from cli.offline.arguments import Json, Store, logs_aside, reporting_errors
+from cli.offline.arguments import Json, Store
 from cli.offline.record_text import json_line
 from cli.pipeline.session import Conf, Master, spark_session
 from store.disk import PosixDisk
@@ -32,11 +31,7 @@ def rebuild(
     Exit code 0: it is done, 1: the log is damaged, 2: it could not run. The store is then what it was.
     """
     begun_s = time.perf_counter()
-    with (
-        reporting_errors(store),
-        logs_aside(logging.WARNING),
-        spark_session("quarry rebuild", master, conf, PHASES) as spark,
-    ):
+    with spark_session("rebuild", store, master, conf, PHASES) as spark:
         from pipeline.rebuild import rebuild as rebuild_on
 
         done = rebuild_on(spark, PosixDisk(), store, split_bytes=split_mib << 20)

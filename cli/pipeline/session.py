@@ -5,15 +5,18 @@ Spark is imported when a command needs it: it is an extra, and takes a second.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from cli.exit import Exit, end
-from cli.progress import is_watched, progress_bar
+from cli.offline.arguments import logs_aside, reporting_errors
+from cli.progress import shown_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,9 +43,9 @@ _RAISED: Final = re.compile(r"^(?:\w+\.)*(?:StoreDamaged|StoreUnusable|NotAStore
 
 @contextmanager
 def spark_session(
-    name: str, master: str | None, conf: Sequence[str] | None, phases: Sequence[str]
+    name: str, store: Path, master: str | None, conf: Sequence[str] | None, phases: Sequence[str]
 ) -> Iterator[SparkSession]:
-    """A session while the block runs, its stages shown to who watches as `phases`, in their order.
+    """A session for work over a store while the block runs. Who watches sees its stages as `phases`, in their order.
 
     Ends the command when Spark, or a Java for it, is missing, and when a job of the block fails: with what one of our
     own errors says, if that was the reason.
@@ -57,19 +60,17 @@ def spark_session(
     except ImportError as missing:
         end(Exit.COULD_NOT_RUN, f"{missing.name or missing} is missing: pip install 'quarry-mq[pipeline]'")
     try:
-        spark = open_session(name, master=master, settings=settings)
+        spark = open_session(f"quarry {name}", master=master, settings=settings)
     except JavaMissing as missing:
         end(Exit.COULD_NOT_RUN, str(missing))
-    try:
-        if is_watched():
-            with progress_bar() as report, reported(spark, phases, report):
+    with reporting_errors(store), logs_aside(logging.WARNING):
+        try:
+            with shown_progress() as report, reported(spark, phases, report):
                 yield spark
-        else:
-            yield spark
-    except PySparkException as error:
-        end(*_verdict(str(error)))
-    finally:
-        spark.stop()
+        except PySparkException as error:
+            end(*_verdict(str(error)))
+        finally:
+            spark.stop()
 
 
 def _setting(text: str) -> tuple[str, str]:

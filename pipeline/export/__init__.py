@@ -3,7 +3,7 @@
 Public face of the package: other packages import from here.
 """
 
-from pipeline.export.body import BodyForm
+from pipeline.body_form import BodyForm
 from pipeline.export.job import Exported, Selection, export
 
 __all__ = ["BodyForm", "Exported", "Selection", "export"]

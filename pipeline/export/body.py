@@ -4,23 +4,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator
-from enum import StrEnum
 from typing import Final
 
 import pyarrow as pa
 
 from store.record.system_flag import COMPRESSED, Compression, compression
-
-
-class BodyForm(StrEnum):
-    """What becomes of a body. All but `none` and `stored` have it uncompressed."""
-
-    NONE = "none"
-    STORED = "stored"
-    PLAIN = "plain"
-    TEXT = "text"
-    BASE64 = "base64"
-
 
 _STREAMS: Final = {Compression.LZ4: "lz4", Compression.ZSTD: "zstd"}
 """What pyarrow calls them. ZLIB is Python's own."""

@@ -12,9 +12,10 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
-from pipeline.export.body import BodyForm, plain_bodies
+from pipeline.body_form import BodyForm
+from pipeline.export.body import plain_bodies
 from pipeline.export.commits import Commit, Destination
-from pipeline.source.log_splits import end_of_records, log_extent, open_segments, plan_splits
+from pipeline.source.log_splits import end_of_records, log_extent, open_segments
 from pipeline.source.message_columns import COLUMNS
 from store.disk import Disk
 from store.errors import Invalid
@@ -82,8 +83,7 @@ def export(
     segments = open_segments(disk, root)
     try:
         extent = log_extent(disk, root, segments)
-        splits = plan_splits(segments, extent, split_bytes)
-        end = end_of_records(segments, splits)
+        end = end_of_records(segments, extent, split_bytes)
     finally:
         segments.close()
     begin = commits[-1].end if commits else extent.begin

@@ -30,6 +30,7 @@ from pipeline.source.log_splits import (
     Damage,
     LogSplit,
     end_of_records,
+    error_of,
     log_extent,
     open_segments,
     plan_splits,
@@ -47,14 +48,14 @@ from store.consumequeue.rocks_layout import (
 )
 from store.disk import Disk, PosixDisk
 from store.engines import RocksStoreEngines
-from store.errors import StoreDamaged, StoreLocked, StoreUnusable
-from store.kind import DATABASE_MARKER, StoreKind, inspect_store
+from store.errors import StoreLocked, StoreUnusable
+from store.kind import StoreKind, inspect_store
 from store.migration import remove_database
 from store.offsets import PhysicalOffset
 from store.parts import open_identity
 from store.paths import StorePaths
 from store.queue_phase import QueuePhase, phase_of
-from store.repair import aside_of, set_names_aside
+from store.repair import free_database_place
 
 SPLIT_BYTES: Final = 64 << 20
 BOUNDS_PER_BATCH: Final = 10_000
@@ -111,7 +112,7 @@ class _Rebuild:
             extent = log_extent(self._disk, self._root, segments, is_ours=True)
             splits = plan_splits(segments, extent, self._split_bytes)
             cuts = boundaries(sample(segments, extent), self._spark.sparkContext.defaultParallelism)
-            end = end_of_records(segments, splits)
+            end = end_of_records(segments, extent, self._split_bytes)
         finally:
             segments.close()
         self._clear()
@@ -182,18 +183,7 @@ class _Rebuild:
 
     def _switch(self) -> Path | None:
         """Old databases go aside, the new one takes the place of its own."""
-        aside = None
-        for directory in (self._paths.consume_queue_rocksdb, self._paths.consume_queue):
-            if not self._disk.exists(directory / DATABASE_MARKER):
-                continue
-            aside = aside_of(self._disk, directory)
-            if directory == self._paths.consume_queue:
-                files = [entry.name for entry in self._disk.list_directory(directory) if not entry.is_directory]
-                set_names_aside(self._disk, directory, sorted(files, key=lambda name: (name == DATABASE_MARKER, name)))
-            else:
-                self._disk.move(directory, aside)
-        if self._disk.exists(self._paths.consume_queue_rocksdb):
-            self._disk.move(self._paths.consume_queue_rocksdb, aside_of(self._disk, self._paths.consume_queue_rocksdb))
+        aside = free_database_place(self._disk, self._paths)
         self._disk.move(self._place, self._paths.consume_queue_rocksdb)
         return aside
 
@@ -217,7 +207,7 @@ def _unit_rows(
                 for number in batch.column("id").to_pylist():
                     for found in read_split(segments, splits[number], check_crc=True):
                         if isinstance(found, Damage):
-                            raise StoreDamaged(segments.path_of(found.begin), f"offset {found.begin}: {found.reason}")
+                            raise error_of(segments, found)
                         if len(found):
                             yield unit_rows(found, cuts, counts_light=counts_light)
         finally:

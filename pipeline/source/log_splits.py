@@ -94,17 +94,16 @@ def _end_of_used(segments: SegmentList) -> PhysicalOffset:
 
 def plan_splits(segments: SegmentList, extent: LogExtent, split_bytes: int) -> list[LogSplit]:
     """Splits of about `split_bytes` that hold the extent, each but the first of a segment beginning at a record."""
-    splits = []
-    for base in segments.bases:
-        end = PhysicalOffset(min(base + segments.segment_size, extent.end))
-        if base >= end:
-            break
-        begins = [base, *_begins(segments, base, end, split_bytes)]
-        splits += [
-            LogSplit(begin, behind, behind == extent.end, extent.torn_from)
-            for begin, behind in zip(begins, [*begins[1:], end], strict=True)
-        ]
-    return splits
+    bases = (base for base in segments.bases if base < extent.end)
+    return [split for base in bases for split in _splits_of(segments, base, extent, split_bytes)]
+
+
+def _splits_of(segments: SegmentList, base: PhysicalOffset, extent: LogExtent, split_bytes: int) -> Iterator[LogSplit]:
+    """Those of one segment."""
+    end = PhysicalOffset(min(base + segments.segment_size, extent.end))
+    begins = [base, *_begins(segments, base, end, split_bytes)]
+    for begin, behind in zip(begins, [*begins[1:], end], strict=True):
+        yield LogSplit(begin, behind, behind == extent.end, extent.torn_from)
 
 
 def _begins(
@@ -119,12 +118,13 @@ def _begins(
         begin = following
 
 
-def end_of_records(segments: SegmentList, splits: list[LogSplit]) -> PhysicalOffset:
+def end_of_records(segments: SegmentList, extent: LogExtent, split_bytes: int) -> PhysicalOffset:
     """Where the log ends: behind its last record, or the blank behind that. Only the last split is read."""
-    if not splits:
-        return segments.minimum
-    end = splits[-1].begin
-    for found in read_split(segments, splits[-1], check_crc=False):
+    if extent.begin == extent.end:
+        return extent.begin
+    *_, last = _splits_of(segments, segments.base_of(PhysicalOffset(extent.end - 1)), extent, split_bytes)
+    end = last.begin
+    for found in read_split(segments, last, check_crc=False):
         end = found.end
     return end
 
@@ -158,6 +158,11 @@ def read_split(segments: SegmentList, split: LogSplit, *, check_crc: bool) -> It
             segments.path_of(split.end),
             f"what looks like a record at offset {split.end} lies within another one: set splitBytes to another value",
         )
+
+
+def error_of(segments: SegmentList, damage: Damage) -> StoreDamaged:
+    """The damage as an error that names file and offset."""
+    return StoreDamaged(segments.path_of(damage.begin), f"offset {damage.begin}: {damage.reason}")
 
 
 def _damage(segments: SegmentList, split: LogSplit, at: PhysicalOffset, ended_by: Ending | None) -> Damage | None:

@@ -22,22 +22,20 @@ from pyspark.sql.types import (
 
 from pipeline.source.arrow import binaries, hex_texts, picked, property_maps, texts
 from store.message import Host, host_text
-from store.record.layout import HEADS, HOST_BITS_SHIFT, IPV4_LENGTH, IPV6_EXTRA, IPV6_LENGTH
+from store.record.layout import IPV4_LENGTH, IPV6_EXTRA, IPV6_LENGTH
 from store.record.properties import KEYS, TAGS, UNIQUE_KEY
-from store.record.system_flag import BORN_HOST_V6, HOSTS_V6, STORE_HOST_V6
+from store.record.system_flag import BORN_HOST_V6, STORE_HOST_V6
 from store.scan import RecordBatch, RecordColumns
 from store.scan.columns import Integers
 from store.scan.tags import StoredProperties, stored_properties
 from store.scan.texts import distinct, pieces
 
 _PORT_LENGTH: Final = 4
-_BORN_HOST: Final = HEADS[0].size - 40
-"""Where the born host begins in a record."""
+_BORN_HOST: Final = 48
 _STORE_TIMESTAMP_LENGTH: Final = 8
 _OFFSET_LENGTH: Final = 8
 _OFFSET_POSITION: Final = 28
-
-assert _BORN_HOST == 48
+"""Where fields begin in a record: see `store.record.layout`."""
 
 
 class MessageRows:
@@ -164,5 +162,3 @@ COLUMNS: Final[dict[str, Column]] = {
         lambda rows: binaries(rows.batch.segment, rows.columns.body_position, rows.columns.body_length),
     ),
 }
-assert HEADS[0].size == 88
-assert HOSTS_V6 >> HOST_BITS_SHIFT == 3

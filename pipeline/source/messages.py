@@ -14,6 +14,7 @@ from pipeline.source.conditions import bounds_of, names_in
 from pipeline.source.log_splits import (
     Damage,
     LogSplit,
+    error_of,
     log_extent,
     open_segments,
     plan_splits,
@@ -25,7 +26,6 @@ from pipeline.source.options import DamageMode, InvalidOption, ReadOptions
 from pipeline.source.table import ArrowRows, Rows, TableReader, Types, chosen
 from store.commitlog import SegmentList
 from store.disk import PosixDisk
-from store.errors import StoreDamaged
 
 BODY: Final = "body"
 DAMAGE: Final = "damage"
@@ -99,10 +99,10 @@ class MessageReader(TableReader):
 
     def _damaged(self, segments: SegmentList, damage: Damage) -> Rows:
         """One row of damage. Raises StoreDamaged with `mode=fail`."""
-        path = segments.path_of(damage.begin)
         if self.options.mode is DamageMode.FAIL:
-            raise StoreDamaged(path, f"offset {damage.begin}: {damage.reason}")
+            raise error_of(segments, damage)
         size = min(damage.end - damage.begin, _SIZE_MAX)
-        known = {"phyOffset": damage.begin, "storeSize": size, DAMAGE: f"{path}: {damage.reason}"}
+        told = f"{segments.path_of(damage.begin)}: {damage.reason}"
+        known = {"phyOffset": damage.begin, "storeSize": size, DAMAGE: told}
         arrays = [pa.array([known.get(field.name)], to_arrow_type(field.dataType)) for field in self.schema]
         return ArrowRows(pa.RecordBatch.from_arrays(arrays, self.schema.fieldNames()))

@@ -165,9 +165,9 @@ def _key_parts(parts: Iterable[list[Stretch]], topics: list[str] | None) -> Iter
 
 def _batch_of(pairs: Sequence[Pair]) -> pa.RecordBatch:
     """The units of keys that follow each other. Raises ValueError for what is no unit."""
-    if any(len(value) != UNIT_SIZE for _, value in pairs):
-        key, value = next(pair for pair in pairs if len(pair[1]) != UNIT_SIZE)
-        raise ValueError(f"{len(value)} bytes under the key {key[:64].hex()}, which must be a unit of {UNIT_SIZE}")
+    for key, value in pairs:
+        if len(value) != UNIT_SIZE:
+            raise ValueError(f"{len(value)} bytes under the key {key[:64].hex()}, which must be a unit of {UNIT_SIZE}")
     queues: list[QueueId] = []
     counts: list[int] = []
     for _, same in groupby(pairs, key=lambda pair: pair[0][: -I64.size]):

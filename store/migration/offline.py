@@ -40,7 +40,7 @@ from store.parts import open_identity
 from store.paths import StorePaths
 from store.queue_phase import QueueMode, QueuePhase, parse_phase
 from store.recovery import Progress, ReportProgress
-from store.repair import aside_of, set_names_aside
+from store.repair import aside_of, databases, free_database_place, set_databases_aside, set_names_aside
 from store.settings import UNITS_PER_FILE, StoreSettings
 
 
@@ -203,19 +203,12 @@ class _Migration:
         if not report.agrees:
             return Migrated(origin=origin, phase=origin, report=report)
         if makes:
-            self._free_database_place()
+            free_database_place(self._disk, paths)
             self._disk.move(place, paths.consume_queue_rocksdb)
             if identity.backfill_end is not None:
                 identity.backfilled_to = identity.backfill_end
         aside = self._switch(rows, origin)
         return Migrated(origin=origin, phase=QueuePhase.ROCKSDB, report=report, aside=aside)
-
-    def _free_database_place(self) -> None:
-        """What lies where the database will be is a part of one at best."""
-        paths = self._paths
-        self._set_databases_aside()
-        if self._disk.exists(paths.consume_queue_rocksdb):
-            self._disk.move(paths.consume_queue_rocksdb, aside_of(self._disk, paths.consume_queue_rocksdb))
 
     # -- to files
 
@@ -285,19 +278,15 @@ class _Migration:
         """Set what is not used any more aside, or remove it. Returns where it is kept; None: nowhere."""
         paths = self._paths
         if not self._orders.remove_old:
-            return self._set_files_aside() if self._old is Removing.FILES else self._set_databases_aside()
+            return self._set_files_aside() if self._old is Removing.FILES else set_databases_aside(self._disk, paths)
         if self._old is Removing.FILES:
             self._remove_files(paths.consume_queue)
         else:
-            for directory in self._databases():
+            for directory in databases(self._disk, paths):
                 remove_database(self._disk, directory)
             self._remove_files(paths.consume_queue_rocksdb)  # queue files of the past that moved with the database
         rows.removed()
         return None
-
-    def _databases(self) -> list[Path]:
-        places = (self._paths.consume_queue_rocksdb, self._paths.consume_queue)
-        return [place for place in places if self._disk.exists(place / DATABASE_MARKER)]
 
     def _set_files_aside(self) -> Path | None:
         directory = self._paths.consume_queue
@@ -308,19 +297,6 @@ class _Migration:
         elif entries:
             self._disk.move(directory, aside)
         return aside if self._disk.exists(aside) else None
-
-    def _set_databases_aside(self) -> Path | None:
-        asides = [self._set_database_aside(directory) for directory in self._databases()]
-        return asides[0] if asides else None
-
-    def _set_database_aside(self, directory: Path) -> Path:
-        aside = aside_of(self._disk, directory)
-        if directory == self._paths.consume_queue:
-            files = [entry.name for entry in self._disk.list_directory(directory) if not entry.is_directory]
-            set_names_aside(self._disk, directory, sorted(files, key=lambda name: (name == DATABASE_MARKER, name)))
-        else:
-            self._disk.move(directory, aside)
-        return aside
 
     def _remove_files(self, directory: Path) -> None:
         removal = FileQueueRemoval(self._disk, directory)

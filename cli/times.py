@@ -1,0 +1,13 @@
+"""Times as people write them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+
+def date_ms(text: str) -> int | None:
+    """The ms since 1970 of a date in ISO 8601, local time where it names no zone; None for what is none."""
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError, OSError):
+        return None
