@@ -12,7 +12,7 @@ topics have no `/` in their names.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -92,6 +92,10 @@ class FileConsumeQueues:
         self._removal = TopicRemoval(disk, directory)
         with _named_errors():
             disk.make_directories(directory)
+            if short_from is not None:
+                # what the last process changed may be in the cache alone: a unit that it took away and that is seen as
+                # gone would be back after a power cut, and point at what was written there since
+                disk.sync_file_system(directory)
             self._removal.finish()
 
     # -- writing
@@ -126,21 +130,10 @@ class FileConsumeQueues:
                 known.reserve(next_offset)
 
     def put_again(self, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None:
-        """And it syncs names: a process that died may have made a file that the next power cut would take.
-
-        Of such a file some entry has to be put again, else a flush of that process would have synced its name.
-        """
         if isinstance(requests, ColumnRequests) and self._ascend(requests.units):
             self.put(requests, dispatched_up_to)
         else:
             put_again(self, list(requests), dispatched_up_to)
-        for queue in _queues_of(requests):
-            if is_file_name(queue.topic):
-                self.sync_names(queue)
-
-    def sync_names(self, queue: QueueId) -> None:
-        """Let the next flush make durable which files the queue has, and that it has none."""
-        self._files.sync_names(self._path(queue))
 
     def _ascend(self, units: UnitColumns) -> bool:
         return ascends(units, lambda index, *place: self.end_for(units.queues[index], *place))
@@ -454,12 +447,6 @@ def _named_errors() -> Iterator[None]:
     except OSError as error:
         kind = EngineFull if error.errno in _FULL else KvError
         raise kind(f"{error.filename}: {error.strerror or error}") from error
-
-
-def _queues_of(requests: Sequence[DispatchRequest]) -> Iterable[QueueId]:
-    if isinstance(requests, ColumnRequests):
-        return requests.units.queues
-    return _by_queue(requests)
 
 
 def _by_queue(requests: Sequence[DispatchRequest]) -> dict[QueueId, dict[int, bytes]]:

@@ -35,17 +35,12 @@ class OpenFiles:
         """Raises FileNotFoundError and every other OSError."""
         return self._opened((directory, first), None)
 
-    def sync_names(self, directory: Path) -> None:
-        """Let the next flush make the names of the queue's files, of the queue and of its topic durable."""
-        topic = directory.parent
-        with self._lock:
-            self._new_names.update(dict.fromkeys((directory, topic, topic.parent)))
-
     def make(self, directory: Path, first: int, size: int) -> None:
         """Make the file, and the directories of its queue and topic if they are missing."""
         topic = directory.parent
-        self.sync_names(directory)  # before: a failure half way must not leave a name that nobody syncs
         with self._lock:
+            # before: a failure half way must not leave a name that nobody syncs
+            self._new_names.update(dict.fromkeys((directory, topic, topic.parent)))
             self._dirty[directory, first] = None
         if not self._disk.exists(directory):
             self._disk.make_directory(topic)

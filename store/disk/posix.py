@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -29,6 +30,9 @@ FLOCK: Final = struct.Struct("hhqqi4x")
 
 
 MAPPINGS: Final = Path("/proc/self/maps")
+
+_LIBRARY: Final = ctypes.CDLL(None, use_errno=True)
+"""The C library. Its functions are called without the GIL."""
 
 
 class _Descriptor:
@@ -69,6 +73,13 @@ def _sync_directory(path: Path) -> None:
     """A new, renamed or removed name is durable only when its directory is."""
     with _naming(path):
         os.fsync(_Descriptor(path, os.O_RDONLY | os.O_DIRECTORY))
+
+
+def _sync_file_system(descriptor: _Descriptor) -> None:
+    """`syncfs`, which the `os` module leaves out. Unlike `os.sync` it tells of writes that failed (Linux 5.8)."""
+    if _LIBRARY.syncfs(descriptor.fileno()) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
 
 
 def _write_all(number: int, data: bytes | memoryview) -> None:
@@ -278,6 +289,10 @@ class PosixDisk:
 
     def sync_directory(self, path: Path) -> None:
         _sync_directory(path)
+
+    def sync_file_system(self, directory: Path) -> None:
+        with _naming(directory):
+            _sync_file_system(_Descriptor(directory, os.O_RDONLY | os.O_DIRECTORY))
 
     def make_directory(self, path: Path) -> None:
         path.mkdir(exist_ok=True)

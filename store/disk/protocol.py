@@ -115,6 +115,13 @@ class Disk(Protocol):
     def sync_directory(self, path: Path) -> None:
         """Make the names in the directory durable."""
 
+    def sync_file_system(self, directory: Path) -> None:
+        """Make durable what anybody has written so far, names too, on the file system of the directory.
+
+        What is read after this call is what the device holds, as far as nobody writes meanwhile: a process that died
+        may have changed files that it had no time to flush.
+        """
+
     def make_directory(self, path: Path) -> None:
         """Make one directory, durable when its parent was synced. One that exists is no error."""
 

@@ -30,8 +30,6 @@ def forget_deleted(files: FileConsumeQueues, rocks: RocksConsumeQueues, complete
     if not gone:
         return
     # what the files lack must not come back with the next power cut: RocksDB is about to forget it for good
-    for queue in gone:
-        files.sync_names(queue)
     files.flush_entries()
     for queue in gone:
         rocks.begin_anew(queue, QueueOffset(0))

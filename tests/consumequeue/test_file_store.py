@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -19,6 +21,7 @@ from tests.consumequeue.backings import UNITS_PER_FILE, FileBacking
 from tests.consumequeue.samples import A0, A1, B0, LITE, offsets, physical, put, request
 from tests.consumequeue.test_golden_stores import requests_of
 from tests.faults.disk import FaultyDisk, PowerCut
+from tests.faults.kernel import Kernel
 
 GoldenStore = Callable[[str], Path]
 
@@ -260,6 +263,34 @@ def test_a_power_cut_at_any_operation_loses_nothing_below_the_watermark(seed: in
             assert offsets(queues, queue) == list(range(known)), (crash_at, queue)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_unit_taken_away_by_a_recovery_that_was_killed_stays_away_after_a_power_cut(seed: int) -> None:
+    """It would point at another record by then. The recovery after the kill sees it gone, in the cache."""
+    kernel = Kernel(Random(seed))
+    backing = FileBacking(kernel.path("/consumequeue"), kernel.disk())
+    queues = backing.open()
+    put(queues, [request(1, A0, 0), request(2, A0, 1)])
+    queues.flush()
+
+    def reopen() -> FileConsumeQueues:
+        backing.disk, backing.after_crash = kernel.disk(), True
+        return backing.open_as_it_is()
+
+    queues = reopen()
+    kernel.log.clear()
+    kernel.crash_at = kernel.steps + 2
+    with pytest.raises(PowerCut):
+        queues.truncate(physical(2))
+    assert kernel.log[0].startswith("store"), "the unit is zeros in the cache"
+    assert kernel.log[1].startswith("fsync"), "the platter still has it, perhaps"
+    kernel.process_death()
+    queues = reopen()
+    assert offsets(queues, A0) == [0]
+    queues.truncate(physical(2))
+    kernel.power_loss()
+    assert offsets(reopen(), A0) == [0]
+
+
 def test_a_file_of_which_a_power_cut_left_the_name_alone_goes_with_the_recovery(backing: FileBacking) -> None:
     """Its queue was never in the log. After the next clean stop it would have been taken for a damaged one."""
     queues = backing.open()
@@ -299,10 +330,12 @@ def test_a_crash_in_a_deletion_leaves_the_whole_topic_or_nothing_of_it() -> None
     operations = probe.operations
     assert operations - before > 6, "the files are removed one by one"
     seen = set()
-    for crash_at in range(before + 1, operations + 1):
-        disk = FaultyDisk(crash_at=crash_at)
+    for crash_at, odd in product(range(before + 1, operations + 1), (0, 1)):
+        disk = FaultyDisk(crash_at=crash_at + odd)
         backing = FileBacking(Path("/store/consumequeue"), disk)
         queues = many_files(backing)
+        for _ in range(odd):  # which makes the other of a rename that is cut short
+            disk.sync_directory(Path("/"))
         with pytest.raises(PowerCut):
             queues.delete_topic("TopicA")
         backing.disk = after = disk.power_loss(seed=crash_at)

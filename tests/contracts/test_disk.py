@@ -406,3 +406,38 @@ def test_the_space_that_is_told_adds_up(disk: Disk, folder: Path) -> None:
 )
 def test_percents_are_rounded_up_as_df_does(used: int, available: int, percent: int) -> None:
     assert DiskSpace(used, available).used_percent == percent
+
+
+def test_syncing_a_file_system_wants_a_directory_that_is_there(disk: Disk, folder: Path) -> None:
+    disk.create_segment(folder / "a", SIZE).write(0, b"kept")
+    disk.sync_file_system(folder)
+    assert disk.read(folder / "a")[:4] == b"kept"
+    with pytest.raises(FileNotFoundError) as caught:
+        disk.sync_file_system(folder / "missing")
+    assert caught.value.filename is not None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_a_dead_process_wrote_is_durable_once_the_file_system_was_synced(seed: int) -> None:
+    kernel = Kernel(Random(seed))
+    folder = kernel.path("/machine")
+    disk = kernel.disk()
+    disk.make_directories(folder)
+    disk.sync_directory(folder)
+    disk.make_directory(folder / "queue")
+    file = disk.open_sparse(folder / "queue" / "a", SIZE)
+    file.write(SIZE - 4, b"last")
+    kernel.process_death()
+    disk = kernel.disk()
+    disk.sync_file_system(folder)
+    kernel.power_loss()
+    assert kernel.disk().read(folder / "queue" / "a") == bytes(SIZE - 4) + b"last"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_failing_disk_forgets_nothing_that_was_synced_with_its_file_system(seed: int) -> None:
+    disk = FaultyDisk()
+    disk.make_directory(Path("/queue"))
+    disk.open_sparse(Path("/queue/a"), SIZE).write(SIZE - 4, b"last")
+    disk.sync_file_system(Path("/"))
+    assert disk.power_loss(seed).read(Path("/queue/a")) == bytes(SIZE - 4) + b"last"

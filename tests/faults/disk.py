@@ -296,6 +296,17 @@ class FaultyDisk:
             raise PowerCut
         self._unsynced -= {each for each in self._unsynced if each.parent == path}
 
+    def sync_file_system(self, directory: Path) -> None:
+        self._check_power()
+        if directory not in self.directories:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(directory))
+        if self.starts("sync", directory):
+            raise PowerCut
+        for file in self.files.values():
+            file.settle(file.dirty)
+            file.dirty.clear()
+        self._unsynced.clear()
+
     def make_directory(self, path: Path) -> None:
         self._check_power()
         self._check_parent(path)

@@ -62,6 +62,12 @@ class Inode:
         self.dirty -= pages
         self.durable = bytes(platter if not self.dirty else platter[: max(len(self.durable), _end(pages))])
 
+    def sync(self, cut: Random | None) -> None:
+        """The bytes reach the platter; in the middle of a cut, some pages do."""
+        self.settle({page for page in self.dirty if cut is None or cut.random() < 0.5})
+        if cut is None:
+            self.durable = bytes(self.live)
+
     def power_loss(self, chance: Random) -> None:
         size = chance.choice((len(self.durable), len(self.live)))
         survivor = bytearray(self.durable[:size].ljust(size, b"\0"))
@@ -105,6 +111,13 @@ class Directory:
             below = self.durable.get(name)  # a move that one of the others held may have taken it away
             if isinstance(below, Directory):
                 below.settle_some(chance)
+
+    def sync(self, cut: Random | None) -> None:
+        """Names and bytes, here and below, reach the platter; in the middle of a cut, some files and names do."""
+        if cut is None or cut.random() < 0.5:
+            self.settle()
+        for name in sorted(self.live):
+            self.live[name].sync(cut)
 
     def power_loss(self, chance: Random) -> None:
         """To be called when `settle_some` is through: a move between directories changes both."""

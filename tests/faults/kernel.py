@@ -135,6 +135,7 @@ class Kernel:
         module.fcntl = SimpleNamespace(  # type: ignore[attr-defined]
             fcntl=self.lock, F_OFD_SETLK=fcntl.F_OFD_SETLK, F_RDLCK=fcntl.F_RDLCK, F_WRLCK=fcntl.F_WRLCK
         )
+        module._sync_file_system = self.sync_all  # type: ignore[attr-defined]
         return cast(Disk, module.PosixDisk())
 
     # -- the end of it
@@ -227,11 +228,18 @@ class Kernel:
             )[: len(inode.live)]
 
     def sync(self, inode: Inode) -> None:
-        if self.step(f"fsync {inode.name}"):
-            inode.settle({page for page in inode.dirty if self.chance.random() < 0.5})
+        going = self.step(f"fsync {inode.name}")
+        inode.sync(self.chance if going else None)
+        if going:
             raise PowerCut
-        inode.settle(set(inode.dirty))
-        inode.durable = bytes(inode.live)
+
+    def sync_all(self, number: Any) -> None:
+        """`syncfs`: there is one file system."""
+        self.opened(number)
+        going = self.step("syncfs")
+        self.root.sync(self.chance if going else None)
+        if going:
+            raise PowerCut
 
     def mkdir(self, path: KernelPath) -> None:
         with self.whole_step(f"mkdir {path.name}"):
