@@ -13,7 +13,7 @@ from cli.offline.record_text import json_line
 from cli.progress import shown_progress
 from store.backup import store_in
 from store.disk import PosixDisk
-from store.verify import DIFFERENCES_MAX, Difference, VerifyReport
+from store.verify import DIFFERENCES_MAX, VerifyReport
 from store.verify import verify as verify_store
 
 
@@ -25,7 +25,7 @@ def verify(
     ] = DIFFERENCES_MAX,
     as_json: Json = False,
 ) -> None:
-    """Compare commit log, consume queues and metadata of a store or a backup, and tell where they differ.
+    """Compare commit log, consume queues, key index and metadata of a store or a backup, and tell where they differ.
 
     Every record must have its unit and every unit its record; minima, maxima and check point, topics, groups and
     deliveries must fit them. Exit code 0: all agree, 1: something differs, 2: it could not be read.
@@ -46,24 +46,9 @@ def verified(store: Path, limit: int = DIFFERENCES_MAX) -> VerifyReport:
 def show(report: VerifyReport, *, as_json: bool) -> None:
     """Differences first, the verdict last."""
     for difference in report.differences:
-        typer.echo(json_line(_fields(difference)) if as_json else f"{difference.check.value}: {difference}")
-    verdict = "agree" if report.agrees else "differ"
+        typer.echo(json_line(difference.as_json()) if as_json else f"{difference.check.value}: {difference}")
     if as_json:
-        typer.echo(
-            json_line(
-                {
-                    "verdict": verdict,
-                    "checks": {
-                        check.value: {"checked": count.checked, "differences": count.differences}
-                        for check, count in report.counts.items()
-                    },
-                    "notes": {note.value: count for note, count in report.notes.items()},
-                    "logBegin": report.log_begin,
-                    "logEnd": report.log_end,
-                    "cleanStop": report.clean_stop,
-                }
-            )
-        )
+        typer.echo(json_line(report.as_json()))
         return
     typer.echo(f"{'checked':>12}  {'differences':>12}  check")
     for check, count in report.counts.items():
@@ -73,17 +58,5 @@ def show(report: VerifyReport, *, as_json: bool) -> None:
     hint = (
         "" if report.agrees or report.clean_stop else "; the last stop was unclean, a start of the broker may repair it"
     )
+    verdict = "agree" if report.agrees else "differ"
     typer.echo(f"log [{report.log_begin}, {report.log_end}): the parts of the store {verdict}{hint}")
-
-
-def _fields(difference: Difference) -> dict[str, object]:
-    return {
-        "check": difference.check.value,
-        "file": str(difference.file),
-        "topic": None if difference.queue is None else difference.queue.topic,
-        "queueId": None if difference.queue is None else difference.queue.number,
-        "queueOffset": difference.queue_offset,
-        "phyOffset": difference.physical_offset,
-        "expected": difference.expected,
-        "found": difference.found,
-    }

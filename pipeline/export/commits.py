@@ -13,10 +13,11 @@ Names that begin with `_` are passed over by Spark, DuckDB and pyarrow.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pyspark.sql import SparkSession
+
+from pipeline.files import Folder
 
 FOLDER: Final = "_quarry"
 STAGING: Final = "staging"
@@ -38,14 +39,14 @@ class Commit(NamedTuple):
 
 
 class Destination:
-    """A folder in any file system that Spark knows, by Hadoop's own functions."""
+    """A folder that exports go to."""
 
     def __init__(self, spark: SparkSession, place: str) -> None:
-        jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - Spark gives no other way to its file systems
-        self.place: Final = place.rstrip("/")
-        self._path: Any = jvm.org.apache.hadoop.fs.Path
-        self._files: Any = self._path(place).getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001
-        self._read_text: Any = jvm.org.apache.commons.io.IOUtils
+        self._folder = Folder(spark, place)
+
+    @property
+    def place(self) -> str:
+        return self._folder.place
 
     @property
     def staging(self) -> str:
@@ -53,11 +54,11 @@ class Destination:
 
     def is_strange(self) -> bool:
         """Whether something lies here, and no export."""
-        names = [name for name, _ in self._list("")]
+        names = [name for name, _ in self._folder.list()]
         return bool(names) and FOLDER not in names
 
     def selection(self) -> dict[str, object] | None:
-        text = self._text(f"{FOLDER}/{SELECTION}")
+        text = self._folder.text(f"{FOLDER}/{SELECTION}")
         return None if text is None else json.loads(text)
 
     def set_selection(self, selection: dict[str, object]) -> None:
@@ -65,12 +66,12 @@ class Destination:
 
     def commits(self) -> list[Commit]:
         """In the order of offsets."""
-        names = sorted(name for name, _ in self._list(FOLDER) if name.endswith(".json") and name != SELECTION)
-        return [Commit(**json.loads(self._text(f"{FOLDER}/{name}") or "")) for name in names]
+        names = sorted(name for name, _ in self._folder.list(FOLDER) if name.endswith(".json") and name != SELECTION)
+        return [Commit(**json.loads(self._folder.text(f"{FOLDER}/{name}") or "")) for name in names]
 
     def staged_files(self) -> list[str]:
         """What lies in the staging folder, but for what Spark leaves there for itself."""
-        return sorted(self._walk(f"{FOLDER}/{STAGING}", ""))
+        return sorted(self._folder.walk(f"{FOLDER}/{STAGING}"))
 
     def commit(self, commit: Commit) -> None:
         """From here on the messages are exported. Then the files move to their places."""
@@ -81,57 +82,13 @@ class Destination:
         """Move what a run before this one has committed and not moved. Repeatable."""
         for file in commit.files:
             folder, _, name = file.rpartition("/")
-            target = self._absolute(f"{folder}/{commit.name}-{name}".lstrip("/"))
-            source = self._absolute(f"{FOLDER}/{STAGING}/{file}")
-            if not self._files.exists(target):
-                self._files.mkdirs(target.getParent())
-                if not self._files.rename(source, target):
-                    raise OSError(f"{source}: could not be moved to {target}")
+            target = f"{folder}/{commit.name}-{name}".lstrip("/")
+            self._folder.move_unless_there(f"{FOLDER}/{STAGING}/{file}", target)
         self.clear()
 
     def clear(self) -> None:
         """Remove what is staged."""
-        self._files.delete(self._absolute(f"{FOLDER}/{STAGING}"), True)  # noqa: FBT003 - Java has no names
-
-    # -- files
-
-    def _absolute(self, relative: str) -> Any:
-        return self._path(f"{self.place}/{relative}" if relative else self.place)
-
-    def _list(self, relative: str) -> list[tuple[str, bool]]:
-        """Names, and whether each is a folder; none where there is no such folder."""
-        path = self._absolute(relative)
-        if not self._files.exists(path):
-            return []
-        return [(each.getPath().getName(), each.isDirectory()) for each in self._files.listStatus(path)]
-
-    def _walk(self, root: str, below: str) -> Iterator[str]:
-        for name, is_folder in self._list(f"{root}/{below}".rstrip("/")):
-            relative = f"{below}/{name}".lstrip("/")
-            if name.startswith(("_", ".")):
-                continue
-            if is_folder:
-                yield from self._walk(root, relative)
-            else:
-                yield relative
-
-    def _text(self, relative: str) -> str | None:
-        path = self._absolute(relative)
-        if not self._files.exists(path):
-            return None
-        stream = self._files.open(path)
-        try:
-            return str(self._read_text.toString(stream, "UTF-8"))
-        finally:
-            stream.close()
+        self._folder.remove(f"{FOLDER}/{STAGING}")
 
     def _write(self, relative: str, text: str) -> None:
-        """Replace a file: it is the old or the new one at every moment where the file system renames at once."""
-        path, made = self._absolute(relative), self._absolute(f"{FOLDER}/.writing")
-        stream = self._files.create(made, True)  # noqa: FBT003
-        try:
-            stream.write(text.encode())
-        finally:
-            stream.close()
-        if not self._files.rename(made, path):
-            raise OSError(f"{path}: could not be written")
+        self._folder.write_text(relative, text, staged_as=f"{FOLDER}/.writing")

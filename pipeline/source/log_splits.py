@@ -17,7 +17,7 @@ from store.kind import StoreKind, inspect_store
 from store.offsets import PhysicalOffset
 from store.paths import StorePaths
 from store.record import Blank, Corrupt, StoredMessage, Torn
-from store.scan import Ending, RecordBatch, first_record, next_whole, scan_log
+from store.scan import Ending, RecordBatch, first_record, next_readable, scan_log
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +167,8 @@ def error_of(segments: SegmentList, damage: Damage) -> StoreDamaged:
 
 def _damage(segments: SegmentList, split: LogSplit, at: PhysicalOffset, ended_by: Ending | None) -> Damage | None:
     """What lies at `at` instead of a record; None: the log ends there."""
-    if isinstance(ended_by, Torn | Corrupt):
-        reason, end = ended_by.reason, next_whole(segments, at)
-    else:
-        reason, end = "nothing was written here, but bytes follow", first_record(segments, at)
+    reason = ended_by.reason if isinstance(ended_by, Torn | Corrupt) else "nothing was written here, but bytes follow"
+    end = next_readable(segments, at)
     if split.is_last and end is None:
         may_be_torn = split.torn_from is not None and at >= split.torn_from
         if may_be_torn or _is_empty(segments, at, split.end):

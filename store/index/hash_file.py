@@ -13,6 +13,7 @@ from store.disk import SegmentFile
 from store.errors import StoreDamaged
 from store.index.chains import ChainFile, ChainShape
 from store.index.hash_layout import HEADER_SIZE, ITEM, TIME_S_MAX, HashHeader
+from store.index.items import KeyItems
 from store.index.keys import Hashes
 from store.offsets import PhysicalOffset
 
@@ -95,6 +96,15 @@ class HashIndexFile:
                 return  # nor are older ones
             if int(item["hash"]) == hashed and stored_ms <= end_ms:
                 yield HashHit(PhysicalOffset(int(item["physical_offset"])), stored_ms)
+
+    def stored(self, begin: int, end: int) -> KeyItems:
+        """The items with the numbers [begin, end), from 1, times to the second."""
+        items = self._chains.items(begin, end)
+        times_s = items["time_s"].astype(np.int64)
+        if begin == 1 and len(times_s):
+            times_s[0] = 0  # which does not count from the begin, as it is that
+        places = items["physical_offset"].astype(np.int64)
+        return KeyItems(items["hash"].astype(np.int32), places, self._header.begin_ms + _SECOND_MS * times_s)
 
     def check(self) -> None:
         """Raises StoreDamaged when slots, items and header do not agree with each other."""

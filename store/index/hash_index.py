@@ -19,6 +19,8 @@ from store.index.keys import key_hash
 from store.offsets import PhysicalOffset
 
 NAME: Final = re.compile(r"[0-9]{17}", re.ASCII)
+READ_AT_ONCE: Final = 1 << 18
+"""Items."""
 
 
 class HashIndexState(NamedTuple):
@@ -101,6 +103,13 @@ class HashIndex:
         if name in {each.name for each in self._full}:
             with closing(self._open(name)) as file:
                 file.check()
+
+    def stored_items(self, name: str) -> Iterator[KeyItems]:
+        """All items of one file, oldest first, in parts. Raises OSError."""
+        with closing(self._open(name)) as file:
+            end = file.header.next_number
+            for begin in range(1, end, READ_AT_ONCE):
+                yield file.stored(begin, min(begin + READ_AT_ONCE, end))
 
     # -- adding
 

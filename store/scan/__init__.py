@@ -22,7 +22,7 @@ from store.scan.found import FoundRecords, LogScan
 from store.scan.held import held_requests
 from store.scan.log import scan_log
 from store.scan.plain import RUN_RECORDS, scan_records
-from store.scan.resuming import first_record, is_whole, next_whole
+from store.scan.resuming import first_record, is_whole, next_readable, next_whole
 from store.scan.segment import WINDOW_BYTES, scan_segment
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "found_in",
     "held_requests",
     "is_whole",
+    "next_readable",
     "next_whole",
     "scan_in_bulk",
     "scan_log",

@@ -38,6 +38,12 @@ def next_whole(segments: SegmentList, damaged: PhysicalOffset) -> PhysicalOffset
     return None
 
 
+def next_readable(segments: SegmentList, damaged: PhysicalOffset) -> PhysicalOffset | None:
+    """Where to read on in the segment of a damaged record, or of a place where nothing was written and bytes follow."""
+    (size,) = SIZE.unpack_from(segments.segment_at(damaged).view(), damaged - segments.base_of(damaged))
+    return next_whole(segments, damaged) if size else first_record(segments, damaged)
+
+
 def first_record(segments: SegmentList, start: PhysicalOffset) -> PhysicalOffset | None:
     """Where the first whole record at or behind `start` begins, in the segment of `start`; None: there is none.
 

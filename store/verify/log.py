@@ -1,4 +1,4 @@
-"""The commit log as verification reads it: on behind damage, at the next segment."""
+"""The commit log as verification reads it: on behind damage, at the next whole record."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from store.errors import OffsetOutOfRange
 from store.offline import OfflineStore
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from store.record import Blank, Corrupt, EndOfData, StoredMessage, Torn
-from store.scan import Ending, RecordBatch, ScannedRequests, scan_log
+from store.scan import Ending, RecordBatch, ScannedRequests, next_readable, scan_log
 
 _NUMBERING = StoredNumbering()
 
@@ -20,8 +20,7 @@ def walk(
 ) -> Iterator[StoredMessage | Blank | Torn | Corrupt]:
     """What the log holds from a record's start at `start` up to `end`; damage is given and reading goes on behind it.
 
-    Where a record is damaged its size cannot be trusted, so the next one that is known to begin somewhere is the
-    first of the next segment.
+    The next one is found by what it states of itself (`store.scan.next_readable`).
     """
     segments = store.segments
     at = start
@@ -36,7 +35,13 @@ def walk(
                 break
         else:
             return
-        at = PhysicalOffset(segments.base_of(found.physical_offset) + segments.segment_size)
+        at = behind_damage(store, found.physical_offset)
+
+
+def behind_damage(store: OfflineStore, at: PhysicalOffset) -> PhysicalOffset:
+    """Where to read on behind the damage at an offset: at the next segment if no nearer place is known."""
+    segments = store.segments
+    return next_readable(segments, at) or PhysicalOffset(segments.base_of(at) + segments.segment_size)
 
 
 def scan(store: OfflineStore) -> Iterator[RecordBatch | Torn | Corrupt]:
@@ -57,12 +62,17 @@ def scan(store: OfflineStore) -> Iterator[RecordBatch | Torn | Corrupt]:
         if not isinstance(ended_by, Torn | Corrupt):
             return
         yield ended_by
-        at = PhysicalOffset(segments.base_of(ended_by.physical_offset) + segments.segment_size)
+        at = behind_damage(store, ended_by.physical_offset)
+
+
+def requests_in(batch: RecordBatch) -> ScannedRequests:
+    """The records of the batch that belong into queues."""
+    return ScannedRequests(batch, slice(None), _NUMBERING)
 
 
 def units_in(batch: RecordBatch) -> UnitColumns:
     """The units that the records of the batch must have, as `units_of` gives them for one."""
-    return ScannedRequests(batch, slice(None), _NUMBERING).units
+    return requests_in(batch).units
 
 
 def units_of(record: StoredMessage) -> Iterator[tuple[QueueId, ConsumeQueueEntry]]:

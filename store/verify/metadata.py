@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
@@ -106,6 +106,19 @@ class RocketmqRows:
         return iter(())
 
 
+def ends_of(units: UnitColumns, wanted: Set[QueueId]) -> dict[QueueId, QueueOffset]:
+    """Where those of the wanted queues end that the units belong to."""
+    found = np.array([queue in wanted for queue in units.queues], np.bool_)
+    if not found.any():
+        return {}
+    ends: dict[QueueId, QueueOffset] = {}
+    units = units.select(found[units.queue_index])
+    for index, offset in zip(units.queue_index.tolist(), units.queue_offset.tolist(), strict=True):
+        queue = units.queues[index]
+        ends[queue] = QueueOffset(max(offset + 1, ends.get(queue, 0)))
+    return ends
+
+
 class MetadataComparison:
     """Metadata against the queues of `reader`. Used in this order: `check_topics`, `read_claims`, `add_undispatched`
     for the units that are not stored yet, `finish`.
@@ -150,15 +163,15 @@ class MetadataComparison:
                     Check.IN_FLIGHT, queue, offset, f"a unit of the message that group {group} has in flight", "none"
                 )
 
-    def add_undispatched(self, units: UnitColumns) -> None:
-        """The next start stores these units: whoever is ahead of the queues may mean them."""
-        wanted = [queue in self._open for queue in units.queues]
-        if not any(wanted):
-            return
-        units = units.select(np.array(wanted, np.bool_)[units.queue_index])
-        for index, offset in zip(units.queue_index.tolist(), units.queue_offset.tolist(), strict=True):
-            queue = units.queues[index]
-            self._ends[queue] = QueueOffset(max(offset + 1, self._ends.get(queue, 0)))
+    @property
+    def open_queues(self) -> frozenset[QueueId]:
+        """The queues that somebody is ahead of."""
+        return frozenset(self._open)
+
+    def add_undispatched(self, ends: Mapping[QueueId, QueueOffset]) -> None:
+        """The next start stores units up to these ends (`ends_of`): whoever is ahead of the queues may mean them."""
+        for queue, end in ends.items():
+            self._ends[queue] = max(end, self._ends.get(queue, end))
 
     def finish(self) -> None:
         for queue, claims in self._open.items():

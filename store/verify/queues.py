@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Final
-
-import numpy as np
 
 from store.consumequeue import ConsumeQueueEntry, UnitColumns
 from store.metadata import is_light_queue
@@ -16,7 +15,7 @@ from store.scan import RecordBatch
 from store.verify.log import units_of, walk, whole_record_at
 from store.verify.report import Check, Difference, Findings, Note
 from store.verify.sources import StoredQueue, UnitSource, entry_at, entry_of_record
-from store.verify.sums import PIECE_BYTES, Sums, piece_of
+from store.verify.sums import PIECE_BYTES, UnitSums, piece_of
 
 UNITS_PER_REPORT: Final = 65_536
 """Units between two reports of progress."""
@@ -25,51 +24,57 @@ TopicTest = Callable[[str], bool]
 _FIELDS: Final = ("size", "tags code", "store time")
 
 
+@dataclass(slots=True)
+class StoredSide:
+    """What was read of the units. What others have read of other queues may be added."""
+
+    sums: UnitSums
+    above: set[int]
+    """Pieces with units of records from the check point on."""
+
+    def absorb(self, other: StoredSide) -> None:
+        self.sums.absorb(other.sums)
+        self.above |= other.above
+
+
 class QueueComparison:
-    """One source of units against the log. Used in this order: `read_units`, `add_records` for the whole log,
-    `compare`.
+    """One source of units against the log. Used in this order: `read_units`, `add_records` for the whole log, then
+    `compare_records` for the `differing` pieces, and `compare_units`. Each may be done in parts by several of these
+    with the same key: `stored` and `expected` of all of them, added up, tell which pieces differ.
     """
 
-    def __init__(self, store: OfflineStore, source: UnitSource, findings: Findings) -> None:
+    def __init__(self, store: OfflineStore, source: UnitSource, findings: Findings, key: bytes) -> None:
         self._store = store
         self._source = source
         self._findings = findings
-        self._stored = Sums(with_time=source.with_time)
-        self._expected = Sums(with_time=source.with_time)
+        self.stored: Final = StoredSide(UnitSums(key, with_time=source.with_time), set())
+        self.expected: Final = UnitSums(key, with_time=source.with_time)
         self._read = 0
-        self._first_records: dict[int, PhysicalOffset] = {}  # of each piece
-        self._above: set[int] = set()  # pieces with units of records from the check point on
         self._below = source.compared_below
         for check in (source.records_check, source.units_check):
             findings.count(check, 0)
 
-    def read_units(self) -> Iterator[int]:
+    @property
+    def source(self) -> UnitSource:
+        return self._source
+
+    def read_units(self, queues: Iterable[StoredQueue]) -> Iterator[int]:
         """Sum the units, and check each queue by itself. Yields now and then how many units were read."""
-        for queue in self._source.queues():
+        for queue in queues:
             yield from self._read_queue(queue)
 
     def add_records(self, batch: RecordBatch, units: UnitColumns) -> None:
         """Sum what the records must have, if they must have it by now."""
         places = batch.columns.physical_offset
-        pieces, first = np.unique(places // PIECE_BYTES, return_index=True)
-        for piece, row in zip(pieces.tolist(), first.tolist(), strict=True):
-            self._first_records.setdefault(piece, PhysicalOffset(int(places[row])))
         if self._below is not None and len(places) and places[-1] >= self._below:
             self._findings.note(Note.UNDISPATCHED, int((places >= self._below).sum()))
             units = units.select(units.physical_offset < self._below)
         self._findings.count(self._source.records_check, len(units))
-        self._expected.add_all(units, by_place=lambda queue: not self._counts_offset(queue))
+        self.expected.add_all(units, by_place=lambda queue: not self._counts_offset(queue))
 
-    def compare(self, deleted_topic: TopicTest) -> Iterator[tuple[int, int]]:
-        """Look into the pieces that differ. Yields how many of them are done, and how many there are."""
-        pieces = sorted({*self._expected.differing(self._stored), *self._above})
-        if not pieces:
-            return
-        for done, piece in enumerate(pieces):
-            yield done, len(pieces)
-            self._compare_records(piece, deleted_topic)
-        yield len(pieces), len(pieces)
-        self._compare_units(set(pieces))
+    def differing(self) -> list[int]:
+        """The numbers of the pieces to look into, ascending."""
+        return sorted({*self.expected.differing(self.stored.sums), *self.stored.above})
 
     # -- each queue by itself
 
@@ -106,9 +111,9 @@ class QueueComparison:
             first = first or entry
             last = entry
             findings.count(source.units_check)
-            self._stored.add(queue.queue, entry, with_offset=with_offset)
+            self.stored.sums.add(queue.queue, entry, with_offset=with_offset)
             if self._below is not None and entry.physical_offset >= self._below:
-                self._above.add(piece_of(entry.physical_offset))
+                self.stored.above.add(piece_of(entry.physical_offset))
         findings.note(Note.EXPIRED, expired)
         findings.note(Note.ABOVE_MAXIMUM, left_behind)
         if source.has_bounds:
@@ -155,9 +160,8 @@ class QueueComparison:
 
     # -- one by one
 
-    def _compare_records(self, piece: int, deleted_topic: TopicTest) -> None:
-        """Look up the units of each record that begins in the piece."""
-        start = self._first_records.get(piece)
+    def compare_records(self, piece: int, start: PhysicalOffset | None, deleted_topic: TopicTest) -> None:
+        """Look up the units of each record that begins in the piece; the first one at `start`, None: there is none."""
         if start is None:
             return
         end = PhysicalOffset((piece + 1) * PIECE_BYTES)
@@ -216,10 +220,10 @@ class QueueComparison:
             return Note.DELETED
         return None
 
-    def _compare_units(self, pieces: set[int]) -> None:
+    def compare_units(self, queues: Iterable[StoredQueue], pieces: Collection[int]) -> None:
         """Read the record of each unit of these pieces."""
         minimum, limit = self._store.minimum, self._store.log_limit
-        for queue in self._source.queues():
+        for queue in queues:
             maximum = None if queue.maximum is None else queue.maximum.queue_offset
             if self._source.has_bounds and maximum is None:
                 continue

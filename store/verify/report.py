@@ -36,6 +36,8 @@ class Check(Enum):
     """Each delivery that is under way is of a message there is, and will come to an end."""
     HELD = "heldMessages"
     """Delayed and half messages wait exactly as the log says."""
+    INDEX = "keyIndex"
+    """Each key of a record has its item in the index, and each item its key."""
 
 
 class Note(Enum):
@@ -59,6 +61,12 @@ class Note(Enum):
     TORN_END = "tornBytesAtTheEnd"
     """The last stop was unclean: the next start cuts these bytes and keeps them in a `.broken` file."""
     EXPIRED_IN_FLIGHT = "deliveriesOfExpiredMessages"
+    TAGS_NOT_INDEXED = "tagsWithoutItems"
+    """RocketMQ before 5.5 has no items of tags in its index files."""
+    INDEXED_TWICE = "itemsThatComeTwice"
+    """RocketMQ puts the items of its last record again when it goes on after a stop."""
+    INDEX_ELSEWHERE = "indexFilesElsewhere"
+    """They lie in an object store: what they hold is not compared."""
     EXPIRED_HELD = "heldMessagesThatExpired"
     """Half messages, or delayed ones that could not be carried over for want of room: they go when it is their time."""
 
@@ -74,6 +82,18 @@ class Difference:
     queue: QueueId | None = None
     queue_offset: QueueOffset | None = None
     physical_offset: PhysicalOffset | None = None
+
+    def as_json(self) -> dict[str, str | int | None]:
+        return {
+            "check": self.check.value,
+            "file": str(self.file),
+            "topic": None if self.queue is None else self.queue.topic,
+            "queueId": None if self.queue is None else self.queue.number,
+            "queueOffset": self.queue_offset,
+            "phyOffset": self.physical_offset,
+            "expected": self.expected,
+            "found": self.found,
+        }
 
     def __str__(self) -> str:
         place = [str(self.file)]
@@ -105,12 +125,26 @@ class VerifyReport:
     def agrees(self) -> bool:
         return not any(count.differences for count in self.counts.values())
 
+    def as_json(self) -> dict[str, object]:
+        """The verdict, without the differences."""
+        return {
+            "verdict": "agree" if self.agrees else "differ",
+            "checks": {
+                check.value: {"checked": count.checked, "differences": count.differences}
+                for check, count in self.counts.items()
+            },
+            "notes": {note.value: count for note, count in self.notes.items()},
+            "logBegin": self.log_begin,
+            "logEnd": self.log_end,
+            "cleanStop": self.clean_stop,
+        }
+
 
 @dataclass(slots=True)
 class Findings:
-    """Collects. Of each check the first `kept_max` differences are kept, all are counted."""
+    """Collects. Of each check the first `kept_max` differences are kept (None: all), all are counted."""
 
-    kept_max: int
+    kept_max: int | None
     kept: list[Difference] = field(default_factory=list)
     checked: Counter[Check] = field(default_factory=Counter)
     differing: Counter[Check] = field(default_factory=Counter)
@@ -122,11 +156,22 @@ class Findings:
 
     def differ(self, difference: Difference) -> None:
         self.differing[difference.check] += 1
-        if self.differing[difference.check] <= self.kept_max:
+        if self.kept_max is None or self.differing[difference.check] <= self.kept_max:
             self.kept.append(difference)
 
     def note(self, note: Note, number: int = 1) -> None:
         self.notes[note] += number
+
+    def drain(self) -> list[Difference]:
+        """Those that were kept since it was last asked."""
+        kept, self.kept = self.kept, []
+        return kept
+
+    def absorb(self, other: Findings) -> None:
+        """Add what others have counted. What they have kept is not taken over."""
+        self.checked.update(other.checked)
+        self.differing.update(other.differing)
+        self.notes.update(other.notes)
 
     def differences(self) -> list[Difference]:
         """Those that were kept, in the order of the checks."""

@@ -23,6 +23,8 @@ from store.consumequeue.rocks_layout import (
     parse_bound,
     parse_bound_key,
     parse_unit_key,
+    topic_range,
+    unit_prefix,
 )
 from store.offline import ENTRIES_PER_READ, QueueReader
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
@@ -31,6 +33,8 @@ from store.verify.report import Check, Difference, Findings
 _TOPIC_AT: Final = 6
 """Where the topic ends in a key, less its own length: the length, a separator, the topic, a separator."""
 _make_entry: Final = ConsumeQueueEntry._make
+
+ALL_KEYS: Final = KeyRange(b"", None)
 
 Pair = tuple[bytes, bytes]
 
@@ -47,6 +51,18 @@ class StoredQueue(NamedTuple):
     entries: Iterator[ConsumeQueueEntry]
 
 
+class QueuesPart(NamedTuple):
+    """Some of the queues of a source."""
+
+    keys: KeyRange = ALL_KEYS
+    """In RocksDB those of their units: from the prefix of one queue (`unit_prefix`) to that of another."""
+    queues: tuple[QueueId, ...] | None = None
+    """In files these; None: all."""
+
+
+ALL_QUEUES: Final = QueuesPart()
+
+
 class UnitSource(NamedTuple):
     """One place that holds units, and what may be missing there without being lost.
 
@@ -60,7 +76,7 @@ class UnitSource(NamedTuple):
     units_check: Check
     file: Path
     reader: QueueReader
-    queues: Callable[[], Iterator[StoredQueue]]
+    queues: Callable[[QueuesPart], Iterator[StoredQueue]]
     has_bounds: bool
     with_time: bool
     light_by_place: bool
@@ -70,10 +86,12 @@ class UnitSource(NamedTuple):
     compared_below: PhysicalOffset | None
 
 
-def rocks_queues(engine: KeyValueEngine, file: Path, findings: Findings) -> Iterator[StoredQueue]:
-    """All queues that have units or bounds. In memory at any time: the bounds of one topic."""
-    units = _well_formed_units(engine.family(UNITS_FAMILY).iterate(KeyRange(b"", None)), file, findings)
-    bounds = _well_formed_bounds(engine.family(OFFSET_FAMILY).iterate(KeyRange(b"", None)), file, findings)
+def rocks_queues(
+    engine: KeyValueEngine, file: Path, findings: Findings, part: KeyRange = ALL_KEYS
+) -> Iterator[StoredQueue]:
+    """The queues that have units or bounds. In memory at any time: the bounds of one topic. See `QueuesPart`."""
+    units = _well_formed_units(engine.family(UNITS_FAMILY).iterate(part), file, findings)
+    bounds = _well_formed_bounds(_bounds_in(engine, part), file, findings)
     for units_of_topic, bounds_of_topic in _side_by_side(units, bounds):
         minima: dict[QueueId, StoredBound] = {}
         maxima: dict[QueueId, StoredBound] = {}
@@ -92,9 +110,9 @@ def rocks_queues(engine: KeyValueEngine, file: Path, findings: Findings) -> Iter
             yield StoredQueue(queue, minima.get(queue), maxima.get(queue), iter(()))
 
 
-def file_queues(reader: QueueReader) -> Iterator[StoredQueue]:
-    """All queues that have a file."""
-    for queue in reader.queues():
+def file_queues(reader: QueueReader, part: Iterable[QueueId] | None = None) -> Iterator[StoredQueue]:
+    """The queues that have a file: all, or those of a part."""
+    for queue in reader.queues() if part is None else part:
         yield StoredQueue(queue, None, None, entries_from(reader, queue, reader.bounds(queue).minimum))
 
 
@@ -123,6 +141,26 @@ def entry_of_record(reader: QueueReader, queue: QueueId, at: PhysicalOffset) -> 
         else:
             low = QueueOffset(found[0].queue_offset + 1)
     return None
+
+
+def _bounds_in(engine: KeyValueEngine, part: KeyRange) -> Iterator[Pair]:
+    """The bounds of the queues in a range of unit keys. What is no bound goes with the units it lies among."""
+    if part == ALL_KEYS:
+        yield from engine.family(OFFSET_FAMILY).iterate(ALL_KEYS)
+        return
+    begin = b"" if not part.start else topic_range(_queue_at(part.start).topic).start
+    end = None if part.end is None else topic_range(_queue_at(part.end).topic).end
+    for pair in engine.family(OFFSET_FAMILY).iterate(KeyRange(begin, end)):
+        try:
+            place = unit_prefix(parse_bound_key(pair[0])[0])
+        except ValueError:
+            place = pair[0]
+        if part.start <= place and (part.end is None or place < part.end):
+            yield pair
+
+
+def _queue_at(prefix: bytes) -> QueueId:
+    return parse_unit_key(prefix + bytes(I64.size))[0]
 
 
 def _well_formed_units(pairs: Iterable[Pair], file: Path, findings: Findings) -> Iterator[Pair]:

@@ -1,85 +1,168 @@
-"""Two collections of units, compared without being sorted or kept.
+"""Two collections of rows about the log, compared without being sorted or kept.
 
 Records come in the order of the log, units in the order of their queues, and neither fits into memory. So both
-are summed: the log is divided into pieces, and each piece has the number of its units and the sum of their hashes,
-which does not depend on the order. Pieces with equal sums hold equal units (two different collections collide
-with a probability of about 2^-64, by a hash that is keyed anew in each process); the others are looked into.
+are summed: the log is divided into pieces, and each piece has the number of its rows and the sum of their hashes,
+which does not depend on the order, nor on who sums which of them. Pieces with equal sums hold equal rows (two different
+collections collide with a probability of about 2^-64, by a hash that is keyed anew for each verification); the others
+are looked into.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections import defaultdict
-from collections.abc import Callable
-from struct import Struct
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import blake2b
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from store.consumequeue import ConsumeQueueEntry, UnitColumns
 from store.offsets import PhysicalOffset, QueueId
 
 PIECE_BYTES: Final = 16 << 20
 """Of log. A terabyte has 65,536 pieces: 20 MiB of sums."""
+WAITING_MAX: Final = 8_192
+"""Entries that are summed at once."""
 
-_ROW: Final = Struct(">qqiqq")
-"""Packed, because Python's hash of an integer is no hash: those of -1 and -2 are equal."""
-_ROWS: Final = np.dtype(
-    [
-        ("queue_offset", ">i8"),
-        ("physical_offset", ">i8"),
-        ("size", ">i4"),
-        ("tags_code", ">i8"),
-        ("store_timestamp_ms", ">i8"),
-    ]
-)
-assert _ROWS.itemsize == _ROW.size, "struct and dtype disagree"
+Integers = NDArray[np.int64]
+Hashes = NDArray[np.uint64]
+
+_KEY_SIZE: Final = 16
+_MODULUS: Final = 1 << 64
+_MULTIPLIERS: Final = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+"""Of the finalizer of SplitMix64, which lets every bit of a number change about half of the result's."""
 
 
-class Sums:
-    """Number and sum of hashes of the units of each piece. What is not compared is left out of the hash."""
-
-    def __init__(self, *, with_time: bool) -> None:
-        self._with_time = with_time
-        self._sums: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0])
-
-    def add(self, queue: QueueId, entry: ConsumeQueueEntry, *, with_offset: bool = True) -> None:
-        offset, physical_offset, size, tags_code, store_timestamp_ms = entry
-        row = _ROW.pack(
-            offset if with_offset else 0,
-            physical_offset,
-            size,
-            tags_code,
-            (store_timestamp_ms or 0) if self._with_time else 0,
-        )
-        total = self._sums[physical_offset // PIECE_BYTES]
-        total[0] += 1
-        total[1] += hash((queue, row))
-
-    def add_all(self, units: UnitColumns, *, by_place: Callable[[QueueId], bool]) -> None:
-        """`add` each of them; of queues that are `by_place` without its offset."""
-        rows = np.zeros(len(units), _ROWS)
-        counted = np.array([not by_place(queue) for queue in units.queues], np.bool_)
-        rows["queue_offset"] = np.where(counted[units.queue_index], units.queue_offset, 0) if len(units) else 0
-        rows["physical_offset"] = units.physical_offset
-        rows["size"] = units.size
-        rows["tags_code"] = units.tags_code
-        if self._with_time:
-            rows["store_timestamp_ms"] = units.store_timestamp_ms
-        packed, size = rows.tobytes(), _ROW.size
-        queues, sums = units.queues, self._sums
-        pieces = (units.physical_offset // PIECE_BYTES).tolist()
-        for row, (index, piece) in enumerate(zip(units.queue_index.tolist(), pieces, strict=True)):
-            total = sums[piece]
-            total[0] += 1
-            total[1] += hash((queues[index], packed[row * size : (row + 1) * size]))
-
-    def differing(self, other: Sums) -> list[int]:
-        """Numbers of the pieces that differ, ascending."""
-        pieces = self._sums.keys() | other._sums.keys()
-        nothing = [0, 0]
-        mine, theirs = self._sums, other._sums
-        return sorted(piece for piece in pieces if mine.get(piece, nothing) != theirs.get(piece, nothing))
+def new_key() -> bytes:
+    """A key for all sums of one verification."""
+    return secrets.token_bytes(_KEY_SIZE)
 
 
 def piece_of(at: PhysicalOffset) -> int:
     return at // PIECE_BYTES
+
+
+class Sums:
+    """Number and sum of hashes of the rows of each piece. Those made with the same key may be added and compared."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._sums: defaultdict[int, list[int]] = defaultdict(lambda: [0, 0])
+
+    def add(self, places: Integers, columns: Iterable[Integers]) -> None:
+        """Rows of the records at `places`; each of the columns is an array of the same shape (n,)."""
+        if not len(places):
+            return
+        hashes = np.zeros(len(places), np.uint64)
+        for number, column in enumerate(columns):
+            hashes ^= column.astype(np.int64).view(np.uint64)
+            hashes += np.uint64(self.hash_of(b"%d" % number))
+            _mix(hashes)
+        pieces = places // PIECE_BYTES
+        begins = np.flatnonzero(np.diff(pieces, prepend=pieces[0] - 1))
+        counts = np.diff(begins, append=len(pieces))
+        totals = np.add.reduceat(hashes, begins)
+        for piece, count, total in zip(pieces[begins].tolist(), counts.tolist(), totals.tolist(), strict=True):
+            self._add(piece, count, total)
+
+    def hash_of(self, octets: bytes) -> int:
+        """64 bits that stand for a text in a column of hashes."""
+        return int.from_bytes(blake2b(octets, digest_size=8, key=self._key).digest(), "little")
+
+    def absorb(self, other: Sums) -> None:
+        """Add what others have summed."""
+        for piece, (count, total) in other._sums.items():
+            self._add(piece, count, total)
+
+    def differing(self, other: Sums) -> list[int]:
+        """Numbers of the pieces that differ, ascending."""
+        nothing = [0, 0]
+        mine, theirs = self._sums, other._sums
+        return sorted(
+            piece for piece in mine.keys() | theirs.keys() if mine.get(piece, nothing) != theirs.get(piece, nothing)
+        )
+
+    def _add(self, piece: int, count: int, total: int) -> None:
+        known = self._sums[piece]
+        known[0] += count
+        known[1] = (known[1] + total) % _MODULUS
+
+    def __getstate__(self) -> tuple[bytes, dict[int, list[int]]]:
+        return self._key, dict(self._sums)
+
+    def __setstate__(self, state: tuple[bytes, dict[int, list[int]]]) -> None:
+        self.__init__(state[0])  # type: ignore[misc]
+        self._sums.update(state[1])
+
+
+class UnitSums:
+    """Sums of units. What is not compared, the store time perhaps, is left out of the hash."""
+
+    def __init__(self, key: bytes, *, with_time: bool) -> None:
+        self._with_time = with_time
+        self._sums = Sums(key)
+        self._queues: dict[QueueId, int] = {}
+        self._waiting: list[tuple[int, ...]] = []
+
+    def add(self, queue: QueueId, entry: ConsumeQueueEntry, *, with_offset: bool = True) -> None:
+        offset, physical_offset, size, tags_code, store_timestamp_ms = entry
+        index = self._queues.setdefault(queue, len(self._queues))
+        row = (index, offset if with_offset else 0, physical_offset, size, tags_code, store_timestamp_ms or 0)
+        self._waiting.append(row)
+        if len(self._waiting) == WAITING_MAX:
+            self._sum_waiting()
+
+    def add_all(self, units: UnitColumns, *, by_place: Callable[[QueueId], bool]) -> None:
+        """`add` each of them; of queues that are `by_place` without its offset."""
+        if not len(units):
+            return
+        counted = np.array([not by_place(queue) for queue in units.queues], np.bool_)
+        offsets = np.where(counted[units.queue_index], units.queue_offset, 0)
+        self._add(units.queues, units.queue_index, offsets, units)
+
+    def absorb(self, other: UnitSums) -> None:
+        self._sum_waiting()
+        other._sum_waiting()
+        self._sums.absorb(other._sums)
+
+    def differing(self, other: UnitSums) -> list[int]:
+        """Numbers of the pieces that differ, ascending."""
+        self._sum_waiting()
+        other._sum_waiting()
+        return self._sums.differing(other._sums)
+
+    def _sum_waiting(self) -> None:
+        if not self._waiting:
+            return
+        rows = np.array(self._waiting, np.int64).T
+        units = UnitColumns(tuple(self._queues), *rows)
+        self._add(units.queues, units.queue_index, units.queue_offset, units)
+        self._waiting.clear()
+        self._queues.clear()
+
+    def _add(self, queues: Sequence[QueueId], index: Integers, offsets: Integers, units: UnitColumns) -> None:
+        hashes = [self._sums.hash_of(b"%d %s" % (queue.number, queue.topic.encode())) for queue in queues]
+        of_queues = np.array(hashes, np.uint64).view(np.int64)[index]
+        columns = [of_queues, offsets, units.physical_offset, units.size, units.tags_code]
+        if self._with_time:
+            columns.append(units.store_timestamp_ms)
+        self._sums.add(units.physical_offset, columns)
+
+    def __getstate__(self) -> tuple[bool, Sums]:
+        self._sum_waiting()
+        return self._with_time, self._sums
+
+    def __setstate__(self, state: tuple[bool, Sums]) -> None:
+        self._with_time, self._sums = state
+        self._queues, self._waiting = {}, []
+
+
+def _mix(hashes: Hashes) -> None:
+    """In place."""
+    hashes ^= hashes >> np.uint64(30)
+    hashes *= _MULTIPLIERS[0]
+    hashes ^= hashes >> np.uint64(27)
+    hashes *= _MULTIPLIERS[1]
+    hashes ^= hashes >> np.uint64(31)

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final, NamedTuple
+
+import numpy as np
 
 from store.consumequeue.rocks_layout import CHECKPOINT_KEY, CHECKPOINT_SIZE, I64, OFFSET_FAMILY, UNITS_FAMILY
 from store.identity import StoreIdentity
+from store.index.indexes import KeyIndexes
+from store.index.offline import indexes_of
 from store.kind import StoreKind
 from store.migration import MigrationRows, Removing
 from store.offline import OfflineStore, QueueSource
-from store.offsets import PhysicalOffset
+from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from store.record import Blank, Corrupt, Torn
 from store.recovery import Progress, ReportProgress
 from store.rocketmq import read_metadata
+from store.scan import RecordBatch
 from store.state import META
 from store.verify.held import check_held
-from store.verify.log import scan, units_in
-from store.verify.metadata import Metadata, MetadataComparison, QuarryMetadata, RocketmqRows
+from store.verify.index import IndexComparison, coverages, tell_uncompared
+from store.verify.log import behind_damage, requests_in, scan
+from store.verify.metadata import Metadata, MetadataComparison, QuarryMetadata, RocketmqRows, ends_of
 from store.verify.queues import QueueComparison
 from store.verify.report import Check, Difference, Findings, Note, VerifyReport
-from store.verify.sources import UnitSource, file_queues, rocks_queues
+from store.verify.sources import ALL_QUEUES, UnitSource, file_queues, rocks_queues
+from store.verify.sums import PIECE_BYTES, new_key
 
 DIFFERENCES_MAX: Final = 20
 """How many differences of each check are told unless more are asked for."""
@@ -33,52 +42,166 @@ def verify(store: OfflineStore, report: ReportProgress, *, differences_max: int 
     (`store.verify.sums`), and only pieces that differ are compared one by one. Raises StoreDamaged or
     kv.EngineCorrupt for what cannot be read at all, OSError as the disk gives it.
     """
-    return _Verification(store, report, differences_max).run()
+    with indexes_of(store) as indexes:
+        return Verification(store, indexes, report, Findings(differences_max), new_key()).run()
 
 
-class _Verification:
-    """The steps of one verification."""
+class LogDamage(NamedTuple):
+    """Bytes of the log from `begin` to `end` that are no records, though there must be some."""
 
-    def __init__(self, store: OfflineStore, report: ReportProgress, differences_max: int) -> None:
+    begin: PhysicalOffset
+    end: PhysicalOffset
+    words: str
+
+
+@dataclass(slots=True)
+class LogReading:
+    """What was read of the log, part after part."""
+
+    begin: PhysicalOffset
+    end: PhysicalOffset
+    """Where the last whole record ends; `begin`: there was none."""
+    damage: list[LogDamage] = field(default_factory=list)
+    ends_with_damage: bool = False
+    """No record came behind the last damage."""
+
+    def read(self, end: PhysicalOffset) -> None:
+        """Records up to `end` were whole."""
+        self.end = end
+        self.ends_with_damage = False
+
+    def damaged(self, damage: LogDamage) -> None:
+        self.damage.append(damage)
+        self.ends_with_damage = True
+
+    def absorb(self, other: LogReading) -> None:
+        """Add what others have read of the part that follows."""
+        self.damage += other.damage
+        if other.end > other.begin:
+            self.end = other.end
+        self.ends_with_damage = other.ends_with_damage or (self.ends_with_damage and other.end == other.begin)
+
+
+class Verification:
+    """The steps of one verification.
+
+    The three long ones, `read_queues`, `read_log` and `compare`, may be done by others in parts, who make one of these
+    in each of their processes, with the same key.
+    """
+
+    def __init__(
+        self, store: OfflineStore, indexes: KeyIndexes, report: ReportProgress, findings: Findings, key: bytes
+    ) -> None:
         self._store = store
         self._report = report
-        self._findings = Findings(differences_max)
+        self.findings: Final = findings
         self._identity = _identity(store)
         self._clean_stop = not store.found.has_abort
-        self._end = store.minimum
-        """Where the last whole record ends."""
+        self.comparisons: Final = [QueueComparison(store, each, findings, key) for each in self._sources()]
+        self.index_comparisons: Final = [
+            IndexComparison(store, indexes, each, findings, key) for each in coverages(store, indexes)
+        ]
+        self._indexes = indexes
+        self._metadata = self._open_metadata()
+        self.first_records: Final[dict[int, PhysicalOffset]] = {}
+        """Of each piece of the log the first record that begins in it."""
 
     def run(self) -> VerifyReport:
-        findings = self._findings
-        comparisons = [QueueComparison(self._store, source, findings) for source in self._sources()]
-        for comparison in comparisons:
-            for read in comparison.read_units():
-                self._report(Progress("reading the queues", read, max(read, self._units_estimate())))
-        metadata = self._metadata()
+        findings = self.findings
+        tell_uncompared(self._store, self._indexes, findings)
+        self.read_queues()
         claims: MetadataComparison | None = None
-        if comparisons:
-            claims = MetadataComparison(self._store, metadata, self._store.queue_reader(), findings)
+        if self.comparisons:
+            claims = MetadataComparison(self._store, self._metadata, self._store.queue_reader(), findings)
             claims.check_topics()
             claims.read_claims()
-        self._read_log(comparisons, claims)
+        reading = self.read_log(claims)
+        self._judge_damage(reading)
         if claims is None:
             self._tell_missing_queues()
         else:
             claims.finish()
-        self._check_checkpoint()
+        self._check_checkpoint(reading.end)
         if self._identity is not None and not findings.differing[Check.LOG]:
-            check_held(self._store, self._identity.held_before, self._end, findings, self._report)
-        for comparison in comparisons:
-            for done, total in comparison.compare(lambda topic: not metadata.has_topic(topic)):
-                self._report(Progress("comparing what differs", done, total))
+            check_held(self._store, self._identity.held_before, reading.end, findings, self._report)
+        self.compare(reading.damage)
         return VerifyReport(
             counts=findings.counts(),
             differences=findings.differences(),
             notes={note: count for note, count in findings.notes.items() if count},
             log_begin=self._store.minimum,
-            log_end=self._end,
+            log_end=reading.end,
             clean_stop=self._clean_stop,
         )
+
+    # -- the long steps
+
+    def read_queues(self) -> None:
+        """Sum what the queues and the index hold, and check each by itself."""
+        for comparison in self.comparisons:
+            for read in comparison.read_units(comparison.source.queues(ALL_QUEUES)):
+                self._report(Progress("reading the queues", read, max(read, self._units_estimate())))
+        for index in self.index_comparisons:
+            files = index.files
+            for number, file in enumerate(files):
+                self._report(Progress("reading the index", number, len(files)))
+                index.read_items(file)
+
+    def read_log(self, claims: MetadataComparison | None) -> LogReading:
+        """Sum what the records say must be in queues and index."""
+        store = self._store
+        reading = LogReading(store.minimum, store.minimum)
+        total = (store.log_limit or store.segments.end_of_files) - store.minimum
+        wanted = frozenset() if claims is None else claims.open_queues
+        self.findings.count(Check.LOG, 0)
+        for found in scan(store):
+            if isinstance(found, Torn | Corrupt):
+                kind = "torn" if isinstance(found, Torn) else "corrupt"
+                begin, end = found.physical_offset, behind_damage(store, found.physical_offset)
+                reading.damaged(LogDamage(begin, end, f"{kind}: {found.reason}"))
+                continue
+            if not len(found) and not isinstance(found.ended_by, Blank):
+                continue
+            reading.read(found.end)
+            ends = self.add_batch(found, wanted)
+            if claims is not None:
+                claims.add_undispatched(ends)
+            self._report(Progress("reading the log", reading.end - store.minimum, total))
+        return reading
+
+    def add_batch(self, batch: RecordBatch, wanted: Set[QueueId]) -> dict[QueueId, QueueOffset]:
+        """Sum the records of a batch. Returns where the wanted queues end by what is still to be dispatched."""
+        self.findings.count(Check.LOG, len(batch))
+        places = batch.columns.physical_offset
+        pieces, first = np.unique(places // PIECE_BYTES, return_index=True)
+        for piece, row in zip(pieces.tolist(), first.tolist(), strict=True):
+            self.first_records.setdefault(piece, PhysicalOffset(int(places[row])))
+        requests = requests_in(batch)
+        units = requests.units
+        for comparison in self.comparisons:
+            comparison.add_records(batch, units)
+        for index in self.index_comparisons:
+            index.add_records(requests)
+        checkpoint = self._checkpoint or 0
+        if not wanted or batch.end <= checkpoint:
+            return {}
+        return ends_of(units.select(units.physical_offset >= checkpoint), wanted)
+
+    def compare(self, damage: Sequence[LogDamage]) -> None:
+        """Look into what differs."""
+        for comparison in self.comparisons:
+            pieces = comparison.differing()
+            for done, piece in enumerate(pieces):
+                self._report(Progress("comparing what differs", done, len(pieces)))
+                comparison.compare_records(piece, self.first_records.get(piece), self.is_deleted)
+            if pieces:
+                comparison.compare_units(comparison.source.queues(ALL_QUEUES), set(pieces))
+        for index in self.index_comparisons:
+            index.compare(set(index.differing()), self.first_records, [each[:2] for each in damage])
+
+    def is_deleted(self, topic: str) -> bool:
+        """Whether there is no such topic, any more perhaps."""
+        return not self._metadata.has_topic(topic)
 
     # -- the parts
 
@@ -96,14 +219,14 @@ class _Verification:
                 units_check=Check.UNITS,
                 file=directory,
                 reader=store.queue_reader(QueueSource.ROCKSDB),
-                queues=lambda: rocks_queues(engine, directory, self._findings),
+                queues=lambda part: rocks_queues(engine, directory, self.findings, part.keys),
                 has_bounds=True,
                 with_time=True,
                 light_by_place=origin in (StoreKind.ROCKETMQ_FILE, StoreKind.ROCKETMQ_DOUBLE_WRITE),
                 begins_late=begins_late and not self._is_backfilled(),
                 ends_early=False,
                 light_ends_early=False,
-                compared_below=self._checkpoint() or PhysicalOffset(0),
+                compared_below=self._checkpoint or PhysicalOffset(0),
             )
         if writes_files or (found.has_file_queues and not self._removes_files()):
             reader = store.queue_reader(QueueSource.FILE)
@@ -112,7 +235,7 @@ class _Verification:
                 units_check=Check.FILE_UNITS,
                 file=store.paths.consume_queue,
                 reader=reader,
-                queues=lambda: file_queues(reader),
+                queues=lambda part: file_queues(reader, part.queues),
                 has_bounds=False,
                 with_time=False,
                 light_by_place=True,
@@ -139,7 +262,7 @@ class _Verification:
             return 0
         return self._store.queue_engine().statistics().get(f"{UNITS_FAMILY}.keys_estimate", 0)
 
-    def _metadata(self) -> Metadata:
+    def _open_metadata(self) -> Metadata:
         if self._store.found.kind is StoreKind.QUARRY:
             return QuarryMetadata(self._store.state_engine(), self._store.paths.quarry)
         return RocketmqRows(read_metadata(self._store.disk, self._store.paths.root))
@@ -154,6 +277,7 @@ class _Verification:
             return False
         return (self._identity.backfilled_to or 0) >= self._identity.backfill_end
 
+    @cached_property
     def _checkpoint(self) -> PhysicalOffset | None:
         """The dispatch check point of RocksDB."""
         if not self._uses_rocksdb:
@@ -165,42 +289,17 @@ class _Verification:
 
     # -- the log
 
-    def _read_log(self, comparisons: list[QueueComparison], claims: MetadataComparison | None) -> None:
-        store, findings = self._store, self._findings
-        begin, total = store.minimum, (store.log_limit or store.segments.end_of_files) - store.minimum
-        checkpoint = self._checkpoint() or 0
-        damage: list[Torn | Corrupt] = []
-        last_damage_end = begin
-        findings.count(Check.LOG, 0)
-        for found in scan(store):
-            if isinstance(found, Torn | Corrupt):
-                damage.append(found)
-                last_damage_end = self._end
-                continue
-            if not len(found) and not isinstance(found.ended_by, Blank):
-                continue
-            findings.count(Check.LOG, len(found))
-            self._end = found.end
-            units = units_in(found)
-            if claims is not None and found.end > checkpoint:
-                claims.add_undispatched(units.select(units.physical_offset >= checkpoint))
-            for comparison in comparisons:
-                comparison.add_records(found, units)
-            self._report(Progress("reading the log", self._end - begin, total))
-        self._judge_damage(damage, last_damage_end)
-
-    def _judge_damage(self, damage: list[Torn | Corrupt], records_before_the_last: PhysicalOffset) -> None:
+    def _judge_damage(self, reading: LogReading) -> None:
         """What an unclean stop leaves at the very end, above everything that was durable, is no difference."""
         promised = self._promised()
-        for each in damage:
-            is_end = each is damage[-1] and self._end == records_before_the_last
-            if is_end and not self._clean_stop and each.physical_offset >= promised:
-                self._findings.note(Note.TORN_END)
+        for number, (at, _, words) in enumerate(reading.damage, 1):
+            is_end = number == len(reading.damage) and reading.ends_with_damage
+            if is_end and not self._clean_stop and at >= promised:
+                self.findings.note(Note.TORN_END)
                 continue
-            kind = "torn" if isinstance(each, Torn) else "corrupt"
-            self._differ_log(each.physical_offset, "a whole record", f"{kind}: {each.reason}")
-        if self._end < promised and not damage:
-            self._differ_log(self._end, f"records up to offset {promised}, which was durable", "the end of the log")
+            self._differ_log(at, "a whole record", words)
+        if reading.end < promised and not reading.damage:
+            self._differ_log(reading.end, f"records up to offset {promised}, which was durable", "the end of the log")
 
     def _promised(self) -> PhysicalOffset:
         """An offset below which the log must be whole; RocketMQ writes none down."""
@@ -209,25 +308,25 @@ class _Verification:
         flushed = None if self._identity is None else self._identity.flushed_up_to
         return flushed or PhysicalOffset(0)
 
-    def _check_checkpoint(self) -> None:
-        checkpoint = self._checkpoint()
+    def _check_checkpoint(self, end: PhysicalOffset) -> None:
+        checkpoint = self._checkpoint
         if checkpoint is None:
             return
-        self._findings.count(Check.CHECKPOINT)
-        if checkpoint > self._end:
-            self._findings.differ(
+        self.findings.count(Check.CHECKPOINT)
+        if checkpoint > end:
+            self.findings.differ(
                 Difference(
                     check=Check.CHECKPOINT,
                     file=self._store.found.rocksdb_directory,
-                    expected=f"a dispatch check point of at most {self._end}, the end of the log",
+                    expected=f"a dispatch check point of at most {end}, the end of the log",
                     found=f"{checkpoint}",
                 )
             )
 
     def _tell_missing_queues(self) -> None:
-        records = self._findings.checked[Check.LOG]
+        records = self.findings.checked[Check.LOG]
         if records:
-            self._findings.differ(
+            self.findings.differ(
                 Difference(
                     check=Check.RECORDS,
                     file=self._store.found.rocksdb_directory,
@@ -237,7 +336,7 @@ class _Verification:
             )
 
     def _differ_log(self, at: PhysicalOffset, expected: str, found: str) -> None:
-        self._findings.differ(
+        self.findings.differ(
             Difference(
                 check=Check.LOG,
                 file=self._store.file_of(at),

@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 
 from pipeline.java import JavaMissing, find_java
+from store.consumequeue.rocks_layout import UNITS_FAMILY, unit_key
 from store.disk import PosixDisk
 from store.kind import inspect_store
+from store.offsets import QueueOffset
 from tests.conftest import GoldenStore
+from tests.verify.stores import ORDERS, delete, fill, queue_rows, verified
 
 pytestmark = pytest.mark.timeout(600)
 SPARK = (
@@ -64,6 +67,20 @@ def test_export_writes_files_and_goes_on_where_it_ended(golden_store: GoldenStor
     told = json.loads(done.stdout)
     assert told["messages"] > 100
     assert told["files"] == len(list(place.glob("topic=*/day=*/*.parquet")))
+
+
+@pytest.mark.usefixtures("java")
+def test_verify_says_what_quarry_verify_says(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    fill(root)
+    with queue_rows(root) as engine:
+        delete(engine, UNITS_FAMILY, unit_key(ORDERS, QueueOffset(3)))
+    report = verified(root)
+    done = quarry("verify", root, "--output", tmp_path / "verdict", "--json", *SPARK)
+    assert done.returncode == 1, done.stderr
+    difference, verdict = map(json.loads, done.stdout.splitlines())
+    assert (difference, verdict) == (report.differences[0].as_json(), report.as_json())
+    assert json.loads((tmp_path / "verdict" / "verdict.json").read_text()) == verdict
 
 
 def test_a_time_that_is_none_is_refused(golden_store: GoldenStore, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from pipeline.export import BodyForm, Exported, Selection, export
 from pipeline.export.body import plain_body
 from pipeline.export.commits import Destination
+from pipeline.files import Folder
 from store.disk import PosixDisk
 from store.errors import Invalid
 from store.paths import StorePaths
@@ -189,15 +190,15 @@ def test_a_run_that_is_killed_leaves_neither_gap_nor_duplicate(
         elif where == "committed":
             patch.setattr(Destination, "complete", lambda *_: _kill())
         else:
-            absolute, left = Destination._absolute, [12]
+            move, left = Folder.move_unless_there, [6]
 
-            def dies(self: Destination, relative: str) -> Any:
-                left[0] -= relative.endswith(".parquet")
+            def dies(self: Folder, source: str, target: str) -> None:
+                left[0] -= 1
                 if left[0] < 0:
                     raise Killed
-                return absolute(self, relative)
+                move(self, source, target)
 
-            patch.setattr(Destination, "_absolute", dies)
+            patch.setattr(Folder, "move_unless_there", dies)
         with pytest.raises(Killed):
             run(root, goes_on=True)
     seen = len(list((tmp_path / "out").glob("topic=*/*/*.parquet")))

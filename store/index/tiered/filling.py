@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -25,6 +25,9 @@ from store.index.tiered.layout import (
     chained_item,
 )
 
+READ_AT_ONCE: Final = 1 << 18
+"""Items."""
+
 Integers = NDArray[np.int64]
 Payloads = NDArray[np.void]
 
@@ -43,6 +46,13 @@ class IndexShape(NamedTuple):
     def place(self) -> str:
         """The payload's first field."""
         return self.payload_names[0]
+
+    def items_of(self, stored: Items, begin_ms: int) -> IndexItems:
+        """Items as they are stored in a file that begins at a time."""
+        payloads = np.zeros(len(stored), self.payload)
+        for name in self.payload_names:
+            payloads[name] = stored[name]
+        return IndexItems(stored["hash"].astype(np.int32), begin_ms + stored["time"].astype(np.int64), payloads)
 
     @property
     def payload_names(self) -> tuple[str, ...]:
@@ -180,6 +190,11 @@ class ChainedFile:
     def all_items(self) -> Items:
         """As they are stored, the oldest first."""
         return self._chains.items(1, self._header.items + 1)
+
+    def stored_items(self) -> Iterator[IndexItems]:
+        """All items, the oldest first, in parts."""
+        for begin in range(0, self._header.items, READ_AT_ONCE):
+            yield self._shape.items_of(self.all_items()[begin : begin + READ_AT_ONCE], self._header.begin_ms)
 
     def has_right_chains(self) -> bool:
         """Whether slots and items lead to each item from where its hash says. Takes 20 bytes of memory per item."""

@@ -11,10 +11,10 @@ from store.disk import Disk
 from store.errors import StoreDamaged
 from store.index.tiered.catalog import Catalog
 from store.index.tiered.checking import check_chains, check_object, check_runs
-from store.index.tiered.filling import ChainedFile, Found, IndexShape, header_of
+from store.index.tiered.filling import ChainedFile, Found, IndexItems, IndexShape, header_of
 from store.index.tiered.folders import IndexFolders, Stage, TieredFile
 from store.index.tiered.objects import ObjectMissing, ObjectStore, ObjectStoreError
-from store.index.tiered.runs import CompactedFile
+from store.index.tiered.runs import CompactedFile, items_in_runs
 from store.index.tiered.slot_cache import SlotCache
 from store.index.tiered.uploaded import RemoteReader
 
@@ -109,6 +109,16 @@ class FullFiles:
                     check_runs(path, local.view(), file.header, self._shape)
             if file.stage is Stage.UPLOADED:
                 check_object(self._object_store(file.name), self._catalog.note(file.name))
+
+    def stored_items(self, file: TieredFile) -> Iterator[IndexItems]:
+        """All items of a file on this machine, in parts and in no order. Raises StoreDamaged, OSError."""
+        if file.stage is Stage.SEALED:
+            with closing(self.open_sealed(file.name)) as chains:
+                yield from chains.stored_items()
+            return
+        path = self._folders.path(Stage.COMPACTED, file.name)
+        with closing(self._disk.open_segment(path, writable=False)) as local:
+            yield from items_in_runs(path, local.view(), file.header, self._shape)
 
     @contextmanager
     def doubting(self, file: TieredFile) -> Iterator[None]:

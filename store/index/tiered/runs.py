@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from store.errors import StoreDamaged
-from store.index.tiered.filling import Found, IndexShape
+from store.index.tiered.filling import READ_AT_ONCE, Found, IndexItems, IndexShape
 from store.index.tiered.layout import (
     CRC_SIZE,
     HEADER_SIZE,
@@ -75,6 +75,22 @@ class CompactedFile:
     def _load(self, number: int) -> Slots:
         stored = self._reader.read(HEADER_SIZE + number * PART_SIZE, PART_SIZE)
         return _part(self._reader.path, number, stored)
+
+
+def items_in_runs(path: Path, content: memoryview, header: FileHeader, shape: IndexShape) -> Iterator[IndexItems]:
+    """All items of a file, run by run, some hundred thousand at a time. Raises StoreDamaged for its slots."""
+    item = item_of(shape.payload)
+    slots = slots_in(path, content, header.slots)
+    used = np.flatnonzero(slots["size"])
+    begins = slots["position"][used].astype(np.int64)
+    counts = (slots["size"][used].astype(np.int64) - CRC_SIZE) // item.itemsize
+    octets = np.frombuffer(content, np.uint8)
+    ends = np.cumsum(counts)
+    for part in np.split(np.arange(len(used)), np.flatnonzero(np.diff(ends // READ_AT_ONCE)) + 1):
+        within = np.arange(int(counts[part].sum())) - np.repeat(np.cumsum(counts[part]) - counts[part], counts[part])
+        positions = np.repeat(begins[part], counts[part]) + within * item.itemsize
+        rows = octets[positions[:, np.newaxis] + np.arange(item.itemsize)]
+        yield shape.items_of(rows.view(item).reshape(-1), header.begin_ms)
 
 
 def slots_in(path: Path, content: memoryview, slots: int) -> Slots:

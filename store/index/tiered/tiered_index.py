@@ -318,6 +318,14 @@ class TieredIndex:
         """
         self._full.check(name)
 
+    def stored_items(self, name: str) -> Iterator[IndexItems]:
+        """All items of a file on this machine, in parts. Raises StoreDamaged, OSError."""
+        filling = self._filling
+        if filling is not None and filling.path.name == name:
+            yield from filling.stored_items()
+        elif name in self._catalog.files:
+            yield from self._full.stored_items(self._catalog.files[name])
+
     def rebuild(self, gap: Gap, items: Callable[[], Iterator[IndexItems]]) -> None:
         """Make the files of a gap anew, compacted.
 

@@ -1,0 +1,51 @@
+"""`quarry pipeline verify`: whether all parts of a store agree, for stores that outgrow one core."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cli.exit import Exit
+from cli.offline.arguments import Json, Store
+from cli.offline.verify import show
+from cli.pipeline.session import Conf, Master, spark_session
+from store.disk import PosixDisk
+from store.verify import DIFFERENCES_MAX
+
+PHASES = ("reading the store", "comparing what differs")
+
+Output = Annotated[
+    str | None,
+    typer.Option(
+        "--output",
+        metavar="DEST",
+        help="Folder for `verdict.json` and all `differences` as Parquet, in any file system that Spark knows.",
+        show_default=False,
+    ),
+]
+
+
+def verify(
+    store: Store,
+    *,
+    output: Output = None,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, help="Differences to show of each kind; all are counted.")
+    ] = DIFFERENCES_MAX,
+    master: Master = None,
+    conf: Conf = None,
+    as_json: Json = False,
+) -> None:
+    """Compare commit log, consume queues, key index and metadata of a store, and tell where they differ, on Spark.
+
+    The same comparison as `quarry verify`. No broker may run on the store; nothing of it is changed.
+
+    Exit code 0: all agree, 1: something differs, 2: it could not be read.
+    """
+    with spark_session("verify", store, master, conf, PHASES) as spark:
+        from pipeline.verify import verify as verify_on
+
+        report = verify_on(spark, PosixDisk(), store, output=output, differences_max=limit)
+    show(report, as_json=as_json)
+    raise typer.Exit(Exit.FINE if report.agrees else Exit.FINDING)

@@ -1,0 +1,76 @@
+"""Folders in any file system that Spark knows, by Hadoop's own functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+
+class Folder:
+    """One folder. Paths are relative to it; errors of the file system come as Java's."""
+
+    def __init__(self, spark: SparkSession, place: str) -> None:
+        jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - Spark gives no other way to its file systems
+        self.place: Final = place.rstrip("/")
+        self._path: Any = jvm.org.apache.hadoop.fs.Path
+        self._files: Any = self._path(place).getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001
+        self._read_text: Any = jvm.org.apache.commons.io.IOUtils
+
+    def list(self, relative: str = "") -> list[tuple[str, bool]]:
+        """Names, and whether each is a folder; none where there is no such folder."""
+        path = self._absolute(relative)
+        if not self._files.exists(path):
+            return []
+        return [(each.getPath().getName(), each.isDirectory()) for each in self._files.listStatus(path)]
+
+    def walk(self, root: str, below: str = "") -> Iterator[str]:
+        """Files at any depth, relative to `root`; what begins with `_` or `.` is passed over, as Spark does."""
+        for name, is_folder in self.list(f"{root}/{below}".rstrip("/")):
+            relative = f"{below}/{name}".lstrip("/")
+            if name.startswith(("_", ".")):
+                continue
+            if is_folder:
+                yield from self.walk(root, relative)
+            else:
+                yield relative
+
+    def text(self, relative: str) -> str | None:
+        """What a file holds; None: there is none."""
+        path = self._absolute(relative)
+        if not self._files.exists(path):
+            return None
+        stream = self._files.open(path)
+        try:
+            return str(self._read_text.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def write_text(self, relative: str, text: str, *, staged_as: str) -> None:
+        """Replace a file: it is the old or the new one at every moment where the file system renames at once."""
+        made = self._absolute(staged_as)
+        stream = self._files.create(made, True)  # noqa: FBT003 - Java has no names
+        try:
+            stream.write(text.encode())
+        finally:
+            stream.close()
+        path = self._absolute(relative)
+        if not self._files.rename(made, path):
+            raise OSError(f"{path}: could not be written")
+
+    def move_unless_there(self, source: str, target: str) -> None:
+        """Move a file, and make the folders that it needs."""
+        origin, goal = self._absolute(source), self._absolute(target)
+        if self._files.exists(goal):
+            return
+        self._files.mkdirs(goal.getParent())
+        if not self._files.rename(origin, goal):
+            raise OSError(f"{origin}: could not be moved to {goal}")
+
+    def remove(self, relative: str) -> None:
+        """Remove a folder with all that it holds; one that is not there is no error."""
+        self._files.delete(self._absolute(relative), True)  # noqa: FBT003
+
+    def _absolute(self, relative: str) -> Any:
+        return self._path(f"{self.place}/{relative}" if relative else self.place)

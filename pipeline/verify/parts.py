@@ -1,0 +1,207 @@
+"""The parts into which a verification is divided, and what a task makes of each.
+
+Every task opens the store for itself and has a `store.verify` verification of its own; the sums that it comes to are
+added up, so that who reads what makes no difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+from kv import KeyRange
+from pipeline.source.log_splits import Damage, LogSplit, read_split
+from store.consumequeue.rocks_layout import unit_prefix
+from store.disk import PosixDisk
+from store.index.facts import IndexFile
+from store.index.offline import indexes_of
+from store.offline import OfflineStore, QueueReader
+from store.offsets import PhysicalOffset, QueueId, QueueOffset
+from store.record import Blank
+from store.recovery import Progress
+from store.verify import Difference
+from store.verify.queues import StoredSide
+from store.verify.report import Findings
+from store.verify.sources import QueuesPart, UnitSource
+from store.verify.sums import Sums, UnitSums
+from store.verify.verification import LogDamage, LogReading, Verification
+
+QUEUES_PER_PART: Final = 20_000
+
+
+class Job(NamedTuple):
+    """What all tasks of one verification have in common."""
+
+    root: Path
+    key: bytes
+    """Of all sums."""
+    kept_max: int | None
+    """Differences that are kept of each check; None: all."""
+    wanted: frozenset[QueueId]
+    """Queues that somebody is ahead of."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of a part. Fields that the part says nothing about are None or empty."""
+
+    findings: Findings
+    stored: tuple[int, StoredSide] | None = None
+    """Of the comparison with this number."""
+    stored_items: tuple[int, Sums] | None = None
+    """Of the index comparison with this number."""
+    expected: list[UnitSums] = field(default_factory=list)
+    """Of each comparison."""
+    expected_items: list[Sums] = field(default_factory=list)
+    """Of each index comparison."""
+    reading: LogReading | None = None
+    first_records: dict[int, PhysicalOffset] = field(default_factory=dict)
+    ends: dict[QueueId, QueueOffset] = field(default_factory=dict)
+
+
+class Part(Protocol):
+    """Something that a task does."""
+
+    def run(self, verification: Verification, store: OfflineStore, job: Job) -> Outcome: ...
+
+
+@dataclass(frozen=True)
+class QueuesRead:
+    """Sum the units of some queues, and check each queue by itself."""
+
+    comparison: int
+    queues: QueuesPart
+
+    def run(self, verification: Verification, store: OfflineStore, job: Job) -> Outcome:  # noqa: ARG002
+        comparison = verification.comparisons[self.comparison]
+        for _ in comparison.read_units(comparison.source.queues(self.queues)):
+            pass
+        return Outcome(verification.findings, stored=(self.comparison, comparison.stored))
+
+
+@dataclass(frozen=True)
+class IndexRead:
+    """Sum the items of an index file."""
+
+    comparison: int
+    file: IndexFile
+
+    def run(self, verification: Verification, store: OfflineStore, job: Job) -> Outcome:  # noqa: ARG002
+        comparison = verification.index_comparisons[self.comparison]
+        comparison.read_items(self.file)
+        return Outcome(verification.findings, stored_items=(self.comparison, comparison.stored))
+
+
+@dataclass(frozen=True)
+class LogRead:
+    """Sum what the records of a split must have."""
+
+    split: LogSplit
+
+    def run(self, verification: Verification, store: OfflineStore, job: Job) -> Outcome:
+        reading = LogReading(self.split.begin, self.split.begin)
+        ends: dict[QueueId, QueueOffset] = {}
+        for found in read_split(store.segments, self.split, check_crc=True):
+            if isinstance(found, Damage):
+                reading.damaged(LogDamage(found.begin, found.end, found.reason))
+            elif len(found) or isinstance(found.ended_by, Blank):
+                reading.read(found.end)
+                for queue, end in verification.add_batch(found, job.wanted).items():
+                    ends[queue] = max(end, ends.get(queue, end))
+        return Outcome(
+            verification.findings,
+            expected=[each.expected for each in verification.comparisons],
+            expected_items=[each.expected for each in verification.index_comparisons],
+            reading=reading,
+            first_records=verification.first_records,
+            ends=ends,
+        )
+
+
+@dataclass(frozen=True)
+class RecordsCompared:
+    """Look up the units of the records of some pieces of the log, which begin at these records."""
+
+    comparison: int
+    pieces: dict[int, PhysicalOffset]
+
+    def run(self, verification: Verification, store: OfflineStore, job: Job) -> Outcome:  # noqa: ARG002
+        comparison = verification.comparisons[self.comparison]
+        for piece, start in self.pieces.items():
+            comparison.compare_records(piece, start, verification.is_deleted)
+        return Outcome(verification.findings)
+
+
+@dataclass(frozen=True)
+class UnitsCompared:
+    """Read the records of the units that lie in some pieces of the log."""
+
+    comparison: int
+    queues: QueuesPart
+    pieces: frozenset[int]
+
+    def run(self, verification: Verification, store: OfflineStore, job: Job) -> Outcome:  # noqa: ARG002
+        comparison = verification.comparisons[self.comparison]
+        comparison.compare_units(comparison.source.queues(self.queues), self.pieces)
+        return Outcome(verification.findings)
+
+
+@dataclass(frozen=True)
+class IndexCompared:
+    """Look up the items of some pieces of the log, which begin at these records."""
+
+    comparison: int
+    pieces: frozenset[int]
+    first_records: dict[int, PhysicalOffset]
+    damage: tuple[tuple[PhysicalOffset, PhysicalOffset], ...]
+
+    def run(self, verification: Verification, store: OfflineStore, job: Job) -> Outcome:  # noqa: ARG002
+        verification.index_comparisons[self.comparison].compare(self.pieces, self.first_records, self.damage)
+        return Outcome(verification.findings)
+
+
+def run_part(part: Part, job: Job) -> tuple[Outcome, list[Difference]]:
+    """Do it, in a task. Returns the differences apart from what was counted."""
+    with verifying(job) as (verification, store):
+        outcome = part.run(verification, store, job)
+    return outcome, outcome.findings.drain()
+
+
+@contextmanager
+def verifying(job: Job) -> Iterator[tuple[Verification, OfflineStore]]:
+    """A verification of a task's own."""
+    with OfflineStore.open(PosixDisk(), job.root) as store, indexes_of(store) as indexes:
+        yield Verification(store, indexes, _silent, Findings(job.kept_max), job.key), store
+
+
+def _silent(progress: Progress) -> None:
+    """Tasks are watched by Spark."""
+
+
+def queue_parts(source: UnitSource, units_max: int) -> Iterator[QueuesPart]:
+    """All queues in parts of about `units_max` units, none of them divided."""
+    for part in _parts_of(source.reader, units_max):
+        # only files are asked for by name
+        yield part._replace(queues=None) if source.has_bounds else part
+
+
+def _parts_of(reader: QueueReader, units_max: int) -> Iterator[QueuesPart]:
+    begin, queues, units = b"", list[QueueId](), 0
+    for queue in reader.queues():
+        if units >= units_max or len(queues) == QUEUES_PER_PART:
+            end = unit_prefix(queue)
+            yield QueuesPart(KeyRange(begin, end), tuple(queues))
+            begin, queues, units = end, [], 0
+        bounds = reader.bounds(queue)
+        queues.append(queue)
+        units += bounds.maximum - bounds.minimum
+    yield QueuesPart(KeyRange(begin, None), tuple(queues))
+
+
+def divided(pieces: Sequence[int], parts: int) -> list[list[int]]:
+    """Pieces that follow each other, in so many lists at most."""
+    size = max(1, -(-len(pieces) // parts))
+    return [list(pieces[begin : begin + size]) for begin in range(0, len(pieces), size)]

@@ -1,0 +1,248 @@
+"""The key index against the log: summed piece by piece, as units are, and looked into where the sums differ.
+
+What the index must have by now: the items of all records between the begin of its oldest file and the place up to which
+a start would believe it. What is behind that the next start reads from the log.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from store.dispatch import is_queued
+from store.errors import StoreDamaged
+from store.index.facts import DAMAGED, IndexFile, IndexKind, checked, index_files
+from store.index.indexes import KeyIndexes
+from store.index.items import Integers, KeyItems, items_of
+from store.index.keys import key_hash, key_text, keys_of, tag_text
+from store.index.message_index import IndexState
+from store.index.opening import HASH_ROW, TIERED_ROW
+from store.index.stored import items_in
+from store.kind import StoreKind
+from store.message import DispatchRequest
+from store.offline import OfflineStore
+from store.offsets import PhysicalOffset
+from store.record import StoredMessage
+from store.record.properties import TAGS
+from store.state import META
+from store.verify.log import walk
+from store.verify.report import Check, Difference, Findings, Note
+from store.verify.sums import PIECE_BYTES, Sums, piece_of
+
+Item = tuple[int, int]
+"""Hash and physical offset."""
+
+
+class Coverage(NamedTuple):
+    """The items that the files of one kind must have: of the records that begin in [begin, end)."""
+
+    kind: IndexKind
+    begin: PhysicalOffset
+    end: PhysicalOffset
+    skipped: frozenset[int]
+    """Pieces that files tell of which are not on this machine."""
+
+    @property
+    def with_tags(self) -> bool:
+        return self.kind is IndexKind.HASH
+
+    def chosen(self, items: KeyItems) -> KeyItems:
+        """Those of the items that count."""
+        places = items.physical_offset
+        chosen = (places >= self.begin) & (places < self.end)
+        return KeyItems(items.hashes[chosen], places[chosen], items.stored_ms[chosen])
+
+
+def coverages(store: OfflineStore, indexes: KeyIndexes) -> list[Coverage]:
+    """What can be compared of a store's index. Nothing of one that a broker keeps up meanwhile, or that has gaps."""
+    if store.log_limit is not None:
+        return []
+    found = []
+    for kind in IndexKind:
+        files = [each for each in index_files(indexes) if each.kind is kind]
+        end = _trusted_up_to(store, indexes, kind, files)
+        if end is not None and not any(each.stage == DAMAGED for each in files):
+            skipped = frozenset(piece for each in files if not each.is_local for piece in _pieces_of(each))
+            begin = PhysicalOffset(max(store.minimum, files[0].begin_offset + (files[0].begin_offset > store.minimum)))
+            found.append(Coverage(kind, begin, end, skipped))
+    return found
+
+
+def tell_uncompared(store: OfflineStore, indexes: KeyIndexes, findings: Findings) -> None:
+    """What is not looked into: damaged files, and those that lie elsewhere."""
+    if store.log_limit is not None:
+        return
+    for each in index_files(indexes):
+        if each.stage == DAMAGED:
+            findings.differ(_damage(store, each, each.damage))
+        elif not each.is_local:
+            findings.note(Note.INDEX_ELSEWHERE)
+
+
+def _trusted_up_to(
+    store: OfflineStore, indexes: KeyIndexes, kind: IndexKind, files: list[IndexFile]
+) -> PhysicalOffset | None:
+    """Where the next start goes on; None: it makes the index anew, or goes back to a state of before a crash."""
+    if store.found.has_abort or not files:
+        return None
+    row = HASH_ROW if kind is IndexKind.HASH else TIERED_ROW
+    stored = None
+    if store.found.kind is StoreKind.QUARRY:
+        stored = store.state_engine().family(META).get(row.encode())
+    if stored is None:
+        return PhysicalOffset(files[-1].end_offset + 1) if kind is IndexKind.HASH else None
+    state = IndexState.unpack(stored)
+    if kind is IndexKind.HASH and indexes.hash_files is not None:
+        known = indexes.hash_files.state
+        # RocketMQ ran since
+        if known is not None and [known.name, *known.header] != state.files:
+            return PhysicalOffset(files[-1].end_offset + 1)
+    return state.up_to
+
+
+def _pieces_of(file: IndexFile) -> range:
+    first, last = PhysicalOffset(file.begin_offset), PhysicalOffset(file.end_offset)
+    return range(piece_of(first), piece_of(last) + 1)
+
+
+class IndexComparison:
+    """One kind of index files against the log. May be done in parts by several with the same key: see `stored` and
+    `expected` of all of them added up.
+    """
+
+    def __init__(
+        self, store: OfflineStore, indexes: KeyIndexes, coverage: Coverage, findings: Findings, key: bytes
+    ) -> None:
+        self._store = store
+        self._indexes = indexes
+        self.coverage: Final = coverage
+        self._findings = findings
+        self.stored: Final = Sums(key)
+        self.expected: Final = Sums(key)
+        findings.count(Check.INDEX, 0)
+
+    @property
+    def files(self) -> list[IndexFile]:
+        """Those that can be read."""
+        return [each for each in index_files(self._indexes) if each.kind is self.coverage.kind and each.is_local]
+
+    def read_items(self, file: IndexFile) -> None:
+        """Sum the items of a file, and look at how it is made."""
+        try:
+            for items in items_in(self._indexes, file):
+                self.stored.add(*_columns(self.coverage.chosen(items)))
+        except StoreDamaged as damage:
+            self._findings.differ(_damage(self._store, file, str(damage)))
+            return
+        if not file.is_filled:
+            found = checked(self._indexes, file)
+            if found.damage:
+                self._findings.differ(_damage(self._store, file, found.damage))
+
+    def add_records(self, requests: Iterable[DispatchRequest]) -> None:
+        """Sum what the records must have."""
+        items = self.coverage.chosen(items_of(requests, with_tags=self.coverage.with_tags))
+        self._findings.count(Check.INDEX, len(items))
+        self.expected.add(*_columns(items))
+
+    def differing(self) -> list[int]:
+        """The numbers of the pieces to look into, ascending."""
+        return [piece for piece in self.expected.differing(self.stored) if piece not in self.coverage.skipped]
+
+    def compare(
+        self,
+        pieces: Collection[int],
+        first_records: dict[int, PhysicalOffset],
+        damage: Sequence[tuple[PhysicalOffset, PhysicalOffset]],
+    ) -> None:
+        """Look into pieces of the log. Of records that lie in `damage` nobody can tell which items they must have."""
+        if not pieces:
+            return
+        stored = self._stored_in(pieces)
+        met: set[Item] = set()
+        for piece in sorted(pieces):
+            missing_tags, has_tags = [], False
+            for item, (text, is_tag) in self._expected_in(piece, first_records):
+                met.add(item)
+                if stored[item] > 0:
+                    stored[item] -= 1
+                    has_tags = has_tags or is_tag
+                elif is_tag:
+                    missing_tags.append((item, text))
+                else:
+                    self._differ(item, f"an item of the key {text!r}, with the hash {item[0]}", "none")
+            if not has_tags:
+                self._findings.note(Note.TAGS_NOT_INDEXED, len(missing_tags))
+                continue
+            for item, text in missing_tags:
+                self._differ(item, f"an item of the tag {text!r}, with the hash {item[0]}", "none")
+        for item, count in sorted((+stored).items()):
+            if item in met:
+                self._findings.note(Note.INDEXED_TWICE, count)
+            elif not self._is_lost(PhysicalOffset(item[1]), damage):
+                self._differ(item, "no item of another key", f"{count} with the hash {item[0]}")
+
+    def _is_lost(self, at: PhysicalOffset, damage: Sequence[tuple[PhysicalOffset, PhysicalOffset]]) -> bool:
+        return any(begin <= at < end for begin, end in damage) or self._store.is_replaced(at)
+
+    def _expected_in(
+        self, piece: int, first_records: dict[int, PhysicalOffset]
+    ) -> Iterator[tuple[Item, tuple[str, bool]]]:
+        """The items that the records of a piece must have, with what is hashed and whether it is a tag."""
+        start = first_records.get(piece)
+        if start is None:
+            return
+        coverage = self.coverage
+        for found in walk(self._store, start, PhysicalOffset((piece + 1) * PIECE_BYTES)):
+            at = found.physical_offset
+            is_meant = coverage.begin <= at < coverage.end
+            if not isinstance(found, StoredMessage) or not is_meant or not is_queued(found.system_flag):
+                continue
+            for key in keys_of(found.properties):
+                text = key_text(found.topic, key)
+                yield (key_hash(text), at), (text, False)
+            tag = found.properties.get(TAGS) if coverage.with_tags else None
+            if tag:
+                text = tag_text(found.topic, tag)
+                yield (key_hash(text), at), (text, True)
+
+    def _stored_in(self, pieces: Collection[int]) -> Counter[Item]:
+        stored: Counter[Item] = Counter()
+        wanted = np.array(sorted(pieces), np.int64)
+        for file in self.files:
+            if not any(piece in pieces for piece in _pieces_of(file)):
+                continue
+            for some in items_in(self._indexes, file):
+                items = self.coverage.chosen(some)
+                inside = np.isin(items.physical_offset // PIECE_BYTES, wanted)
+                hashes, places = items.hashes[inside].tolist(), items.physical_offset[inside].tolist()
+                stored.update(zip(hashes, places, strict=True))
+        return stored
+
+    def _differ(self, item: Item, expected: str, found: str) -> None:
+        self._findings.differ(
+            Difference(
+                check=Check.INDEX,
+                file=_directory(self._store, self.coverage.kind),
+                expected=expected,
+                found=found,
+                physical_offset=PhysicalOffset(item[1]),
+            )
+        )
+
+
+def _damage(store: OfflineStore, file: IndexFile, reason: str) -> Difference:
+    directory = _directory(store, file.kind)
+    return Difference(check=Check.INDEX, file=directory / file.name, expected="a whole file", found=reason)
+
+
+def _directory(store: OfflineStore, kind: IndexKind) -> Path:
+    return store.paths.index if kind is IndexKind.HASH else store.paths.key_index
+
+
+def _columns(items: KeyItems) -> tuple[Integers, list[Integers]]:
+    return items.physical_offset, [items.hashes.astype(np.int64), items.physical_offset]
