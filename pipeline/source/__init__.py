@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
 
+from pipeline.source.index import IndexReader
 from pipeline.source.messages import MessageReader, message_schema
 from pipeline.source.options import InvalidOption, ReadOptions, Table, read_options
 from pipeline.source.queues import QueueReader
@@ -39,6 +40,7 @@ _READERS: dict[Table, type[TableReader]] = {
     Table.MESSAGES: MessageReader,
     Table.UNITS: UnitReader,
     Table.QUEUES: QueueReader,
+    Table.INDEX: IndexReader,
 }
 
 

@@ -1,0 +1,76 @@
+"""The table `index`: the items of the key indexes, file by file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import IntegerType, LongType, StringType
+
+from pipeline.source.conditions import bounds_of
+from pipeline.source.table import ArrowRows, Rows, TableReader, Types
+from store.disk import PosixDisk
+from store.errors import StoreDamaged, StoreUnusable
+from store.index.facts import DAMAGED, IndexFile, IndexKind, index_files
+from store.index.items import KeyItems
+from store.index.offline import indexes_of
+from store.index.stored import items_in
+from store.offline import OfflineStore
+
+
+@dataclass(frozen=True)
+class FilePart(InputPartition):
+    """One file of an index."""
+
+    file: IndexFile
+
+
+class IndexReader(TableReader):
+    """Reads items. Times in RocketMQ's files are those of the records to the second."""
+
+    types: ClassVar[Types] = {
+        "index": StringType(),
+        "file": StringType(),
+        "keyHash": IntegerType(),
+        "phyOffset": LongType(),
+        "storeTimestamp": LongType(),
+    }
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """One for each file that may hold what was asked for. Raises StoreDamaged, StoreUnusable for one elsewhere."""
+        begin, end = bounds_of("phyOffset", self.conditions)
+        begin_ms, end_ms = bounds_of("storeTimestamp", self.conditions)
+        parts = []
+        with OfflineStore.open(PosixDisk(), self.options.path) as store, indexes_of(store) as indexes:
+            for file in index_files(indexes):
+                path = (store.paths.index if file.kind is IndexKind.HASH else store.paths.key_index) / file.name
+                if file.stage == DAMAGED:
+                    raise StoreDamaged(path, file.damage)
+                in_place = file.begin_offset <= end and file.end_offset >= begin
+                if not in_place or file.begin_ms > end_ms or file.end_ms < begin_ms:
+                    continue
+                if not file.is_local:
+                    raise StoreUnusable(path, "the index file lies in an object store alone")
+                parts.append(FilePart(file))
+        return parts
+
+    def rows(self, partition: InputPartition) -> Iterator[Rows]:
+        assert isinstance(partition, FilePart)
+        with OfflineStore.open(PosixDisk(), self.options.path) as store, indexes_of(store) as indexes:
+            for items in items_in(indexes, partition.file):
+                yield ArrowRows(_batch_of(partition.file, items))
+
+
+def _batch_of(file: IndexFile, items: KeyItems) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {
+            "index": pa.array([file.kind.value] * len(items), pa.string()),
+            "file": pa.array([file.name] * len(items), pa.string()),
+            "keyHash": pa.array(items.hashes, pa.int32()),
+            "phyOffset": pa.array(items.physical_offset, pa.int64()),
+            "storeTimestamp": pa.array(items.stored_ms, pa.int64()),
+        }
+    )
