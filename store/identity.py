@@ -212,6 +212,12 @@ class StoreIdentity:
     def set_index_row(self, name: str, packed: bytes) -> None:
         self._put(name.encode(), packed)
 
+    def forget_index(self, name: str) -> None:
+        """Nothing is known of the index files any more: who finds some makes them anew."""
+        batch = self._engine.batch()
+        batch.delete(self._family, name.encode())
+        self._engine.write(batch, sync=True)
+
     @property
     def log_begins(self) -> bytes:
         return self._family.get(b"log_begins") or b""

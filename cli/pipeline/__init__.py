@@ -7,6 +7,7 @@ from typing import Final
 import typer
 
 from cli.pipeline.export import export
+from cli.pipeline.index import index
 from cli.pipeline.rebuild import rebuild
 from cli.pipeline.verify import verify
 
@@ -15,7 +16,7 @@ _APP: Final = typer.Typer(no_args_is_help=True)
 
 def register(app: typer.Typer) -> None:
     """Add the commands to `quarry`."""
-    for command in (rebuild, verify, export):
+    for command in (rebuild, verify, export, index):
         _APP.command()(command)
     app.add_typer(_APP, name="pipeline", help="Work over whole stores on Spark.")
 

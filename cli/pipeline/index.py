@@ -1,0 +1,62 @@
+"""`quarry pipeline index`: the tiered key index of a store, made anew from its log."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from cli.offline.arguments import Json, Store
+from cli.offline.record_text import json_line
+from cli.pipeline.session import Conf, Master, spark_session
+from cli.pipeline.times import Since, Until, time_ms
+from store.disk import PosixDisk
+
+PHASES = ("reading the log", "writing the index")
+
+
+def index(
+    store: Store,
+    *,
+    since: Since = None,
+    until: Until = None,
+    slots: Annotated[
+        int | None, typer.Option("--slots", min=1, help="Slots of a file; as before, or the broker's default.")
+    ] = None,
+    items: Annotated[
+        int | None, typer.Option("--items", min=1, help="Items of a file; as before, or the broker's default.")
+    ] = None,
+    master: Master = None,
+    conf: Conf = None,
+    as_json: Json = False,
+) -> None:
+    """Make the tiered key index of a store anew from its log, compacted, on Spark.
+
+    With a range of times only keys of messages stored then are indexed; a broker goes on where it ends. The old index
+    is set aside. No broker may run on the store.
+
+    Exit code 0: it is done, 1: the log is damaged, 2: it could not run. The store is then what it was.
+    """
+    from_ms, to_ms = time_ms(since, "--from"), time_ms(until, "--to")
+    begun_s = time.perf_counter()
+    with spark_session("index", store, master, conf, PHASES) as spark:
+        from pipeline.index import IndexWish, build_index
+
+        wish = IndexWish(from_ms=from_ms, to_ms=to_ms, slots=slots, items=items)
+        done = build_index(spark, PosixDisk(), store, wish)
+    took_s = time.perf_counter() - begun_s
+    if as_json:
+        fields = {
+            "items": done.items,
+            "files": done.files,
+            "from": done.begin,
+            "to": done.up_to,
+            "aside": None if done.aside is None else str(done.aside),
+            "seconds": round(took_s, 1),
+        }
+        typer.echo(json_line(fields))
+        return
+    typer.echo(f"{done.items:,} keys of [{done.begin}, {done.up_to}) in {done.files} files, in {took_s:.1f} s")
+    if done.aside is not None:
+        typer.echo(f"the old index is kept in {done.aside}")

@@ -1,0 +1,223 @@
+"""The tiered index of a store, made anew from its log.
+
+    1  read the log in splits; each task writes the items of its split to a file of its own
+    2  divide all items among index files, as one that follows the log would; each task makes one, compacted
+    3  forget the old index, set its folder aside, move the new one to its place, and write down how far it goes
+
+Nothing of the store is changed before 3. Killed in 3 there is an index that nobody knows of: a broker makes it anew.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+from pipeline.index.files import FilePlan, make_file, plan_files
+from pipeline.index.split_items import Stretch, Wanted, write_items
+from pipeline.source.log_splits import (
+    LogSplit,
+    end_of_records,
+    log_extent,
+    open_segments,
+    plan_splits,
+    store_time_at,
+)
+from store.commitlog import SegmentList
+from store.disk import Disk, PosixDisk
+from store.engines import RocksStoreEngines
+from store.errors import StoreLocked, StoreUnusable
+from store.identity import StoreIdentity
+from store.index.message_index import IndexState
+from store.index.opening import TIERED_ROW
+from store.index.tiered.filling import IndexShape
+from store.index.tiered.folders import IndexFolders, Stage
+from store.index.tiered.tiered_index import TieredIndex
+from store.index.tiered_keys import PLACE, TieredKeyFiles
+from store.kind import StoreKind, inspect_store
+from store.offsets import PhysicalOffset
+from store.parts import open_identity
+from store.paths import StorePaths
+from store.repair import aside_of
+from store.scan import scan_log
+from store.settings import TIERED_ITEMS, TIERED_SLOTS
+
+SPLIT_BYTES: Final = 64 << 20
+MAKING: Final = "making"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexWish:
+    """What is to be indexed: messages stored in [from_ms, to_ms], and how files are made; None: as they were."""
+
+    from_ms: int | None = None
+    to_ms: int | None = None
+    slots: int | None = None
+    items: int | None = None
+
+
+EVERYTHING: Final = IndexWish()
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """What was made: the index has all keys of the records in [begin, up_to)."""
+
+    items: int
+    files: int
+    begin: PhysicalOffset
+    up_to: PhysicalOffset
+    aside: Path | None
+    """Where the old index is kept; None: there was none."""
+
+
+def build_index(
+    spark: SparkSession, disk: Disk, root: Path, wish: IndexWish = EVERYTHING, *, split_bytes: int = SPLIT_BYTES
+) -> Indexed:
+    """Make the tiered index of a store anew. No broker may run on it, and none can meanwhile.
+
+    Raises StoreUnusable (locked, damaged), OSError, kv.KvError, and what Spark raises.
+    """
+    found = inspect_store(disk, root)
+    if found.kind is StoreKind.NEW:
+        raise StoreUnusable(root, "there is no store in this directory")
+    paths = StorePaths(root)
+    try:
+        lock = disk.lock(paths.lock)
+    except BlockingIOError as error:
+        raise StoreLocked(paths.lock, "a broker runs on the store: stop it first") from error
+    try:
+        engine, identity = open_identity(RocksStoreEngines(), paths.quarry, disk, found)
+        try:
+            return IndexBuild(spark, disk, root, identity, split_bytes).run(wish)
+        finally:
+            engine.close()
+    finally:
+        lock.release()
+
+
+class IndexBuild:
+    """The steps. The lock is ours."""
+
+    def __init__(self, spark: SparkSession, disk: Disk, root: Path, identity: StoreIdentity, split_bytes: int) -> None:
+        self._spark = spark
+        self._disk = disk
+        self._root = root
+        self._identity = identity
+        self._split_bytes = split_bytes
+        self._index = StorePaths(root).key_index
+        self._place = self._index.with_name(f"{self._index.name}.building")
+
+    def run(self, wish: IndexWish) -> Indexed:
+        splits, wanted = self._plan(wish)
+        shape = self._shape(wish)
+        making = self._place / MAKING
+        if self._disk.exists(self._place):
+            shutil.rmtree(self._place)
+        self._disk.make_directories(making)
+        stretches = self._write_items(splits, wanted, making)
+        plans = plan_files(stretches, shape.items_max)
+        made = self._make_files(plans, shape, making)
+        aside = self._switch(made, plans, wanted, shape)
+        return Indexed(sum(plan.items for plan in plans), len(plans), wanted.begin, wanted.end, aside)
+
+    def _plan(self, wish: IndexWish) -> tuple[list[LogSplit], Wanted]:
+        segments = open_segments(self._disk, self._root)
+        try:
+            extent = log_extent(self._disk, self._root, segments, is_ours=True)
+            splits = plan_splits(segments, extent, self._split_bytes)
+            end = end_of_records(segments, extent, self._split_bytes)
+            begin = extent.begin
+            if wish.from_ms is not None:
+                begin = _first_stored_from(segments, splits, wish.from_ms, end)
+            if wish.to_ms is not None:
+                end = _first_stored_from(segments, splits, wish.to_ms + 1, end)
+        finally:
+            segments.close()
+        return [split for split in splits if split.end > begin and split.begin < end], Wanted(begin, max(begin, end))
+
+    def _shape(self, wish: IndexWish) -> IndexShape:
+        row = self._identity.index_row(TIERED_ROW)
+        known = {} if row is None else IndexState.unpack(row).shape
+        slots = wish.slots or known.get("slots", TIERED_SLOTS)
+        return IndexShape(slots, wish.items or known.get("items", TIERED_ITEMS), PLACE)
+
+    def _write_items(self, splits: list[LogSplit], wanted: Wanted, making: Path) -> list[Stretch]:
+        root = self._root
+
+        def write(numbered: tuple[int, LogSplit]) -> Iterator[tuple[int, list[Stretch]]]:
+            number, split = numbered
+            yield number, write_items(root, split, wanted, making / f"items-{_attempt():012}.npy")
+
+        if not splits:
+            return []
+        given = self._spark.sparkContext.parallelize(list(enumerate(splits)), len(splits))
+        written = dict(given.flatMap(write).collect())
+        return [stretch for number in sorted(written) for stretch in written[number]]
+
+    def _make_files(self, plans: list[FilePlan], shape: IndexShape, making: Path) -> list[Path]:
+        """The files in their order."""
+
+        def make(numbered: tuple[int, FilePlan]) -> Iterator[tuple[int, Path]]:
+            number, plan = numbered
+            yield number, make_file(PosixDisk(), plan, shape, making / f"file-{_attempt():012}")
+
+        if not plans:
+            return []
+        given = self._spark.sparkContext.parallelize(list(enumerate(plans)), len(plans))
+        made = dict(given.flatMap(make).collect())
+        return [made[number] for number in sorted(made)]
+
+    def _switch(self, made: list[Path], plans: list[FilePlan], wanted: Wanted, shape: IndexShape) -> Path | None:
+        folders = IndexFolders(self._disk, self._place)
+        for number, (path, plan) in enumerate(zip(made, plans, strict=True), 1):
+            folders.advance(folders.name_of(number), path, Stage.FILLING if plan.is_last else Stage.COMPACTED)
+        shutil.rmtree(self._place / MAKING)
+        with closing(TieredIndex(self._disk, self._place, shape, writable=False)) as index:
+            state = TieredKeyFiles(index).state
+        for name in self._objects_of_old(shape):
+            folders.retire(name)
+        self._identity.forget_index(TIERED_ROW)
+        aside = None
+        if self._disk.exists(self._index):
+            aside = aside_of(self._disk, self._index)
+            self._disk.move(self._index, aside)
+        self._disk.move(self._place, self._index)
+        made_with = {"slots": shape.slots, "items": shape.items_max}
+        self._identity.set_index_row(TIERED_ROW, IndexState(wanted.end, state, made_with).pack())
+        return aside
+
+    def _objects_of_old(self, shape: IndexShape) -> list[str]:
+        """What the old index has in an object store: the broker removes it there, some time."""
+        if not self._disk.exists(self._index):
+            return []
+        with closing(TieredIndex(self._disk, self._index, shape, writable=False)) as index:
+            return [file.object_name for file in index.files if file.object_name]
+
+
+def _first_stored_from(
+    segments: SegmentList, splits: list[LogSplit], time_ms: int, end: PhysicalOffset
+) -> PhysicalOffset:
+    """Where the first record begins that was stored at a time or later; the log's end: there is none.
+
+    Store times ascend but for corrections of the clock.
+    """
+    before = [split for split in splits if (store_time_at(segments, split) or 0) < time_ms]
+    begin = before[-1].begin if before else splits[0].begin if splits else end
+    for batch in scan_log(segments, begin, end, check_crc=False):
+        late = batch.columns.store_timestamp_ms >= time_ms
+        if late.any():
+            return PhysicalOffset(int(batch.columns.physical_offset[late][0]))
+    return end
+
+
+def _attempt() -> int:
+    """A number that no other try of a task has."""
+    context = TaskContext.get()
+    return 0 if context is None else context.taskAttemptId()

@@ -1,0 +1,73 @@
+"""The items of one split of the log, in a file of their own until it is known which index file they go to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.source.log_splits import Damage, LogSplit, error_of, open_segments, read_split
+from store.disk import PosixDisk
+from store.index.items import KeyItems, items_of
+from store.offsets import PhysicalOffset
+from store.verify.log import requests_in
+
+ITEM: Final = np.dtype([("hash", "<i4"), ("place", "<i8"), ("time_ms", "<i8")])
+DAY_MS: Final = 24 * 60 * 60 * 1000
+
+StoredItems = NDArray[np.void]
+"""Of the dtype ITEM, in log order."""
+
+
+class Stretch(NamedTuple):
+    """Items of a split that were stored on one day: those with the numbers [begin, end) in its file."""
+
+    file: Path
+    begin: int
+    end: int
+    time_ms: int
+    """Of the first one."""
+
+
+class Wanted(NamedTuple):
+    """Records that begin in [begin, end)."""
+
+    begin: PhysicalOffset
+    end: PhysicalOffset
+
+
+def write_items(root: Path, split: LogSplit, wanted: Wanted, file: Path) -> list[Stretch]:
+    """Read a split and write its items. Raises StoreDamaged for damage in the log."""
+    parts = [_stored(items) for items in _items_in(root, split, wanted)]
+    items = np.concatenate(parts) if parts else np.empty(0, ITEM)
+    if not len(items):
+        return []
+    np.save(file, items)
+    days = np.maximum.accumulate(items["time_ms"]) // DAY_MS
+    begins = np.flatnonzero(np.diff(days, prepend=days[0] - 1)).tolist()
+    ends = [*begins[1:], len(items)]
+    return [Stretch(file, begin, end, int(items["time_ms"][begin])) for begin, end in zip(begins, ends, strict=True)]
+
+
+def _items_in(root: Path, split: LogSplit, wanted: Wanted) -> Iterator[KeyItems]:
+    segments = open_segments(PosixDisk(), root)
+    try:
+        for found in read_split(segments, split, check_crc=True):
+            if isinstance(found, Damage):
+                raise error_of(segments, found)
+            items = items_of(requests_in(found), with_tags=False)
+            begin, end = np.searchsorted(items.physical_offset, [wanted.begin, wanted.end]).tolist()
+            yield items.rows(begin, end)
+    finally:
+        segments.close()
+
+
+def _stored(items: KeyItems) -> StoredItems:
+    stored: StoredItems = np.empty(len(items), ITEM)
+    stored["hash"] = items.hashes
+    stored["place"] = items.physical_offset
+    stored["time_ms"] = items.stored_ms
+    return stored
