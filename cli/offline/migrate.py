@@ -61,7 +61,7 @@ def migrate(
         return
     with reporting_errors(store), logs_aside(logging.ERROR), shown_progress() as report:
         done = migrate_store(disk, SystemClock(), store, orders, report=report)
-    _show(done, as_json=as_json)
+    show(done, as_json=as_json)
     raise typer.Exit(Exit.FINE if done.phase is to.phase else Exit.FINDING)
 
 
@@ -100,7 +100,7 @@ def _show_plan(planned: Plan, to: Target, *, as_json: bool) -> None:
         typer.echo(f"{number}  {step}")
 
 
-def _show(done: Migrated, *, as_json: bool) -> None:
+def show(done: Migrated, *, as_json: bool) -> None:
     """One JSON object; or what differs, and what the store is now."""
     report = done.report
     if as_json:

@@ -8,6 +8,7 @@ import typer
 
 from cli.pipeline.export import export
 from cli.pipeline.index import index
+from cli.pipeline.migrate import migrate
 from cli.pipeline.rebuild import rebuild
 from cli.pipeline.verify import verify
 
@@ -16,7 +17,7 @@ _APP: Final = typer.Typer(no_args_is_help=True)
 
 def register(app: typer.Typer) -> None:
     """Add the commands to `quarry`."""
-    for command in (rebuild, verify, export, index):
+    for command in (rebuild, migrate, verify, index, export):
         _APP.command()(command)
     app.add_typer(_APP, name="pipeline", help="Work over whole stores on Spark.")
 

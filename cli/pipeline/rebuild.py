@@ -12,7 +12,7 @@ from cli.offline.record_text import json_line
 from cli.pipeline.session import Conf, Master, spark_session
 from store.disk import PosixDisk
 
-PHASES = ("reading the log", "writing the queues")
+PHASES = ("reading the log", "writing the queues", "making the index")
 
 
 def rebuild(
@@ -21,12 +21,19 @@ def rebuild(
     master: Master = None,
     conf: Conf = None,
     split_mib: Annotated[int, typer.Option("--split-mib", min=1, help="MiB of the log that one task reads.")] = 64,
+    with_index: Annotated[
+        bool | None,
+        typer.Option(
+            "--index/--no-index", help="Whether to make the tiered key index, too; by default if the store has one."
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Make the RocksDB queues of a store anew from its log, on Spark.
+    """Make the RocksDB queues of a store anew from its log, on Spark, and what else it derives from it.
 
-    The result is what a broker's own dispatch makes of the log, key by key. The old database is set aside. No broker
-    may run on the store. Queues that are kept in files are made with `quarry migrate`.
+    The result is what a broker's own dispatch makes of the log, key by key. The old database is set aside. Messages
+    that wait are looked for, and the tiered key index is made anew if the store has one. No broker may run on the
+    store. Queues that are kept in files go to RocksDB with `quarry pipeline migrate`.
 
     Exit code 0: it is done, 1: the log is damaged, 2: it could not run. The store is then what it was.
     """
@@ -34,21 +41,29 @@ def rebuild(
     with spark_session("rebuild", store, master, conf, PHASES) as spark:
         from pipeline.rebuild import rebuild as rebuild_on
 
-        done = rebuild_on(spark, PosixDisk(), store, split_bytes=split_mib << 20)
+        done = rebuild_on(spark, PosixDisk(), store, with_index=with_index, split_bytes=split_mib << 20)
     took_s = time.perf_counter() - begun_s
+    queues, index = done.queues, done.index
     if as_json:
         fields = {
-            "units": done.units,
-            "queues": done.queues,
-            "tables": done.tables,
-            "dispatchedUpTo": done.dispatched_up_to,
+            "units": queues.units,
+            "queues": queues.queues,
+            "tables": queues.tables,
+            "dispatchedUpTo": queues.dispatched_up_to,
             "aside": None if done.aside is None else str(done.aside),
+            "waiting": done.waiting,
+            "indexItems": None if index is None else index.items,
+            "indexFiles": None if index is None else index.files,
             "seconds": round(took_s, 1),
         }
         typer.echo(json_line(fields))
         return
     typer.echo(
-        f"{done.units:,} units of {done.queues:,} queues, up to offset {done.dispatched_up_to}, in {took_s:.1f} s"
+        f"{queues.units:,} units of {queues.queues:,} queues, up to offset {queues.dispatched_up_to}, in {took_s:.1f} s"
     )
+    if done.waiting is not None:
+        typer.echo(f"{done.waiting:,} delayed messages wait")
+    if index is not None:
+        typer.echo(f"{index.items:,} keys in {index.files} index files")
     if done.aside is not None:
         typer.echo(f"the old database is kept in {done.aside}")

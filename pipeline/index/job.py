@@ -29,10 +29,10 @@ from pipeline.source.log_splits import (
     plan_splits,
     store_time_at,
 )
+from pipeline.store_lock import locked
 from store.commitlog import SegmentList
 from store.disk import Disk, PosixDisk
 from store.engines import RocksStoreEngines
-from store.errors import StoreLocked, StoreUnusable
 from store.identity import StoreIdentity
 from store.index.message_index import IndexState
 from store.index.opening import TIERED_ROW
@@ -40,7 +40,7 @@ from store.index.tiered.filling import IndexShape
 from store.index.tiered.folders import IndexFolders, Stage
 from store.index.tiered.tiered_index import TieredIndex
 from store.index.tiered_keys import PLACE, TieredKeyFiles
-from store.kind import StoreKind, inspect_store
+from store.kind import inspect_store
 from store.offsets import PhysicalOffset
 from store.parts import open_identity
 from store.paths import StorePaths
@@ -84,22 +84,10 @@ def build_index(
 
     Raises StoreUnusable (locked, damaged), OSError, kv.KvError, and what Spark raises.
     """
-    found = inspect_store(disk, root)
-    if found.kind is StoreKind.NEW:
-        raise StoreUnusable(root, "there is no store in this directory")
-    paths = StorePaths(root)
-    try:
-        lock = disk.lock(paths.lock)
-    except BlockingIOError as error:
-        raise StoreLocked(paths.lock, "a broker runs on the store: stop it first") from error
-    try:
-        engine, identity = open_identity(RocksStoreEngines(), paths.quarry, disk, found)
-        try:
+    with locked(disk, root):
+        engine, identity = open_identity(RocksStoreEngines(), StorePaths(root).quarry, disk, inspect_store(disk, root))
+        with closing(engine):
             return IndexBuild(spark, disk, root, identity, split_bytes).run(wish)
-        finally:
-            engine.close()
-    finally:
-        lock.release()
 
 
 class IndexBuild:

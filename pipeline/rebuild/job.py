@@ -1,251 +1,98 @@
-"""The rebuild: the commit log once through Spark, and a database of queues at the end of it.
+"""The rebuild: all that a store derives from its log, made anew.
 
-    1  look at some places of the log, and choose ranges of keys with about as many units each
-    2  read the log in splits; every unit goes to the task of its range, which sorts them and writes a table
-    3  make a database of the tables, with the bounds of all queues and how far they go, in a directory of its own
-    4  set the old database aside, and move the new one to its place
+    1  a database of queues, in a directory of its own (`pipeline.rebuild.database`)
+    2  the old database is set aside, and the new one moves to its place
+    3  messages that wait (delayed and half ones) are looked for, as far as the store has not met them yet
+    4  if that is wanted, the key index (`pipeline.index`)
 
-Nothing of the store is changed before 4. Killed before, the store is what it was; killed in 4, no database is there,
-and a broker makes one, or this does when it is run again.
+Nothing of the store is changed before 2. Killed before, the store is what it was; killed in 2, no database is there,
+and a broker makes one, or this does when it is run again; killed later, a broker does the rest.
 """
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
-import pyarrow as pa
-import structlog
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql import SparkSession
 
-from kv import WriteBatch
-from pipeline.rebuild.key_ranges import boundaries, sample
-from pipeline.rebuild.tables import RESULT_SCHEMA, table_writer
-from pipeline.rebuild.unit_rows import ROW_SCHEMA, unit_rows
-from pipeline.source.log_splits import (
-    Damage,
-    LogSplit,
-    end_of_records,
-    error_of,
-    log_extent,
-    open_segments,
-    plan_splits,
-    read_split,
-)
-from store.consumequeue import open_consume_queue_engine
-from store.consumequeue.rocks_layout import (
-    BOUND,
-    CHECKPOINT_KEY,
-    I64,
-    OFFSET_FAMILY,
-    UNITS_FAMILY,
-    maximum_key,
-    parse_unit_key,
-)
-from store.disk import Disk, PosixDisk
+from pipeline.index.job import EVERYTHING, IndexBuild, Indexed
+from pipeline.rebuild.database import SPLIT_BYTES, MadeQueues, QueueBuild
+from pipeline.rebuild.log_units import StatedUnits
+from pipeline.source.log_splits import open_segments
+from pipeline.store_lock import locked
+from store.commitlog import CommitLogReader
+from store.disk import Disk
 from store.engines import RocksStoreEngines
-from store.errors import StoreLocked, StoreUnusable
+from store.errors import StoreUnusable
+from store.held import HeldMessages, reading
+from store.held.catching_up import bring_up_to
+from store.identity import StoreIdentity
+from store.index.opening import TIERED_ROW
 from store.kind import StoreKind, inspect_store
-from store.migration import remove_database
 from store.offsets import PhysicalOffset
 from store.parts import open_identity
 from store.paths import StorePaths
 from store.queue_phase import QueuePhase, phase_of
+from store.recovery import Progress
 from store.repair import free_database_place
-
-SPLIT_BYTES: Final = 64 << 20
-BOUNDS_PER_BATCH: Final = 10_000
-
-log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
     """What was made."""
 
-    units: int
-    queues: int
-    tables: int
-    dispatched_up_to: PhysicalOffset
+    queues: MadeQueues
+    waiting: int | None
+    """Delayed messages that wait; None: a broker's first start on the store finds that out."""
+    index: Indexed | None
+    """None: the store has none."""
     aside: Path | None
     """Where the old database is kept; None: there was none."""
 
 
-def rebuild(spark: SparkSession, disk: Disk, root: Path, *, split_bytes: int = SPLIT_BYTES) -> Rebuilt:
-    """Make the RocksDB queues of a store anew from its log. No broker may run on it, and none can meanwhile.
+def rebuild(
+    spark: SparkSession, disk: Disk, root: Path, *, with_index: bool | None = None, split_bytes: int = SPLIT_BYTES
+) -> Rebuilt:
+    """Make anew from the log what a store derives from it. No broker may run on it, and none can meanwhile.
 
-    Raises StoreUnusable (locked, damaged, or its queues are in files), OSError, kv.KvError, and what Spark raises.
+    `with_index` None: the tiered index where the store has one. Raises StoreUnusable (locked, damaged, or its queues
+    are in files), OSError, kv.KvError, and what Spark raises.
     """
-    found = inspect_store(disk, root)
-    if found.kind is StoreKind.NEW:
-        raise StoreUnusable(root, "there is no store in this directory")
-    try:
-        lock = disk.lock(StorePaths(root).lock)
-    except BlockingIOError as error:
-        raise StoreLocked(StorePaths(root).lock, "a broker runs on the store: stop it first") from error
-    try:
-        return _Rebuild(spark, disk, root, split_bytes).run()
-    finally:
-        lock.release()
-
-
-class _Rebuild:
-    """The steps of one rebuild. The lock is ours."""
-
-    def __init__(self, spark: SparkSession, disk: Disk, root: Path, split_bytes: int) -> None:
-        self._spark = spark
-        self._disk = disk
-        self._root = root
-        self._paths = StorePaths(root)
-        self._split_bytes = split_bytes
-        self._place = self._paths.consume_queue_rocksdb.with_name("consumequeue_rocksdb.rebuilding")
-        self._tables = self._paths.consume_queue_rocksdb.with_name("consumequeue_rocksdb.rebuilding-tables")
-
-    def run(self) -> Rebuilt:
-        counts_light = self._begin()
-        segments = open_segments(self._disk, self._root)
-        try:
-            extent = log_extent(self._disk, self._root, segments, is_ours=True)
-            splits = plan_splits(segments, extent, self._split_bytes)
-            cuts = boundaries(sample(segments, extent), self._spark.sparkContext.defaultParallelism)
-            end = end_of_records(segments, extent, self._split_bytes)
-        finally:
-            segments.close()
-        self._clear()
-        self._disk.make_directories(self._tables)
-        results = self._write_tables(splits, cuts, counts_light=counts_light)
-        rebuilt = self._make_database(results, end)
-        aside = self._switch()
-        return Rebuilt(rebuilt[0], rebuilt[1], rebuilt[2], end, aside)
-
-    def _begin(self) -> bool:
-        """Write down what the store is, before a database makes it look like another. Returns how light queues count.
-
-        See `store.queue_opening`: of a store that had file queues they are numbered one after the other.
-        """
-        found = inspect_store(self._disk, self._root)
-        engine, identity = open_identity(RocksStoreEngines(), self._paths.quarry, self._disk, found)
-        try:
-            phase = phase_of(identity.queue_phase, found.layout, None, self._root)
+    paths = StorePaths(root)
+    with locked(disk, root):
+        found = inspect_store(disk, root)
+        engine, identity = open_identity(RocksStoreEngines(), paths.quarry, disk, found)
+        with closing(engine):
+            # written down before a database makes the store look like another
+            phase = phase_of(identity.queue_phase, found.layout, None, root)
             if phase is not QueuePhase.ROCKSDB:
-                raise StoreUnusable(self._root, f"its queues are in files (phase {phase.value}): `quarry migrate`")
+                raise StoreUnusable(root, f"its queues are in files (phase {phase.value}): `quarry pipeline migrate`")
             identity.queue_phase = phase.value
-            return identity.origin == StoreKind.ROCKETMQ_FILE.value
-        finally:
-            engine.close()
-
-    def _write_tables(self, splits: list[LogSplit], cuts: list[bytes], *, counts_light: bool) -> pa.Table:
-        """Read, sort and write. Returns the answers of all tasks (`RESULT_SCHEMA`), in the order of keys.
-
-        Where a queue began anew at a boundary, what comes behind it may not count any more: then once again with
-        that queue in one range.
-        """
-        while True:
-            rows = _unit_rows(self._spark, self._root, splits, cuts, counts_light=counts_light)
-            ordered = rows.repartitionById(len(cuts) + 1, "part").sortWithinPartitions("key", "value")
-            written = ordered.select("key", "value").mapInArrow(table_writer(self._tables), RESULT_SCHEMA)
-            results = written.toArrow()
-            divided = _began_anew_across(results)
-            if not divided:
-                return results
-            log.info("queues began anew where ranges meet, they are kept together", queues=len(divided))
-            cuts = [cut for cut in cuts if cut[: -I64.size] not in divided]
-            self._clear()
-            self._disk.make_directories(self._tables)
-
-    def _make_database(self, results: pa.Table, end: PhysicalOffset) -> tuple[int, int, int]:
-        """The database of the tables. Returns the numbers of units, queues and tables."""
-        engine = open_consume_queue_engine(self._place, create=True)
-        try:
-            written = results.filter(results.column("table").is_valid())
-            names = written.column("table").to_pylist()
-            if names:
-                engine.ingest(engine.family(UNITS_FAMILY), [self._tables / name for name in names])
-            offsets = engine.family(OFFSET_FAMILY)
-            queues = 0
-            for batch_of_queues in _bounds(results):
-                batch: WriteBatch = engine.batch()
-                batch.put_all(offsets, batch_of_queues)
-                queues += len(batch_of_queues)
-                engine.write(batch)
-            batch = engine.batch()
-            batch.put(offsets, CHECKPOINT_KEY, I64.pack(end))
-            engine.write(batch)
-            engine.flush([UNITS_FAMILY, OFFSET_FAMILY])
-        finally:
-            engine.close()
-        shutil.rmtree(self._tables)
-        return sum(written.column("units").to_pylist()), queues, len(names)
-
-    def _switch(self) -> Path | None:
-        """Old databases go aside, the new one takes the place of its own."""
-        aside = free_database_place(self._disk, self._paths)
-        self._disk.move(self._place, self._paths.consume_queue_rocksdb)
-        return aside
-
-    def _clear(self) -> None:
-        """Remove what a run before this one left."""
-        if self._disk.exists(self._place):
-            remove_database(self._disk, self._place)
-        if self._disk.exists(self._tables):
-            shutil.rmtree(self._tables)
+            # see `store.queue_opening`: of a store that had file queues they are numbered one after the other
+            units = StatedUnits(counts_light=identity.origin == StoreKind.ROCKETMQ_FILE.value)
+            place = paths.consume_queue_rocksdb.with_name("consumequeue_rocksdb.rebuilding")
+            made = QueueBuild(spark, disk, root, place, split_bytes).make(units)
+            aside = free_database_place(disk, paths)
+            disk.move(place, paths.consume_queue_rocksdb)
+            waiting = _find_waiting(disk, root, identity, made.dispatched_up_to)
+            index = None
+            if with_index or (with_index is None and identity.index_row(TIERED_ROW) is not None):
+                index = IndexBuild(spark, disk, root, identity, split_bytes).run(EVERYTHING)
+    return Rebuilt(made, waiting, index, aside)
 
 
-def _unit_rows(
-    spark: SparkSession, root: Path, splits: list[LogSplit], cuts: list[bytes], *, counts_light: bool
-) -> DataFrame:
-    """The units of the log (`ROW_SCHEMA`), one task for each split. Damage ends it, by name."""
-
-    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        segments = open_segments(PosixDisk(), root)
-        try:
-            for batch in batches:
-                for number in batch.column("id").to_pylist():
-                    for found in read_split(segments, splits[number], check_crc=True):
-                        if isinstance(found, Damage):
-                            raise error_of(segments, found)
-                        if len(found):
-                            yield unit_rows(found, cuts, counts_light=counts_light)
-        finally:
-            segments.close()
-
-    return spark.range(0, len(splits), 1, max(1, len(splits))).mapInArrow(read, from_arrow_schema(ROW_SCHEMA))
+def _find_waiting(disk: Disk, root: Path, identity: StoreIdentity, end: PhysicalOffset) -> int | None:
+    """Let every record have its effect on the messages that wait, as a start of a broker does. Returns how many do."""
+    if not identity.metadata_imported:
+        return None  # with them comes how far RocketMQ had got with its own
+    engine = RocksStoreEngines().open_held(StorePaths(root).held_messages, create=True)
+    with closing(engine), closing(open_segments(disk, root)) as segments:
+        held = HeldMessages(engine, reading(CommitLogReader(segments)), before=identity.held_before)
+        bring_up_to(held, segments, end, _silent)
+        return sum(1 for _ in held.waiting_messages())
 
 
-def _began_anew_across(results: pa.Table) -> set[bytes]:
-    """The queues of which a later range holds a record that lies before one of an earlier range."""
-    divided: set[bytes] = set()
-    last_prefix, reached = b"", 0
-    for prefix, lowest, highest in _columns(results, "prefix", "lowest", "highest"):
-        if prefix == last_prefix and lowest < reached:
-            divided.add(prefix)
-        reached = max(highest, reached) if prefix == last_prefix else highest
-        last_prefix = prefix
-    return divided
-
-
-def _bounds(results: pa.Table) -> Iterator[list[tuple[bytes, bytes]]]:
-    """The maximum of each queue as stored, some thousand at a time."""
-    bounds: list[tuple[bytes, bytes]] = []
-    last_prefix = b""
-    for prefix, offset, place in _columns(results, "prefix", "lastOffset", "lastPlace"):
-        queue, _ = parse_unit_key(prefix + bytes(I64.size))
-        pair = maximum_key(queue), BOUND.pack(place, offset)
-        if prefix == last_prefix:
-            bounds[-1] = pair
-            continue
-        if len(bounds) == BOUNDS_PER_BATCH:
-            yield bounds
-            bounds = []
-        bounds.append(pair)
-        last_prefix = prefix
-    yield bounds
-
-
-def _columns(results: pa.Table, *names: str) -> Iterator[tuple[bytes, int, int]]:
-    queues = results.filter(results.column("prefix").is_valid())
-    return zip(*(queues.column(name).to_pylist() for name in names), strict=True)
+def _silent(progress: Progress) -> None:
+    """Who watches is told of Spark's tasks."""

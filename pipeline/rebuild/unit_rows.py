@@ -28,12 +28,11 @@ ROW_SCHEMA: Final = pa.schema([("part", pa.int32()), ("key", pa.binary()), ("val
 _NUMBERING: Final = StoredNumbering()
 
 
-def unit_rows(batch: RecordBatch, boundaries: Sequence[bytes], *, counts_light: bool) -> pa.RecordBatch:
-    """The units of the batch's records: `ROW_SCHEMA`, `part` being the range of keys between `boundaries`.
+def unit_rows(units: UnitColumns, boundaries: Sequence[bytes], *, counts_light: bool) -> pa.RecordBatch:
+    """Units as rows: `ROW_SCHEMA`, `part` being the range of keys between `boundaries`.
 
     With `counts_light` light queues are numbered one after the other, and all units of one are in the same part.
     """
-    units = ScannedRequests(batch, slice(None), _NUMBERING).units
     prefixes = [unit_prefix(queue) for queue in units.queues]
     # the unit of a light queue follows that of the record's own queue
     counted = np.diff(units.physical_offset, prepend=-1) == 0 if counts_light else np.zeros(len(units), np.bool_)
@@ -47,9 +46,14 @@ def unit_rows(batch: RecordBatch, boundaries: Sequence[bytes], *, counts_light: 
     return pa.RecordBatch.from_arrays([pa.array(parts), keys, _values(units, counted)], schema=ROW_SCHEMA)
 
 
+def stated_units(batch: RecordBatch) -> UnitColumns:
+    """The units of the batch's records as the records state them."""
+    return ScannedRequests(batch, slice(None), _NUMBERING).units
+
+
 def sample_keys(batch: RecordBatch) -> list[bytes]:
     """The keys of the batch's units, to find boundaries by."""
-    rows = unit_rows(batch, (), counts_light=False)
+    rows = unit_rows(stated_units(batch), (), counts_light=False)
     keys: list[bytes] = rows.column("key").to_pylist()
     return keys
 

@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import Protocol
 
 from kv import EngineCorrupt, KeyValueEngine
 from store.clock import Clock
@@ -82,6 +83,15 @@ class Migrated:
     """Where the old queues are now; None: they are gone, or there were none."""
 
 
+class MakeRocksdb(Protocol):
+    """Makes the database of queues of a store with queue files, complete and durable, in a directory that is not there.
+
+    It holds what the files hold of the log, which they do up to `end`.
+    """
+
+    def __call__(self, place: Path, files: FileConsumeQueues, end: PhysicalOffset, /) -> None: ...
+
+
 def migrate(
     disk: Disk,
     clock: Clock,
@@ -90,10 +100,12 @@ def migrate(
     *,
     report: ReportProgress,
     engines: StoreEngines | None = None,
+    make_rocksdb: MakeRocksdb | None = None,
 ) -> Migrated:
     """Do it. Where both kinds of queues turn out to differ the phase stays, and the report says how.
 
-    Raises StoreUnusable, kv.KvError, OSError; the store is then what it was.
+    `make_rocksdb` takes the place of reading the log here. Raises StoreUnusable, kv.KvError, OSError, and what that
+    raises; the store is then what it was.
     """
     engines = engines or RocksStoreEngines()
     found = inspect_store(disk, root)
@@ -108,7 +120,7 @@ def migrate(
     except BlockingIOError as error:
         raise StoreLocked(StorePaths(root).lock, "a broker was started on the store meanwhile") from error
     try:
-        return _Migration(disk, clock, root, orders, report=report, engines=engines).run()
+        return _Migration(disk, clock, root, orders, report=report, engines=engines, make_rocksdb=make_rocksdb).run()
     finally:
         lock.release()
 
@@ -157,7 +169,9 @@ class _Migration:
         *,
         report: ReportProgress,
         engines: StoreEngines,
+        make_rocksdb: MakeRocksdb | None,
     ) -> None:
+        self._make_rocksdb = make_rocksdb
         self._disk = disk
         self._clock = clock
         self._paths = StorePaths(root)
@@ -193,8 +207,10 @@ class _Migration:
             files = self._files(paths.consume_queue, segments.minimum, end, _units_per_file(identity), closing)
             if makes:
                 remove_database(self._disk, place)
+            if makes and self._make_rocksdb is not None:
+                self._make_rocksdb(place, files, end)
             rocks, _ = self._rocks(place if makes else self._found.rocksdb_directory, segments.minimum, closing)
-            if makes:
+            if makes and self._make_rocksdb is None:
                 files_to_rocksdb(self._disk, segments, files, rocks, self._report)
             report = self._compare(files, rocks, segments.minimum, end)
         rows = MigrationRows(state_engine)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from random import Random
 
@@ -15,16 +17,19 @@ from pyspark.sql import SparkSession
 from kv import KeyRange
 from pipeline.rebuild import rebuild
 from pipeline.rebuild.tables import SortedUnits
-from pipeline.rebuild.unit_rows import sample_keys, unit_rows
+from pipeline.rebuild.unit_rows import sample_keys, stated_units, unit_rows
 from store.clock import SystemClock
 from store.consumequeue import open_consume_queue_engine
 from store.consumequeue.rocks_layout import CHECKPOINT_KEY, I64, OFFSET_FAMILY, UNIT, UNITS_FAMILY, unit_prefix
 from store.disk import PosixDisk
 from store.errors import StoreLocked, StoreUnusable
+from store.held.topics import TIMER_TOPIC
 from store.kind import inspect_store
+from store.migration.offline import Orders, Target
+from store.migration.offline import migrate as migrate_alone
 from store.offline import OfflineStore
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
-from store.opening import open_store
+from store.opening import OpenStore, open_store
 from store.paths import StorePaths
 from store.queue_phase import QueueMode
 from store.record import encode_record
@@ -33,9 +38,12 @@ from store.settings import StoreSettings
 from store.verify import verify
 from tests import golden
 from tests.conftest import GoldenStore
-from tests.pipeline.tables import messages
+from tests.pipeline.tables import messages, table
 from tests.record.records import message
 from tests.scan.logs import random_messages, sent, write_log
+from tests.store.assembly import message as to_store
+from tests.verify.faults import fill_everything
+from tests.verify.stores import fill
 
 Pairs = dict[bytes, bytes]
 
@@ -73,12 +81,59 @@ def test_a_rebuild_is_what_dispatch_makes_of_the_log(
     rebuilt = rebuild(spark, PosixDisk(), ours, split_bytes=split_bytes)
     expected = families(theirs)
     assert families(ours) == expected
-    assert (rebuilt.units, rebuilt.queues) == (len(expected[UNITS_FAMILY]), len(expected[OFFSET_FAMILY]) - 1)
-    assert rebuilt.dispatched_up_to == I64.unpack(expected[OFFSET_FAMILY][CHECKPOINT_KEY])[0]
+    assert (rebuilt.queues.units, rebuilt.queues.queues) == (
+        len(expected[UNITS_FAMILY]),
+        len(expected[OFFSET_FAMILY]) - 1,
+    )
+    assert rebuilt.queues.dispatched_up_to == I64.unpack(expected[OFFSET_FAMILY][CHECKPOINT_KEY])[0]
     assert rebuilt.aside is None
     open_and_close(ours)
     assert families(ours) == expected
     assert differences(ours) == []
+
+
+def test_messages_that_wait_and_keys_are_found_again(spark: SparkSession, tmp_path: Path) -> None:
+    """The databases and the index are gone, as from a backup of the log alone; the broker starts on what was made."""
+    root = tmp_path / "store"
+    fill_everything(root)
+    with closing(opened(root)) as running:
+        due_ms = SystemClock().wall_ms() + 3_600_000
+        for number in range(5):
+            timer = {"TIMER_OUT_MS": str(due_ms + number), "REAL_TOPIC": "orders", "REAL_QID": "0"}
+            running.messages.append([to_store(TIMER_TOPIC, 0, b"later", **timer)])
+        running.messages.dispatch(running.messages.flush())
+        waiting = list(running.messages.held.waiting_messages())
+    assert len(waiting) == 5
+    migrate_alone(PosixDisk(), SystemClock(), root, Orders(target=Target.ROCKSDB, asked_by="me"), report=lambda _: None)
+    expected = families(root), table_rows(root, "index")
+    paths = StorePaths(root)
+    for directory in (paths.held_messages, paths.consume_queue_rocksdb, paths.key_index):
+        shutil.rmtree(directory)
+    rebuilt = rebuild(spark, PosixDisk(), root, split_bytes=60_000)
+    assert rebuilt.waiting == 5
+    assert rebuilt.index is not None
+    assert (families(root), table_rows(root, "index")) == expected
+    assert differences(root) == []
+    with closing(opened(root)) as running:
+        assert list(running.messages.held.waiting_messages()) == waiting
+
+
+def test_no_index_is_made_unless_there_was_one_or_it_is_wanted(spark: SparkSession, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    fill(root)
+    assert rebuild(spark, PosixDisk(), root).index is None
+    made = rebuild(spark, PosixDisk(), root, with_index=True).index
+    assert made is not None
+    assert rebuild(spark, PosixDisk(), root, with_index=False).index is None
+    assert rebuild(spark, PosixDisk(), root).index is not None
+
+
+def opened(root: Path) -> OpenStore:
+    return open_store(StoreSettings(root=root), disk=PosixDisk(), clock=SystemClock(), report=lambda _: None)
+
+
+def table_rows(root: Path, name: str) -> list[tuple[object, ...]]:
+    return sorted(tuple(row[each] for each in ("index", "keyHash", "phyOffset")) for row in table(root, table=name))
 
 
 def without_database(root: Path) -> None:
@@ -130,7 +185,7 @@ def test_a_queue_that_began_anew_is_rebuilt_across_ranges(spark: SparkSession, t
         segment.close()
     open_and_close(tmp_path / "theirs")
     rebuilt = rebuild(spark, disk, tmp_path / "ours", split_bytes=8_000)
-    assert rebuilt.units == 150
+    assert rebuilt.queues.units == 150
     assert families(tmp_path / "ours") == families(tmp_path / "theirs")
 
 
@@ -139,7 +194,7 @@ def test_a_log_without_messages(spark: SparkSession, tmp_path: Path) -> None:
     disk.make_directories(directory)
     disk.create_segment(directory / f"{0:020}", 1 << 20).close()
     rebuilt = rebuild(spark, disk, tmp_path)
-    assert (rebuilt.units, rebuilt.queues, rebuilt.tables) == (0, 0, 0)
+    assert (rebuilt.queues.units, rebuilt.queues.queues, rebuilt.queues.tables) == (0, 0, 0)
     assert families(tmp_path) == {UNITS_FAMILY: {}, OFFSET_FAMILY: {CHECKPOINT_KEY: I64.pack(0)}}
     open_and_close(tmp_path)
 
@@ -170,7 +225,7 @@ def test_a_store_that_a_broker_runs_on_is_refused(spark: SparkSession, golden_co
 def test_queues_in_files_are_left_to_a_migration(spark: SparkSession, golden_copy: GoldenStore) -> None:
     root = golden_copy("file-clean") / "store"
     open_and_close(root, QueueMode.FILE)
-    with pytest.raises(StoreUnusable, match="`quarry migrate`"):
+    with pytest.raises(StoreUnusable, match="`quarry pipeline migrate`"):
         rebuild(spark, PosixDisk(), root)
 
 
@@ -229,7 +284,7 @@ def test_every_unit_is_in_the_range_of_its_key(tmp_path: Path, seed: int, *, cou
         cuts = sorted(set(random.sample(keys, 7)))
         parts: dict[int, list[bytes]] = {}
         for batch in batches:
-            for row in unit_rows(batch, cuts, counts_light=counts_light).to_pylist():
+            for row in unit_rows(stated_units(batch), cuts, counts_light=counts_light).to_pylist():
                 parts.setdefault(row["part"], []).append(row["key"])
                 if not counts_light:
                     assert row["part"] == sum(cut <= row["key"] for cut in cuts)

@@ -1,0 +1,8 @@
+"""File queues to RocksDB on Spark.
+
+Public face of the package: other packages import from here.
+"""
+
+from pipeline.migrate.job import migrate
+
+__all__ = ["migrate"]

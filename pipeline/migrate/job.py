@@ -1,0 +1,47 @@
+"""`quarry migrate --to rocksdb`, whose long step, the queues in RocksDB, is made by the tasks of Spark.
+
+They read the log in splits, keep of each record the units that the queue files hold at their index with its place, and
+write tables as a rebuild does. What the log says of size and tags is then compared with every unit of the files, as
+`quarry migrate` does; where they differ the store stays as it is.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from pipeline.rebuild.database import SPLIT_BYTES, QueueBuild
+from pipeline.rebuild.log_units import FileUnits
+from store.clock import Clock
+from store.consumequeue import FileConsumeQueues
+from store.disk import Disk
+from store.migration.offline import Migrated, Orders, Target
+from store.migration.offline import migrate as migrate_store
+from store.offsets import PhysicalOffset
+from store.recovery import ReportProgress
+
+
+def migrate(
+    spark: SparkSession,
+    disk: Disk,
+    clock: Clock,
+    root: Path,
+    *,
+    asked_by: str,
+    report: ReportProgress,
+    remove_old: bool = False,
+    split_bytes: int = SPLIT_BYTES,
+) -> Migrated:
+    """Move the queues of a store from files to RocksDB. No broker may run on it, and none can meanwhile.
+
+    Raises what `store.migration.offline.migrate` raises, and what Spark raises; the store is then what it was.
+    """
+
+    def make(place: Path, files: FileConsumeQueues, end: PhysicalOffset) -> None:
+        units = FileUnits(files.minimum_physical_offset, end, files.units_per_file)
+        next_offsets = ((queue, files.next_offset(queue)) for queue in files.queues())
+        QueueBuild(spark, disk, root, place, split_bytes).make(units, end=end, next_offsets=next_offsets)
+
+    orders = Orders(target=Target.ROCKSDB, asked_by=asked_by, remove_old=remove_old)
+    return migrate_store(disk, clock, root, orders, report=report, make_rocksdb=make)

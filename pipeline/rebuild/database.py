@@ -1,0 +1,210 @@
+"""A database of queues, made of the log: everything of a rebuild but what becomes of it.
+
+1  look at some places of the log, and choose ranges of keys with about as many units each
+2  read the log in splits; every unit goes to the task of its range, which sorts them and writes a table
+3  make a database of the tables, with the bounds of all queues and how far they go
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import structlog
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from kv import WriteBatch
+from pipeline.rebuild.key_ranges import boundaries, sample
+from pipeline.rebuild.log_units import LogUnits
+from pipeline.rebuild.tables import RESULT_SCHEMA, table_writer
+from pipeline.rebuild.unit_rows import ROW_SCHEMA, unit_rows
+from pipeline.source.log_splits import (
+    Damage,
+    LogSplit,
+    end_of_records,
+    error_of,
+    log_extent,
+    open_segments,
+    plan_splits,
+    read_split,
+)
+from store.consumequeue import open_consume_queue_engine
+from store.consumequeue.rocks_layout import (
+    BOUND,
+    CHECKPOINT_KEY,
+    I64,
+    OFFSET_FAMILY,
+    UNITS_FAMILY,
+    maximum_key,
+    parse_unit_key,
+)
+from store.disk import Disk, PosixDisk
+from store.migration import remove_database
+from store.offsets import PhysicalOffset, QueueId, QueueOffset
+
+SPLIT_BYTES: Final = 64 << 20
+BOUNDS_PER_BATCH: Final = 10_000
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class MadeQueues:
+    """What was made."""
+
+    units: int
+    queues: int
+    tables: int
+    dispatched_up_to: PhysicalOffset
+
+
+class QueueBuild:
+    """Makes a database at a place of its own. The lock of the store is ours, and it lies in its folder."""
+
+    def __init__(self, spark: SparkSession, disk: Disk, root: Path, place: Path, split_bytes: int) -> None:
+        self._spark = spark
+        self._disk = disk
+        self._root = root
+        self._place = place
+        self._tables = place.with_name(f"{place.name}-tables")
+        self._split_bytes = split_bytes
+
+    def make(
+        self,
+        units: LogUnits,
+        *,
+        end: PhysicalOffset | None = None,
+        next_offsets: Iterable[tuple[QueueId, QueueOffset]] = (),
+    ) -> MadeQueues:
+        """Make it of these units of the log, which ends at `end` if that is known.
+
+        `next_offsets` tells where queues go on of which the log has no record. What lies at the place goes.
+        """
+        segments = open_segments(self._disk, self._root)
+        try:
+            extent = log_extent(self._disk, self._root, segments, is_ours=True)
+            splits = plan_splits(segments, extent, self._split_bytes)
+            cuts = boundaries(sample(segments, extent), self._spark.sparkContext.defaultParallelism)
+            end = end_of_records(segments, extent, self._split_bytes) if end is None else end
+        finally:
+            segments.close()
+        self._clear()
+        self._disk.make_directories(self._tables)
+        results = self._write_tables(splits, cuts, units)
+        return self._make_database(results, end, next_offsets)
+
+    def _write_tables(self, splits: list[LogSplit], cuts: list[bytes], units: LogUnits) -> pa.Table:
+        """Read, sort and write. Returns the answers of all tasks (`RESULT_SCHEMA`), in the order of keys.
+
+        Where a queue began anew at a boundary, what comes behind it may not count any more: then once again with
+        that queue in one range.
+        """
+        while True:
+            rows = _unit_rows(self._spark, self._root, splits, cuts, units)
+            ordered = rows.repartitionById(len(cuts) + 1, "part").sortWithinPartitions("key", "value")
+            written = ordered.select("key", "value").mapInArrow(table_writer(self._tables), RESULT_SCHEMA)
+            results = written.toArrow()
+            divided = _began_anew_across(results)
+            if not divided:
+                return results
+            log.info("queues began anew where ranges meet, they are kept together", queues=len(divided))
+            cuts = [cut for cut in cuts if cut[: -I64.size] not in divided]
+            self._clear()
+            self._disk.make_directories(self._tables)
+
+    def _make_database(
+        self, results: pa.Table, end: PhysicalOffset, next_offsets: Iterable[tuple[QueueId, QueueOffset]]
+    ) -> MadeQueues:
+        engine = open_consume_queue_engine(self._place, create=True)
+        try:
+            written = results.filter(results.column("table").is_valid())
+            names = written.column("table").to_pylist()
+            if names:
+                engine.ingest(engine.family(UNITS_FAMILY), [self._tables / name for name in names])
+            offsets = engine.family(OFFSET_FAMILY)
+            queues = 0
+            for batch_of_queues in _bounds(results):
+                batch: WriteBatch = engine.batch()
+                batch.put_all(offsets, batch_of_queues)
+                queues += len(batch_of_queues)
+                engine.write(batch)
+            for queue, next_offset in next_offsets:
+                if next_offset > 0 and offsets.get(maximum_key(queue)) is None:
+                    batch = engine.batch()
+                    batch.put(offsets, maximum_key(queue), BOUND.pack(0, next_offset - 1))
+                    queues += 1
+                    engine.write(batch)
+            batch = engine.batch()
+            batch.put(offsets, CHECKPOINT_KEY, I64.pack(end))
+            engine.write(batch)
+            engine.flush([UNITS_FAMILY, OFFSET_FAMILY])
+        finally:
+            engine.close()
+        shutil.rmtree(self._tables)
+        return MadeQueues(sum(written.column("units").to_pylist()), queues, len(names), end)
+
+    def _clear(self) -> None:
+        """Remove what a run before this one left."""
+        if self._disk.exists(self._place):
+            remove_database(self._disk, self._place)
+        if self._disk.exists(self._tables):
+            shutil.rmtree(self._tables)
+
+
+def _unit_rows(
+    spark: SparkSession, root: Path, splits: list[LogSplit], cuts: list[bytes], units: LogUnits
+) -> DataFrame:
+    """The units of the log (`ROW_SCHEMA`), one task for each split. Damage ends it, by name."""
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with closing(open_segments(PosixDisk(), root)) as segments, units.opened(root) as units_of:
+            for batch in batches:
+                for number in batch.column("id").to_pylist():
+                    for found in read_split(segments, splits[number], check_crc=True):
+                        if isinstance(found, Damage):
+                            raise error_of(segments, found)
+                        if len(found):
+                            yield unit_rows(units_of(found), cuts, counts_light=units.counts_light)
+
+    return spark.range(0, len(splits), 1, max(1, len(splits))).mapInArrow(read, from_arrow_schema(ROW_SCHEMA))
+
+
+def _began_anew_across(results: pa.Table) -> set[bytes]:
+    """The queues of which a later range holds a record that lies before one of an earlier range."""
+    divided: set[bytes] = set()
+    last_prefix, reached = b"", 0
+    for prefix, lowest, highest in _columns(results, "prefix", "lowest", "highest"):
+        if prefix == last_prefix and lowest < reached:
+            divided.add(prefix)
+        reached = max(highest, reached) if prefix == last_prefix else highest
+        last_prefix = prefix
+    return divided
+
+
+def _bounds(results: pa.Table) -> Iterator[list[tuple[bytes, bytes]]]:
+    """The maximum of each queue as stored, some thousand at a time."""
+    bounds: list[tuple[bytes, bytes]] = []
+    last_prefix = b""
+    for prefix, offset, place in _columns(results, "prefix", "lastOffset", "lastPlace"):
+        queue, _ = parse_unit_key(prefix + bytes(I64.size))
+        pair = maximum_key(queue), BOUND.pack(place, offset)
+        if prefix == last_prefix:
+            bounds[-1] = pair
+            continue
+        if len(bounds) == BOUNDS_PER_BATCH:
+            yield bounds
+            bounds = []
+        bounds.append(pair)
+        last_prefix = prefix
+    yield bounds
+
+
+def _columns(results: pa.Table, *names: str) -> Iterator[tuple[bytes, int, int]]:
+    queues = results.filter(results.column("prefix").is_valid())
+    return zip(*(queues.column(name).to_pylist() for name in names), strict=True)

@@ -1,0 +1,78 @@
+"""Which units a task makes of the records that it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from pipeline.rebuild.unit_rows import stated_units
+from store.consumequeue import FileConsumeQueues, UnitColumns
+from store.disk import PosixDisk
+from store.migration.held_units import HeldNumbering, HeldUnits
+from store.offsets import PhysicalOffset
+from store.paths import StorePaths
+from store.scan import RecordBatch, ScannedRequests
+
+UnitsOf = Callable[[RecordBatch], UnitColumns]
+
+
+class LogUnits(Protocol):
+    """A choice of units. It goes to the tasks."""
+
+    @property
+    def counts_light(self) -> bool:
+        """Whether light queues are numbered one after the other once all of their units lie together."""
+
+    def opened(self, root: Path) -> AbstractContextManager[UnitsOf]:
+        """The function that makes units of batches, while a block runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatedUnits:
+    """All units, numbered as the records say."""
+
+    counts_light: bool
+
+    @contextmanager
+    def opened(self, root: Path) -> Iterator[UnitsOf]:  # noqa: ARG002
+        yield stated_units
+
+
+@dataclass(frozen=True, slots=True)
+class FileUnits:
+    """The units that the queue files hold, light queues numbered as there. The files are durable and not written."""
+
+    minimum: PhysicalOffset
+    end: PhysicalOffset
+    units_per_file: int
+    counts_light: bool = False
+
+    @contextmanager
+    def opened(self, root: Path) -> Iterator[UnitsOf]:
+        with closing(self.files(root)) as files, closing(HeldUnits(PosixDisk(), files)) as held:
+            numbering = HeldNumbering(held)
+
+            def units_of(batch: RecordBatch) -> UnitColumns:
+                units = ScannedRequests(batch, slice(None), numbering).units
+                return units.select(held.mask(units)).compact()
+
+            yield units_of
+
+    def files(self, root: Path) -> FileConsumeQueues:
+        """The files, to be read."""
+        return FileConsumeQueues(
+            PosixDisk(),
+            StorePaths(root).consume_queue,
+            minimum_physical_offset=self.minimum,
+            dispatched_up_to=self.end,
+            save_dispatched=_save_nothing,
+            after_crash=False,
+            units_per_file=self.units_per_file,
+        )
+
+
+def _save_nothing(_: PhysicalOffset, /, *, emptied: bool) -> None:
+    """Nothing is put."""

@@ -1,0 +1,28 @@
+"""The lock of a store, for jobs that change it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from store.disk import Disk
+from store.errors import StoreLocked, StoreUnusable
+from store.kind import StoreKind, inspect_store
+from store.paths import StorePaths
+
+
+@contextmanager
+def locked(disk: Disk, root: Path) -> Iterator[None]:
+    """No broker runs on the store while the block does. Raises StoreUnusable when there is none, StoreLocked."""
+    if inspect_store(disk, root).kind is StoreKind.NEW:
+        raise StoreUnusable(root, "there is no store in this directory")
+    path = StorePaths(root).lock
+    try:
+        lock = disk.lock(path)
+    except BlockingIOError as error:
+        raise StoreLocked(path, "a broker runs on the store: stop it first") from error
+    try:
+        yield
+    finally:
+        lock.release()
