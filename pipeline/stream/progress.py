@@ -39,20 +39,22 @@ def of_json(topic: str, kept: Mapping[str, Any]) -> Offsets:
 
 
 def limited(start: Offsets, ends: Offsets, messages_max: int) -> Offsets:
-    """Ends such that at most `messages_max` messages lie before them, shared out in proportion to what waits.
+    """Ends such that at most `messages_max` messages lie before them, shared out evenly, so that no queue waits long.
 
-    What is left over by rounding goes where most was cut off, so that no queue waits for ever.
+    What some queues do not need goes to the others. With more queues than messages they take turns.
     """
-    waiting = {queue: max(0, end - start.get(queue, FIRST)) for queue, end in ends.items()}
-    total = sum(waiting.values())
-    if total <= messages_max:
-        return ends
-    shares = {queue: divmod(count * messages_max, total) for queue, count in waiting.items()}
-    left = messages_max - sum(whole for whole, _ in shares.values())
-    most_cut = set(sorted(shares, key=lambda queue: (-shares[queue][1], queue))[:left])
-    return {
-        queue: min(end, start.get(queue, FIRST) + shares[queue][0] + (queue in most_cut)) for queue, end in ends.items()
-    }
+    waiting = {queue: end - begin for queue, end in ends.items() if (begin := start.get(queue, FIRST)) < end}
+    taken = dict.fromkeys(waiting, 0)
+    if messages_max < len(waiting):
+        queues = sorted(waiting)
+        turn = sum(start.values()) % len(queues)  # it moves on with each batch, and is the same after a restart
+        taken.update(dict.fromkeys((queues[turn:] + queues[:turn])[:messages_max], 1))
+    else:
+        left = messages_max
+        for done, queue in enumerate(sorted(waiting, key=lambda each: (waiting[each], each))):
+            taken[queue] = min(waiting[queue], left // (len(waiting) - done))
+            left -= taken[queue]
+    return {queue: start.get(queue, FIRST) + taken[queue] if queue in taken else end for queue, end in ends.items()}
 
 
 def parts(start: Offsets, end: Offsets, messages_max: int) -> Iterator[tuple[Range, ...]]:
