@@ -37,6 +37,14 @@ TAKEN: Final[dict[str, tuple[type[DataType], ...]]] = {
     "messageId": (StringType,),
 }
 """Columns of the rows and the types that each may have."""
+_NAMES: Final[dict[type[DataType], str]] = {
+    StringType: "string",
+    BinaryType: "binary",
+    ArrayType: "array<string>",
+    MapType: "map<string,string>",
+    TimestampType: "timestamp",
+    LongType: "bigint (ms since 1970)",
+}
 _ENCODINGS: Final = {"IDENTITY": definition.IDENTITY, "GZIP": definition.GZIP}
 
 
@@ -55,16 +63,6 @@ def check_columns(schema: StructType, topic: str | None) -> None:
         raise InvalidOption("column 'topic': it is missing, and there is no option 'topic'")
     if topic is not None and "topic" in schema.fieldNames():
         raise InvalidOption("column 'topic': the option 'topic' says where all messages go; leave out one of them")
-
-
-_NAMES: Final[dict[type[DataType], str]] = {
-    StringType: "string",
-    BinaryType: "binary",
-    ArrayType: "array<string>",
-    MapType: "map<string,string>",
-    TimestampType: "timestamp",
-    LongType: "bigint (ms since 1970)",
-}
 
 
 def _holds_texts(kind: DataType) -> bool:

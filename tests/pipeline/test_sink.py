@@ -286,7 +286,7 @@ def test_a_batch_of_a_stream_that_is_run_again_sends_the_same_ids(
     write(spark.range(0, 300, 1, 3).selectExpr("cast(id as string) as body"), broker, topic="orders")
     checkpoint = tmp_path / "checkpoint"
     options = {"endpoints": broker.endpoint, "startingOffsets": "earliest", "splitMessages": "50", "topic": "orders"}
-    source = spark.readStream.format("quarry").options(**options).load().select("body")
+    source = spark.readStream.format("quarry").schema("body binary").options(**options).load()
     for _ in range(2):
         sink = source.writeStream.format("quarry").option("endpoints", broker.endpoint).option("topic", "copies")
         sink.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start().awaitTermination()

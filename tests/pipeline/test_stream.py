@@ -11,7 +11,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from structlog.testing import capture_logs
 
-from pipeline.source import InvalidOption
+from cli.demo import free_ports
+from pipeline.source import InvalidOption, QuarryDataSource
 from pipeline.stream.errors import BrokerUnreachable, CallRefused, MessagesLost
 from pipeline.stream.options import source_options
 from store.clock import SystemClock
@@ -205,10 +206,9 @@ def test_a_broker_that_speaks_tls(start_broker: StartBroker, tmp_path: Path) -> 
     assert tls.client is not None
     for name, text in zip(("client.pem", "client.key"), tls.client, strict=True):
         (tmp_path / name).write_bytes(text)
-    port = start_broker().endpoint.rpartition(":")[2]
-    address = f"127.0.0.1:{int(port) + 1 if int(port) < 65_000 else int(port) - 1}"
+    [port] = free_ports(1)
+    address = f"127.0.0.1:{port}"
     broker = start_broker(
-        store=tmp_path / "another",
         settings={
             "network.tls_listen": address,
             "network.tls_certificate": tls.files.certificate,
@@ -244,3 +244,15 @@ def test_a_broker_that_speaks_tls(start_broker: StartBroker, tmp_path: Path) -> 
 def test_a_wrong_option_is_named(options: dict[str, str], complaint: str) -> None:
     with pytest.raises(InvalidOption, match=complaint):
         source_options({"endpoints": "127.0.0.1:8081", "topic": "orders", **options})
+
+
+def test_a_topic_is_read_as_a_stream_and_a_store_as_a_table() -> None:
+    topic = QuarryDataSource({"endpoints": "127.0.0.1:8081", "topic": "orders", "columns": "body,queueOffset"})
+    assert topic.schema().fieldNames() == ["body", "queueOffset"]
+    with pytest.raises(InvalidOption, match="option 'endpoints': there are path, table"):
+        topic.reader(topic.schema())
+    store = QuarryDataSource({"path": "/store"})
+    with pytest.raises(InvalidOption, match="option 'path': there are topic, startingOffsets"):
+        store.streamReader(store.schema())
+    with pytest.raises(InvalidOption, match="option 'columns': no column 'phyOffset'"):
+        QuarryDataSource({"endpoints": "h:1", "topic": "orders", "columns": "phyOffset"}).schema()
