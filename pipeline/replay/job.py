@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from pipeline.export.body import plain_bodies
 from pipeline.source.log_splits import end_of_records, log_extent, open_segments
+from pipeline.source.message_columns import COLUMNS
 from pipeline.wanted import Wanted
 from server.wire.reserved import MESSAGE_GROUP, RESERVED_PREFIX, RESERVED_PROPERTIES
 from store.disk import Disk
@@ -30,10 +31,11 @@ REPLAYED_ID: Final = "QUARRY_REPLAYED_ID"
 """Property of what is sent again: the id of the message that it is a copy of."""
 
 SPLIT_BYTES: Final = 64 << 20
-_COLUMNS: Final = (
-    *("topic", "queueId", "queueOffset", "phyOffset", "storeTimestamp", "msgId", "uniqKey", "tags", "keys"),
-    *("sysFlag", "properties", "body"),
+_SENT: Final = (
+    *("topic", "queueId", "queueOffset", "phyOffset", "msgId", "uniqKey"),
+    *("tags", "keys", "sysFlag", "properties", "body"),
 )
+"""Columns that go through the shuffle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +77,8 @@ def replay(
         end = end_of_records(segments, extent, split_bytes)
     finally:
         segments.close()
-    table = spark.read.format("quarry").options(columns=",".join(_COLUMNS), splitBytes=split_bytes).load(str(root))
-    rows = wanted.rows(table, extent.begin, end).filter(_is_of_users(wanted))
+    table = spark.read.format("quarry").options(columns=",".join(COLUMNS), splitBytes=split_bytes).load(str(root))
+    rows = wanted.rows(table, extent.begin, end).filter(_is_of_users(wanted)).select(*_SENT)
     # the order of a queue is that of its message groups
     ordered = rows.repartition("topic", "queueId").sortWithinPartitions("phyOffset")
     plain = ordered.mapInArrow(stored_bodies if keeps_compressed else plain_bodies, StructType(rows.schema.fields))

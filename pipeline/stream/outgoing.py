@@ -74,12 +74,15 @@ def _holds_texts(kind: DataType) -> bool:
     return True
 
 
-def made_id(write: str, partition: int, row: int) -> str:
-    """The id of a message that has none of its own: the same whenever this row of this write is sent.
+def made_id(message: definition.Message, place: str) -> str:
+    """The id of a message that has none of its own: the same whenever this row comes to this place.
 
-    In the form of the official clients' ids, 17 bytes in hex of which the first is the version.
+    What it says is part of it: where another row comes to the place, it must not pass for a repetition. In the form
+    of the official clients' ids, 17 bytes in hex of which the first is the version.
     """
-    return "01" + blake2b(f"{write}/{partition}/{row}".encode(), digest_size=16).hexdigest().upper()
+    digest = blake2b(place.encode(), digest_size=16)
+    digest.update(message.SerializeToString(deterministic=True))
+    return "01" + digest.hexdigest().upper()
 
 
 def messages_of(
@@ -94,7 +97,7 @@ def messages_of(
         except (ValueError, TypeError) as error:
             raise UnusableRow(f"row {number} of partition {partition}: {error}") from error
         system = message.system_properties
-        system.message_id = row.get("messageId") or made_id(write, partition, number)
+        system.message_id = row.get("messageId") or made_id(message, f"{write}/{partition}/{number}")
         system.born_host = host
         fill_ms(system.born_timestamp, now_ms)
         yield message

@@ -31,6 +31,8 @@ log = structlog.get_logger(__name__)
 TYPES: Final[Types] = {name: column.type for name, column in COLUMNS.items()}
 LOOK_INTERVAL_S: Final = 0.2
 """Spark asks for the end a hundred times a second while nothing comes; the broker is asked so often at most."""
+LOOK_PART: Final = 4
+"""A look at thousands of queues takes long: at least so many times as long the broker is left alone after it."""
 PULLED_AT_ONCE: Final = 1_024
 """More than any broker gives, which is 32 unless it is told otherwise."""
 ROWS_PER_BATCH: Final = 1_000
@@ -58,7 +60,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._clock = clock or SystemClock()
-        self._looked_s = -LOOK_INTERVAL_S
+        self._look_again_s = float("-inf")
         self._seen: Offsets = {}
         self._last: Offsets | None = None
         """Where a query with Trigger.AvailableNow ends."""
@@ -104,15 +106,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._client.close()
 
     def _look_now_and_then(self) -> Offsets:
-        if self._clock.monotonic_s() - self._looked_s < LOOK_INTERVAL_S:
-            return self._seen
-        return self._look()
+        return self._seen if self._clock.monotonic_s() < self._look_again_s else self._look()
 
     def _look(self) -> Offsets:
         """Where the queues end now."""
-        topic = self._options.topic
+        topic, begun_s = self._options.topic, self._clock.monotonic_s()
         self._seen = self._client.offsets(topic, self._client.queues(topic), Start.LATEST)
-        self._looked_s = self._clock.monotonic_s()
+        ended_s = self._clock.monotonic_s()
+        self._look_again_s = ended_s + max(LOOK_INTERVAL_S, LOOK_PART * (ended_s - begun_s))
         return self._seen
 
     def _ended_early(self, queue: int, begin: int) -> int:

@@ -1,7 +1,8 @@
 """The sink: rows become messages of a live broker, at least once, each with an id that a repetition has again.
 
-The id is the row's own, or made from where the row stands: of which query and batch, in which partition, at which
-place. A task that is run again, or a batch, sends the same ids where the same rows come to the same places.
+The id is the row's own, or made of what the row says and where it stands: of which query and batch, in which
+partition, at which place. A task that is run again, or a batch, sends the same ids where the same rows come to the
+same places.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def rows_between(reader: StreamReader, start: Offsets, end: Offsets) -> list[Row
 
 def latest(reader: StreamReader, start: Offsets, limit: ReadLimit | None = None) -> Offsets:
     """Where the stream ends at this very moment."""
-    reader._looked_s = float("-inf")
+    reader._look_again_s = float("-inf")
     return reader.latestOffset(start, limit or ReadAllAvailable())
 
 

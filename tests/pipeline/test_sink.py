@@ -19,7 +19,7 @@ from pipeline.source import InvalidOption
 from pipeline.stream.client import BrokerClient
 from pipeline.stream.errors import BrokerUnreachable, CallRefused, UnusableRow
 from pipeline.stream.options import Connection, sink_options
-from pipeline.stream.outgoing import check_columns, made_id, messages_of
+from pipeline.stream.outgoing import check_columns, messages_of
 from pipeline.stream.sending import Sender
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from store.clock import SystemClock
@@ -89,13 +89,15 @@ def test_texts_and_numbers_serve_as_well() -> None:
     assert message.system_properties.body_encoding == definition.GZIP
 
 
-def test_an_id_is_that_of_the_place_of_its_row() -> None:
-    first, second = made({"body": [b"a", b"a"]}, first_row=10)
-    assert first.system_properties.message_id == made_id("w", 3, 10)
-    assert second.system_properties.message_id == made_id("w", 3, 11)
-    ids = {made_id(write, partition, row) for write in "ab" for partition in range(3) for row in range(3)}
-    assert len(ids) == 18
-    assert all(len(each) == 34 and each.startswith("01") for each in ids)
+def test_an_id_is_that_of_a_row_and_its_place() -> None:
+    def ids(*bodies: bytes, **how: Any) -> list[str]:
+        return [each.system_properties.message_id for each in made({"body": list(bodies)}, **how)]
+
+    first, second = ids(b"a", b"a", first_row=10)
+    assert ids(b"a", first_row=11, now_ms=7_777) == [second] != [first]
+    others = [*ids(b"b", first_row=10), *ids(b"a", write="v"), *ids(b"a", partition=4), *ids(b"a", topic="bills")]
+    assert len({first, second, *others}) == 6, "another row at this place is no repetition, nor is this one elsewhere"
+    assert all(len(each) == 34 and each.startswith("01") for each in (first, *others))
 
 
 @pytest.mark.parametrize(

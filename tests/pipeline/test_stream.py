@@ -15,7 +15,8 @@ from cli.demo import free_ports
 from pipeline.source import InvalidOption, QuarryDataSource
 from pipeline.stream.errors import BrokerUnreachable, CallRefused, MessagesLost
 from pipeline.stream.options import source_options
-from store.clock import SystemClock
+from pipeline.stream.reader import LOOK_INTERVAL_S, StreamReader, stream_schema
+from store.clock import ManualClock, SystemClock
 from tests.certificates import make_tls
 from tests.e2e.broker import Broker, until
 from tests.e2e.clients import Outgoing
@@ -138,6 +139,21 @@ def test_a_query_that_takes_what_there_is_takes_nothing_that_comes_later(broker:
     assert latest(late, begun) == begun, "it began behind what it was to take"
     for each in (reader, late):
         each.stop()
+
+
+def test_the_broker_is_not_asked_as_often_as_spark_asks(broker: Broker) -> None:
+    send(broker, "a")
+    clock = ManualClock()
+    told = source_options({"endpoints": broker.endpoint, "topic": "orders", "startingOffsets": "earliest"})
+    reader = StreamReader(told, stream_schema(told), clock=clock)
+    start = reader.initialOffset()
+    seen = reader.latestOffset(start, ReadAllAvailable())
+    send(broker, "b")
+    assert reader.latestOffset(start, ReadAllAvailable()) == seen
+    clock.advance(LOOK_INTERVAL_S)
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert bodies(rows_between(reader, start, end)) == ["a", "b"]
+    reader.stop()
 
 
 def test_messages_that_expired_before_they_were_read(start_broker: StartBroker) -> None:
