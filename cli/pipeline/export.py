@@ -9,8 +9,8 @@ import typer
 from cli.exit import Exit
 from cli.offline.arguments import Json, Store
 from cli.offline.record_text import json_line
+from cli.pipeline.arguments import Since, Tags, Topics, Until, Where, time_ms
 from cli.pipeline.session import Conf, Master, spark_session
-from cli.pipeline.times import Since, Until, time_ms
 from pipeline.body_form import BodyForm
 from store.disk import PosixDisk
 
@@ -19,11 +19,6 @@ PHASES = ("reading the log", "writing the files")
 
 Destination = Annotated[
     str, typer.Argument(metavar="DEST", help="Folder, in any file system that Spark knows (`s3a://…`).")
-]
-Topics = Annotated[list[str] | None, typer.Option("--topic", help="Only of this topic; may be repeated.")]
-Tags = Annotated[list[str] | None, typer.Option("--tag", help="Only with this tag; may be repeated.")]
-Where = Annotated[
-    str | None, typer.Option("--where", metavar="SQL", help="Only where this holds: Spark's SQL over the columns.")
 ]
 BodyOption = Annotated[
     BodyForm,

@@ -9,8 +9,8 @@ import typer
 
 from cli.offline.arguments import Json, Store
 from cli.offline.record_text import json_line
+from cli.pipeline.arguments import Since, Until, time_ms
 from cli.pipeline.session import Conf, Master, spark_session
-from cli.pipeline.times import Since, Until, time_ms
 from store.disk import PosixDisk
 
 PHASES = ("reading the log", "writing the index")

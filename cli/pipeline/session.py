@@ -37,7 +37,11 @@ Conf = Annotated[
 
 _QUIET: Final = {"spark.log.level": "OFF"}
 """What went wrong is told in one line. Who wants all that Spark says sets another level."""
-_RAISED: Final = re.compile(r"^(?:\w+\.)*(?:StoreDamaged|StoreUnusable|NotAStore|StoreLocked): (.+)$", re.MULTILINE)
+_RAISED: Final = re.compile(
+    r"^(?:\w+\.)*(?:StoreDamaged|StoreUnusable|NotAStore|StoreLocked"
+    r"|InvalidOption|CallRefused|BrokerUnreachable|UnusableRow): (.+)$",
+    re.MULTILINE,
+)
 """How an error of ours ends the trace of a task, which Spark hands on as text."""
 
 

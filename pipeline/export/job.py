@@ -17,6 +17,7 @@ from pipeline.export.body import plain_bodies
 from pipeline.export.commits import Commit, Destination
 from pipeline.source.log_splits import end_of_records, log_extent, open_segments
 from pipeline.source.message_columns import COLUMNS
+from pipeline.wanted import Wanted
 from store.disk import Disk
 from store.errors import Invalid
 
@@ -26,15 +27,9 @@ SPLIT_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """What is exported, and in which form. Times in ms, both included."""
+class Selection(Wanted):
+    """What is exported, and in which form."""
 
-    topics: tuple[str, ...] = ()
-    tags: tuple[str, ...] = ()
-    from_ms: int | None = None
-    to_ms: int | None = None
-    where: str | None = None
-    """A condition in Spark's SQL over the columns of `messages`."""
     body: BodyForm = BodyForm.STORED
     file_format: str = "parquet"
 
@@ -132,26 +127,11 @@ def _columns(selection: Selection) -> str:
 
 def _selected(table: DataFrame, selection: Selection, begin: int, end: int) -> DataFrame:
     """The rows to be written, with the column `day` of the store time in UTC."""
-    rows = table.filter(_conditions(selection, begin, end))
-    if selection.where is not None:
-        rows = rows.filter(selection.where)
+    rows = selection.rows(table, begin, end)
     if selection.body not in (BodyForm.NONE, BodyForm.STORED):
         rows = rows.mapInArrow(plain_bodies, StructType(rows.schema.fields))
         rows = rows.withColumn("body", _formed(selection.body))
     return rows.withColumn("day", sql.date_format(sql.timestamp_millis("storeTimestamp"), "yyyy-MM-dd"))
-
-
-def _conditions(selection: Selection, begin: int, end: int) -> Column:
-    wanted = (sql.col("phyOffset") >= begin) & (sql.col("phyOffset") < end)
-    if selection.topics:
-        wanted &= sql.col("topic").isin(*selection.topics)
-    if selection.tags:
-        wanted &= sql.col("tags").isin(*selection.tags)
-    if selection.from_ms is not None:
-        wanted &= sql.col("storeTimestamp") >= selection.from_ms
-    if selection.to_ms is not None:
-        wanted &= sql.col("storeTimestamp") <= selection.to_ms
-    return wanted
 
 
 def _formed(form: BodyForm) -> Column:

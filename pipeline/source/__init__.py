@@ -1,7 +1,8 @@
-"""The data source `quarry`: what a store holds, as Spark tables.
+"""The data source `quarry`: what a store holds as Spark tables, and topics of live brokers as streams and sinks.
 
     register(spark)
     spark.read.format("quarry").option("path", STORE).option("table", "messages").load()
+    spark.readStream.format("quarry").option("endpoints", "127.0.0.1:8081").option("topic", "orders").load()
 
 Public face of the package: other packages import from here.
 """
@@ -9,7 +10,13 @@ Public face of the package: other packages import from here.
 from __future__ import annotations
 
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from pipeline.source.index import IndexReader
@@ -30,10 +37,35 @@ class QuarryDataSource(DataSource):
         return "quarry"
 
     def schema(self) -> StructType:
+        if "endpoints" in self.options:
+            from pipeline.stream.options import source_options
+            from pipeline.stream.reader import stream_schema
+
+            return stream_schema(source_options(self.options))
         return schema_of(read_options(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return reader_of(read_options(self.options), schema)
+
+    # what talks to a broker is imported where it is asked for: tables of stores need no gRPC
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from pipeline.stream.options import source_options
+        from pipeline.stream.reader import StreamReader
+
+        return StreamReader(source_options(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's own
+        from pipeline.stream.options import sink_options
+        from pipeline.stream.writer import BatchSink
+
+        return BatchSink(sink_options(self.options, is_stream=False), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001
+        from pipeline.stream.options import sink_options
+        from pipeline.stream.writer import StreamSink
+
+        return StreamSink(sink_options(self.options, is_stream=True), schema, overwrite=overwrite)
 
 
 _READERS: dict[Table, type[TableReader]] = {

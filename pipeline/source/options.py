@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from pathlib import Path
@@ -58,27 +58,32 @@ class ReadOptions:
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
     """Raises InvalidOption naming the option."""
-    # Spark does not tell upper from lower case in the names of options
-    given = {name.lower(): text for name, text in options.items()}
-    unknown = sorted(given.keys() - {name.lower() for name in OPTIONS})
-    if unknown:
-        raise InvalidOption(f"option {unknown[0]!r}: there are {', '.join(OPTIONS)}")
+    given = known_options(options, OPTIONS)
     if not given.get("path"):
         raise InvalidOption("option 'path': the directory of a store is needed")
     columns = given.get("columns")
     return ReadOptions(
         path=Path(given["path"]),
         table=_one_of(Table, "table", given.get("table", Table.MESSAGES.value)),
-        columns=None if columns is None else _columns(columns),
+        columns=None if columns is None else column_names(columns),
         source=_one_of(QueueSource, "source", source) if (source := given.get("source")) is not None else None,
         mode=_one_of(DamageMode, "mode", given.get("mode", DamageMode.FAIL.value)),
-        check_crc=_flag("checkCrc", given.get("checkcrc", "true")),
-        split_bytes=_number("splitBytes", given.get("splitbytes", str(SPLIT_BYTES)), minimum=1),
-        clock_margin_ms=_number("clockMarginMs", given.get("clockmarginms", str(CLOCK_MARGIN_MS)), minimum=0),
+        check_crc=flag("checkCrc", given.get("checkcrc", "true")),
+        split_bytes=whole_number("splitBytes", given.get("splitbytes", str(SPLIT_BYTES)), minimum=1),
+        clock_margin_ms=whole_number("clockMarginMs", given.get("clockmarginms", str(CLOCK_MARGIN_MS)), minimum=0),
     )
 
 
-def _columns(text: str) -> tuple[str, ...]:
+def known_options(options: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:
+    """The options by names in lower case: Spark does not tell upper from lower. Raises InvalidOption for an unknown."""
+    given = {name.lower(): text for name, text in options.items()}
+    unknown = sorted(given.keys() - {name.lower() for name in known})
+    if unknown:
+        raise InvalidOption(f"option {unknown[0]!r}: there are {', '.join(known)}")
+    return given
+
+
+def column_names(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(","))
     if not all(names):
         raise InvalidOption(f"option 'columns': {text!r} holds an empty name")
@@ -94,13 +99,13 @@ def _one_of(kind: type[_Kind], option: str, text: str) -> _Kind:
         ) from None
 
 
-def _flag(option: str, text: str) -> bool:
+def flag(option: str, text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise InvalidOption(f"option {option!r}: {text!r} is neither true nor false")
     return text.lower() == "true"
 
 
-def _number(option: str, text: str, *, minimum: int) -> int:
+def whole_number(option: str, text: str, *, minimum: int) -> int:
     try:
         number = int(text)
     except ValueError:

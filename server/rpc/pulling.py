@@ -62,7 +62,7 @@ class PullService:
     def _pull(self, call: Call, _client_id: str, request: service.PullMessageRequest) -> None:
         """A status first, then the messages, then where to go on; that comes with an offset out of range, too."""
         queue = readable_queue(self._directory, request.message_queue)
-        self._readable_group(request.group.name)
+        self._check_reader(request.group.name)
         remaining_s = call.remaining_s()
         polling_ms = min(max(to_ms(request.long_polling_timeout), 0), self._limits.polling_max_ms)
         if remaining_s is not None:
@@ -116,12 +116,13 @@ class PullService:
     def _update_offset(self, call: Call, _client_id: str, request: service.UpdateOffsetRequest) -> None:
         """The group goes on there, durably once it is answered as all of its progress is."""
         queue = readable_queue(self._directory, request.message_queue)
-        group = self._readable_group(request.group.name)
+        group = self._check_reader(request.group.name)
         bounds = self._store.bounds(queue)
         if not bounds.minimum <= request.offset <= bounds.maximum:
             raise OffsetOutOfRange(
                 f"offset {request.offset} is outside of [{bounds.minimum}, {bounds.maximum}] of the queue"
             )
+        self._directory.group_to_receive(group)
         self._delivery.commit_offset(group, queue, QueueOffset(request.offset))
         self._state_writer.when_written(self._edge.later(call, service.UpdateOffsetResponse()))
 
@@ -135,9 +136,10 @@ class PullService:
         fill_ok(response.status)
         return response
 
-    def _readable_group(self, name: str) -> str:
+    def _check_reader(self, name: str) -> str:
+        """The group, which is not made: nothing of a pull is kept, so there is nothing to keep it for."""
         check_group(name)
-        group = self._directory.group_to_receive(name)
+        group = self._directory.group(name)
         if not group.enabled:
             raise Forbidden(f"consumer group {group.name} is disabled")
         return group.name

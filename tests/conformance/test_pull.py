@@ -79,6 +79,31 @@ def test_every_client_reads_every_message(with_broker: WithBroker) -> None:
     with_broker(test)
 
 
+def test_a_pull_makes_no_group_and_a_place_that_is_kept_does(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders", queues=1)
+        async with Client(broker.endpoint) as client:
+            await client.sent(message("orders"))
+            assert (await pull(client, "orders", 0)).code == definition.OK
+            assert broker.store.groups.get("archive") is None
+            assert await commit(client, "archive", "orders", 1) == definition.OK
+            assert broker.store.groups.get("archive") is not None
+
+    with_broker(test)
+
+
+def test_a_group_that_may_not_be_made_is_refused(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders", queues=1)
+        async with Client(broker.endpoint) as client:
+            await client.sent(message("orders"))
+            assert (await pull(client, "orders", 0)).code == definition.CONSUMER_GROUP_NOT_FOUND
+            broker.group("archive")
+            assert (await pull(client, "orders", 0)).bodies == [b"body"]
+
+    with_broker(test, groups={"auto_create": False})
+
+
 def test_a_pull_at_the_end_waits_for_what_comes(with_broker: WithBroker) -> None:
     async def test(broker: RunningBroker) -> None:
         broker.topic("orders", queues=1)

@@ -9,6 +9,9 @@ from pyspark.sql import SparkSession
 
 from pipeline.java import JavaMissing, find_java
 from pipeline.session import open_session
+from tests.e2e.conftest import broker, start_broker, start_clients
+
+__all__ = ["broker", "java", "spark", "start_broker", "start_clients"]
 
 SETTINGS = {
     "spark.driver.memory": "1g",
@@ -30,12 +33,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """Spark on two cores of this machine."""
+def java() -> None:
+    """For those who start Spark themselves."""
     try:
         find_java()
     except JavaMissing as missing:
         pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def spark(java: None) -> Iterator[SparkSession]:
+    """Spark on two cores of this machine."""
     session = open_session("tests", master="local[2]", settings=SETTINGS)
     session.sparkContext.setLogLevel("OFF")
     yield session

@@ -1,4 +1,4 @@
-"""Options that choose messages by when they were stored."""
+"""Options of several commands that select messages."""
 
 from __future__ import annotations
 
@@ -8,22 +8,27 @@ import typer
 
 from cli.times import date_ms
 
+Topics = Annotated[list[str] | None, typer.Option("--topic", help="Only of this topic; may be repeated.")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", help="Only with this tag; may be repeated.")]
 Since = Annotated[
     str | None, typer.Option("--from", metavar="TIME", help="Only stored then or later: ms since 1970, or a date.")
 ]
 Until = Annotated[
     str | None, typer.Option("--to", metavar="TIME", help="Only stored then or before: ms since 1970, or a date.")
 ]
+Where = Annotated[
+    str | None, typer.Option("--where", metavar="SQL", help="Only where this holds: Spark's SQL over the columns.")
+]
 
 
 def time_ms(text: str | None, option: str) -> int | None:
-    """The time that was given, if one was. Ends the command with the option's name for what is none."""
+    """The time that was given. Raises typer.BadParameter naming the option."""
     if text is None:
         return None
     if text.isdecimal():
         return int(text)
-    found = date_ms(text)
-    if found is None:
+    found_ms = date_ms(text)
+    if found_ms is None:
         reason = f"{text!r} is neither ms since 1970 nor a date like 2026-11-21T14:30:00+01:00"
         raise typer.BadParameter(reason, param_hint=option)
-    return found
+    return found_ms

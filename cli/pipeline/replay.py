@@ -1,0 +1,79 @@
+"""`quarry pipeline replay`: messages of a store, sent once more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.offline.arguments import Json, Store
+from cli.offline.record_text import json_line
+from cli.pipeline.arguments import Since, Tags, Topics, Until, Where, time_ms
+from cli.pipeline.session import Conf, Master, spark_session
+from store.disk import PosixDisk
+
+PHASES = ("reading the log", "sending")
+
+Endpoint = Annotated[str, typer.Option("--endpoint", metavar="HOST:PORT", help="Messaging address of the broker.")]
+Into = Annotated[
+    str | None,
+    typer.Option(
+        "--into",
+        metavar="TOPIC",
+        help="Send all to this topic. Default: each to the topic that it lies in.",
+        show_default=False,
+    ),
+]
+
+
+def replay(
+    store: Store,
+    *,
+    into: Into = None,
+    topic: Topics = None,
+    tag: Tags = None,
+    since: Since = None,
+    until: Until = None,
+    where: Where = None,
+    keep_compressed: Annotated[
+        bool, typer.Option("--keep-compressed", help="Bodies stay compressed; else they are sent uncompressed.")
+    ] = False,
+    endpoint: Endpoint = "127.0.0.1:8081",
+    timeout: Annotated[
+        int, typer.Option("--timeout", metavar="SECONDS", min=1, help="How long a broker that is away is waited for.")
+    ] = 60,
+    tls: Annotated[bool, typer.Option("--tls", help="Speak TLS with the broker.")] = False,
+    tls_ca: Annotated[
+        Path | None,
+        typer.Option("--tls-ca", metavar="FILE", help="Trust these authorities (PEM) instead of gRPC's own."),
+    ] = None,
+    master: Master = None,
+    conf: Conf = None,
+    as_json: Json = False,
+) -> None:
+    """Send messages of a store once more, to a live broker, on Spark.
+
+    They keep body, tag, keys, message group and user properties, and say where they come from. A run that is repeated
+    sends the same message ids again: who must not see a message twice knows it by its id.
+
+    Exit code 0: it is done, 1: the log is damaged, 2: it could not run, or not to its end.
+    """
+    from_ms, to_ms = time_ms(since, "--from"), time_ms(until, "--to")
+    options = {"endpoints": endpoint, "timeoutMs": str(timeout * 1000), "tls": str(tls)}
+    if tls_ca is not None:
+        options["tlsCa"] = str(tls_ca)
+    with spark_session("replay", store, master, conf, PHASES) as spark:
+        from pipeline.replay import Target
+        from pipeline.replay import replay as replay_on
+        from pipeline.wanted import Wanted
+
+        done = replay_on(
+            spark,
+            PosixDisk(),
+            store,
+            Target(options=options, topic=into),
+            Wanted(topics=tuple(topic or ()), tags=tuple(tag or ()), from_ms=from_ms, to_ms=to_ms, where=where),
+            keeps_compressed=keep_compressed,
+        )
+    typer.echo(json_line({"messages": done.messages}) if as_json else f"{done.messages:,} messages sent")

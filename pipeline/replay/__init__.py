@@ -1,0 +1,8 @@
+"""`replay`: messages of a store sent once more, to a live broker.
+
+Public face of the package: other packages import from here.
+"""
+
+from pipeline.replay.job import REPLAYED_FROM, REPLAYED_ID, Replayed, Target, replay
+
+__all__ = ["REPLAYED_FROM", "REPLAYED_ID", "Replayed", "Target", "replay"]

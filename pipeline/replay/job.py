@@ -1,0 +1,149 @@
+"""`replay`: messages of a store sent once more, to a live broker, by way of the sink.
+
+What is sent again has an id that is made of where the message lies and where it goes: a run that is repeated sends
+the same ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as sql
+from pyspark.sql.types import StructType
+
+from pipeline.export.body import plain_bodies
+from pipeline.source.log_splits import end_of_records, log_extent, open_segments
+from pipeline.source.message_columns import COLUMNS
+from pipeline.wanted import Wanted
+from server.wire.reserved import MESSAGE_GROUP, RESERVED_PREFIX, RESERVED_PROPERTIES
+from store.disk import Disk
+from store.metadata.names import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
+from store.record.system_flag import COMPRESSED, COMPRESSION_MASK, Compression
+
+REPLAYED_FROM: Final = "QUARRY_REPLAYED_FROM"
+"""Property of what is sent again: topic, queue and queue offset of the message that it is a copy of."""
+REPLAYED_ID: Final = "QUARRY_REPLAYED_ID"
+"""Property of what is sent again: the id of the message that it is a copy of."""
+
+SPLIT_BYTES: Final = 64 << 20
+_SENT: Final = (
+    *("topic", "queueId", "queueOffset", "phyOffset", "msgId", "uniqKey"),
+    *("tags", "keys", "sysFlag", "properties", "body"),
+)
+"""Columns that go through the shuffle."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where messages are sent."""
+
+    options: Mapping[str, str]
+    """Of the sink, but for its topic: docs/pipeline.md."""
+    topic: str | None = None
+    """None: each to the topic that it lies in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What one run sent."""
+
+    messages: int
+
+
+def replay(
+    spark: SparkSession,
+    disk: Disk,
+    root: Path,
+    target: Target,
+    wanted: Wanted,
+    *,
+    keeps_compressed: bool = False,
+    split_bytes: int = SPLIT_BYTES,
+) -> Replayed:
+    """Send what lies in the log now, each queue's messages in their order.
+
+    `keeps_compressed`: bodies that are compressed with ZLIB go as they are; all others are uncompressed. Raises
+    StoreUnusable, OSError, and what Spark raises.
+    """
+    segments = open_segments(disk, root)
+    try:
+        extent = log_extent(disk, root, segments)
+        # the broker may be the one that runs on this store: what it takes in now is not sent once more
+        end = end_of_records(segments, extent, split_bytes)
+    finally:
+        segments.close()
+    table = spark.read.format("quarry").options(columns=",".join(COLUMNS), splitBytes=split_bytes).load(str(root))
+    rows = wanted.rows(table, extent.begin, end).filter(_is_of_users(wanted)).select(*_SENT)
+    # the order of a queue is that of its message groups
+    ordered = rows.repartition("topic", "queueId").sortWithinPartitions("phyOffset")
+    plain = ordered.mapInArrow(stored_bodies if keeps_compressed else plain_bodies, StructType(rows.schema.fields))
+    counted = Observation()
+    sent = outgoing(plain, target.topic, keeps_compressed=keeps_compressed)
+    observed = sent.observe(counted, sql.count("*").alias("messages"))
+    observed.write.format("quarry").mode("append").options(**target.options).save()
+    return Replayed(int(counted.get["messages"]))
+
+
+def outgoing(rows: DataFrame, topic: str | None, *, keeps_compressed: bool) -> DataFrame:
+    """Rows of the table `messages` as rows of the sink."""
+    into = sql.col("topic") if topic is None else sql.lit(topic)
+    origin = sql.coalesce("uniqKey", "msgId")
+    place = sql.concat_ws("/", "topic", "queueId", "queueOffset")
+    digest = sql.substring(sql.sha2(sql.concat_ws("/", sql.lit("replay"), "msgId", origin, place, into), 256), 1, 32)
+    marks = sql.create_map(sql.lit(REPLAYED_FROM), place, sql.lit(REPLAYED_ID), origin)
+    is_compressed = sql.col("sysFlag").bitwiseAND(COMPRESSED) != 0
+    return rows.select(
+        into.alias("topic"),
+        "body",
+        (sql.when(is_compressed, "GZIP").otherwise("IDENTITY") if keeps_compressed else sql.lit("IDENTITY")).alias(
+            "bodyEncoding"
+        ),
+        sql.col("tags").alias("tag"),
+        "keys",
+        sql.map_concat(sql.map_filter("properties", _is_of_user), marks).alias("properties"),
+        sql.col("properties").getItem(MESSAGE_GROUP).alias("messageGroup"),
+        sql.concat(sql.lit("01"), sql.upper(digest)).alias("messageId"),
+    )
+
+
+def stored_bodies(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches with bodies uncompressed where the protocol has no name for how they are compressed.
+
+    Their flags say so: what is compressed still is so with ZLIB.
+    """
+    for batch in batches:
+        flags = batch.column("sysFlag").to_pylist()
+        odd = [flag & COMPRESSED and flag & COMPRESSION_MASK not in (0, Compression.ZLIB) for flag in flags]
+        if not any(odd):
+            yield batch
+            continue
+        [plain] = plain_bodies([batch])
+        stored = batch.column("body").to_pylist()
+        bodies = [
+            ours if is_odd else theirs
+            for ours, theirs, is_odd in zip(plain.column("body").to_pylist(), stored, odd, strict=True)
+        ]
+        cleared = [flag & ~COMPRESSED if is_odd else flag for flag, is_odd in zip(flags, odd, strict=True)]
+        yield _with(_with(batch, "body", pa.array(bodies, pa.binary())), "sysFlag", pa.array(cleared, pa.int32()))
+
+
+def _with(batch: pa.RecordBatch, name: str, column: pa.Array) -> pa.RecordBatch:
+    return batch.set_column(batch.schema.get_field_index(name), name, column)
+
+
+def _is_of_users(wanted: Wanted) -> Column:
+    """Topics that a broker keeps for itself are left out; retry topics and dead letters too, unless they are named."""
+    topic = sql.col("topic")
+    of_broker = topic.isin(*sorted(SYSTEM_TOPICS)) | topic.startswith(SYSTEM_TOPIC_PREFIX)
+    return ~of_broker if wanted.topics else ~of_broker & ~topic.startswith("%")
+
+
+def _is_of_user(name: Column, _value: Column) -> Column:
+    """Whether a property is the sender's own; the marks of an earlier replay give way to ours."""
+    taken = sorted(RESERVED_PROPERTIES | {REPLAYED_FROM, REPLAYED_ID})
+    return ~name.isin(*taken) & ~name.startswith(RESERVED_PREFIX)

@@ -1,0 +1,156 @@
+"""The options of streams and sinks, checked before a broker is asked for anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+from pipeline.source.options import InvalidOption, column_names, flag, known_options, whole_number
+
+GROUP: Final = "quarry-spark"
+SPLIT_MESSAGES: Final = 20_000
+TIMEOUT_MS: Final = 60_000
+IN_FLIGHT_MAX: Final = 8
+_CONNECTION: Final = ("endpoints", "timeoutMs", "tls", "tlsCa", "tlsCertificate", "tlsKey")
+SOURCE_OPTIONS: Final = (
+    *("topic", "startingOffsets", "maxMessagesPerBatch", "failOnDataLoss", "splitMessages", "columns", "group"),
+    *_CONNECTION,
+)
+SINK_OPTIONS: Final = ("topic", "writeId", "maxInFlight", *_CONNECTION)
+_OF_SPARK: Final = ("checkpointLocation", "queryName")
+"""What Spark hands on to the sink of a stream though it is meant for Spark."""
+
+
+class Start(Enum):
+    """Where a new query begins, unless that is a time."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """Which broker, and how it is reached."""
+
+    endpoint: str
+    """`host:port` of its messaging port."""
+    timeout_ms: int = TIMEOUT_MS
+    """How long a broker that does not answer, or has no room, is asked again."""
+    tls: bool = False
+    ca: Path | None = None
+    """Authorities to trust (PEM), instead of those that gRPC knows."""
+    certificate: Path | None = None
+    key: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """What `spark.readStream.format("quarry").option(…)` said."""
+
+    connection: Connection
+    topic: str
+    start: Start | int = Start.LATEST
+    """A number: the time in ms since 1970."""
+    batch_max: int | None = None
+    """Messages of one batch; None: all there are."""
+    fail_on_loss: bool = True
+    split_messages: int = SPLIT_MESSAGES
+    """Messages that one task reads, at most."""
+    columns: tuple[str, ...] | None = None
+    group: str = GROUP
+    """Under which name the broker is asked. It keeps nothing for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """What `df.write.format("quarry").option(…)` said, or `df.writeStream`."""
+
+    connection: Connection
+    topic: str | None = None
+    """None: each row names its own."""
+    write_id: str | None = None
+    """What the ids of messages are made from; None: a new one for each write, or the query's own."""
+    in_flight_max: int = IN_FLIGHT_MAX
+    """Requests of one task that are under way at the same time."""
+
+
+def source_options(options: Mapping[str, str]) -> SourceOptions:
+    """Raises InvalidOption naming the option."""
+    given = known_options(options, SOURCE_OPTIONS)
+    connection = _connection(given)
+    if not given.get("topic"):
+        raise InvalidOption("option 'topic': the name of a topic is needed")
+    batch_max, columns = given.get("maxmessagesperbatch"), given.get("columns")
+    return SourceOptions(
+        connection=connection,
+        topic=given["topic"],
+        start=_start(given.get("startingoffsets", Start.LATEST.value)),
+        batch_max=None if batch_max is None else whole_number("maxMessagesPerBatch", batch_max, minimum=1),
+        fail_on_loss=flag("failOnDataLoss", given.get("failondataloss", "true")),
+        split_messages=whole_number("splitMessages", given.get("splitmessages", str(SPLIT_MESSAGES)), minimum=1),
+        columns=None if columns is None else column_names(columns),
+        group=given.get("group") or GROUP,
+    )
+
+
+def sink_options(options: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
+    """Raises InvalidOption naming the option."""
+    given = known_options(_without(options, _OF_SPARK) if is_stream else options, SINK_OPTIONS)
+    if is_stream and "writeid" in given:
+        raise InvalidOption("option 'writeId': a stream has the id of its query")
+    return SinkOptions(
+        connection=_connection(given),
+        topic=given.get("topic") or None,
+        write_id=given.get("writeid") or None,
+        in_flight_max=whole_number("maxInFlight", given.get("maxinflight", str(IN_FLIGHT_MAX)), minimum=1),
+    )
+
+
+def _without(options: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
+    left_out = {name.lower() for name in names}
+    return {name: text for name, text in options.items() if name.lower() not in left_out}
+
+
+def _connection(given: Mapping[str, str]) -> Connection:
+    endpoint = given.get("endpoints", "")
+    host, _, port = endpoint.rpartition(":")
+    if not host or not port.isdecimal():
+        raise InvalidOption(f"option 'endpoints': {endpoint!r} is no host:port of a broker")
+    tls = flag("tls", given.get("tls", "false"))
+    for name in ("tlsCa", "tlsCertificate", "tlsKey"):
+        if given.get(name.lower()) and not tls:
+            raise InvalidOption(f"option {name!r}: it needs tls=true")
+    if bool(given.get("tlscertificate")) != bool(given.get("tlskey")):
+        raise InvalidOption("option 'tlsKey': it belongs to tlsCertificate, and that to it")
+    return Connection(
+        endpoint=endpoint,
+        timeout_ms=whole_number("timeoutMs", given.get("timeoutms", str(TIMEOUT_MS)), minimum=1),
+        tls=tls,
+        ca=_path(given.get("tlsca")),
+        certificate=_path(given.get("tlscertificate")),
+        key=_path(given.get("tlskey")),
+    )
+
+
+def _path(text: str | None) -> Path | None:
+    return Path(text) if text else None
+
+
+def _start(text: str) -> Start | int:
+    """Dates are ISO 8601, in the driver's local time where they name no zone."""
+    if text.isdecimal():
+        return int(text)
+    try:
+        return Start(text.lower())
+    except ValueError:
+        pass
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError, OSError):
+        raise InvalidOption(
+            f"option 'startingOffsets': {text!r} is neither earliest nor latest, ms since 1970 or a date"
+        ) from None

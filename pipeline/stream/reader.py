@@ -1,0 +1,185 @@
+"""The source: a topic of a live broker as a stream, each message exactly once by Spark's own checkpoints.
+
+A batch is a range of offsets for each queue, which Spark writes down before anything of it is read. Whoever reads it
+again gets the same messages; the broker keeps nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import pyarrow as pa
+import structlog
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from pipeline.source.table import Types, check_schema, chosen
+from pipeline.stream.client import BrokerClient
+from pipeline.stream.columns import COLUMNS, batch_of
+from pipeline.stream.errors import MessagesLost
+from pipeline.stream.options import SourceOptions, Start
+from pipeline.stream.progress import Offsets, Range, limited, of_json, parts, to_json
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from store.clock import Clock, SystemClock
+
+log = structlog.get_logger(__name__)
+
+TYPES: Final[Types] = {name: column.type for name, column in COLUMNS.items()}
+LOOK_INTERVAL_S: Final = 0.2
+"""Spark asks for the end a hundred times a second while nothing comes; the broker is asked so often at most."""
+LOOK_PART: Final = 4
+"""A look at thousands of queues takes long: at least so many times as long the broker is left alone after it."""
+PULLED_AT_ONCE: Final = 1_024
+"""More than any broker gives, which is 32 unless it is told otherwise."""
+ROWS_PER_BATCH: Final = 1_000
+BYTES_PER_BATCH: Final = 8 << 20
+
+
+def stream_schema(options: SourceOptions) -> StructType:
+    """The columns that were asked for, or all. Raises InvalidOption."""
+    return chosen(TYPES, options.columns or TYPES)
+
+
+@dataclass(frozen=True)
+class QueueRanges(InputPartition):
+    """What one task reads."""
+
+    ranges: tuple[Range, ...]
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans on the driver, reads in tasks."""
+
+    def __init__(self, options: SourceOptions, schema: StructType, *, clock: Clock | None = None) -> None:
+        """Raises InvalidOption for a schema with a column that there is not."""
+        check_schema(schema, TYPES)
+        self._options = options
+        self._schema = schema
+        self._clock = clock or SystemClock()
+        self._look_again_s = float("-inf")
+        self._seen: Offsets = {}
+        self._last: Offsets | None = None
+        """Where a query with Trigger.AvailableNow ends."""
+
+    @cached_property
+    def _client(self) -> BrokerClient:
+        return BrokerClient(self._options.connection)
+
+    # -- planning
+
+    def initialOffset(self) -> dict[str, Any]:
+        topic = self._options.topic
+        return to_json(topic, self._client.offsets(topic, self._client.queues(topic), self._options.start))
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        batch_max = self._options.batch_max
+        return ReadAllAvailable() if batch_max is None else ReadMaxRows(batch_max)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._last = self._look()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Raises MessagesLost when a queue ends before its start, unless that is to be passed over."""
+        topic = self._options.topic
+        begins = of_json(topic, start)
+        ends = {**begins, **(self._look_now_and_then() if self._last is None else self._last)}
+        for queue, begin in begins.items():
+            if ends[queue] < begin:
+                ends[queue] = self._ended_early(queue, begin)
+        if isinstance(limit, ReadMaxRows):
+            ends = limited(begins, ends, limit.max_rows)
+        return to_json(topic, ends)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return to_json(self._options.topic, self._seen) if self._seen else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        topic, split = self._options.topic, self._options.split_messages
+        return [QueueRanges(part) for part in parts(of_json(topic, start), of_json(topic, end), split)]
+
+    def stop(self) -> None:
+        if "_client" in self.__dict__:
+            self._client.close()
+
+    def _look_now_and_then(self) -> Offsets:
+        return self._seen if self._clock.monotonic_s() < self._look_again_s else self._look()
+
+    def _look(self) -> Offsets:
+        """Where the queues end now."""
+        topic, begun_s = self._options.topic, self._clock.monotonic_s()
+        self._seen = self._client.offsets(topic, self._client.queues(topic), Start.LATEST)
+        ended_s = self._clock.monotonic_s()
+        self._look_again_s = ended_s + max(LOOK_INTERVAL_S, LOOK_PART * (ended_s - begun_s))
+        return self._seen
+
+    def _ended_early(self, queue: int, begin: int) -> int:
+        """Where to go on in a queue that was seen to end before the place that was reached in it."""
+        topic = self._options.topic
+        [end] = self._client.offsets(topic, [queue], Start.LATEST).values()
+        if end >= begin:
+            return begin  # it was looked at before the query began there
+        self._lost(
+            f"topic {topic}, queue {queue}: read up to offset {begin}, but it ends at {end}: "
+            "the topic began anew, or the broker lost its last messages"
+        )
+        return end
+
+    # -- reading
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        # Spark plans one task of nothing where there are no partitions
+        if not isinstance(partition, QueueRanges):
+            return
+        client = BrokerClient(self._options.connection)
+        try:
+            for some in _batches(self._messages(client, partition.ranges)):
+                yield batch_of(some, self._schema)
+        finally:
+            client.close()
+
+    def _messages(self, client: BrokerClient, ranges: Sequence[Range]) -> Iterator[definition.Message]:
+        for queue, begin, end in ranges:
+            offset = begin
+            while offset < end:
+                count = min(end - offset, PULLED_AT_ONCE)
+                pulled = client.pull(self._options.group, self._options.topic, queue, offset, count)
+                if pulled.is_outside or pulled.following <= offset:
+                    self._lost(self._gone(client, queue, offset, end))
+                    if pulled.following <= offset:
+                        break
+                for message in pulled.messages:
+                    if message.system_properties.queue_offset < end:
+                        yield message
+                offset = pulled.following
+
+    def _gone(self, client: BrokerClient, queue: int, offset: int, end: int) -> str:
+        topic = self._options.topic
+        [minimum] = client.offsets(topic, [queue], Start.EARLIEST).values()
+        [maximum] = client.offsets(topic, [queue], Start.LATEST).values()
+        return (
+            f"topic {topic}, queue {queue}: offsets [{offset}, {end}) are to be read, "
+            f"but the queue holds [{minimum}, {maximum})"
+        )
+
+    def _lost(self, what: str) -> None:
+        """Raises MessagesLost, unless losses are to be passed over."""
+        if self._options.fail_on_loss:
+            raise MessagesLost(f"{what}; failOnDataLoss=false goes on with what there is")
+        log.warning("messages were lost to the stream", what=what)
+
+
+def _batches(messages: Iterator[definition.Message]) -> Iterator[list[definition.Message]]:
+    some: list[definition.Message] = []
+    size = 0
+    for message in messages:
+        some.append(message)
+        size += len(message.body)
+        if len(some) == ROWS_PER_BATCH or size >= BYTES_PER_BATCH:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some

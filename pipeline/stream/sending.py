@@ -1,0 +1,79 @@
+"""Messages into requests, several of which are under way at a time."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final
+
+from pipeline.stream.client import BrokerClient
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+
+MESSAGES_PER_REQUEST: Final = 64
+BYTES_PER_REQUEST: Final = 1 << 20
+COLLECTED_MAX: Final = 4_096
+"""Messages that wait for their request to be full; message groups may be as many as messages."""
+
+_Key = tuple[str, str]
+"""Topic and message group: what the messages of one request have in common."""
+
+
+class Sender:
+    """Sends what it is given, messages of one group in their order. Finish it, and close it.
+
+    A request goes over one of a few lanes, and each lane waits for its answers. All requests of a message group take
+    the same lane; others take the lanes in turn.
+    """
+
+    def __init__(self, client: BrokerClient, in_flight_max: int) -> None:
+        self._client = client
+        self._pool = ThreadPoolExecutor(in_flight_max, thread_name_prefix="quarry-sink")
+        self._lanes: list[Future[None] | None] = [None] * in_flight_max
+        self._turn = 0
+        self._collected: dict[_Key, list[definition.Message]] = {}
+        self._sizes: dict[_Key, int] = {}
+        self._count = 0
+
+    def add(self, message: definition.Message) -> None:
+        """Raises what the sending of an earlier one raised."""
+        key = message.topic.name, message.system_properties.message_group
+        size = len(message.body)
+        if self._sizes.get(key, 0) + size > BYTES_PER_REQUEST and key in self._collected:
+            self._send(key)
+        self._collected.setdefault(key, []).append(message)
+        self._sizes[key] = self._sizes.get(key, 0) + size
+        self._count += 1
+        if len(self._collected[key]) == MESSAGES_PER_REQUEST:
+            self._send(key)
+        elif self._count == COLLECTED_MAX:
+            self._send_all()
+
+    def finish(self) -> None:
+        """Send the rest, and wait until everything is answered. Raises what sending raised."""
+        self._send_all()
+        for lane in self._lanes:
+            if lane is not None:
+                lane.result()
+
+    def close(self) -> None:
+        """End the threads. Requests that nobody waits for any more end with the connection."""
+        self._pool.shutdown()
+
+    def _send_all(self) -> None:
+        for key in list(self._collected):
+            self._send(key)
+
+    def _send(self, key: _Key) -> None:
+        messages = self._collected.pop(key)
+        self._count -= len(messages)
+        del self._sizes[key]
+        lane = self._lane_of(key[1])
+        begun = self._lanes[lane]
+        if begun is not None:
+            begun.result()
+        self._lanes[lane] = self._pool.submit(self._client.send, messages)
+
+    def _lane_of(self, message_group: str) -> int:
+        if message_group:
+            return hash(message_group) % len(self._lanes)
+        self._turn = (self._turn + 1) % len(self._lanes)
+        return self._turn

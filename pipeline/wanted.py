@@ -1,0 +1,37 @@
+"""Which messages of a store a job is about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sql
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Conditions that hold together. Times of the store in ms, both included."""
+
+    topics: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    from_ms: int | None = None
+    to_ms: int | None = None
+    where: str | None = None
+    """A condition in Spark's SQL over the columns of `messages`."""
+
+    def rows(self, table: DataFrame, begin: int, end: int) -> DataFrame:
+        """Those of the physical offsets [begin, end)."""
+        rows = table.filter(self._conditions(begin, end))
+        return rows if self.where is None else rows.filter(self.where)
+
+    def _conditions(self, begin: int, end: int) -> Column:
+        wanted = (sql.col("phyOffset") >= begin) & (sql.col("phyOffset") < end)
+        if self.topics:
+            wanted &= sql.col("topic").isin(*self.topics)
+        if self.tags:
+            wanted &= sql.col("tags").isin(*self.tags)
+        if self.from_ms is not None:
+            wanted &= sql.col("storeTimestamp") >= self.from_ms
+        if self.to_ms is not None:
+            wanted &= sql.col("storeTimestamp") <= self.to_ms
+        return wanted

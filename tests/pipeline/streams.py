@@ -1,0 +1,48 @@
+"""A stream as Spark drives it, without Spark."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
+
+from pipeline.stream.client import BrokerClient
+from pipeline.stream.options import Connection, source_options
+from pipeline.stream.reader import StreamReader, stream_schema
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from tests.e2e.broker import Broker
+
+Row = dict[str, Any]
+Offsets = dict[str, Any]
+
+
+def stream(broker: Broker, topic: str = "orders", **options: object) -> StreamReader:
+    """Options are spelled as Spark users spell them."""
+    told = {"endpoints": broker.endpoint, "topic": topic, "startingOffsets": "earliest", **options}
+    checked = source_options({name: str(value) for name, value in told.items()})
+    return StreamReader(checked, stream_schema(checked))
+
+
+def rows_between(reader: StreamReader, start: Offsets, end: Offsets) -> list[Row]:
+    return [row for part in reader.partitions(start, end) for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+def latest(reader: StreamReader, start: Offsets, limit: ReadLimit | None = None) -> Offsets:
+    """Where the stream ends at this very moment."""
+    reader._look_again_s = float("-inf")
+    return reader.latestOffset(start, limit or ReadAllAvailable())
+
+
+def send(broker: Broker, *bodies: str, topic: str = "orders", size: int = 0) -> None:
+    """One request for each, so that they spread over the queues. `size`: filled up to so many bytes."""
+    client = BrokerClient(Connection(endpoint=broker.endpoint))
+    try:
+        for body in bodies:
+            message = definition.Message(body=body.encode().ljust(size))
+            message.topic.name = topic
+            message.system_properties.message_id = uuid.uuid4().hex
+            message.system_properties.body_encoding = definition.IDENTITY
+            client.send([message])
+    finally:
+        client.close()

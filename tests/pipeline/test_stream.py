@@ -1,0 +1,274 @@
+"""The source against a broker in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from structlog.testing import capture_logs
+
+from cli.demo import free_ports
+from pipeline.source import InvalidOption, QuarryDataSource
+from pipeline.stream.errors import BrokerUnreachable, CallRefused, MessagesLost
+from pipeline.stream.options import source_options
+from pipeline.stream.reader import LOOK_INTERVAL_S, StreamReader, stream_schema
+from store.clock import ManualClock, SystemClock
+from tests.certificates import make_tls
+from tests.e2e.broker import Broker, until
+from tests.e2e.clients import Outgoing
+from tests.e2e.conftest import StartBroker, StartClients
+from tests.pipeline.streams import latest, rows_between, send, stream
+
+EXPIRING = {
+    "store.segment_size": "1MiB",
+    "store.durability": "async",
+    "limits.body_size": "256KiB",
+    "topics.default_queues": 1,
+    "expiry.retention_hours": 0.0001,  # a third of a second
+    "expiry.interval_ms": 100,
+    "expiry.pause_ms": 0,
+    "expiry.start_delay_ms": 3_600_000,
+}
+
+
+def bodies(rows: list[dict[str, object]]) -> list[str]:
+    return sorted(bytes(row["body"]).decode().rstrip() for row in rows)  # type: ignore[call-overload]
+
+
+def test_what_an_official_client_sent_is_read_with_all_that_belongs_to_it(
+    broker: Broker, start_clients: StartClients
+) -> None:
+    producer = start_clients("python", broker.endpoint).producer("orders")
+    [receipt] = producer.send([Outgoing("orders", b"paid", "blue", ("k1", "k2"), {"colour": "grün"})])
+    reader = stream(broker)
+    start = reader.initialOffset()
+    [row] = rows_between(reader, start, latest(reader, start))
+    assert row["uniqKey"] == receipt.message_id
+    assert (row["topic"], row["tags"], sorted(row["keys"].split())) == ("orders", "blue", ["k1", "k2"])
+    assert (row["body"], row["bodyEncoding"], row["messageGroup"]) == (b"paid", "IDENTITY", None)
+    assert dict(row["properties"]) == {"colour": "grün"}
+    assert abs(row["storeTimestamp"] - receipt.at_ms) < 60_000
+    assert row["queueOffset"] == 0
+    reader.stop()
+
+
+def test_a_query_begins_where_it_is_told_to(broker: Broker) -> None:
+    send(broker, "a", "b")
+    between_ms = SystemClock().wall_ms() + 1
+    until(lambda: SystemClock().wall_ms() > between_ms, "the clock goes on")
+    send(broker, "c")
+    for start, expected in (("earliest", ["a", "b", "c"]), ("latest", []), (between_ms, ["c"])):
+        reader = stream(broker, startingOffsets=start)
+        begin = reader.initialOffset()
+        assert bodies(rows_between(reader, begin, latest(reader, begin))) == expected
+        reader.stop()
+
+
+def test_batches_follow_each_other_and_each_is_the_same_again(broker: Broker) -> None:
+    sent = [f"m{number:03}" for number in range(100)]
+    send(broker, *sent)
+    reader = stream(broker, maxMessagesPerBatch=30, splitMessages=7)
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMaxRows(30)
+    offset = reader.initialOffset()
+    found, batches = [], []
+    while (end := latest(reader, offset, limit)) != offset:
+        rows = rows_between(reader, offset, end)
+        another = stream(broker, splitMessages=7)
+        assert rows_between(another, json.loads(json.dumps(offset)), json.loads(json.dumps(end))) == rows
+        assert len(reader.partitions(offset, end)) == -(-len(rows) // 7)
+        batches.append(len(rows))
+        found += rows
+        offset = end
+    assert batches == [30, 30, 30, 10]
+    assert bodies(found) == sent
+    assert reader.latestOffset(offset, ReadAllAvailable()) == offset
+    assert reader.reportLatestOffset() == offset
+    reader.stop()
+
+
+def test_queues_that_appear_later_are_read_from_their_beginning(broker: Broker) -> None:
+    broker.administer("topic", "create", "orders", "--queues", "1")
+    send(broker, "before")
+    reader = stream(broker, startingOffsets="latest")
+    start = reader.initialOffset()
+    assert start == {"orders": {"0": 1}}
+    broker.administer("topic", "update", "orders", "--queues", "4")
+    sent = [f"m{number}" for number in range(8)]
+    send(broker, *sent)
+    end = latest(reader, start)
+    assert sorted(end["orders"]) == ["0", "1", "2", "3"]
+    assert bodies(rows_between(reader, start, end)) == sent
+    broker.administer("topic", "update", "orders", "--queues", "2")
+    assert latest(reader, end) == end, "what was read of a queue is not forgotten with the queue"
+    reader.stop()
+
+
+def test_reading_makes_neither_group_nor_topic(broker: Broker) -> None:
+    send(broker, "a")
+    reader = stream(broker)
+    start = reader.initialOffset()
+    assert len(rows_between(reader, start, latest(reader, start))) == 1
+    missing = stream(broker, topic="ghost")
+    with pytest.raises(CallRefused, match="topic ghost does not exist"):
+        missing.initialOffset()
+    assert broker.administer("group", "list", "--json") == ""
+    topics = [json.loads(line)["name"] for line in broker.administer("topic", "list", "--json").splitlines()]
+    assert topics == ["orders"]
+    for each in (reader, missing):
+        each.stop()
+
+
+def test_a_query_that_takes_what_there_is_takes_nothing_that_comes_later(broker: Broker) -> None:
+    send(broker, "a", "b")
+    reader = stream(broker)
+    start = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    send(broker, "c")
+    end = latest(reader, start)
+    assert bodies(rows_between(reader, start, end)) == ["a", "b"]
+    assert latest(reader, end) == end
+    late = stream(broker, startingOffsets="latest")
+    late.prepareForTriggerAvailableNow()
+    send(broker, "d")
+    begun = late.initialOffset()
+    assert latest(late, begun) == begun, "it began behind what it was to take"
+    for each in (reader, late):
+        each.stop()
+
+
+def test_the_broker_is_not_asked_as_often_as_spark_asks(broker: Broker) -> None:
+    send(broker, "a")
+    clock = ManualClock()
+    told = source_options({"endpoints": broker.endpoint, "topic": "orders", "startingOffsets": "earliest"})
+    reader = StreamReader(told, stream_schema(told), clock=clock)
+    start = reader.initialOffset()
+    seen = reader.latestOffset(start, ReadAllAvailable())
+    send(broker, "b")
+    assert reader.latestOffset(start, ReadAllAvailable()) == seen
+    clock.advance(LOOK_INTERVAL_S)
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert bodies(rows_between(reader, start, end)) == ["a", "b"]
+    reader.stop()
+
+
+def test_messages_that_expired_before_they_were_read(start_broker: StartBroker) -> None:
+    broker = start_broker(settings=EXPIRING)
+    send(broker, *(f"m{number:02}" for number in range(20)), size=200_000)
+    strict, lenient = stream(broker), stream(broker, failOnDataLoss="false")
+    start = strict.initialOffset()
+    end = latest(strict, start)
+    assert end == {"orders": {"0": 20}}
+    broker.administer("expire")
+    left = stream(broker).initialOffset()["orders"]["0"]
+    assert 0 < left < 20
+    complaint = rf"topic orders, queue 0: offsets \[0, 20\) are to be read, but the queue holds \[{left}, 20\)"
+    with pytest.raises(MessagesLost, match=complaint):
+        rows_between(strict, start, end)
+    with capture_logs() as logs:
+        rows = rows_between(lenient, start, end)
+    assert [row["queueOffset"] for row in rows] == list(range(left, 20))
+    assert "offsets [0, 20) are to be read" in logs[0]["what"]
+    assert rows_between(lenient, start, {"orders": {"0": left}}) == [], "all of it has expired"
+
+
+def test_a_topic_that_began_anew_is_noticed(broker: Broker) -> None:
+    broker.administer("topic", "create", "orders", "--queues", "1")
+    send(broker, "a", "b", "c")
+    strict, lenient = stream(broker), stream(broker, failOnDataLoss="false")
+    reached = latest(strict, strict.initialOffset())
+    broker.administer("topic", "delete", "orders")
+    broker.administer("topic", "create", "orders", "--queues", "1")
+    send(broker, "d")
+    with pytest.raises(MessagesLost, match="topic orders, queue 0: read up to offset 3, but it ends at 1"):
+        latest(strict, reached)
+    with capture_logs() as logs:
+        end = latest(lenient, reached)
+    assert end == {"orders": {"0": 1}}
+    assert len(logs) == 1
+    assert rows_between(lenient, reached, end) == []
+    send(broker, "e")
+    assert bodies(rows_between(lenient, end, latest(lenient, end))) == ["e"]
+    for each in (strict, lenient):
+        each.stop()
+
+
+def test_a_broker_that_is_away_for_a_moment_is_waited_for(broker: Broker) -> None:
+    send(broker, "a")
+    reader = stream(broker)
+    start = reader.initialOffset()
+    broker.stop()
+    back = threading.Timer(1.0, broker.start)
+    back.start()
+    try:
+        end = latest(reader, start)
+    finally:
+        back.join()
+    assert bodies(rows_between(reader, start, end)) == ["a"]
+    broker.stop()
+    impatient = stream(broker, timeoutMs=300)
+    with pytest.raises(BrokerUnreachable, match=rf"{broker.endpoint}: topic orders, queue 0: unavailable: .*300 ms"):
+        impatient.initialOffset()
+    for each in (reader, impatient):
+        each.stop()
+
+
+def test_a_broker_that_speaks_tls(start_broker: StartBroker, tmp_path: Path) -> None:
+    tls = make_tls(tmp_path, clients_too=True)
+    assert tls.client is not None
+    for name, text in zip(("client.pem", "client.key"), tls.client, strict=True):
+        (tmp_path / name).write_bytes(text)
+    [port] = free_ports(1)
+    address = f"127.0.0.1:{port}"
+    broker = start_broker(
+        settings={
+            "network.tls_listen": address,
+            "network.tls_certificate": tls.files.certificate,
+            "network.tls_key": tls.files.key,
+            "network.tls_client_ca": tls.files.client_ca,
+        },
+    )
+    send(broker, "a")
+    files: dict[str, Any] = {
+        "tlsCa": tls.authority_path,
+        "tlsCertificate": tmp_path / "client.pem",
+        "tlsKey": tmp_path / "client.key",
+    }
+    reader = stream(broker, **{"endpoints": address, "tls": "true", **files})
+    start = reader.initialOffset()
+    assert bodies(rows_between(reader, start, latest(reader, start))) == ["a"]
+    reader.stop()
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"topic": ""}, "option 'topic': the name of a topic is needed"),
+        ({"endpoints": "here"}, "option 'endpoints': 'here' is no host:port"),
+        ({"startingOffsets": "soon"}, "option 'startingOffsets': 'soon' is neither earliest nor latest"),
+        ({"maxMessagesPerBatch": "0"}, "option 'maxMessagesPerBatch': '0' is no whole number of at least 1"),
+        ({"failOnDataLoss": "no"}, "option 'failOnDataLoss': 'no' is neither true nor false"),
+        ({"tlsCa": "/ca.pem"}, "option 'tlsCa': it needs tls=true"),
+        ({"tls": "true", "tlsKey": "/key.pem"}, "option 'tlsKey': it belongs to tlsCertificate"),
+        ({"path": "/store"}, "option 'path': there are topic, startingOffsets"),
+    ],
+)
+def test_a_wrong_option_is_named(options: dict[str, str], complaint: str) -> None:
+    with pytest.raises(InvalidOption, match=complaint):
+        source_options({"endpoints": "127.0.0.1:8081", "topic": "orders", **options})
+
+
+def test_a_topic_is_read_as_a_stream_and_a_store_as_a_table() -> None:
+    topic = QuarryDataSource({"endpoints": "127.0.0.1:8081", "topic": "orders", "columns": "body,queueOffset"})
+    assert topic.schema().fieldNames() == ["body", "queueOffset"]
+    with pytest.raises(InvalidOption, match="option 'endpoints': there are path, table"):
+        topic.reader(topic.schema())
+    store = QuarryDataSource({"path": "/store"})
+    with pytest.raises(InvalidOption, match="option 'path': there are topic, startingOffsets"):
+        store.streamReader(store.schema())
+    with pytest.raises(InvalidOption, match="option 'columns': no column 'phyOffset'"):
+        QuarryDataSource({"endpoints": "h:1", "topic": "orders", "columns": "phyOffset"}).schema()
