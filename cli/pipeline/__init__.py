@@ -8,13 +8,14 @@ import typer
 
 from cli.pipeline.export import export
 from cli.pipeline.rebuild import rebuild
+from cli.pipeline.stats import stats
 
 _APP: Final = typer.Typer(no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to `quarry`."""
-    for command in (rebuild, export):
+    for command in (rebuild, export, stats):
         _APP.command()(command)
     app.add_typer(_APP, name="pipeline", help="Work over whole stores on Spark.")
 

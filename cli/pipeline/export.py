@@ -9,8 +9,8 @@ import typer
 from cli.exit import Exit
 from cli.offline.arguments import Json, Store
 from cli.offline.record_text import json_line
+from cli.pipeline.selection import Since, Topics, Until, time_ms
 from cli.pipeline.session import Conf, Master, spark_session
-from cli.times import date_ms
 from pipeline.body_form import BodyForm
 from store.disk import PosixDisk
 
@@ -20,14 +20,7 @@ PHASES = ("reading the log", "writing the files")
 Destination = Annotated[
     str, typer.Argument(metavar="DEST", help="Folder, in any file system that Spark knows (`s3a://…`).")
 ]
-Topics = Annotated[list[str] | None, typer.Option("--topic", help="Only of this topic; may be repeated.")]
 Tags = Annotated[list[str] | None, typer.Option("--tag", help="Only with this tag; may be repeated.")]
-Since = Annotated[
-    str | None, typer.Option("--from", metavar="TIME", help="Only stored then or later: ms since 1970, or a date.")
-]
-Until = Annotated[
-    str | None, typer.Option("--to", metavar="TIME", help="Only stored then or before: ms since 1970, or a date.")
-]
 Where = Annotated[
     str | None, typer.Option("--where", metavar="SQL", help="Only where this holds: Spark's SQL over the columns.")
 ]
@@ -64,7 +57,7 @@ def export(
 
     Exit code 0: it is done, 1: the log is damaged, or messages expired since the last export, 2: it could not run.
     """
-    from_ms, to_ms = _time_ms(since, "--from"), _time_ms(until, "--to")
+    from_ms, to_ms = time_ms(since, "--from"), time_ms(until, "--to")
     with spark_session("export", store, master, conf, PHASES) as spark:
         from pipeline.export import Selection
         from pipeline.export import export as export_on
@@ -93,15 +86,3 @@ def export(
     if done.expired:
         typer.echo(f"{done.expired} bytes of the log expired before they were exported", err=True)
         raise typer.Exit(Exit.FINDING)
-
-
-def _time_ms(text: str | None, option: str) -> int | None:
-    if text is None:
-        return None
-    if text.isdecimal():
-        return int(text)
-    time_ms = date_ms(text)
-    if time_ms is None:
-        reason = f"{text!r} is neither ms since 1970 nor a date like 2026-11-21T14:30:00+01:00"
-        raise typer.BadParameter(reason, param_hint=option)
-    return time_ms

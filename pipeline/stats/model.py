@@ -6,7 +6,7 @@ Times are ms since 1970, rates are per second. Everything of which there may be 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, is_dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,15 +150,21 @@ class Statistics:
     lag: Lag
 
 
-def as_json(value: object) -> object:
-    """Lists, numbers and texts; and dicts of the fields of each dataclass and point."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {_camel(field.name): as_json(getattr(value, field.name)) for field in fields(value)}
+def as_document(found: Statistics) -> dict[str, object]:
+    """What JSON can hold of it: an object for each dataclass and point, with its fields."""
+    return _object(found)
+
+
+def _object(value: Any) -> dict[str, object]:
+    return {_camel(field.name): _plain(getattr(value, field.name)) for field in fields(value)}
+
+
+def _plain(value: object) -> object:
+    if is_dataclass(value):
+        return _object(value)
     if isinstance(value, Point):
         return {_camel(name): each for name, each in value._asdict().items()}
-    if isinstance(value, tuple):
-        return [as_json(each) for each in value]
-    return value
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value
 
 
 def _camel(name: str) -> str:
