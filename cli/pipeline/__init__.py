@@ -10,14 +10,15 @@ from cli.pipeline.export import export
 from cli.pipeline.rebuild import rebuild
 from cli.pipeline.stats import stats
 
-_APP: Final = typer.Typer(no_args_is_help=True)
+COMMANDS: Final = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to `quarry`."""
-    for command in (rebuild, export, stats):
-        _APP.command()(command)
-    app.add_typer(_APP, name="pipeline", help="Work over whole stores on Spark.")
+    app.add_typer(COMMANDS, name="pipeline", help="Work over whole stores on Spark.")
 
 
-__all__ = ["register"]
+for command in (rebuild, export, stats):
+    COMMANDS.command()(command)
+
+__all__ = ["COMMANDS", "register"]

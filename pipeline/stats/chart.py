@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 from pipeline.stats.model import Point
 from pipeline.stats.words import minute_text, time_text
 
-WIDTH: Final = 760
-HEIGHT: Final = 190
-LEFT: Final = 70
+WIDTH: Final = 560
+HEIGHT: Final = 170
+LEFT: Final = 64
 RIGHT: Final = 12
 TOP: Final = 12
 BOTTOM: Final = 26

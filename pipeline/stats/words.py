@@ -23,9 +23,11 @@ def size_text(size: float) -> str:
 
 
 def short_text(number: float) -> str:
-    """Three digits where it is small, whole where it is large."""
+    """Three digits, two where it is below one, and whole where it is large."""
     if number >= 99.95 or number == int(number):
         return f"{number:,.0f}"
+    if number < 0.995:
+        return f"{number:.2g}"
     return f"{number:.1f}" if number >= 9.995 else f"{number:.2f}"
 
 

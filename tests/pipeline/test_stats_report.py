@@ -124,7 +124,7 @@ def test_the_page_loads_nothing_and_says_so_to_the_browser() -> None:
 
 def test_every_bar_says_its_time_and_value() -> None:
     html = report_html(figures(), MADE_AT)
-    assert html.count("<title>2026-11-21 00:00:00Z: 0.01/s</title>") == 2
+    assert html.count("<title>2026-11-21 00:00:00Z: 0.0083/s</title>") == 2
     assert html.count("<title>2026-11-21 02:00:00Z: 2.50 B/s</title>") == 2
 
 
