@@ -19,7 +19,7 @@ PHASES = ("counting",)
 Top = Annotated[
     int,
     typer.Option(
-        "--top", metavar="N", min=1, max=1000, help="Entries of each list: topics, queues, tags, keys, ids, groups."
+        "--top", metavar="N", min=1, max=200, help="Entries of each list: topics, queues, tags, keys, ids, groups."
     ),
 ]
 Report = Annotated[

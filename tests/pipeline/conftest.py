@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.java import JavaMissing, find_java
 from pipeline.session import open_session
+from tests.pipeline.cluster import Cluster, standalone_cluster
 
 SETTINGS = {
     "spark.driver.memory": "1g",
@@ -30,13 +31,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """Spark on two cores of this machine."""
+def java() -> None:
+    """For tests that cannot do without a Java that Spark runs on."""
     try:
         find_java()
     except JavaMissing as missing:
         pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def spark(java: None) -> Iterator[SparkSession]:
+    """Spark on two cores of this machine."""
     session = open_session("tests", master="local[2]", settings=SETTINGS)
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="module")
+def cluster(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A master and two workers in processes of their own. For slow tests."""
+    with standalone_cluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running

@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
-from pipeline.java import JavaMissing, find_java
 from tests.cli.spark_runner import SPARK, quarry
 from tests.conftest import GoldenStore
-from tests.pipeline.cluster import Cluster, standalone_cluster
+from tests.pipeline.cluster import Cluster
 from tests.pipeline.test_rebuild import differences, families, open_and_close, without_database
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 BOTH = {0, 1}
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    try:
-        find_java()
-    except JavaMissing as missing:
-        pytest.skip(str(missing))
-    with standalone_cluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
-
-
-def test_a_rebuild_on_two_workers_is_that_of_one_process(
-    cluster: Cluster, golden_copy: GoldenStore, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_rebuild_on_two_workers_is_that_of_one_process(cluster: Cluster, golden_copy: GoldenStore) -> None:
     root = golden_copy("file-clean") / "store"
     there = root.with_name("there")
     root.rename(there)

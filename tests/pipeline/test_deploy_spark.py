@@ -5,10 +5,12 @@ No container runtime is needed, and none was asked: what an image does when it r
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
 import subprocess
+import sys
 import tomllib
 import zipfile
 from pathlib import Path
@@ -21,9 +23,11 @@ from packaging.specifiers import SpecifierSet
 from pyspark.sql import SparkSession
 
 import pipeline.stats
-from cli.pipeline import COMMANDS
+from cli.pipeline import COMMANDS, submit
 from pipeline.java import VERSION_MINIMUM, find_java
 from tests.cli.spark_runner import SPARK_HOME
+from tests.conftest import GoldenStore
+from tests.pipeline.conftest import TIMEOUT_S
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy" / "spark"
@@ -204,7 +208,12 @@ def programs(folder: Path, *names: str) -> dict[str, str]:
 
 def entrypoint(*arguments: str, **environment: str) -> list[str]:
     done = subprocess.run(
-        [DEPLOY / "entrypoint.sh", *arguments], env=environment, capture_output=True, text=True, timeout=60, check=True
+        [DEPLOY / "entrypoint.sh", *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=True,
     )
     return done.stdout.splitlines()
 
@@ -218,6 +227,25 @@ def test_a_driver_is_a_submission_by_its_pod(tmp_path: Path) -> None:
         *("--conf", "spark.driver.bindAddress=10.0.0.7"),
         *arguments,
     ]
+
+
+@pytest.mark.timeout(TIMEOUT_S)
+@pytest.mark.usefixtures("java")
+def test_what_a_driver_s_pod_starts_runs_the_job(tmp_path: Path, golden_store: GoldenStore) -> None:
+    """With the arguments that Spark gives to the pod, but for the master."""
+    conf = tmp_path / "spark.properties"
+    conf.write_text("spark.master local[2]\nspark.ui.enabled false\nspark.sql.shuffle.partitions 2\n")
+    environment = programs(tmp_path / "bin")
+    lines = entrypoint(
+        *("driver", "--properties-file", str(conf), "--class", "org.apache.spark.deploy.PythonRunner"),
+        *(f"local://{submit.__file__}", "stats", str(golden_store("rocks-clean") / "store"), "--json"),
+        PATH=f"{SPARK_HOME / 'bin'}:{environment['PATH']}",
+        SPARK_HOME=str(SPARK_HOME),
+        SPARK_DRIVER_BIND_ADDRESS="127.0.0.1",
+        PYSPARK_PYTHON=sys.executable,
+        **{name: os.environ[name] for name in ("HOME", "JAVA_HOME") if name in os.environ},
+    )
+    assert json.loads(lines[-1])["topicCount"] == 12
 
 
 def executor_arguments(tmp_path: Path) -> list[str]:
@@ -252,7 +280,7 @@ def test_an_executor_is_told_everything_by_its_environment(tmp_path: Path) -> No
     }
 
 
-@pytest.mark.usefixtures("spark")
+@pytest.mark.usefixtures("java")
 def test_spark_knows_the_options_that_an_executor_is_given(tmp_path: Path) -> None:
     """Its own list of them, which it prints when it is given another one."""
     command = [str(find_java()), "-cp", f"{SPARK_HOME}/jars/*", EXECUTOR_CLASS, "--no-such-option"]
