@@ -15,8 +15,7 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("java")]
 
 def test_a_job_runs_in_the_session_that_spark_submit_configured(golden_copy: GoldenStore) -> None:
     root = golden_copy("file-clean") / "store"
-    options = (*SPARK, "--name", "named by spark-submit", "--conf", "spark.sql.shuffle.partitions=3")
-    done = spark_submit((*options, "--conf", "spark.log.level=INFO"), "rebuild", root, "--json")
+    done = spark_submit((*SPARK, "--conf", "spark.log.level=INFO"), "rebuild", root, "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["units"] > 100
