@@ -11,16 +11,18 @@ from cli.pipeline.index import index
 from cli.pipeline.migrate import migrate
 from cli.pipeline.rebuild import rebuild
 from cli.pipeline.replay import replay
+from cli.pipeline.stats import stats
 from cli.pipeline.verify import verify
 
-_APP: Final = typer.Typer(no_args_is_help=True)
+COMMANDS: Final = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to `quarry`."""
-    for command in (rebuild, migrate, verify, index, export, replay):
-        _APP.command()(command)
-    app.add_typer(_APP, name="pipeline", help="Work over whole stores on Spark.")
+    app.add_typer(COMMANDS, name="pipeline", help="Work over whole stores on Spark.")
 
 
-__all__ = ["register"]
+for command in (rebuild, migrate, verify, index, stats, export, replay):
+    COMMANDS.command()(command)
+
+__all__ = ["COMMANDS", "register"]

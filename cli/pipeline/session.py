@@ -6,6 +6,7 @@ Spark is imported when a command needs it: it is an extra, and takes a second.
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -37,6 +38,8 @@ Conf = Annotated[
 
 _QUIET: Final = {"spark.log.level": "OFF"}
 """What went wrong is told in one line. Who wants all that Spark says sets another level."""
+_SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
+"""Set where `spark-submit` runs us: then it has said what is logged."""
 _RAISED: Final = re.compile(
     r"^(?:\w+\.)*(?:StoreDamaged|StoreUnusable|NotAStore|StoreLocked"
     r"|InvalidOption|CallRefused|BrokerUnreachable|UnusableRow): (.+)$",
@@ -54,7 +57,7 @@ def spark_session(
     Ends the command when Spark, or a Java for it, is missing, and when a job of the block fails: with what one of our
     own errors says, if that was the reason.
     """
-    settings = _QUIET | dict(_setting(text) for text in conf or ())
+    settings = ({} if _SUBMITTED in os.environ else _QUIET) | dict(_setting(text) for text in conf or ())
     try:
         from pyspark.errors import PySparkException
 

@@ -20,7 +20,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from pipeline.index.files import FilePlan, make_file, plan_files
-from pipeline.index.split_items import Stretch, Wanted, write_items
+from pipeline.index.split_items import LogRange, Stretch, write_items
 from pipeline.source.log_splits import (
     LogSplit,
     end_of_records,
@@ -115,7 +115,7 @@ class IndexBuild:
         aside = self._switch(made, plans, wanted, shape)
         return Indexed(sum(plan.items for plan in plans), len(plans), wanted.begin, wanted.end, aside)
 
-    def _plan(self, wish: IndexWish) -> tuple[list[LogSplit], Wanted]:
+    def _plan(self, wish: IndexWish) -> tuple[list[LogSplit], LogRange]:
         segments = open_segments(self._disk, self._root)
         try:
             extent = log_extent(self._disk, self._root, segments, is_ours=True)
@@ -128,7 +128,7 @@ class IndexBuild:
                 end = _first_stored_from(segments, splits, wish.to_ms + 1, end)
         finally:
             segments.close()
-        return [split for split in splits if split.end > begin and split.begin < end], Wanted(begin, max(begin, end))
+        return [split for split in splits if split.end > begin and split.begin < end], LogRange(begin, max(begin, end))
 
     def _shape(self, wish: IndexWish) -> IndexShape:
         row = self._identity.index_row(TIERED_ROW)
@@ -136,7 +136,7 @@ class IndexBuild:
         slots = wish.slots or known.get("slots", TIERED_SLOTS)
         return IndexShape(slots, wish.items or known.get("items", TIERED_ITEMS), PLACE)
 
-    def _write_items(self, splits: list[LogSplit], wanted: Wanted, making: Path) -> list[Stretch]:
+    def _write_items(self, splits: list[LogSplit], wanted: LogRange, making: Path) -> list[Stretch]:
         root = self._root
 
         def write(numbered: tuple[int, LogSplit]) -> Iterator[tuple[int, list[Stretch]]]:
@@ -162,7 +162,7 @@ class IndexBuild:
         made = dict(given.flatMap(make).collect())
         return [made[number] for number in sorted(made)]
 
-    def _switch(self, made: list[Path], plans: list[FilePlan], wanted: Wanted, shape: IndexShape) -> Path | None:
+    def _switch(self, made: list[Path], plans: list[FilePlan], wanted: LogRange, shape: IndexShape) -> Path | None:
         folders = IndexFolders(self._disk, self._place)
         for number, (path, plan) in enumerate(zip(made, plans, strict=True), 1):
             folders.advance(folders.name_of(number), path, Stage.FILLING if plan.is_last else Stage.COMPACTED)

@@ -32,14 +32,14 @@ class Stretch(NamedTuple):
     """Of the first one."""
 
 
-class Wanted(NamedTuple):
+class LogRange(NamedTuple):
     """Records that begin in [begin, end)."""
 
     begin: PhysicalOffset
     end: PhysicalOffset
 
 
-def write_items(root: Path, split: LogSplit, wanted: Wanted, file: Path) -> list[Stretch]:
+def write_items(root: Path, split: LogSplit, wanted: LogRange, file: Path) -> list[Stretch]:
     """Read a split and write its items. Raises StoreDamaged for damage in the log."""
     parts = [_stored(items) for items in _items_in(root, split, wanted)]
     items = np.concatenate(parts) if parts else np.empty(0, ITEM)
@@ -52,7 +52,7 @@ def write_items(root: Path, split: LogSplit, wanted: Wanted, file: Path) -> list
     return [Stretch(file, begin, end, int(items["time_ms"][begin])) for begin, end in zip(begins, ends, strict=True)]
 
 
-def _items_in(root: Path, split: LogSplit, wanted: Wanted) -> Iterator[KeyItems]:
+def _items_in(root: Path, split: LogSplit, wanted: LogRange) -> Iterator[KeyItems]:
     segments = open_segments(PosixDisk(), root)
     try:
         for found in read_split(segments, split, check_crc=True):

@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 from pipeline.source.index import IndexReader
 from pipeline.source.messages import MessageReader, message_schema
 from pipeline.source.options import InvalidOption, ReadOptions, Table, read_options
+from pipeline.source.positions import PositionReader
 from pipeline.source.queues import QueueReader
 from pipeline.source.table import TableReader, chosen
 from pipeline.source.units import UnitReader
@@ -72,6 +73,7 @@ _READERS: dict[Table, type[TableReader]] = {
     Table.MESSAGES: MessageReader,
     Table.UNITS: UnitReader,
     Table.QUEUES: QueueReader,
+    Table.POSITIONS: PositionReader,
     Table.INDEX: IndexReader,
 }
 

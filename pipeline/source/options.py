@@ -28,6 +28,7 @@ class Table(StrEnum):
     MESSAGES = "messages"
     UNITS = "units"
     QUEUES = "queues"
+    POSITIONS = "positions"
     INDEX = "index"
 
 

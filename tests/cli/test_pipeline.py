@@ -3,49 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from pipeline.java import JavaMissing, find_java
 from store.consumequeue.rocks_layout import UNITS_FAMILY, unit_key
 from store.disk import PosixDisk
 from store.kind import inspect_store
 from store.offsets import QueueOffset
+from tests.cli.spark_runner import SPARK, quarry
 from tests.conftest import GoldenStore
 from tests.verify.stores import ORDERS, delete, fill, queue_rows, verified
 
 pytestmark = pytest.mark.timeout(600)
-SPARK = (
-    "--master",
-    "local[2]",
-    *("--conf", "spark.ui.enabled=false"),
-    *("--conf", "spark.driver.memory=1g"),
-    *("--conf", "spark.sql.shuffle.partitions=4"),
-    *("--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"),
-)
-
-
-def quarry(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "cli.main", "pipeline", *map(str, arguments)],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-
-
-@pytest.fixture
-def java() -> None:
-    try:
-        find_java()
-    except JavaMissing as missing:
-        pytest.skip(str(missing))
 
 
 @pytest.mark.usefixtures("java")

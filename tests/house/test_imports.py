@@ -50,6 +50,7 @@ HOMES: Final = {
     "uvloop": r"server/main\.py",
     "typer": r"cli/.*",
     "rich": r"cli/.*",
+    "jinja2": r"pipeline/stats/report\.py",
     "pyarrow": r"pipeline/.*",
     "pyspark": r"pipeline/.*|cli/pipeline/session\.py",
     "mmap": r"store/disk/posix\.py",

@@ -10,8 +10,9 @@ from pyspark.sql import SparkSession
 from pipeline.java import JavaMissing, find_java
 from pipeline.session import open_session
 from tests.e2e.conftest import broker, start_broker, start_clients
+from tests.pipeline.cluster import Cluster, standalone_cluster
 
-__all__ = ["broker", "java", "spark", "start_broker", "start_clients"]
+__all__ = ["broker", "cluster", "java", "spark", "start_broker", "start_clients"]
 
 SETTINGS = {
     "spark.driver.memory": "1g",
@@ -34,7 +35,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def java() -> None:
-    """For those who start Spark themselves."""
+    """For tests that cannot do without a Java that Spark runs on."""
     try:
         find_java()
     except JavaMissing as missing:
@@ -48,3 +49,10 @@ def spark(java: None) -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="module")
+def cluster(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A master and two workers in processes of their own. For slow tests."""
+    with standalone_cluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running

@@ -311,7 +311,10 @@ def test_a_directory_that_is_no_store(tmp_path: Path) -> None:
     [
         ({}, "option 'path': the directory of a store is needed"),
         ({"path": "x", "tabel": "messages"}, "option 'tabel': there are"),
-        ({"path": "x", "table": "units!"}, "option 'table': 'units!' is none of messages, units, queues"),
+        (
+            {"path": "x", "table": "units!"},
+            "option 'table': 'units!' is none of messages, units, queues, positions, index",
+        ),
         ({"path": "x", "mode": "skip"}, "option 'mode': 'skip' is none of fail, quarantine"),
         ({"path": "x", "splitBytes": "0"}, "option 'splitBytes': '0' is no whole number of at least 1"),
         ({"path": "x", "splitBytes": "many"}, "option 'splitBytes': 'many' is no whole number"),

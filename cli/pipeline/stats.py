@@ -1,0 +1,64 @@
+"""`quarry pipeline stats`: what a store holds, counted."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.offline.arguments import Json, Store
+from cli.offline.record_text import json_line
+from cli.pipeline.arguments import Since, Topics, Until, time_ms
+from cli.pipeline.session import Conf, Master, spark_session
+from store.disk import PosixDisk
+
+PHASES = ("counting",)
+
+Top = Annotated[
+    int,
+    typer.Option(
+        "--top", metavar="N", min=1, max=200, help="Entries of each list: topics, queues, tags, keys, ids, groups."
+    ),
+]
+Report = Annotated[
+    Path | None,
+    typer.Option("--report", metavar="FILE", help="Write also an HTML page with plots.", show_default=False),
+]
+
+
+def stats(
+    store: Store,
+    *,
+    topic: Topics = None,
+    since: Since = None,
+    until: Until = None,
+    top: Top = 20,
+    report: Report = None,
+    master: Master = None,
+    conf: Conf = None,
+    as_json: Json = False,
+) -> None:
+    """Count messages by topic, queue, tag and minute, and tell how far groups are behind, on Spark.
+
+    The store may be running: what is durable is counted. How far groups are behind is told of a store that no broker
+    runs on.
+
+    Exit code 0: it is done, 1: the log is damaged, 2: it could not run.
+    """
+    from_ms, to_ms = time_ms(since, "--from"), time_ms(until, "--to")
+    if report is not None and not report.absolute().parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {report.absolute().parent}", param_hint="--report")
+    with spark_session("stats", store, master, conf, PHASES) as spark:
+        from pipeline.stats import Wanted, as_document, report_html, statistics, summary_lines
+
+        wanted = Wanted(topics=tuple(topic or ()), from_ms=from_ms, to_ms=to_ms, top=top)
+        found = statistics(spark, PosixDisk(), store, wanted)
+        if report is not None:
+            report.write_text(report_html(found, datetime.now(UTC)), encoding="utf-8")
+    if as_json:
+        typer.echo(json_line(as_document(found)))
+        return
+    for line in summary_lines(found):
+        typer.echo(line)

@@ -1,0 +1,12 @@
+"""`stats`: what a store holds, counted on Spark: volumes, skew, repeated ids, keys, and the lag of groups.
+
+Public face of the package: other packages import from here.
+"""
+
+from pipeline.stats.job import statistics
+from pipeline.stats.messages import minutes
+from pipeline.stats.model import Statistics, Wanted, as_document
+from pipeline.stats.report import report_html
+from pipeline.stats.summary import summary_lines
+
+__all__ = ["Statistics", "Wanted", "as_document", "minutes", "report_html", "statistics", "summary_lines"]

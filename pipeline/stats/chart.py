@@ -1,0 +1,77 @@
+"""Bars over time, as places in a drawing of `WIDTH` by `HEIGHT`: what the report makes an SVG of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from pipeline.stats.model import Point
+from pipeline.stats.words import minute_text, time_text
+
+WIDTH: Final = 560
+HEIGHT: Final = 170
+LEFT: Final = 64
+RIGHT: Final = 12
+TOP: Final = 12
+BOTTOM: Final = 26
+LABELS: Final = 6
+"""Times below the axis, at most."""
+_DAY_MS: Final = 24 * 60 * 60_000
+
+
+class Bar(NamedTuple):
+    """What was stored in one bucket. Places are of the upper left corner."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    title: str
+
+
+class Tick(NamedTuple):
+    """A label at a place of an axis."""
+
+    at: float
+    label: str
+
+
+class Chart(NamedTuple):
+    bars: list[Bar]
+    across: list[Tick]
+    upward: list[Tick]
+
+
+def chart(
+    points: Sequence[Point], bucket_ms: int, value: Callable[[Point], float], words: Callable[[float], str]
+) -> Chart:
+    """One bar for each point; where there is none nothing was stored. `words` says a value with its unit."""
+    begin, end = points[0].at_ms, points[-1].at_ms + bucket_ms
+    per_ms = (WIDTH - LEFT - RIGHT) / (end - begin)
+    highest = nice_above(max(map(value, points)))
+    per_value = (HEIGHT - TOP - BOTTOM) / highest
+    bars = []
+    for point in points:
+        height = value(point) * per_value
+        title = f"{time_text(point.at_ms)}: {words(value(point))}"
+        x, y, width = LEFT + (point.at_ms - begin) * per_ms, HEIGHT - BOTTOM - height, bucket_ms * per_ms
+        bars.append(Bar(round(x, 2), round(y, 2), round(width, 2), round(height, 2), title))
+    upward = [Tick(HEIGHT - BOTTOM - part * highest * per_value, words(part * highest)) for part in (0, 0.5, 1)]
+    return Chart(bars, list(_times(begin, end, bucket_ms, per_ms)), upward)
+
+
+def _times(begin: int, end: int, bucket_ms: int, per_ms: float) -> Iterator[Tick]:
+    """Labels at the begins of buckets, as many as have room."""
+    buckets = (end - begin) // bucket_ms
+    step_ms = max(1, -(-buckets // LABELS)) * bucket_ms
+    for time_ms in range(begin, end, step_ms):
+        yield Tick(round(LEFT + (time_ms - begin) * per_ms, 2), minute_text(time_ms, with_day=end - begin > _DAY_MS))
+
+
+def nice_above(value: float) -> float:
+    """The next of 1, 2, 5, 10, 20, … that is no less."""
+    if value <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(step * power for step in (1, 2, 5, 10) if step * power >= value * (1 - 1e-9))

@@ -1,0 +1,88 @@
+"""How far groups are behind: their positions against the ends of queues."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+
+from pipeline.stats.model import GroupFigures, Lag, Wanted
+from store.disk import Disk
+from store.errors import NotAStore, StoreLocked
+from store.kind import StoreKind
+from store.metadata import TopicTable
+from store.offline import OfflineStore
+from store.rocketmq import read_metadata
+
+
+def lag_of_groups(spark: SparkSession, disk: Disk, root: Path, wanted: Wanted) -> Lag:
+    """The groups that are farthest behind, in all topics or in those that are wanted."""
+    try:
+        with OfflineStore.open(disk, root) as store:
+            store.queue_reader()
+    except (NotAStore, StoreLocked) as reason:
+        return Lag(str(reason))
+    positions, queues = (_table(spark, root, name, wanted) for name in ("positions", "queues"))
+    groups = (
+        _behind(positions, queues)
+        .groupBy("group", "topic")
+        .agg(
+            sql.count("*").alias("queues"),
+            sql.sum("lag").alias("lag"),
+            sql.sum("inFlight").alias("inFlight"),
+            # of equals the first
+            sql.max_by("queueId", sql.struct("lag", -sql.col("queueId"))).alias("mostBehind"),
+        )
+    )
+    groups = groups.persist()
+    try:
+        total = groups.agg(
+            sql.countDistinct("group").alias("groups"),
+            sql.coalesce(sql.sum("lag"), sql.lit(0)).alias("lag"),
+            sql.sum("inFlight").alias("inFlight"),
+        ).first()
+        assert total is not None
+        rows = groups.orderBy(sql.desc("lag"), sql.desc_nulls_last("inFlight"), "group", "topic").limit(wanted.top)
+        return Lag(
+            None,
+            total["groups"],
+            total["lag"],
+            total["inFlight"],
+            tuple(GroupFigures(*row) for row in rows.collect()),
+        )
+    finally:
+        groups.unpersist()
+
+
+def _table(spark: SparkSession, root: Path, name: str, wanted: Wanted) -> DataFrame:
+    table = spark.read.format("quarry").option("table", name).load(str(root))
+    return table.filter(sql.col("topic").isin(*wanted.topics)) if wanted.topics else table
+
+
+def _behind(positions: DataFrame, queues: DataFrame) -> DataFrame:
+    """The lag in each queue of a topic in which a group stands anywhere.
+
+    A queue that has come to such a topic later is read from its first message: until then all of it is lag. Where the
+    log has expired beyond a position the group goes on at what there is. A position beyond the end is one that a
+    recovery has cut off.
+    """
+    readers = positions.select("group", "topic").distinct()
+    both = queues.join(readers, "topic").join(positions, ["group", "topic", "queueId"], "full_outer")
+    begin = sql.greatest("nextOffset", "minOffset")  # passes over nulls
+    lag = sql.greatest(sql.coalesce("maxOffset", sql.lit(0)) - begin, sql.lit(0))
+    return both.select("group", "topic", "queueId", lag.alias("lag"), "inFlight")
+
+
+def queue_counts(disk: Disk, root: Path, topics: list[str]) -> dict[str, int]:
+    """How many queues the topics have to write to; those that are not known are left out."""
+    try:
+        with OfflineStore.open(disk, root) as store:
+            if store.found.kind is StoreKind.QUARRY:
+                table = TopicTable(store.state_engine())
+                found = [table.get(name) for name in topics]
+            else:
+                found = [each for each in read_metadata(disk, root).topics if each.name in set(topics)]
+            return {each.name: each.write_queues for each in found if each is not None}
+    except StoreLocked:
+        return {}

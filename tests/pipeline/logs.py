@@ -1,0 +1,32 @@
+"""Stores of a log whose messages, times and queues a test chooses."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from store.disk import PosixDisk
+from store.message import Message
+from store.offsets import PhysicalOffset, QueueOffset
+from store.paths import StorePaths, segment_name
+from store.record import encode_properties, encode_record
+
+Stored = tuple[Message, int]
+"""A message, and the ms since 1970 when it was stored."""
+
+
+def write_store(root: Path, stored: Iterable[Stored]) -> None:
+    """A store of nothing but a log with these messages, in one segment."""
+    log = bytearray()
+    next_offsets: Counter[tuple[str, int]] = Counter()
+    for each, stored_ms in stored:
+        queue = each.topic, each.queue_number
+        at = QueueOffset(next_offsets[queue]), PhysicalOffset(len(log)), stored_ms
+        log += encode_record(each, *at, encode_properties(each.properties), crc_property=True)
+        next_offsets[queue] += 1
+    disk, directory = PosixDisk(), StorePaths(root).commit_log
+    disk.make_directories(directory)
+    segment = disk.create_segment(directory / segment_name(PhysicalOffset(0)), 1 << 22)
+    segment.write(0, bytes(log))
+    segment.close()
