@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
+from cli.offline.record_text import json_line
 from tests.cli.spark_runner import SPARK, quarry
 from tests.conftest import GoldenStore
 from tests.pipeline.cluster import Cluster
 from tests.pipeline.test_rebuild import differences, families, open_and_close, without_database
+from tests.verify.faults import FAULTS, fill_everything
+from tests.verify.stores import verified
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 BOTH = {0, 1}
@@ -34,6 +38,22 @@ def test_a_rebuild_on_two_workers_is_that_of_one_process(cluster: Cluster, golde
     assert families(there) == families(here)
     open_and_close(there)
     assert differences(there) == []
+
+
+def test_a_verification_on_two_workers_finds_what_one_process_finds(cluster: Cluster, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    fill_everything(root)
+    agreed = cluster.quarry("verify", root, "--json")
+    assert (agreed.status, agreed.workers) == (0, BOTH), agreed.errors
+    for fault in FAULTS:
+        if fault.name in ("swapped offsets", "lost index item", "gap in a light queue"):
+            fault.plant(root)
+    expected = verified(root)
+    ran = cluster.spark_submit("verify", root, "--output", tmp_path / "verdict", "--json")
+    assert (ran.status, ran.workers) == (1, BOTH), ran.errors
+    assert json.loads((tmp_path / "verdict" / "verdict.json").read_text()) == expected.as_json()
+    lines = [line for line in ran.output.splitlines() if line.startswith("{")]
+    assert sorted(lines[:-1]) == sorted(json_line(each.as_json()) for each in expected.differences)
 
 
 def test_statistics_of_two_workers_are_those_of_one_process(cluster: Cluster, golden_store: GoldenStore) -> None:
