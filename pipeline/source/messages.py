@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
 from typing import ClassVar, Final
 
 import pyarrow as pa
@@ -14,7 +16,6 @@ from pipeline.source.conditions import bounds_of, names_in
 from pipeline.source.log_splits import (
     Damage,
     LogSplit,
-    error_of,
     log_extent,
     open_segments,
     plan_splits,
@@ -22,10 +23,12 @@ from pipeline.source.log_splits import (
     store_time_at,
 )
 from pipeline.source.message_columns import COLUMNS, MessageRows
+from pipeline.source.object_store import WHOLE_STORE_SPLIT_BYTES, root_with_end, root_with_segment
 from pipeline.source.options import DamageMode, InvalidOption, ReadOptions
 from pipeline.source.table import ArrowRows, Rows, TableReader, Types, chosen
 from store.commitlog import SegmentList
 from store.disk import PosixDisk
+from store.errors import StoreDamaged
 
 BODY: Final = "body"
 DAMAGE: Final = "damage"
@@ -60,13 +63,10 @@ class MessageReader(TableReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         disk, options = PosixDisk(), self.options
-        segments = open_segments(disk, options.path)
-        try:
-            extent = log_extent(disk, options.path, segments)
-            splits = plan_splits(segments, extent, options.split_bytes)
-            return self._in_time(segments, self._in_place(splits))
-        finally:
-            segments.close()
+        split_bytes = options.split_bytes if options.url is None else WHOLE_STORE_SPLIT_BYTES
+        with root_with_end(options) as root, closing(open_segments(disk, root)) as segments:
+            extent = log_extent(disk, root, segments)
+            return self._in_time(segments, self._in_place(plan_splits(segments, extent, split_bytes)))
 
     def _in_place(self, splits: list[LogSplit]) -> list[LogSplit]:
         """The splits that may hold records between the physical offsets that were asked for."""
@@ -90,19 +90,23 @@ class MessageReader(TableReader):
 
     def rows(self, partition: InputPartition) -> Iterator[Rows]:
         assert isinstance(partition, LogSplit)
-        segments = open_segments(PosixDisk(), self.options.path)
-        try:
+        with (
+            root_with_segment(self.options, partition.begin) as root,
+            closing(open_segments(PosixDisk(), root)) as segments,
+        ):
             for found in read_split(segments, partition, check_crc=self.options.check_crc):
                 yield self._damaged(segments, found) if isinstance(found, Damage) else MessageRows(found)
-        finally:
-            segments.close()
 
     def _damaged(self, segments: SegmentList, damage: Damage) -> Rows:
         """One row of damage. Raises StoreDamaged with `mode=fail`."""
         if self.options.mode is DamageMode.FAIL:
-            raise error_of(segments, damage)
+            raise StoreDamaged(self._file_of(segments, damage), f"offset {damage.begin}: {damage.reason}")
         size = min(damage.end - damage.begin, _SIZE_MAX)
-        told = f"{segments.path_of(damage.begin)}: {damage.reason}"
+        told = f"{self._file_of(segments, damage)}: {damage.reason}"
         known = {"phyOffset": damage.begin, "storeSize": size, DAMAGE: told}
         arrays = [pa.array([known.get(field.name)], to_arrow_type(field.dataType)) for field in self.schema]
         return ArrowRows(pa.RecordBatch.from_arrays(arrays, self.schema.fieldNames()))
+
+    def _file_of(self, segments: SegmentList, damage: Damage) -> Path:
+        path = segments.path_of(damage.begin)
+        return path if self.options.url is None else Path(self.options.url, path.parent.name, path.name)

@@ -13,6 +13,8 @@ from store.offline import QueueSource
 SPLIT_BYTES: Final = 64 << 20
 CLOCK_MARGIN_MS: Final = 10 * 60 * 1000
 OPTIONS: Final = ("path", "table", "columns", "source", "mode", "checkCrc", "splitBytes", "clockMarginMs")
+STORAGE: Final = "storage."
+"""What the names of options begin with that go to an object store."""
 
 
 _Kind = TypeVar("_Kind", bound=Enum)
@@ -44,6 +46,10 @@ class ReadOptions:
     """What `spark.read.format("quarry").option(…)` said."""
 
     path: Path
+    url: str | None = None
+    """Of a store whose files lie in an object store."""
+    storage: tuple[tuple[str, str], ...] = ()
+    """Options of the object store."""
     table: Table = Table.MESSAGES
     columns: tuple[str, ...] | None = None
     """Names in the order they were asked for; None: all but the body."""
@@ -59,13 +65,23 @@ class ReadOptions:
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
     """Raises InvalidOption naming the option."""
-    given = known_options(options, OPTIONS)
-    if not given.get("path"):
+    storage = {name.lower(): text for name, text in options.items() if name.lower().startswith(STORAGE)}
+    given = known_options({name: text for name, text in options.items() if name.lower() not in storage}, OPTIONS)
+    path = given.get("path")
+    if not path:
         raise InvalidOption("option 'path': the directory of a store is needed")
+    table = _one_of(Table, "table", given.get("table", Table.MESSAGES.value))
+    is_elsewhere = "://" in path
+    if is_elsewhere and table is not Table.MESSAGES:
+        raise InvalidOption(f"option 'table': of a store in an object store there is {Table.MESSAGES.value!r} only")
+    if storage and not is_elsewhere:
+        raise InvalidOption(f"option {min(storage)!r}: {path!r} is no object store")
     columns = given.get("columns")
     return ReadOptions(
-        path=Path(given["path"]),
-        table=_one_of(Table, "table", given.get("table", Table.MESSAGES.value)),
+        path=Path(path),
+        url=path if is_elsewhere else None,
+        storage=tuple(sorted((name.removeprefix(STORAGE), text) for name, text in storage.items())),
+        table=table,
         columns=None if columns is None else column_names(columns),
         source=_one_of(QueueSource, "source", source) if (source := given.get("source")) is not None else None,
         mode=_one_of(DamageMode, "mode", given.get("mode", DamageMode.FAIL.value)),

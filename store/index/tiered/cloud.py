@@ -95,6 +95,12 @@ class CloudObjects:
             for chunk in obstore.get(self._patient, name).stream(min_chunk_size=CHUNK_SIZE):
                 yield bytes(chunk)
 
+    def names(self) -> Iterator[tuple[str, int]]:
+        """Of all objects, with their sizes in bytes."""
+        with self._named(""):
+            for some in obstore.list(self._patient):
+                yield from ((each["path"], each["size"]) for each in some)
+
     def remove(self, name: str) -> None:
         try:
             with self._named(name):
