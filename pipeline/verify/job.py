@@ -38,10 +38,10 @@ from pipeline.verify.parts import (
 from store.disk import Disk
 from store.errors import Invalid
 from store.index.indexes import KeyIndexes
-from store.index.offline import indexes_of
 from store.offline import OfflineStore
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from store.verify import DIFFERENCES_MAX, Check, Difference, VerifyReport
+from store.verify.index import indexes_to_compare
 from store.verify.metadata import MetadataComparison
 from store.verify.report import Findings
 from store.verify.sums import new_key
@@ -80,7 +80,7 @@ def verify(
     if folder is not None and folder.list():
         raise Invalid(f"{folder.place}: is not empty")
     findings = Findings(None if folder else differences_max)
-    with OfflineStore.open(disk, root) as store, indexes_of(store) as indexes:
+    with OfflineStore.open(disk, root) as store, indexes_to_compare(store, findings) as indexes:
         run = _Verification(spark, store, indexes, findings, split_bytes=split_bytes, units_per_part=units_per_part)
         report = run.run()
         try:

@@ -17,12 +17,12 @@ from pipeline.source.log_splits import Damage, LogSplit, read_split
 from store.consumequeue.rocks_layout import unit_prefix
 from store.disk import PosixDisk
 from store.index.facts import IndexFile
-from store.index.offline import indexes_of
 from store.offline import OfflineStore, QueueReader
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from store.record import Blank
 from store.recovery import Progress
 from store.verify import Difference
+from store.verify.index import indexes_to_compare
 from store.verify.queues import StoredSide
 from store.verify.report import Findings
 from store.verify.sources import QueuesPart, UnitSource
@@ -173,7 +173,8 @@ def run_part(part: Part, job: Job) -> tuple[Outcome, list[Difference]]:
 @contextmanager
 def verifying(job: Job) -> Iterator[tuple[Verification, OfflineStore]]:
     """A verification of a task's own."""
-    with OfflineStore.open(PosixDisk(), job.root) as store, indexes_of(store) as indexes:
+    told_by_driver = Findings(0)
+    with OfflineStore.open(PosixDisk(), job.root) as store, indexes_to_compare(store, told_by_driver) as indexes:
         yield Verification(store, indexes, _silent, Findings(job.kept_max), job.key), store
 
 

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from store.dispatch import is_queued
-from store.errors import StoreDamaged
+from store.errors import StoreDamaged, StoreUnusable
 from store.index.facts import DAMAGED, IndexFile, IndexKind, checked, index_files
-from store.index.indexes import KeyIndexes
+from store.index.indexes import NO_INDEXES, KeyIndexes
 from store.index.items import Integers, KeyItems, items_of
 from store.index.keys import key_hash, key_text, keys_of, tag_text
 from store.index.message_index import IndexState
+from store.index.offline import indexes_of
 from store.index.opening import HASH_ROW, TIERED_ROW
 from store.index.stored import items_in
 from store.kind import StoreKind
@@ -58,9 +60,7 @@ class Coverage(NamedTuple):
 
 
 def coverages(store: OfflineStore, indexes: KeyIndexes) -> list[Coverage]:
-    """What can be compared of a store's index. Nothing of one that a broker keeps up meanwhile, or that has gaps."""
-    if store.log_limit is not None:
-        return []
+    """What can be compared of a store's index. Nothing of one that has gaps."""
     found = []
     for kind in IndexKind:
         files = [each for each in index_files(indexes) if each.kind is kind]
@@ -74,8 +74,6 @@ def coverages(store: OfflineStore, indexes: KeyIndexes) -> list[Coverage]:
 
 def tell_uncompared(store: OfflineStore, indexes: KeyIndexes, findings: Findings) -> None:
     """What is not looked into: damaged files, and those that lie elsewhere."""
-    if store.log_limit is not None:
-        return
     for each in index_files(indexes):
         if each.stage == DAMAGED:
             findings.differ(_damage(store, each, each.damage))
@@ -107,6 +105,21 @@ def _trusted_up_to(
 def _pieces_of(file: IndexFile) -> range:
     first, last = PhysicalOffset(file.begin_offset), PhysicalOffset(file.end_offset)
     return range(piece_of(first), piece_of(last) + 1)
+
+
+@contextmanager
+def indexes_to_compare(store: OfflineStore, findings: Findings) -> Iterator[KeyIndexes]:
+    """The index files of a store, if they can be read. Those of a store that a broker runs on are left alone."""
+    with ExitStack() as closing:
+        indexes = NO_INDEXES
+        if store.log_limit is None:
+            try:
+                indexes = closing.enter_context(indexes_of(store))
+            except StoreUnusable as error:
+                findings.differ(
+                    Difference(check=Check.INDEX, file=error.path, expected="an index file", found=error.reason)
+                )
+        yield indexes
 
 
 class IndexComparison:

@@ -12,7 +12,6 @@ import numpy as np
 from store.consumequeue.rocks_layout import CHECKPOINT_KEY, CHECKPOINT_SIZE, I64, OFFSET_FAMILY, UNITS_FAMILY
 from store.identity import StoreIdentity
 from store.index.indexes import KeyIndexes
-from store.index.offline import indexes_of
 from store.kind import StoreKind
 from store.migration import MigrationRows, Removing
 from store.offline import OfflineStore, QueueSource
@@ -23,7 +22,7 @@ from store.rocketmq import read_metadata
 from store.scan import RecordBatch
 from store.state import META
 from store.verify.held import check_held
-from store.verify.index import IndexComparison, coverages, tell_uncompared
+from store.verify.index import IndexComparison, coverages, indexes_to_compare, tell_uncompared
 from store.verify.log import behind_damage, requests_in, scan
 from store.verify.metadata import Metadata, MetadataComparison, QuarryMetadata, RocketmqRows, ends_of
 from store.verify.queues import QueueComparison
@@ -42,8 +41,9 @@ def verify(store: OfflineStore, report: ReportProgress, *, differences_max: int 
     (`store.verify.sums`), and only pieces that differ are compared one by one. Raises StoreDamaged or
     kv.EngineCorrupt for what cannot be read at all, OSError as the disk gives it.
     """
-    with indexes_of(store) as indexes:
-        return Verification(store, indexes, report, Findings(differences_max), new_key()).run()
+    findings = Findings(differences_max)
+    with indexes_to_compare(store, findings) as indexes:
+        return Verification(store, indexes, report, findings, new_key()).run()
 
 
 class LogDamage(NamedTuple):
