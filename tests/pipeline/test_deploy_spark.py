@@ -229,6 +229,7 @@ def test_a_driver_is_a_submission_by_its_pod(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.usefixtures("java")
 def test_what_a_driver_s_pod_starts_runs_the_job(tmp_path: Path, golden_store: GoldenStore) -> None:

@@ -19,6 +19,7 @@ from pipeline.wanted import Wanted
 from server.wire.reserved import RESERVED_PROPERTIES
 from store.disk import PosixDisk
 from store.record.system_flag import COMPRESSED, Compression
+from tests.cli.spark_runner import SPARK
 from tests.conftest import GoldenStore
 from tests.e2e.broker import Broker, quarry
 from tests.e2e.conftest import StartClients
@@ -139,9 +140,8 @@ def test_a_body_whose_compression_the_protocol_has_no_name_for_is_uncompressed()
 @pytest.mark.usefixtures("java")
 def test_the_command(broker: Broker, start_clients: StartClients, golden_store: GoldenStore) -> None:
     root = golden_store("file-clean") / "store"
-    spark = ("--master", "local[2]", "--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=4")
     wanted = ("--topic", "acme-payments", "--where", "queueOffset < 5", "--into", "again")
-    command = ("pipeline", "replay", str(root), *wanted, *spark)
+    command = ("pipeline", "replay", str(root), *wanted, *SPARK)
     done = quarry(*command, "--endpoint", broker.endpoint, "--json", timeout_s=280)
     assert done.returncode == 0, done.stderr
     rows = [row for row in messages(root, columns="topic,queueOffset,body,uniqKey") if row["queueOffset"] < 5]
