@@ -21,14 +21,20 @@ def progress_bar(console: Console | None = None) -> Iterator[ReportProgress]:
         BarColumn(),
         TextColumn("{task.percentage:>3.0f} %"),
         TimeRemainingColumn(),
+        TextColumn("{task.fields[detail]}"),
     )
     with Progress(*columns, console=console or Console(stderr=True), transient=True, redirect_stdout=False) as bars:
         tasks: dict[str, TaskID] = {}
 
         def report(progress: StoreProgress) -> None:
             if progress.phase not in tasks:
-                tasks[progress.phase] = bars.add_task(progress.phase, total=progress.total_bytes)
-            bars.update(tasks[progress.phase], completed=progress.done_bytes, total=progress.total_bytes)
+                tasks[progress.phase] = bars.add_task(progress.phase, total=progress.total_bytes, detail="")
+            bars.update(
+                tasks[progress.phase],
+                completed=progress.done_bytes,
+                total=progress.total_bytes,
+                detail=progress.detail,
+            )
 
         yield report
 

@@ -1,17 +1,18 @@
-"""How far Spark is, for who watches: the tasks of each stage."""
+"""How far Spark is, for who watches: the tasks of each stage, and the rows and bytes that they have handed on."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import Event, Thread
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
 from store.recovery import Progress, ReportProgress
 
 INTERVAL_S: Final = 0.5
+MIB: Final = 1 << 20
 
 
 @contextmanager
@@ -32,6 +33,7 @@ def reported(spark: SparkSession, phases: Sequence[str], report: ReportProgress)
 
 def _watch(spark: SparkSession, phases: Sequence[str], report: ReportProgress, ended: Event) -> None:
     tracker = spark.sparkContext.statusTracker()
+    stages: Any = spark.sparkContext._jsc.sc().statusStore()  # noqa: SLF001 - the tracker tells of tasks only
     names: dict[int, str] = {}
     while not ended.wait(INTERVAL_S):
         for stage in sorted(tracker.getActiveStageIds()):
@@ -39,4 +41,11 @@ def _watch(spark: SparkSession, phases: Sequence[str], report: ReportProgress, e
             if info is None:
                 continue
             name = names.setdefault(stage, phases[min(len(names), len(phases) - 1)])
-            report(Progress(name, info.numCompletedTasks, info.numTasks))
+            report(Progress(name, info.numCompletedTasks, info.numTasks, _handed_on(stages.lastStageAttempt(stage))))
+
+
+def _handed_on(stage: Any) -> str:
+    """What the stage has written so far, into a shuffle or into files, as Spark counts it; "" before there is any."""
+    rows = stage.shuffleWriteRecords() + stage.outputRecords()
+    size = stage.shuffleWriteBytes() + stage.outputBytes()
+    return f"{rows:,} rows, {size / MIB:,.1f} MiB" if rows else ""

@@ -27,11 +27,12 @@ SAVE_EVERY_BYTES: Final = 256 << 20  # how much log a killed recovery reads agai
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a long piece of work is, in bytes of commit log."""
+    """How far a long piece of work is, in bytes of commit log. `detail`: what else there is to tell, in a few words."""
 
     phase: str
     done_bytes: int
     total_bytes: int
+    detail: str = ""
 
     @property
     def percent(self) -> int:

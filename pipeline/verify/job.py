@@ -229,10 +229,8 @@ _PLACE: Final = ("phyOffset", "topic", "queueId", "queueOffset")
 def _task(job: Job) -> Callable[[tuple[int, Part]], Iterator[Found]]:
     def run(numbered: tuple[int, Part]) -> Iterator[Found]:
         number, part = numbered
-        outcome, differences = run_part(part, job)
-        yield number, outcome
-        for difference in differences:
-            yield number, difference
+        for found in run_part(part, job):
+            yield number, found
 
     return run
 

@@ -6,7 +6,7 @@ added up, so that who reads what makes no difference.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,10 +62,14 @@ class Outcome:
     ends: dict[QueueId, QueueOffset] = field(default_factory=dict)
 
 
+Steps = Generator[None, None, Outcome]
+"""Between two steps differences are taken away, so that no task holds many."""
+
+
 class Part(Protocol):
     """Something that a task does."""
 
-    def run(self, verification: Verification, store: OfflineStore, job: Job) -> Outcome: ...
+    def steps(self, verification: Verification, store: OfflineStore, job: Job) -> Steps: ...
 
 
 @dataclass(frozen=True)
@@ -75,10 +79,10 @@ class QueuesRead:
     comparison: int
     queues: QueuesPart
 
-    def run(self, verification: Verification, store: OfflineStore, job: Job) -> Outcome:  # noqa: ARG002
+    def steps(self, verification: Verification, store: OfflineStore, job: Job) -> Steps:  # noqa: ARG002
         comparison = verification.comparisons[self.comparison]
         for _ in comparison.read_units(comparison.source.queues(self.queues)):
-            pass
+            yield
         return Outcome(verification.findings, stored=(self.comparison, comparison.stored))
 
 
@@ -89,8 +93,9 @@ class IndexRead:
     comparison: int
     file: IndexFile
 
-    def run(self, verification: Verification, store: OfflineStore, job: Job) -> Outcome:  # noqa: ARG002
+    def steps(self, verification: Verification, store: OfflineStore, job: Job) -> Steps:  # noqa: ARG002
         comparison = verification.index_comparisons[self.comparison]
+        yield
         comparison.read_items(self.file)
         return Outcome(verification.findings, stored_items=(self.comparison, comparison.stored))
 
@@ -101,7 +106,7 @@ class LogRead:
 
     split: LogSplit
 
-    def run(self, verification: Verification, store: OfflineStore, job: Job) -> Outcome:
+    def steps(self, verification: Verification, store: OfflineStore, job: Job) -> Steps:
         reading = LogReading(self.split.begin, self.split.begin)
         ends: dict[QueueId, QueueOffset] = {}
         for found in read_split(store.segments, self.split, check_crc=True):
@@ -111,6 +116,7 @@ class LogRead:
                 reading.read(found.end)
                 for queue, end in verification.add_batch(found, job.wanted).items():
                     ends[queue] = max(end, ends.get(queue, end))
+                yield
         return Outcome(
             verification.findings,
             expected=[each.expected for each in verification.comparisons],
@@ -128,10 +134,11 @@ class RecordsCompared:
     comparison: int
     pieces: dict[int, PhysicalOffset]
 
-    def run(self, verification: Verification, store: OfflineStore, job: Job) -> Outcome:  # noqa: ARG002
+    def steps(self, verification: Verification, store: OfflineStore, job: Job) -> Steps:  # noqa: ARG002
         comparison = verification.comparisons[self.comparison]
         for piece, start in self.pieces.items():
             comparison.compare_records(piece, start, verification.is_deleted)
+            yield
         return Outcome(verification.findings)
 
 
@@ -143,9 +150,11 @@ class UnitsCompared:
     queues: QueuesPart
     pieces: frozenset[int]
 
-    def run(self, verification: Verification, store: OfflineStore, job: Job) -> Outcome:  # noqa: ARG002
+    def steps(self, verification: Verification, store: OfflineStore, job: Job) -> Steps:  # noqa: ARG002
         comparison = verification.comparisons[self.comparison]
-        comparison.compare_units(comparison.source.queues(self.queues), self.pieces)
+        for queue in comparison.source.queues(self.queues):
+            comparison.compare_units([queue], self.pieces)
+            yield
         return Outcome(verification.findings)
 
 
@@ -158,16 +167,24 @@ class IndexCompared:
     first_records: dict[int, PhysicalOffset]
     damage: tuple[tuple[PhysicalOffset, PhysicalOffset], ...]
 
-    def run(self, verification: Verification, store: OfflineStore, job: Job) -> Outcome:  # noqa: ARG002
+    def steps(self, verification: Verification, store: OfflineStore, job: Job) -> Steps:  # noqa: ARG002
+        yield
         verification.index_comparisons[self.comparison].compare(self.pieces, self.first_records, self.damage)
         return Outcome(verification.findings)
 
 
-def run_part(part: Part, job: Job) -> tuple[Outcome, list[Difference]]:
-    """Do it, in a task. Returns the differences apart from what was counted."""
+def run_part(part: Part, job: Job) -> Iterator[Difference | Outcome]:
+    """Do it, in a task: what differs, and in the end what came of it."""
     with verifying(job) as (verification, store):
-        outcome = part.run(verification, store, job)
-    return outcome, outcome.findings.drain()
+        steps, findings = part.steps(verification, store, job), verification.findings
+        while True:
+            try:
+                next(steps)
+            except StopIteration as ended:
+                yield from findings.drain()
+                yield ended.value
+                return
+            yield from findings.drain()
 
 
 @contextmanager

@@ -25,7 +25,10 @@ from store.migration import remove_database
 from store.offsets import QueueId
 from store.settings import Durability
 from store.verify import Check
+from tests import golden
 from tests.compat.rocketmq_store import QueuesIn, digests_of_rocketmq
+from tests.conftest import GoldenStore
+from tests.pipeline.test_rebuild import without_database
 
 MESSAGES = int(os.environ.get("QUARRY_LARGE_STORE_MESSAGES", "20000000"))
 ROUND = 64
@@ -83,3 +86,19 @@ def test_a_large_store_is_rebuilt_as_it_was(spark: SparkSession, tmp_path: Path)
     assert [queues[TOPIC, number].maximum for number in range(QUEUES)] == maxima
     assert sum(each.units for each in queues.values()) == MESSAGES
     assert not any(each.unreadable for each in queues.values())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", golden.NAMES)
+def test_a_store_of_rocketmq_that_was_rebuilt_opens_there_again(
+    spark: SparkSession, golden_copy: GoldenStore, tmp_path: Path, name: str
+) -> None:
+    root = golden_copy(name) / "store"
+    without_database(root)
+    rebuilt = rebuild(spark, PosixDisk(), root)
+    found = digests_of_rocketmq(root, tmp_path, QueuesIn.ROCKSDB, timeout_s=300)
+    ours = {queue: each for queue, each in found.items() if each.units}
+    assert sum(each.units for each in ours.values()) == rebuilt.queues.units
+    assert len(ours) == rebuilt.queues.queues
+    assert not any(each.unreadable for each in ours.values())
