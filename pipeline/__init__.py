@@ -1,8 +1,9 @@
 """Work over whole stores, on Spark: the extra `quarry-mq[pipeline]`, PySpark and Java 17 or newer.
 
-- `pipeline.source` is the data source `quarry`: `spark.read.format("quarry")`;
+- `pipeline.source` is the data source `quarry`: stores as tables; `pipeline.stream` its half that talks to live brokers;
+- jobs are packages of their own: `rebuild`, `migrate` and `index` change a store, which is then locked against brokers;
+  `verify`, `stats`, `export` and `replay` only read it;
 - `pipeline.session` makes sessions for our own commands, `pipeline.java` finds a Java that Spark can run on.
 
-Every task reads bytes of the store through the same codecs as the broker. Nothing here needs a broker to run, and
-nothing changes the store that it reads.
+Every task reads bytes of the store through the same codecs as the broker.
 """
