@@ -29,6 +29,7 @@ def test_stats_are_told_as_text_and_as_a_page(golden_store: GoldenStore, tmp_pat
     assert html.count("<svg") == 4
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("java")
 def test_lag_is_what_the_broker_says(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "store", logs=tmp_path / "logs")

@@ -13,6 +13,7 @@ from tests.conftest import GoldenStore
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("java")]
 
 
+@pytest.mark.slow
 def test_a_job_runs_in_the_session_that_spark_submit_configured(golden_copy: GoldenStore) -> None:
     root = golden_copy("file-clean") / "store"
     done = spark_submit((*SPARK, "--conf", "spark.log.level=INFO"), "rebuild", root, "--json")

@@ -69,7 +69,7 @@ def differences(root: Path) -> list[object]:
         return list(verify(store, lambda _: None).differences)
 
 
-@pytest.mark.parametrize("split_bytes", [300_000, 64 << 20])
+@pytest.mark.parametrize("split_bytes", [300_000, pytest.param(64 << 20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", golden.NAMES)
 def test_a_rebuild_is_what_dispatch_makes_of_the_log(
     spark: SparkSession, tmp_path: Path, name: str, split_bytes: int

@@ -136,6 +136,7 @@ def test_a_body_whose_compression_the_protocol_has_no_name_for_is_uncompressed()
     assert [bool(flag & COMPRESSED) for flag in found.column("sysFlag").to_pylist()] == [False, True, False]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.usefixtures("java")
 def test_the_command(broker: Broker, start_clients: StartClients, golden_store: GoldenStore) -> None:
