@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -74,9 +75,7 @@ def test_memory_does_not_grow_with_topics_and_groups(tmp_path: Path, monkeypatch
                     await settle(broker)
                     counts.append(kept_alive(broker.broker))
         # one object for each topic would be twice as many, each time; what others in this process keep comes and goes
-        first, second = (
-            grown(before, after, more_than=MORE // 2) for before, after in zip(counts, counts[1:], strict=False)
-        )
+        first, second = (grown(before, after, more_than=MORE // 2) for before, after in pairwise(counts))
         assert not first.keys() & second.keys(), (first, second)
 
     run(test())
