@@ -28,7 +28,7 @@ from store.verify import Check
 from tests import golden
 from tests.compat.rocketmq_store import QueuesIn, digests_of_rocketmq
 from tests.conftest import GoldenStore
-from tests.pipeline.test_rebuild import without_database
+from tests.pipeline.test_rebuild import open_and_close, without_database
 
 MESSAGES = int(os.environ.get("QUARRY_LARGE_STORE_MESSAGES", "20000000"))
 ROUND = 64
@@ -97,6 +97,8 @@ def test_a_store_of_rocketmq_that_was_rebuilt_opens_there_again(
     root = golden_copy(name) / "store"
     without_database(root)
     rebuilt = rebuild(spark, PosixDisk(), root)
+    # RocketMQ was killed on one of them; on a store that looks so it puts units of light queues twice
+    open_and_close(root)
     found = digests_of_rocketmq(root, tmp_path, QueuesIn.ROCKSDB, timeout_s=300)
     ours = {queue: each for queue, each in found.items() if each.units}
     assert sum(each.units for each in ours.values()) == rebuilt.queues.units
