@@ -15,6 +15,10 @@ INTERVAL_S: Final = 0.5
 MIB: Final = 1 << 20
 
 
+def silent(progress: Progress) -> None:
+    """For steps of which nothing is told: who watches is told of Spark's tasks."""
+
+
 @contextmanager
 def reported(spark: SparkSession, phases: Sequence[str], report: ReportProgress) -> Iterator[None]:
     """Report tasks that have ended, of all that a stage has, while the block runs.

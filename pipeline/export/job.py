@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import structlog
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -15,15 +14,14 @@ from pyspark.sql.types import StructType
 from pipeline.body_form import BodyForm
 from pipeline.export.body import plain_bodies
 from pipeline.export.commits import Commit, Destination
-from pipeline.source.log_splits import end_of_records, log_extent, open_segments
+from pipeline.source.log_splits import readable_range
 from pipeline.source.message_columns import COLUMNS
+from pipeline.source.options import SPLIT_BYTES
 from pipeline.wanted import Wanted
 from store.disk import Disk
 from store.errors import Invalid
 
 log = structlog.get_logger(__name__)
-
-SPLIT_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,14 +73,9 @@ def export(
     """
     place = Destination(spark, destination)
     commits = _begin(place, selection, goes_on=goes_on)
-    segments = open_segments(disk, root)
-    try:
-        extent = log_extent(disk, root, segments)
-        end = end_of_records(segments, extent, split_bytes)
-    finally:
-        segments.close()
-    begin = commits[-1].end if commits else extent.begin
-    expired = max(0, extent.begin - begin)
+    log_begin, end = readable_range(disk, root, split_bytes)
+    begin = commits[-1].end if commits else log_begin
+    expired = max(0, log_begin - begin)
     if end <= begin:
         return Exported(begin, begin, 0, 0, expired)
     counted = Observation()

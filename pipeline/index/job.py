@@ -29,6 +29,7 @@ from pipeline.source.log_splits import (
     plan_splits,
     store_time_at,
 )
+from pipeline.source.options import SPLIT_BYTES
 from pipeline.store_lock import locked
 from store.commitlog import SegmentList
 from store.disk import Disk, PosixDisk
@@ -48,7 +49,6 @@ from store.repair import aside_of
 from store.scan import scan_log
 from store.settings import TIERED_ITEMS, TIERED_SLOTS
 
-SPLIT_BYTES: Final = 64 << 20
 MAKING: Final = "making"
 
 

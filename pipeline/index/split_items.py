@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.source.log_splits import Damage, LogSplit, error_of, open_segments, read_split
+from pipeline.source.log_splits import LogSplit, open_segments, read_whole_split
 from store.disk import PosixDisk
 from store.index.items import KeyItems, items_of
 from store.offsets import PhysicalOffset
@@ -53,16 +54,11 @@ def write_items(root: Path, split: LogSplit, wanted: LogRange, file: Path) -> li
 
 
 def _items_in(root: Path, split: LogSplit, wanted: LogRange) -> Iterator[KeyItems]:
-    segments = open_segments(PosixDisk(), root)
-    try:
-        for found in read_split(segments, split, check_crc=True):
-            if isinstance(found, Damage):
-                raise error_of(segments, found)
-            items = items_of(requests_in(found), with_tags=False)
+    with closing(open_segments(PosixDisk(), root)) as segments:
+        for batch in read_whole_split(segments, split):
+            items = items_of(requests_in(batch), with_tags=False)
             begin, end = np.searchsorted(items.physical_offset, [wanted.begin, wanted.end]).tolist()
             yield items.rows(begin, end)
-    finally:
-        segments.close()
 
 
 def _stored(items: KeyItems) -> StoredItems:

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from pipeline.rebuild.database import SPLIT_BYTES, QueueBuild
+from pipeline.rebuild.database import QueueBuild
 from pipeline.rebuild.log_units import FileUnits
+from pipeline.source.options import SPLIT_BYTES
 from store.clock import Clock
 from store.consumequeue import FileConsumeQueues
 from store.disk import Disk

@@ -25,14 +25,12 @@ from pipeline.rebuild.log_units import LogUnits
 from pipeline.rebuild.tables import RESULT_SCHEMA, table_writer
 from pipeline.rebuild.unit_rows import ROW_SCHEMA, unit_rows
 from pipeline.source.log_splits import (
-    Damage,
     LogSplit,
     end_of_records,
-    error_of,
     log_extent,
     open_segments,
     plan_splits,
-    read_split,
+    read_whole_split,
 )
 from store.consumequeue import open_consume_queue_engine
 from store.consumequeue.rocks_layout import (
@@ -48,7 +46,6 @@ from store.disk import Disk, PosixDisk
 from store.migration import remove_database
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 
-SPLIT_BYTES: Final = 64 << 20
 BOUNDS_PER_BATCH: Final = 10_000
 
 log = structlog.get_logger(__name__)
@@ -166,9 +163,7 @@ def _unit_rows(
         with closing(open_segments(PosixDisk(), root)) as segments, units.opened(root) as units_of:
             for batch in batches:
                 for number in batch.column("id").to_pylist():
-                    for found in read_split(segments, splits[number], check_crc=True):
-                        if isinstance(found, Damage):
-                            raise error_of(segments, found)
+                    for found in read_whole_split(segments, splits[number]):
                         if len(found):
                             yield unit_rows(units_of(found), cuts, counts_light=units.counts_light)
 

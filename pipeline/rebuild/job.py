@@ -18,9 +18,11 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from pipeline.index.job import EVERYTHING, IndexBuild, Indexed
-from pipeline.rebuild.database import SPLIT_BYTES, MadeQueues, QueueBuild
+from pipeline.progress import silent
+from pipeline.rebuild.database import MadeQueues, QueueBuild
 from pipeline.rebuild.log_units import StatedUnits
 from pipeline.source.log_splits import open_segments
+from pipeline.source.options import SPLIT_BYTES
 from pipeline.store_lock import locked
 from store.commitlog import CommitLogReader
 from store.disk import Disk
@@ -35,7 +37,6 @@ from store.offsets import PhysicalOffset
 from store.parts import open_identity
 from store.paths import StorePaths
 from store.queue_phase import QueuePhase, phase_of
-from store.recovery import Progress
 from store.repair import free_database_place
 
 
@@ -90,9 +91,5 @@ def _find_waiting(disk: Disk, root: Path, identity: StoreIdentity, end: Physical
     engine = RocksStoreEngines().open_held(StorePaths(root).held_messages, create=True)
     with closing(engine), closing(open_segments(disk, root)) as segments:
         held = HeldMessages(engine, reading(CommitLogReader(segments)), before=identity.held_before)
-        bring_up_to(held, segments, end, _silent)
+        bring_up_to(held, segments, end, silent)
         return sum(1 for _ in held.waiting_messages())
-
-
-def _silent(progress: Progress) -> None:
-    """Who watches is told of Spark's tasks."""

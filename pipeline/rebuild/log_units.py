@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from pipeline.rebuild.unit_rows import stated_units
 from store.consumequeue import FileConsumeQueues, UnitColumns
 from store.disk import PosixDisk
 from store.migration.held_units import HeldNumbering, HeldUnits
 from store.offsets import PhysicalOffset
 from store.paths import StorePaths
 from store.scan import RecordBatch, ScannedRequests
+from store.verify.log import units_in
 
 UnitsOf = Callable[[RecordBatch], UnitColumns]
 
@@ -38,7 +38,7 @@ class StatedUnits:
 
     @contextmanager
     def opened(self, root: Path) -> Iterator[UnitsOf]:  # noqa: ARG002
-        yield stated_units
+        yield units_in
 
 
 @dataclass(frozen=True, slots=True)

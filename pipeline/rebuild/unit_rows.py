@@ -18,14 +18,13 @@ from numpy.typing import NDArray
 from pipeline.source.arrow import fixed_binaries
 from store.consumequeue import UnitColumns
 from store.consumequeue.rocks_layout import I64, UNIT_DTYPE, UNIT_SIZE, unit_prefix
-from store.dispatch import StoredNumbering
-from store.scan import RecordBatch, ScannedRequests
+from store.scan import RecordBatch
 from store.scan.columns import Flags
+from store.verify.log import units_in
 
 COUNTED_SIZE: Final = UNIT_SIZE + I64.size
 """Bytes of the value of a unit whose number is yet to be counted."""
 ROW_SCHEMA: Final = pa.schema([("part", pa.int32()), ("key", pa.binary()), ("value", pa.binary())])
-_NUMBERING: Final = StoredNumbering()
 
 
 def unit_rows(units: UnitColumns, boundaries: Sequence[bytes], *, counts_light: bool) -> pa.RecordBatch:
@@ -46,14 +45,9 @@ def unit_rows(units: UnitColumns, boundaries: Sequence[bytes], *, counts_light: 
     return pa.RecordBatch.from_arrays([pa.array(parts), keys, _values(units, counted)], schema=ROW_SCHEMA)
 
 
-def stated_units(batch: RecordBatch) -> UnitColumns:
-    """The units of the batch's records as the records state them."""
-    return ScannedRequests(batch, slice(None), _NUMBERING).units
-
-
 def sample_keys(batch: RecordBatch) -> list[bytes]:
     """The keys of the batch's units, to find boundaries by."""
-    rows = unit_rows(stated_units(batch), (), counts_light=False)
+    rows = unit_rows(units_in(batch), (), counts_light=False)
     keys: list[bytes] = rows.column("key").to_pylist()
     return keys
 

@@ -17,8 +17,9 @@ from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
 from pipeline.export.body import plain_bodies
-from pipeline.source.log_splits import end_of_records, log_extent, open_segments
+from pipeline.source.log_splits import readable_range
 from pipeline.source.message_columns import COLUMNS
+from pipeline.source.options import SPLIT_BYTES
 from pipeline.wanted import Wanted
 from server.wire.reserved import MESSAGE_GROUP, RESERVED_PREFIX, RESERVED_PROPERTIES
 from store.disk import Disk
@@ -30,7 +31,6 @@ REPLAYED_FROM: Final = "QUARRY_REPLAYED_FROM"
 REPLAYED_ID: Final = "QUARRY_REPLAYED_ID"
 """Property of what is sent again: the id of the message that it is a copy of."""
 
-SPLIT_BYTES: Final = 64 << 20
 _SENT: Final = (
     *("topic", "queueId", "queueOffset", "phyOffset", "msgId", "uniqKey"),
     *("tags", "keys", "sysFlag", "properties", "body"),
@@ -70,15 +70,10 @@ def replay(
     `keeps_compressed`: bodies that are compressed with ZLIB go as they are; all others are uncompressed. Raises
     StoreUnusable, OSError, and what Spark raises.
     """
-    segments = open_segments(disk, root)
-    try:
-        extent = log_extent(disk, root, segments)
-        # the broker may be the one that runs on this store: what it takes in now is not sent once more
-        end = end_of_records(segments, extent, split_bytes)
-    finally:
-        segments.close()
+    # the broker may be the one that runs on this store: what it takes in from now on is not sent once more
+    begin, end = readable_range(disk, root, split_bytes)
     table = spark.read.format("quarry").options(columns=",".join(COLUMNS), splitBytes=split_bytes).load(str(root))
-    rows = wanted.rows(table, extent.begin, end).filter(_is_of_users(wanted)).select(*_SENT)
+    rows = wanted.rows(table, begin, end).filter(_is_of_users(wanted)).select(*_SENT)
     # the order of a queue is that of its message groups
     ordered = rows.repartition("topic", "queueId").sortWithinPartitions("phyOffset")
     plain = ordered.mapInArrow(stored_bodies if keeps_compressed else plain_bodies, StructType(rows.schema.fields))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -129,6 +130,13 @@ def end_of_records(segments: SegmentList, extent: LogExtent, split_bytes: int) -
     return end
 
 
+def readable_range(disk: Disk, root: Path, split_bytes: int) -> tuple[PhysicalOffset, PhysicalOffset]:
+    """Where the log begins and ends that can be read now. Raises as `open_segments` and `log_extent`."""
+    with closing(open_segments(disk, root)) as segments:
+        extent = log_extent(disk, root, segments)
+        return extent.begin, end_of_records(segments, extent, split_bytes)
+
+
 def store_time_at(segments: SegmentList, split: LogSplit) -> int | None:
     """The store time, in ms, of the record that the split begins with; None where it begins with none."""
     found = CommitLogReader(segments).decode(split.begin)
@@ -160,9 +168,12 @@ def read_split(segments: SegmentList, split: LogSplit, *, check_crc: bool) -> It
         )
 
 
-def error_of(segments: SegmentList, damage: Damage) -> StoreDamaged:
-    """The damage as an error that names file and offset."""
-    return StoreDamaged(segments.path_of(damage.begin), f"offset {damage.begin}: {damage.reason}")
+def read_whole_split(segments: SegmentList, split: LogSplit) -> Iterator[RecordBatch]:
+    """The records of the split, checksums checked. Raises StoreDamaged naming file and offset of what is damaged."""
+    for found in read_split(segments, split, check_crc=True):
+        if isinstance(found, Damage):
+            raise StoreDamaged(segments.path_of(found.begin), f"offset {found.begin}: {found.reason}")
+        yield found
 
 
 def _damage(segments: SegmentList, split: LogSplit, at: PhysicalOffset, ended_by: Ending | None) -> Damage | None:

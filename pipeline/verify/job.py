@@ -20,7 +20,9 @@ from pyspark.sql import functions as sql
 from pyspark.sql.window import Window
 
 from pipeline.files import Folder
+from pipeline.progress import silent
 from pipeline.source.log_splits import log_extent, plan_splits
+from pipeline.source.options import SPLIT_BYTES
 from pipeline.verify.parts import (
     IndexCompared,
     IndexRead,
@@ -47,7 +49,6 @@ from store.verify.report import Findings
 from store.verify.sums import new_key
 from store.verify.verification import LogDamage, LogReading, Verification
 
-SPLIT_BYTES: Final = 64 << 20
 UNITS_PER_PART: Final = 1_000_000
 DIFFERENCES: Final = "differences"
 VERDICT: Final = "verdict.json"
@@ -107,7 +108,7 @@ class _Verification(Verification):
         units_per_part: int,
     ) -> None:
         key = new_key()
-        super().__init__(store, indexes, _silent, findings, key)
+        super().__init__(store, indexes, silent, findings, key)
         self._spark = spark
         self._split_bytes = split_bytes
         self._job = Job(store.paths.root, key, findings.kept_max, frozenset())
@@ -268,7 +269,3 @@ def difference_of(row: dict[str, object]) -> Difference:
 def _first_of(differences: Sequence[Difference], limit: int) -> list[Difference]:
     """So many of each check, in the order of the checks."""
     return [each for check in Check for each in [one for one in differences if one.check is check][:limit]]
-
-
-def _silent(progress: object) -> None:
-    """Who watches is told of Spark's tasks."""

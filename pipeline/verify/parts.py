@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from kv import KeyRange
+from pipeline.progress import silent
 from pipeline.source.log_splits import Damage, LogSplit, read_split
 from store.consumequeue.rocks_layout import unit_prefix
 from store.disk import PosixDisk
@@ -20,7 +21,6 @@ from store.index.facts import IndexFile
 from store.offline import OfflineStore, QueueReader
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from store.record import Blank
-from store.recovery import Progress
 from store.verify import Difference
 from store.verify.index import indexes_to_compare
 from store.verify.queues import StoredSide
@@ -192,11 +192,7 @@ def verifying(job: Job) -> Iterator[tuple[Verification, OfflineStore]]:
     """A verification of a task's own."""
     told_by_driver = Findings(0)
     with OfflineStore.open(PosixDisk(), job.root) as store, indexes_to_compare(store, told_by_driver) as indexes:
-        yield Verification(store, indexes, _silent, Findings(job.kept_max), job.key), store
-
-
-def _silent(progress: Progress) -> None:
-    """Tasks are watched by Spark."""
+        yield Verification(store, indexes, silent, Findings(job.kept_max), job.key), store
 
 
 def queue_parts(source: UnitSource, units_max: int) -> Iterator[QueuesPart]:

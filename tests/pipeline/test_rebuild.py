@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from kv import KeyRange
 from pipeline.rebuild import rebuild
 from pipeline.rebuild.tables import SortedUnits
-from pipeline.rebuild.unit_rows import sample_keys, stated_units, unit_rows
+from pipeline.rebuild.unit_rows import sample_keys, unit_rows
 from store.clock import SystemClock
 from store.consumequeue import open_consume_queue_engine
 from store.consumequeue.rocks_layout import CHECKPOINT_KEY, I64, OFFSET_FAMILY, UNIT, UNITS_FAMILY, unit_prefix
@@ -36,6 +36,7 @@ from store.record import encode_record
 from store.scan import scan_log
 from store.settings import StoreSettings
 from store.verify import verify
+from store.verify.log import units_in
 from tests import golden
 from tests.conftest import GoldenStore
 from tests.pipeline.tables import messages, table
@@ -284,7 +285,7 @@ def test_every_unit_is_in_the_range_of_its_key(tmp_path: Path, seed: int, *, cou
         cuts = sorted(set(random.sample(keys, 7)))
         parts: dict[int, list[bytes]] = {}
         for batch in batches:
-            for row in unit_rows(stated_units(batch), cuts, counts_light=counts_light).to_pylist():
+            for row in unit_rows(units_in(batch), cuts, counts_light=counts_light).to_pylist():
                 parts.setdefault(row["part"], []).append(row["key"])
                 if not counts_light:
                     assert row["part"] == sum(cut <= row["key"] for cut in cuts)
