@@ -22,12 +22,12 @@ from server.dead_letters import DeadLetterStore
 from server.delivery import Delivery, InFlightTable, StateWriter
 from server.delivery.pulls import Pulls
 from server.faults import FaultLog
-from server.front import Methods, make_front
+from server.front import make_front
 from server.group_commit import GroupCommit, Stored
 from server.health import HealthState
 from server.held import DelayedDelivery, Transactions
 from server.key_index import KeyIndex
-from server.metadata import AutoCreation, Directory
+from server.messaging import Components, Messaging
 from server.metrics import ServerMetrics
 from server.queue_cleaning import CleaningSettings, QueueCleaning
 from server.queue_migration import OnlineMigration
@@ -35,22 +35,12 @@ from server.queue_removal import QueueRemoval
 from server.queue_summaries import QueueSummaries
 from server.retention import ExpiryReport, Retention, RetentionTimes
 from server.routing import Address, BrokerIdentity
-from server.rpc.admin import AdminServer
-from server.rpc.context import Edge
-from server.rpc.dead_letters import DeadLetterService
-from server.rpc.held import HeldMessageService
-from server.rpc.index import IndexService
-from server.rpc.messages import MessageService
-from server.rpc.methods import messaging_methods
-from server.rpc.migration import MigrationService
-from server.rpc.offsets import OffsetService
-from server.rpc.pulling import PullService
-from server.rpc.queries import QueryService
-from server.rpc.route import RouteService
-from server.rpc.session import SessionService
-from server.rpc.telemetry import TelemetryService
-from server.rpc.unsupported import UnsupportedService
-from server.rpc.verification import VerificationService
+from server.rpc.admin_port.dead_letters import DeadLetterService
+from server.rpc.admin_port.index import IndexService
+from server.rpc.admin_port.migration import MigrationService
+from server.rpc.admin_port.queries import QueryService
+from server.rpc.admin_port.server import AdminServer
+from server.rpc.admin_port.verification import VerificationService
 from server.settings import BrokerSettings
 from server.supervision import Supervisor
 from server.verification import OnlineVerification
@@ -87,6 +77,7 @@ class Broker:
     ) -> None:
         self._settings = settings
         self._reached_at = settings.network.advertise or settings.network.listen
+        self._identity = _identity(settings)
         self._supervisor = supervisor
         self._store = store
         self._clock = SystemClock()
@@ -114,17 +105,13 @@ class Broker:
         self._key_index = KeyIndex(store.messages.indexes, store.messages.record_at, self._clock, self._metrics.index)
         self._checkpoint = CheckpointKeeper(store.checkpoint.save, poisoned=lambda error: health.poisoned(str(error)))
         self._backups = self._backup_points()
-        self._verification = OnlineVerification(
-            settings.store.directory,
-            points=self._backups,
-            queues=store.queues,
-            dispatched_up_to=lambda: store.messages.dispatched_up_to,
-            verdicts=Verdicts(store.state_engine),
-            disk=PosixCopyingDisk(),
-            clock=self._clock,
-        )
+        self._verification = self._make_verification()
+        self._messaging = self._make_messaging()
         self._front = make_front(
-            settings.network.front, self._methods(), limits=settings.for_front(), access_log=settings.log.access
+            settings.network.front,
+            self._messaging.methods(),
+            limits=settings.for_front(),
+            access_log=settings.log.access,
         )
         self._watch()
 
@@ -256,7 +243,7 @@ class Broker:
         )
 
     def _ask_producer(self, client_id: str, topic: str, record: StoredMessage, transaction_id: str) -> bool:
-        return self._telemetry.push_check(client_id, topic, record, transaction_id)
+        return self._messaging.telemetry.push_check(client_id, topic, record, transaction_id)
 
     def _send_back(self, messages: Sequence[Message], stored: Stored) -> None:
         self._commit.send(messages, stored)
@@ -308,58 +295,24 @@ class Broker:
             minimum=self._store.expiry.minimum,
         )
 
-    def _methods(self) -> Methods:
-        """The messaging service: its parts over this broker's components."""
-        settings, limits = self._settings, self._settings.for_wire()
-        network = settings.network
-        edge = Edge(self._clients, self._faults)
-        directory = Directory(
-            self._store.topics,
-            self._store.groups,
-            AutoCreation(
-                topics=settings.topics.auto_create,
-                groups=settings.groups.auto_create,
-                topic_queues=settings.topics.default_queues,
-            ),
-        )
-        self._identity = BrokerIdentity(
-            name=settings.broker.name,
-            listen=Address.parse(network.listen),
-            advertise=Address.parse(network.advertise) if network.advertise else None,
-        )
-        messages = MessageService(
-            edge,
-            directory=directory,
-            clients=self._clients,
-            commit=self._commit,
-            delivery=self._delivery,
-            transactions=self._transactions,
-            state_writer=self._state_writer,
-            limits=limits,
-            store_host=self._store_host,
-            clock=self._clock,
-            metrics=self._metrics,
-        )
-        self._telemetry = TelemetryService(edge, self._clients, directory, limits, subscribed=self._start_groups)
-        return messaging_methods(
-            messages.methods(),
-            self._telemetry.methods(),
-            RouteService(edge, self._clients, directory, self._identity).methods(),
-            SessionService(edge, self._clients).methods(),
-            OffsetService(edge, directory, self._store.messages).methods(),
-            HeldMessageService(
-                edge, directory=directory, delays=self._delays, transactions=self._transactions
-            ).methods(),
-            PullService(
-                edge,
-                directory=directory,
-                store=self._store.messages,
-                pulls=self._pulls,
+    def _make_messaging(self) -> Messaging:
+        return Messaging(
+            Components(
+                store=self._store,
+                identity=self._identity,
+                clients=self._clients,
+                commit=self._commit,
                 delivery=self._delivery,
+                pulls=self._pulls,
+                delays=self._delays,
+                transactions=self._transactions,
                 state_writer=self._state_writer,
-                limits=limits,
-            ).methods(),
-            UnsupportedService(edge).methods(),
+                metrics=self._metrics,
+                faults=self._faults,
+                store_host=self._store_host,
+                clock=self._clock,
+            ),
+            self._settings,
         )
 
     @contextlib.asynccontextmanager
@@ -432,7 +385,7 @@ class Broker:
         await asyncio.sleep(0)
         self._delivery.end_waiting()
         self._pulls.end_waiting()
-        self._telemetry.end_streams()
+        self._messaging.telemetry.end_streams()
         await stopping
 
     def _administration(self) -> Administration:
@@ -468,18 +421,22 @@ class Broker:
             write_state=self._state_writer.write_now,
         )
 
+    def _make_verification(self) -> OnlineVerification:
+        return OnlineVerification(
+            self._settings.store.directory,
+            points=self._backups,
+            queues=self._store.queues,
+            dispatched_up_to=lambda: self._store.messages.dispatched_up_to,
+            verdicts=Verdicts(self._store.state_engine),
+            disk=PosixCopyingDisk(),
+            clock=self._clock,
+        )
+
     def _after_pass(self, callback: Callable[[], None]) -> None:
         self._front.after_pass(callback)
 
     def _sign_seen(self, batch: WriteBatch) -> None:
         self._store.identity.stage_seen_up_to(batch, self._store.messages.dispatched_up_to)
-
-    def _start_groups(self, group: str, topics: Sequence[str]) -> None:
-        """A consumer has said what it wants: fix where its group starts, before anything is sent."""
-        for name in topics:
-            topic = self._store.topics.get(name)
-            if topic is not None:
-                self._delivery.start_group(group, name, range(max(topic.read_queues, topic.write_queues)))
 
     async def _keep_house(self) -> None:
         while True:
@@ -487,3 +444,12 @@ class Broker:
             self._clients.sweep()
             self._delivery.drop_idle_subscriptions()
             self._backups.sweep()
+
+
+def _identity(settings: BrokerSettings) -> BrokerIdentity:
+    network = settings.network
+    return BrokerIdentity(
+        name=settings.broker.name,
+        listen=Address.parse(network.listen),
+        advertise=Address.parse(network.advertise) if network.advertise else None,
+    )

@@ -19,7 +19,10 @@ from kv import EngineCorrupt, EngineFull
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
 from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from server.retention import Expiring, ExpiryReport
-from server.rpc.admin import PERMISSIONS, SERVICE_NAME, STATUS_CODES, TOPIC_TYPES, AdminServer, status_code
+from server.rpc.admin_port.edge import STATUS_CODES, status_code
+from server.rpc.admin_port.messages import PERMISSIONS, TOPIC_TYPES
+from server.rpc.admin_port.server import AdminServer
+from server.rpc.admin_port.service import SERVICE_NAME
 from server.wire.status import INTERNAL_TEXT
 from store import errors
 from store.expiry import Cause, Unread

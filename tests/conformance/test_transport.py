@@ -169,10 +169,10 @@ def test_point_10_two_streams_of_one_client_are_both_answered_and_a_push_goes_to
                 assert told.status.code == definition.OK
             command = service.TelemetryCommand()
             command.print_thread_stack_trace_command.nonce = "n"
-            assert broker.broker._telemetry.push("twice", command)
+            assert broker.broker._messaging.telemetry.push("twice", command)
             assert await second.told() == command, "the latest stream is the one to push to"
             assert await second.hang_up() is grpc.StatusCode.OK
-            assert broker.broker._telemetry.push("twice", command)
+            assert broker.broker._messaging.telemetry.push("twice", command)
             assert await first.told() == command
 
     with_broker(test)

@@ -237,7 +237,7 @@ def test_point_48_a_leased_message_of_a_client_that_died_goes_to_another(
             assert (await dying.receive("billing", "orders", invisible_s=None)).ids == [sent]
             waiting = asyncio.ensure_future(living.receive("billing", "orders", invisible_s=None, polling_s=6))
             await dying.vanish()
-            await until(lambda: broker.broker._telemetry.open_streams == 1, "the broker sees the stream end")
+            await until(lambda: broker.broker._messaging.telemetry.open_streams == 1, "the broker sees the stream end")
             broker.clock.push(disconnected_s + 1)  # the time after which a client without a stream is taken for dead
             received = await waiting
             assert received.ids == [sent]

@@ -37,13 +37,13 @@ INSIDE: Final = [
 HOMES: Final = {
     "rocksdict": r"kv/rocks\w*\.py",
     "grpc": r"server/front/grpcio\.py|cli/online/.*|pipeline/stream/client\.py"
-    r"|server/rpc/(admin|dead_letters|index|migration|queries|verification)\.py",
-    "grpc_health": r"server/rpc/admin\.py",
-    "grpc_reflection": r"server/rpc/admin\.py",
+    r"|server/rpc/admin_port/\w+\.py",
+    "grpc_health": r"server/rpc/admin_port/server\.py",
+    "grpc_reflection": r"server/rpc/admin_port/server\.py",
     "google.protobuf": r"server/wire/.*|server/rpc/.*|cli/online/.*",
     "server._generated": r"server/wire/.*|server/rpc/.*|cli/online/.*|pipeline/stream/.*",
     "prometheus_client": r".*/(\w+_)?metrics\.py|server/http\.py|server/(main|broker)\.py",
-    "pydantic": r"server/setting\w*\.py",
+    "pydantic": r"server/setting_sections/.*|server/settings\.py",
     "pydantic_settings": r"server/settings\.py",
     "lark": r"server/filters/sql\.py",
     "obstore": r"store/index/tiered/cloud\.py",

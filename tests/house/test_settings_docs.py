@@ -1,4 +1,4 @@
-"""`docs/settings.md` says what `server/setting_sections.py` says: every key, default and meaning, and nothing else."""
+"""`docs/settings.md` says what `server/setting_sections` says: every key, default and meaning, and nothing else."""
 
 from __future__ import annotations
 

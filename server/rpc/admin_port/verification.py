@@ -14,7 +14,7 @@ from server._generated.quarry.admin.v1.verification_pb2_grpc import (
     add_VerificationServiceServicer_to_server,
 )
 from server.faults import FaultLog
-from server.rpc.admin import refuse
+from server.rpc.admin_port.edge import refuse
 from server.verification import OnlineVerification
 from store.verify.verdicts import Verdict
 

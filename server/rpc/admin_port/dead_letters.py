@@ -14,7 +14,7 @@ from server._generated.quarry.admin.v1.dead_letters_pb2_grpc import (
 )
 from server.dead_letter_box import DeadLetter, DeadLetterBox, DeadLetterList, Resent
 from server.faults import FaultLog
-from server.rpc.admin import answered, refuse
+from server.rpc.admin_port.edge import answered, refuse
 from store.offsets import QueueOffset
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["DeadLetterService"].full_name

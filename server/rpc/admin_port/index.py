@@ -12,7 +12,7 @@ from server._generated.quarry.admin.v1 import index_pb2 as pb
 from server._generated.quarry.admin.v1.index_pb2_grpc import IndexServiceServicer, add_IndexServiceServicer_to_server
 from server.faults import FaultLog
 from server.key_index import KeyIndex, Move
-from server.rpc.admin import answered
+from server.rpc.admin_port.edge import answered
 from store.index.facts import IndexFile
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["IndexService"].full_name

@@ -14,7 +14,7 @@ from server._generated.quarry.admin.v1.migration_pb2_grpc import (
 )
 from server.faults import FaultLog
 from server.queue_migration import MigrationStatus
-from server.rpc.admin import answered
+from server.rpc.admin_port.edge import answered
 from store.migration import AgreementReport
 from store.queue_phase import QueuePhase, QueuePlace
 

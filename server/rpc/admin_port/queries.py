@@ -11,7 +11,7 @@ from server._generated.quarry.admin.v1 import query_pb2 as pb
 from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceServicer, add_QueryServiceServicer_to_server
 from server.faults import FaultLog
 from server.key_index import KeyIndex
-from server.rpc.admin import answered
+from server.rpc.admin_port.edge import answered
 from store.commitlog import CommitLogReader
 from store.index import TIME_MAX_MS
 

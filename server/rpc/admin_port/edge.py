@@ -1,0 +1,115 @@
+"""What every admin call has in common: errors become gRPC status codes, pages become streams."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from itertools import islice
+from typing import Any, Final, NoReturn, Protocol, TypeVar
+
+import grpc
+import grpc.aio
+
+from kv import EngineCorrupt, EngineFull
+from server.errors import NoIndex
+from server.faults import FaultLog
+from server.wire.status import INTERNAL_TEXT
+from store import errors
+
+PAGE_ROWS: Final = 256
+
+STATUS_CODES: Final[dict[type[BaseException], grpc.StatusCode]] = {
+    errors.TopicNotFound: grpc.StatusCode.NOT_FOUND,
+    errors.GroupNotFound: grpc.StatusCode.NOT_FOUND,
+    errors.AlreadyExists: grpc.StatusCode.ALREADY_EXISTS,
+    errors.Forbidden: grpc.StatusCode.FAILED_PRECONDITION,
+    NoIndex: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.Invalid: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.Unavailable: grpc.StatusCode.UNAVAILABLE,
+    errors.DiskRefused: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    EngineFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    EngineCorrupt: grpc.StatusCode.DATA_LOSS,
+    errors.StoreUnusable: grpc.StatusCode.DATA_LOSS,
+    errors.StorePoisoned: grpc.StatusCode.DATA_LOSS,
+    Exception: grpc.StatusCode.INTERNAL,
+}
+"""The nearest class of an error's ancestry decides."""
+
+_Context = grpc.aio.ServicerContext[Any, Any]
+_Request = TypeVar("_Request")
+_Answer = TypeVar("_Answer")
+_Row = TypeVar("_Row")
+
+
+class _HasFaults(Protocol):
+    @property
+    def faults(self) -> FaultLog: ...
+
+
+_Service = TypeVar("_Service", bound=_HasFaults)
+
+
+def answers(
+    method: Callable[[_Service, _Request], _Answer],
+) -> Callable[[_Service, _Request, _Context], Coroutine[Any, Any, _Answer]]:
+    """A plain method as a gRPC one: its errors become status codes."""
+
+    async def call(self: _Service, request: _Request, context: _Context) -> _Answer:
+        try:
+            return method(self, request)
+        except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
+            await refuse(context, error, self.faults)
+
+    return call
+
+
+def streams(
+    method: Callable[[_Service, _Request], Iterator[_Answer]],
+) -> Callable[[_Service, _Request, _Context], Coroutine[Any, Any, None]]:
+    """A generator of pages as a streaming gRPC method. The loop is free between two pages."""
+
+    async def call(self: _Service, request: _Request, context: _Context) -> None:
+        pages = method(self, request)
+        while True:
+            try:
+                page = next(pages, None)
+            except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
+                await refuse(context, error, self.faults)
+            if page is None:
+                return
+            await context.write(page)
+
+    return call
+
+
+async def answered(context: _Context, result: Awaitable[_Answer], faults: FaultLog) -> _Answer:
+    """The result, or the end of the call as `refuse` has it."""
+    try:
+        return await result
+    except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
+        await refuse(context, error, faults)
+
+
+async def refuse(context: _Context, error: Exception, faults: FaultLog) -> NoReturn:
+    """End the call with the error's code and text; the text of an unexpected one stays in the log."""
+    faults.report(error, port="admin")
+    await context.abort(status_code(error), status_text(error))
+
+
+def status_code(error: Exception) -> grpc.StatusCode:
+    return next(STATUS_CODES[ancestor] for ancestor in type(error).__mro__ if ancestor in STATUS_CODES)
+
+
+def status_text(error: Exception) -> str:
+    match error:
+        case EngineFull():
+            return f"the disk has no room: {error}"
+        case errors.BrokerError() | EngineCorrupt():
+            return str(error)
+        case _:
+            return INTERNAL_TEXT
+
+
+def pages(rows: Iterable[_Row]) -> Iterator[list[_Row]]:
+    iterator = iter(rows)
+    while page := list(islice(iterator, PAGE_ROWS)):
+        yield page

@@ -1,0 +1,69 @@
+"""The admin port: the services of `quarry.admin.v1` with gRPC health and reflection, on grpcio and its own address.
+
+It shares the event loop with the broker, so that administration needs no locks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from server._generated.quarry.admin.v1.admin_pb2_grpc import add_AdminServiceServicer_to_server
+from server.administration import (
+    Administration,
+)
+from server.faults import FaultLog
+from server.front.grpcio import bind
+from server.rpc.admin_port.service import SERVICE_NAME, AdministeredBackups, AdminService, Expire, Summarize
+
+
+class MoreService(Protocol):
+    """Another service on the admin port."""
+
+    def add_to(self, server: grpc.aio.Server) -> str:
+        """Serve it; returns its full name."""
+
+
+class AdminServer:
+    """The admin port of one broker."""
+
+    def __init__(
+        self,
+        administration: Administration,
+        faults: FaultLog,
+        *,
+        backups: AdministeredBackups,
+        expire: Expire,
+        summarize: Summarize,
+        more: Sequence[MoreService] = (),
+    ) -> None:
+        self._more = more
+        self._service = AdminService(administration, faults, backups, expire, summarize)
+        self._health = health.aio.HealthServicer()
+        self._server: grpc.aio.Server | None = None
+
+    async def start(self, address: str) -> str:
+        """Listen on `host:port` and return the bound address. Raises OSError that names the address."""
+        server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        add_AdminServiceServicer_to_server(self._service, server)  # type: ignore[no-untyped-call]
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        names = (SERVICE_NAME, *(each.add_to(server) for each in self._more))
+        reflection.enable_server_reflection((*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+        port = bind(server, address)
+        await server.start()
+        self._server = server
+        for service in ("", *names):
+            await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+        return f"{address.rpartition(':')[0]}:{port}"
+
+    async def stop(self, grace_s: float) -> None:
+        """Tell health watchers, take no new calls, let open ones end within `grace_s`."""
+        server, self._server = self._server, None
+        if server is not None:
+            await self._health.enter_graceful_shutdown()
+            await server.stop(grace_s)

@@ -1,0 +1,184 @@
+"""`quarry.admin.v1.AdminService`: topics, groups, queues, expiry and backups, on the admin port."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Final, Protocol
+
+import grpc.aio
+
+from server._generated.quarry.admin.v1 import admin_pb2 as pb
+from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceServicer
+from server.administration import Administration
+from server.backup_points import LEASE_S
+from server.faults import FaultLog
+from server.retention import ExpiryReport
+from server.rpc.admin_port.edge import answered, answers, pages, refuse, streams
+from server.rpc.admin_port.messages import (
+    expiry_message,
+    group_change,
+    group_message,
+    queue_message,
+    reset_message,
+    reset_target,
+    topic_change,
+    topic_message,
+)
+from server.rpc.admin_port.summary import summary_message
+from store.backup import BackupPoint
+from store.queue_summary import QueueSummary
+
+SERVICE_NAME: Final = pb.DESCRIPTOR.services_by_name["AdminService"].full_name
+
+_Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class Expire(Protocol):
+    """Lets old segments expire, see `server.retention`; with `rewrite_queues`, see `server.queue_cleaning`, too."""
+
+    def __call__(self, *, dry_run: bool, rewrite_queues: bool) -> Awaitable[ExpiryReport]: ...
+
+
+Summarize = Callable[[int], Awaitable[QueueSummary]]
+"""Counts all queues and names so many of the largest, see `server.queue_summaries`."""
+
+
+class AdministeredBackups(Protocol):
+    """What the service asks of `server.backup_points`."""
+
+    async def begin(self) -> BackupPoint: ...
+
+    def renew(self, name: str) -> None: ...
+
+    def end(self, name: str) -> None: ...
+
+
+class AdminService(AdminServiceServicer):
+    """Each method checks, calls and translates."""
+
+    def __init__(
+        self,
+        administration: Administration,
+        faults: FaultLog,
+        backups: AdministeredBackups,
+        expire: Expire,
+        summarize: Summarize,
+    ) -> None:
+        self._administration = administration
+        self._summarize = summarize
+        self._backups = backups
+        self.faults = faults
+        self._expire = expire
+
+    @answers
+    def GetBroker(self, _request: pb.GetBrokerRequest) -> pb.Broker:
+        facts = self._administration.facts
+        figures = self._administration.log_figures()
+        return pb.Broker(
+            name=facts.name,
+            cluster=facts.cluster,
+            version=facts.version,
+            advertised_address=facts.advertised_address,
+            store_directory=facts.store_directory,
+            durability=facts.durability.value,
+            started_at_ms=facts.started_at_ms,
+            log=pb.Log(
+                appended_offset=figures.appended,
+                flushed_offset=figures.flushed,
+                dispatched_offset=figures.dispatched,
+            ),
+        )
+
+    @answers
+    def CreateTopic(self, request: pb.CreateTopicRequest) -> pb.Topic:
+        return topic_message(self._administration.create_topic(request.name, topic_change(request)))
+
+    @answers
+    def UpdateTopic(self, request: pb.UpdateTopicRequest) -> pb.Topic:
+        return topic_message(self._administration.update_topic(request.name, topic_change(request)))
+
+    @answers
+    def DeleteTopic(self, request: pb.DeleteTopicRequest) -> pb.DeleteTopicResponse:
+        self._administration.delete_topic(request.name)
+        return pb.DeleteTopicResponse()
+
+    @answers
+    def GetTopic(self, request: pb.GetTopicRequest) -> pb.Topic:
+        return topic_message(self._administration.topic(request.name))
+
+    @streams
+    def ListTopics(self, request: pb.ListTopicsRequest) -> Iterator[pb.ListTopicsResponse]:
+        topics = self._administration.topics(request.prefix)
+        shown = (topic for topic in topics if request.include_system or not topic.is_system)
+        for page in pages(shown):
+            yield pb.ListTopicsResponse(topics=[topic_message(topic) for topic in page])
+
+    @answers
+    def CreateGroup(self, request: pb.CreateGroupRequest) -> pb.Group:
+        return group_message(self._administration.create_group(request.name, group_change(request)))
+
+    @answers
+    def UpdateGroup(self, request: pb.UpdateGroupRequest) -> pb.Group:
+        return group_message(self._administration.update_group(request.name, group_change(request)))
+
+    @answers
+    def DeleteGroup(self, request: pb.DeleteGroupRequest) -> pb.DeleteGroupResponse:
+        self._administration.delete_group(request.name)
+        return pb.DeleteGroupResponse()
+
+    @answers
+    def GetGroup(self, request: pb.GetGroupRequest) -> pb.Group:
+        return group_message(self._administration.group(request.name))
+
+    @streams
+    def ListGroups(self, request: pb.ListGroupsRequest) -> Iterator[pb.ListGroupsResponse]:
+        for page in pages(self._administration.groups(request.prefix)):
+            yield pb.ListGroupsResponse(groups=[group_message(group) for group in page])
+
+    @answers
+    def ResetOffset(self, request: pb.ResetOffsetRequest) -> pb.ResetOffsetResponse:
+        resets = self._administration.reset_offset(
+            request.group,
+            request.topic,
+            reset_target(request),
+            queue_number=request.queue if request.HasField("queue") else None,
+            dry_run=request.dry_run,
+        )
+        return pb.ResetOffsetResponse(queues=[reset_message(reset) for reset in resets])
+
+    async def ExpireSegments(self, request: pb.ExpireSegmentsRequest, context: _Context) -> pb.ExpireSegmentsResponse:
+        expiring = self._expire(dry_run=request.dry_run, rewrite_queues=request.rewrite_queues)
+        return expiry_message(await answered(context, expiring, self.faults))
+
+    @answers
+    def ListQueues(self, request: pb.ListQueuesRequest) -> pb.ListQueuesResponse:
+        return pb.ListQueuesResponse(
+            queues=[queue_message(*each) for each in self._administration.queues(request.topic)]
+        )
+
+    async def SummarizeQueues(self, request: pb.SummarizeQueuesRequest, context: _Context) -> pb.QueuesSummary:
+        return summary_message(await answered(context, self._summarize(request.largest), self.faults))
+
+    async def BeginBackup(self, _request: pb.BeginBackupRequest, context: _Context) -> pb.BackupPoint:
+        try:
+            point = await self._backups.begin()
+        except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
+            await refuse(context, error, self.faults)
+        return pb.BackupPoint(
+            name=point.name,
+            store_directory=str(point.root),
+            log_begin=point.log_begin,
+            log_end=point.log_end,
+            segment_size=point.segment_size,
+            lease_ms=int(LEASE_S * 1000),
+        )
+
+    @answers
+    def RenewBackup(self, request: pb.RenewBackupRequest) -> pb.RenewBackupResponse:
+        self._backups.renew(request.name)
+        return pb.RenewBackupResponse()
+
+    @answers
+    def EndBackup(self, request: pb.EndBackupRequest) -> pb.EndBackupResponse:
+        self._backups.end(request.name)
+        return pb.EndBackupResponse()

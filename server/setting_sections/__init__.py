@@ -1,0 +1,27 @@
+"""The sections of the settings: each key with its default, its bounds and its description."""
+
+from __future__ import annotations
+
+from server.setting_sections.base import Section, split_address
+from server.setting_sections.delivery import DeliverySection, GroupsSection, TopicsSection, TransactionsSection
+from server.setting_sections.limits import LimitsSection
+from server.setting_sections.log import LogSection
+from server.setting_sections.network import BrokerSection, NetworkSection
+from server.setting_sections.store import ConsumeQueueSection, ExpirySection, IndexSection, StoreSection
+
+__all__ = [
+    "BrokerSection",
+    "ConsumeQueueSection",
+    "DeliverySection",
+    "ExpirySection",
+    "GroupsSection",
+    "IndexSection",
+    "LimitsSection",
+    "LogSection",
+    "NetworkSection",
+    "Section",
+    "StoreSection",
+    "TopicsSection",
+    "TransactionsSection",
+    "split_address",
+]

@@ -1,0 +1,37 @@
+"""What sections of settings are made of."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`host:port` as its parts; IPv6 hosts keep their brackets. Raises ValueError."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or (":" in host and not re.fullmatch(r"\[[0-9a-fA-F:.]+\]", host)):
+        raise ValueError("must be host:port (an IPv6 host in brackets)")
+    if not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65_535:
+        raise ValueError("the port must be a number from 0 to 65535")
+    return host, int(port)
+
+
+def _listening(address: str) -> str:
+    split_address(address)
+    return address
+
+
+def _advertised(address: str) -> str:
+    if split_address(address)[1] == 0:
+        raise ValueError("clients cannot connect to port 0")
+    return address
+
+
+ListenAddress = Annotated[str, AfterValidator(_listening)]
+AdvertisedAddress = Annotated[str, AfterValidator(_advertised)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=False)
