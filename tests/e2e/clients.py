@@ -130,6 +130,18 @@ def _tls_environment(authority: Path | None) -> dict[str, str]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Login:
+    """As whom a client calls."""
+
+    user: str
+    secret: str
+
+
+def _login_environment(login: Login | None) -> dict[str, str]:
+    return {} if login is None else {"CLIENT_USER": login.user, "CLIENT_SECRET": login.secret}
+
+
 class ClientProcess:
     """A client program. Its lines are read by a thread so that every wait has a bound.
 
@@ -137,7 +149,7 @@ class ClientProcess:
     """
 
     def __init__(
-        self, command: Sequence[str], *, directory: Path, home: Path, tls_authority: Path | None = None
+        self, command: Sequence[str], *, directory: Path, home: Path, environment: Mapping[str, str] | None = None
     ) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self._command = command
@@ -147,7 +159,7 @@ class ClientProcess:
             self._process = subprocess.Popen(
                 command,
                 cwd=directory,
-                env={**os.environ, "HOME": str(home), "PYTHONUNBUFFERED": "1", **_tls_environment(tls_authority)},
+                env={**os.environ, "HOME": str(home), "PYTHONUNBUFFERED": "1", **(environment or {})},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -290,10 +302,18 @@ class Language:
 class Clients:
     """Starts clients of one language against one endpoint, and closes all of them."""
 
-    def __init__(self, language: Language, endpoint: str, home: Path, *, tls_authority: Path | None = None) -> None:
+    def __init__(
+        self,
+        language: Language,
+        endpoint: str,
+        home: Path,
+        *,
+        tls_authority: Path | None = None,
+        login: Login | None = None,
+    ) -> None:
         """With `tls_authority` (PEM) the clients speak TLS with a server whose certificate it signed."""
         self._language = language
-        self._tls_authority = tls_authority
+        self._environment = _tls_environment(tls_authority) | _login_environment(login)
         self._endpoint = endpoint
         self._home = home
         self._open: list[ClientProcess] = []
@@ -329,7 +349,7 @@ class Clients:
         return options
 
     def _surroundings(self) -> dict[str, Any]:
-        return {"directory": self._language.directory, "home": self._home, "tls_authority": self._tls_authority}
+        return {"directory": self._language.directory, "home": self._home, "environment": self._environment}
 
     def _keep(self, client: _Client) -> _Client:
         self._open.append(client)

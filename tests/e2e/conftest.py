@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e import languages
 from tests.e2e.broker import Broker, environment_of
-from tests.e2e.clients import Clients
+from tests.e2e.clients import Clients, Login
 
 StartBroker = Callable[..., Broker]
 StartClients = Callable[..., Clients]
@@ -55,9 +55,11 @@ def start_clients(tmp_path: Path) -> Iterator[StartClients]:
     """`start_clients("python", broker.endpoint)` starts clients; all are closed with the test."""
     opened: list[Clients] = []
 
-    def start(language: str, endpoint: str, *, tls_authority: Path | None = None) -> Clients:
+    def start(
+        language: str, endpoint: str, *, tls_authority: Path | None = None, login: Login | None = None
+    ) -> Clients:
         home = tmp_path / f"home-{len(opened)}"
-        clients = Clients(languages.LANGUAGES[language](), endpoint, home, tls_authority=tls_authority)
+        clients = Clients(languages.LANGUAGES[language](), endpoint, home, tls_authority=tls_authority, login=login)
         opened.append(clients)
         return clients
 

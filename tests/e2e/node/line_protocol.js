@@ -78,5 +78,7 @@ function run(main) {
 
 // Whom to trust is told to Node.js itself, by NODE_EXTRA_CA_CERTS.
 const sslEnabled = process.env.CLIENT_TLS === 'on';
+const { CLIENT_USER: accessKey, CLIENT_SECRET: accessSecret } = process.env;
+const sessionCredentials = accessKey === undefined ? undefined : { accessKey, accessSecret };
 
-module.exports = { describe, messageLine, options, quiet, run, say, serve, sslEnabled, subscriptions };
+module.exports = { describe, messageLine, options, quiet, run, say, serve, sessionCredentials, sslEnabled, subscriptions };

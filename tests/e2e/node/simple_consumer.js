@@ -3,7 +3,7 @@
 
 const { SimpleConsumer } = require('rocketmq-client-nodejs');
 const {
-  describe, messageLine, options, quiet, run, say, serve, sslEnabled, subscriptions,
+  describe, messageLine, options, quiet, run, say, serve, sessionCredentials, sslEnabled, subscriptions,
 } = require('./line_protocol');
 
 run(async () => {
@@ -14,6 +14,7 @@ run(async () => {
     subscriptions: subscriptions(found),
     awaitDuration: Number(found['await-s']) * 1000,
     logger: quiet,
+    sessionCredentials,
     sslEnabled,
   });
   await consumer.startup();

@@ -10,11 +10,18 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from rocketmq import ClientConfiguration, Credentials  # type: ignore[import-untyped]
 from rocketmq.grpc_protocol import FilterType  # type: ignore[import-untyped]
 
 Line = dict[str, Any]
 FILTER_TYPES = {"tag": FilterType.TAG, "sql": FilterType.SQL}
 TLS = os.environ.get("CLIENT_TLS") == "on"
+
+
+def configuration(endpoint: str) -> ClientConfiguration:
+    """Where to connect, and as whom."""
+    credentials = Credentials(os.environ.get("CLIENT_USER", ""), os.environ.get("CLIENT_SECRET", ""))
+    return ClientConfiguration(endpoint, credentials)
 
 
 def wall_ms() -> int:

@@ -8,15 +8,13 @@ import threading
 from typing import Any, Final
 
 from rocketmq import (  # type: ignore[import-untyped]
-    ClientConfiguration,
-    Credentials,
     Message,
     Producer,
     TransactionChecker,
     TransactionResolution,
 )
 
-from tests.e2e.python.line_protocol import TLS, Line, describe, say, serve, wall_ms
+from tests.e2e.python.line_protocol import TLS, Line, configuration, describe, say, serve, wall_ms
 
 
 def build(fields: Line) -> Message:
@@ -70,8 +68,7 @@ def main() -> None:
     parser.add_argument("--checker", choices=RESOLUTIONS)
     options = parser.parse_args()
     checker = None if options.checker is None else Checker(options.checker)
-    configuration = ClientConfiguration(options.endpoint, Credentials())
-    producer = Producer(configuration, options.topic, checker, tls_enable=TLS)
+    producer = Producer(configuration(options.endpoint), options.topic, checker, tls_enable=TLS)
     producer.startup()
     say({"ready": "producer"})
 

@@ -6,16 +6,14 @@ import argparse
 import threading
 
 from rocketmq import (  # type: ignore[import-untyped]
-    ClientConfiguration,
     ConsumeResult,
-    Credentials,
     FilterExpression,
     Message,
     MessageListener,
     PushConsumer,
 )
 
-from tests.e2e.python.line_protocol import FILTER_TYPES, TLS, commands, message_line, say
+from tests.e2e.python.line_protocol import FILTER_TYPES, TLS, commands, configuration, message_line, say
 
 
 class Listener(MessageListener):  # type: ignore[misc]  # the client has no types
@@ -42,7 +40,7 @@ def main() -> None:
     parser.add_argument("--failed-attempts", type=int, default=0)
     options = parser.parse_args()
     consumer = PushConsumer(
-        ClientConfiguration(options.endpoint, Credentials()),
+        configuration(options.endpoint),
         options.group,
         Listener(options.failed_attempts),
         {topic: FilterExpression(options.filter, FILTER_TYPES[options.filter_type]) for topic in options.topic},

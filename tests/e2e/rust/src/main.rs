@@ -136,6 +136,10 @@ impl Options {
         let mut client = ClientOption::default();
         client.set_access_url(self.text("endpoint", ""));
         client.set_enable_tls(env::var("CLIENT_TLS").is_ok_and(|value| value == "on"));
+        if let (Ok(user), Ok(secret)) = (env::var("CLIENT_USER"), env::var("CLIENT_SECRET")) {
+            client.set_access_key(user);
+            client.set_secret_key(secret);
+        }
         client
     }
 
