@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Mapping
 from statistics import median
+from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from bench.harness import Sample, alternate, cpu_s_of
@@ -28,9 +29,22 @@ class Server(Protocol):
 
 
 class JavaLoad:
-    """The load generator, aimed. Raises LoadFailed when a server does not serve it."""
+    """The load generator, aimed. Raises LoadFailed when a server does not serve it.
 
-    def __init__(self, load: LoadGenerator, modes: Modes, *, topic: str, sample_s: float, seed: int) -> None:
+    `access` is what clients of an endpoint are told beside it: `tls`, `user` and `secret`.
+    """
+
+    def __init__(
+        self,
+        load: LoadGenerator,
+        modes: Modes,
+        *,
+        topic: str,
+        sample_s: float,
+        seed: int,
+        access: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+    ) -> None:
+        self._access = access
         self._load = load
         self._modes = modes
         self._topic = topic
@@ -41,7 +55,7 @@ class JavaLoad:
         deadline = time.monotonic() + SERVE_TIMEOUT_S
         while True:
             try:
-                self._load.run("probe", endpoint=server.endpoint, topic=self._topic)
+                self._run("probe", server, {})
             except LoadFailed:
                 if time.monotonic() > deadline:
                     raise
@@ -53,7 +67,7 @@ class JavaLoad:
         """All modes in turns, so that each has met compiled code of the others' paths too."""
         print(f"  {seconds} s of load on {server.endpoint}", file=sys.stderr, flush=True)
         for mode in self._modes:
-            self._run(mode, server, seconds / len(self._modes))
+            self._run_for(seconds / len(self._modes), mode, server)
 
     def compare(
         self, mode: str, rounds: int, ours: Server, peer: Server
@@ -73,7 +87,7 @@ class JavaLoad:
 
     def _sample(self, mode: str, server: Server, answers: list[dict[str, Any]]) -> Sample:
         before_s = cpu_s_of(server.pid)
-        answer = self._run(mode, server, self._sample_s)
+        answer = self._run_for(self._sample_s, mode, server)
         cpu_s = cpu_s_of(server.pid) - before_s
         messages = answer["messages"]
         if not messages:
@@ -82,10 +96,12 @@ class JavaLoad:
         # the CPU time is that of all messages, some of which ended after the window
         return Sample(messages, answer["seconds"], cpu_s * messages / answer["total"])
 
-    def _run(self, mode: str, server: Server, seconds: float) -> dict[str, Any]:
-        return self._load.run(
-            mode, endpoint=server.endpoint, topic=self._topic, seconds=seconds, seed=self._seed, **self._modes[mode]
-        )
+    def _run_for(self, seconds: float, mode: str, server: Server) -> dict[str, Any]:
+        return self._run(mode, server, {"seconds": seconds, "seed": self._seed, **self._modes[mode]})
+
+    def _run(self, mode: str, server: Server, words: Mapping[str, object]) -> dict[str, Any]:
+        access = self._access.get(server.endpoint, {})
+        return self._load.run(mode, endpoint=server.endpoint, topic=self._topic, **words, **access)
 
 
 def _latencies(prefix: str, answers: list[dict[str, Any]]) -> dict[str, object]:

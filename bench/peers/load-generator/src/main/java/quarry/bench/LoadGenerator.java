@@ -15,8 +15,10 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
+import org.apache.rocketmq.client.apis.ClientConfigurationBuilder;
 import org.apache.rocketmq.client.apis.ClientException;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
+import org.apache.rocketmq.client.apis.StaticSessionCredentialsProvider;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
 import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
 import org.apache.rocketmq.client.apis.message.Message;
@@ -176,8 +178,13 @@ public final class LoadGenerator {
     }
 
     private static ClientConfiguration configuration(Command command) {
-        return ClientConfiguration.newBuilder().setEndpoints(command.text("endpoint")).enableSsl(false)
-            .setRequestTimeout(Duration.ofSeconds(10)).build();
+        ClientConfigurationBuilder builder = ClientConfiguration.newBuilder().setEndpoints(command.text("endpoint"))
+            .enableSsl(command.has("tls")).setRequestTimeout(Duration.ofSeconds(10));
+        if (command.has("user")) {
+            builder.setCredentialProvider(
+                new StaticSessionCredentialsProvider(command.text("user"), command.text("secret")));
+        }
+        return builder.build();
     }
 
     private static Message message(Command command, byte[] body) {
@@ -242,6 +249,10 @@ public final class LoadGenerator {
                 throw new IllegalArgumentException("missing " + name);
             }
             return value;
+        }
+
+        boolean has(String name) {
+            return words.containsKey(name);
         }
 
         int number(String name) {
