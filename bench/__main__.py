@@ -42,6 +42,7 @@ BENCHMARKS: Final = (
     "million_queues",
     "front",
     "front_scale",
+    "security_cost",
     "clients",
 )
 RESULTS: Final = Path(__file__).parent / "results"
