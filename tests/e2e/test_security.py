@@ -1,0 +1,107 @@
+"""Official clients with TLS, as a user, and both; what they see of a wrong secret and of a missing right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.certificates import make_tls
+from tests.e2e.accounts import WRONG_SECRET, Accounts, make_accounts
+from tests.e2e.clients import ClientError, Clients, Login, Outgoing, content_of
+from tests.e2e.conftest import StartBroker, StartClients
+
+TOPIC = "acme-orders"
+UNAUTHORIZED = 40100
+
+slow = pytest.mark.slow
+LANGUAGES = ["python", *(pytest.param(each, marks=slow) for each in ("node", "java", "go", "rust"))]
+ACCESS = [
+    pytest.param((True, False), id="tls", marks=slow),
+    pytest.param((False, True), id="user", marks=slow),
+    pytest.param((True, True), id="tls-and-user"),
+]
+Connect = Callable[..., Clients]
+
+
+@pytest.fixture(params=LANGUAGES)
+def language(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def accounts(tmp_path: Path) -> Accounts:
+    return make_accounts(tmp_path / "store")
+
+
+@pytest.fixture
+def secured(
+    language: str, accounts: Accounts, start_broker: StartBroker, start_clients: StartClients, tmp_path: Path
+) -> Connect:
+    """`secured(login)` starts clients of a user on a broker that wants TLS and a signature."""
+    tls = make_tls(tmp_path)
+    broker = start_broker(
+        settings={
+            **accounts.settings,
+            "network.tls": "required",
+            "network.tls_certificate": tls.files.certificate,
+            "network.tls_key": tls.files.key,
+        }
+    )
+    return lambda login: start_clients(language, broker.endpoint, tls_authority=tls.authority_path, login=login)
+
+
+@pytest.fixture(params=ACCESS)
+def clients(
+    request: pytest.FixtureRequest,
+    language: str,
+    accounts: Accounts,
+    start_broker: StartBroker,
+    start_clients: StartClients,
+    tmp_path: Path,
+) -> Clients:
+    with_tls, with_user = request.param
+    tls = make_tls(tmp_path)
+    settings: dict[str, object] = dict(accounts.settings) if with_user else {}
+    if with_tls:
+        settings |= {
+            "network.tls": "required",
+            "network.tls_certificate": tls.files.certificate,
+            "network.tls_key": tls.files.key,
+        }
+    broker = start_broker(settings=settings)
+    return start_clients(
+        language,
+        broker.endpoint,
+        tls_authority=tls.authority_path if with_tls else None,
+        login=accounts.shop if with_user else None,
+    )
+
+
+def test_a_client_sends_receives_and_acknowledges(clients: Clients) -> None:
+    """POP consumption under access control: rmq#9518, #9862."""
+    sent = [Outgoing(TOPIC, b"order %d" % number, tag="created") for number in range(8)]
+    clients.producer(TOPIC).send(sent)
+    consumer = clients.simple_consumer(TOPIC, group="billing", await_s=1)
+
+    deliveries = consumer.receive_until(len(sent))
+    consumer.ack(deliveries)
+
+    assert sorted(each.content() for each in deliveries) == sorted(content_of(each) for each in sent)
+    assert consumer.receive() == []
+
+
+def test_a_wrong_secret_is_refused_as_unauthorized(secured: Connect, accounts: Accounts) -> None:
+    refused_as_unauthorized(secured(Login(accounts.shop.user, WRONG_SECRET)))
+
+
+def test_a_user_without_a_rule_is_refused_as_unauthorized(secured: Connect, accounts: Accounts) -> None:
+    refused_as_unauthorized(secured(accounts.stranger))
+
+
+def refused_as_unauthorized(clients: Clients) -> None:
+    with pytest.raises(ClientError) as refusal:
+        clients.producer(TOPIC).send([Outgoing(TOPIC, b"never stored")])
+    assert refusal.value.code == UNAUTHORIZED or "unauthorized" in str(refusal.value).lower()
