@@ -32,6 +32,7 @@ from server.setting_sections import (
     LogSection,
     NetworkSection,
     Section,
+    SecuritySection,
     StoreSection,
     TopicsSection,
     TransactionsSection,
@@ -73,6 +74,7 @@ class BrokerSettings(Section):
     delivery: DeliverySection = DeliverySection()
     transactions: TransactionsSection = TransactionsSection()
     limits: LimitsSection = LimitsSection()
+    security: SecuritySection = SecuritySection()
     log: LogSection = LogSection()
 
     def for_store(self) -> StoreSettings:

@@ -7,6 +7,7 @@ from server.setting_sections.delivery import DeliverySection, GroupsSection, Top
 from server.setting_sections.limits import LimitsSection
 from server.setting_sections.log import LogSection
 from server.setting_sections.network import BrokerSection, NetworkSection
+from server.setting_sections.security import SecuritySection
 from server.setting_sections.store import ConsumeQueueSection, ExpirySection, IndexSection, StoreSection
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "LogSection",
     "NetworkSection",
     "Section",
+    "SecuritySection",
     "StoreSection",
     "TopicsSection",
     "TransactionsSection",
