@@ -26,6 +26,7 @@ WITH_STUBS: Final = (
     "quarry/admin/v1/index.proto",
     "quarry/admin/v1/migration.proto",
     "quarry/admin/v1/query.proto",
+    "quarry/admin/v1/security.proto",
     "quarry/admin/v1/verification.proto",
 )
 """Files whose services are called or served through grpcio; the others need only messages."""

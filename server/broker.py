@@ -40,6 +40,7 @@ from server.rpc.admin_port.guard import AdminAccess, AdminGuard
 from server.rpc.admin_port.index import IndexService
 from server.rpc.admin_port.migration import MigrationService
 from server.rpc.admin_port.queries import QueryService
+from server.rpc.admin_port.security import SecurityService
 from server.rpc.admin_port.server import AdminServer
 from server.rpc.admin_port.verification import VerificationService
 from server.securing import Security
@@ -380,6 +381,7 @@ class Broker:
                 DeadLetterService(self._make_dead_letter_box(), self._faults),
                 IndexService(self._key_index, self._faults),
                 QueryService(self._key_index, self._store.messages.reader, self._faults),
+                SecurityService(self._store.users, self._store.policies, self._clock, self._faults),
             ],
         )
         try:

@@ -98,7 +98,13 @@ def _open_store(settings: BrokerSettings, health: HealthState, show_progress: Sh
             health.recovering(progress.percent)
             show(progress)
 
-        return open_store(settings.for_store(), disk=PosixDisk(), clock=SystemClock(), report=report)
+        return open_store(
+            settings.for_store(),
+            disk=PosixDisk(),
+            clock=SystemClock(),
+            report=report,
+            sealer=settings.for_sealer(),
+        )
 
 
 @contextlib.contextmanager

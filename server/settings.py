@@ -41,6 +41,7 @@ from server.wire.limits import WireLimits
 from store.errors import Invalid
 from store.expiry import ExpirySettings
 from store.queue_phase import QueuePlaces
+from store.security.sealing import Sealer, read_keys
 from store.settings import RECORD_OVERHEAD_MAX, IndexSettings, StoreSettings
 
 ENVIRONMENT_PREFIX: Final = "QUARRY_"
@@ -173,6 +174,18 @@ class BrokerSettings(Section):
             max_open_calls=self.limits.open_calls,
             max_connections=self.limits.connections,
         )
+
+    def for_sealer(self) -> Sealer | None:
+        """What opens the secrets of users; None without a key. Raises Invalid that names the setting or the file."""
+        security = self.security
+        if security.key_file is not None:
+            return Sealer(read_keys(security.key_file))
+        if security.key is None:
+            return None
+        try:
+            return Sealer([key.strip().encode() for key in security.key.get_secret_value().split(",")])
+        except Invalid as cause:
+            raise Invalid(f"security.key: {cause}") from None
 
     def for_tls(self) -> TlsFiles | None:
         """What the TLS listener needs; None without one."""

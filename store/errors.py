@@ -4,6 +4,8 @@ BrokerError
 ├── Invalid               the request must change
 │   ├── TopicNotFound
 │   ├── GroupNotFound
+│   ├── UserNotFound
+│   ├── RuleNotFound
 │   ├── AlreadyExists
 │   ├── Forbidden         the topic's or group's permission does not allow it
 │   ├── OffsetOutOfRange
@@ -16,6 +18,7 @@ BrokerError
 │   ├── NotAStore         the directory is no RocketMQ or Quarry store
 │   ├── StoreLocked       another broker holds it
 │   └── StoreDamaged      bytes that were promised are missing or wrong; names file, offset and reason
+├── SecretsUnreadable     the secrets of users need a key that the broker does not have
 ├── MessageGivenUp        the message was damaged and an operator gave it up: pass over it
 └── StorePoisoned         a flush failed: nothing more is accepted until a restart recovers
 """
@@ -41,8 +44,16 @@ class GroupNotFound(Invalid):
     """No consumer group of that name, and it may not be made automatically."""
 
 
+class UserNotFound(Invalid):
+    """No user of that name."""
+
+
+class RuleNotFound(Invalid):
+    """The user has no such rule."""
+
+
 class AlreadyExists(Invalid):
-    """A topic or group of that name exists."""
+    """A topic, group or user of that name exists."""
 
 
 class Forbidden(Invalid):
@@ -92,6 +103,10 @@ class StoreLocked(StoreUnusable):
 
 class StoreDamaged(StoreUnusable):
     """Stored bytes are missing or wrong where they were promised whole."""
+
+
+class SecretsUnreadable(BrokerError):
+    """The secrets of users cannot be read, or none can be kept: there is no key, or another one sealed them."""
 
 
 class MessageGivenUp(BrokerError):

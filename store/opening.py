@@ -51,6 +51,9 @@ from store.queue_phase import QueuePhase
 from store.recovery import RecoveryReport, ReportProgress, backfill, recover
 from store.repair import NO_ORDERS, Damage, Orders, give_up_damaged, set_queues_aside
 from store.rocketmq import import_metadata, read_metadata
+from store.security.policies import PolicyTable
+from store.security.sealing import Sealer
+from store.security.users import UserTable
 from store.settings import Durability, StoreSettings
 
 log = structlog.get_logger(__name__)
@@ -63,10 +66,12 @@ NAMED_SEGMENTS_MAX: Final = 16
 class StoreTables:
     """The metadata tables of one store."""
 
-    def __init__(self, engine: KeyValueEngine) -> None:
+    def __init__(self, engine: KeyValueEngine, sealer: Sealer | None) -> None:
         self.topics = TopicTable(engine)
         self.groups = GroupTable(engine)
         self.offsets = ConsumerOffsetTable(engine)
+        self.policies = PolicyTable(engine)
+        self.users = UserTable(engine, sealer, self.policies)
 
 
 class OpenStore:
@@ -96,6 +101,8 @@ class OpenStore:
         self.topics = tables.topics
         self.groups = tables.groups
         self.offsets = tables.offsets
+        self.users = tables.users
+        self.policies = tables.policies
         self.identity = identity
         self.checkpoint = checkpoint
         self.recovery = recovery
@@ -155,15 +162,18 @@ def open_store(
     report: ReportProgress,
     engines: StoreEngines | None = None,
     orders: Orders = NO_ORDERS,
+    sealer: Sealer | None = None,
 ) -> OpenStore:
     """Open the store at `settings.root`, recovered and ready; `report` hears of long steps.
 
-    `orders` are repairs that an operator accepts, done before recovery (`store.repair`).
+    `orders` are repairs that an operator accepts, done before recovery (`store.repair`). `sealer` opens the secrets of
+    users; without it there is no user with a secret.
 
     Raises StoreUnusable (one line that names the file) when an operator has to act first, OSError when the
     disk refuses. The lock comes before everything else: a store that another broker holds is not touched.
     """
-    return _Opening(settings, disk, clock, report, engines=engines or RocksStoreEngines(), orders=orders).run()
+    engines = engines or RocksStoreEngines()
+    return _Opening(settings, disk, clock, report, engines=engines, orders=orders, sealer=sealer).run()
 
 
 class _Opening:
@@ -178,6 +188,7 @@ class _Opening:
         *,
         engines: StoreEngines,
         orders: Orders,
+        sealer: Sealer | None,
     ) -> None:
         self._settings = settings
         self._disk = disk
@@ -185,6 +196,7 @@ class _Opening:
         self._report = report
         self._engines = engines
         self._orders = orders
+        self._sealer = sealer
         self._paths = StorePaths(settings.root)
 
     def run(self) -> OpenStore:
@@ -375,7 +387,7 @@ class _Opening:
     def _open_tables(self, parts: StoreParts, end: PhysicalOffset) -> StoreTables:
         """The metadata, imported if it was not yet, and in agreement with the log that recovery left."""
         engine, queues, identity = parts.state_engine, parts.queues.store, parts.identity
-        tables = StoreTables(engine)
+        tables = StoreTables(engine, self._sealer)
         if not identity.metadata_imported:
             if identity.origin != StoreKind.NEW.value:
                 self._import_metadata(engine, tables, identity)

@@ -9,6 +9,11 @@ It never holds the only copy of a message. One column family per table:
 | `offsets`  | store.metadata.offsets        | group, topic, queue -> next queue offset |
 | `inflight` | server.delivery.inflight      | group, topic, queue, offset -> one delivery not yet acknowledged |
 | `meta`     | store.state                   | what this store is: origin, format version, migration progress |
+| `users`    | store.security.users          | user name -> user JSON, secrets sealed |
+| `policies` | store.security.policies       | user name -> JSON of its rules |
+
+A store that an older version made has no `users` and `policies`: they are added when it is opened for writing, and a
+reading open goes without them.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from typing import Final
 import structlog
 
 from kv.options import FamilyOptions
-from kv.rocks import RocksEngine
+from kv.rocks import RocksEngine, list_families
 
 log = structlog.get_logger(__name__)
 
@@ -28,13 +33,24 @@ GROUPS: Final = "groups"
 OFFSETS: Final = "offsets"
 INFLIGHT: Final = "inflight"
 META: Final = "meta"
-FAMILIES: Final = (TOPICS, GROUPS, OFFSETS, INFLIGHT, META)
+USERS: Final = "users"
+POLICIES: Final = "policies"
+FAMILIES: Final = (TOPICS, GROUPS, OFFSETS, INFLIGHT, META, USERS, POLICIES)
+ADDED_FAMILIES: Final = frozenset({USERS, POLICIES})
+"""Those that a store of an older version does not have."""
 
 
 def open_state_engine(directory: Path, *, create: bool, read_only: bool = False) -> RocksEngine:
     """Open `<store>/quarry/`. Raises kv.EngineMissing, kv.EngineLocked or kv.EngineCorrupt."""
-    options = {name: FamilyOptions() for name in FAMILIES}
-    engine = RocksEngine.open(directory, options, create=create, read_only=read_only, write_ahead_log=True)
+    missing = frozenset[str]() if create else ADDED_FAMILIES.difference(list_families(directory))
+    names = [name for name in FAMILIES if not read_only or name not in missing]
+    engine = RocksEngine.open(
+        directory,
+        {name: FamilyOptions() for name in names},
+        create=create or (bool(missing) and not read_only),
+        read_only=read_only,
+        write_ahead_log=True,
+    )
     for unread in engine.unread_changes:
         log.warning("the last changes of topics, groups and positions are lost", directory=str(directory), cause=unread)
     return engine

@@ -1,9 +1,12 @@
-"""Commands over a store directory that no broker runs on. `recover`, `migrate` and `restore` change it."""
+"""Commands over a store directory that no broker runs on. `recover`, `migrate`, `restore` and `user bootstrap`
+change it.
+"""
 
 from __future__ import annotations
 
 import typer
 
+from cli.offline import security
 from cli.offline.decode import decode
 from cli.offline.export_metadata import export_metadata
 from cli.offline.migrate import migrate
@@ -17,6 +20,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands to `quarry`."""
     for command in (decode, units, verify, recover, migrate, export_metadata, restore):
         app.command()(command)
+    app.add_typer(security.commands)
 
 
 __all__ = ["register"]

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from functools import lru_cache
 from typing import Final, NamedTuple, Protocol
-
-from cryptography import x509
 
 from server.security.errors import Outcome, TooManyFailures, Unauthenticated
 from server.security.failures import FailureLimit
@@ -16,8 +13,7 @@ from server.security.source import Source
 from server.security.tables import Users
 from store.clock import Clock
 from store.security.model import SECRETS_MAX
-
-CERTIFICATES_REMEMBERED: Final = 1024
+from store.security.subjects import subject_of
 
 _NOBODYS_SECRET: Final = "x" * 40
 """Tried where there is no secret to try, so that the time does not tell which users there are."""
@@ -98,12 +94,3 @@ class Credentials:
         subject = None if certificate is None else subject_of(certificate)
         user = None if subject is None else self._users.by_certificate(subject)
         return Identity(user.name, How.CERTIFICATE) if user is not None and user.enabled else None
-
-
-@lru_cache(CERTIFICATES_REMEMBERED)
-def subject_of(certificate: bytes) -> str | None:
-    """The subject of a certificate (DER) as RFC 4514 writes it; None for one that cannot be read."""
-    try:
-        return x509.load_der_x509_certificate(certificate).subject.rfc4514_string()
-    except ValueError:
-        return None

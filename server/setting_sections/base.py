@@ -34,4 +34,5 @@ AdvertisedAddress = Annotated[str, AfterValidator(_advertised)]
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=False)
+    # errors tell what is wrong with a value without the value: it may be a secret
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=False, hide_input_in_errors=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Self
 from zoneinfo import ZoneInfo
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from server.setting_sections.base import Section
 
@@ -50,9 +51,24 @@ class SecuritySection(Section):
         description="How often one user may fail to prove itself from one address; ten times that for all users from "
         "there. Above it TOO_MANY_REQUESTS, without a look at the signature.",
     )
+    key_file: Path | None = Field(
+        default=None,
+        description="The keys that secrets of users are sealed with, one in a line: the first one seals, all of them "
+        "open. Only its owner may read it. Made by `quarry security new-key`.",
+    )
+    key: SecretStr | None = Field(
+        default=None,
+        description="The same keys themselves, separated by commas, in place of `key_file`: for the environment.",
+    )
 
     @model_validator(mode="after")
     def _authorization_knows_users(self) -> Self:
         if self.authorization and not self.authentication:
             raise ValueError("authorization needs authentication: nobody can be told what a stranger may do")
+        return self
+
+    @model_validator(mode="after")
+    def _keys_lie_in_one_place(self) -> Self:
+        if self.key_file is not None and self.key is not None:
+            raise ValueError("key_file and key are both set")
         return self

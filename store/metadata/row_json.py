@@ -1,4 +1,4 @@
-"""The JSON documents that topic and group rows are stored as (docs/formats/metadata.md).
+"""The JSON documents that rows are stored as (docs/formats/metadata.md).
 
 Compact, ASCII, keys sorted: one row has one spelling, and tools without Quarry can read it.
 """
@@ -24,21 +24,13 @@ def encode_document(document: dict[str, object]) -> bytes:
     return json.dumps({"format": FORMAT_VERSION, **document}, separators=(",", ":"), sort_keys=True).encode()
 
 
-class Document:
-    """A decoded row whose fields are taken out by type. Raises StoreDamaged naming table, row and field."""
+class Fields:
+    """Fields of a row, taken out by type. Raises StoreDamaged naming table, row and field."""
 
-    def __init__(self, table: str, name: str, value: bytes) -> None:
+    def __init__(self, table: str, name: str, fields: dict[str, object]) -> None:
         self._table = table
         self._name = name
-        try:
-            fields = json.loads(value)
-        except ValueError as cause:
-            self.damaged(f"no JSON: {cause}")
-        if not isinstance(fields, dict):
-            self.damaged("no JSON object")
-        self._fields: dict[str, object] = fields
-        if self.integer("format") != FORMAT_VERSION:
-            self.damaged(f"written in format {fields['format']}; this version reads {FORMAT_VERSION}")
+        self._fields = fields
 
     def damaged(self, reason: str) -> NoReturn:
         raise StoreDamaged(Path("quarry"), f"table {self._table}, row {self._name!r}: {reason}")
@@ -81,6 +73,35 @@ class Document:
         if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
             self.damaged(f"{field} is {value!r}, not a map of texts")
         return value
+
+    def text_list(self, field: str) -> list[str]:
+        value = self._fields.get(field)
+        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+            self.damaged(f"{field} is {value!r}, not a list of texts")
+        return value
+
+    def parts(self, field: str) -> list[Fields]:
+        """The objects of a list."""
+        value = self._fields.get(field)
+        if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+            self.damaged(f"{field} is {value!r}, not a list of objects")
+        return [Fields(self._table, self._name, each) for each in value]
+
+
+class Document(Fields):
+    """A decoded row."""
+
+    def __init__(self, table: str, name: str, value: bytes) -> None:
+        super().__init__(table, name, {})
+        try:
+            fields = json.loads(value)
+        except ValueError as cause:
+            self.damaged(f"no JSON: {cause}")
+        if not isinstance(fields, dict):
+            self.damaged("no JSON object")
+        self._fields = fields
+        if self.integer("format") != FORMAT_VERSION:
+            self.damaged(f"written in format {fields['format']}; this version reads {FORMAT_VERSION}")
 
 
 def check_attributes(owner: str, attributes: Mapping[str, str]) -> None:

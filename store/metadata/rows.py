@@ -8,7 +8,7 @@ from contextlib import suppress
 from threading import Lock
 from typing import Final, Generic, TypeVar
 
-from kv import KeyRange, KeyValueEngine
+from kv import KeyRange, KeyValueEngine, WriteBatch
 from kv.keys import prefix_range
 from store.errors import AlreadyExists, Invalid, StoreDamaged
 
@@ -89,6 +89,9 @@ class NamedRows(Generic[Row]):
         values = self._family.get_many([_key(name) for name in names])
         return [name for name, value in zip(names, values, strict=True) if value is None]
 
+    def is_empty(self) -> bool:
+        return not self._family.scan(KeyRange(b"", None), limit=1)
+
     def insert(self, name: str, row: Row) -> None:
         """Store a row of a new name. Raises AlreadyExists."""
         with self._writing:
@@ -110,15 +113,38 @@ class NamedRows(Generic[Row]):
             with self._caching:
                 self._remember(name, row)
 
-    def remove(self, name: str) -> None:
-        """Delete a row. Raises the table's not-found error."""
+    def replace_many(self, rows: Iterable[tuple[str, Row]]) -> None:
+        """Store rows in place of others of the same names, which must be there, in batches of bounded size."""
+        with self._writing:
+            batch = self._engine.batch()
+            for name, row in rows:
+                batch.put(self._family, _key(name), self._encode(row))
+                if len(batch) >= BATCH_ROWS:
+                    self._engine.write(batch)
+                    batch = self._engine.batch()
+            self._engine.write(batch, sync=True)
+            with self._caching:
+                self._cached.clear()
+
+    def remove(self, name: str, *, also: Callable[[WriteBatch], None] | None = None) -> None:
+        """Delete a row; `also` adds what goes with it to the batch. Raises the table's not-found error."""
         with self._writing:
             self._require(name)
             batch = self._engine.batch()
-            batch.delete(self._family, _key(name))
+            self.stage_removal(batch, name)
+            if also is not None:
+                also(batch)
             self._engine.write(batch, sync=True)
-            with self._caching:
-                self._cached.pop(name, None)
+            self.forget(name)
+
+    def stage_removal(self, batch: WriteBatch, name: str) -> None:
+        """Delete a row, if there is one, with somebody else's batch: once that is written, `forget` it."""
+        batch.delete(self._family, _key(name))
+
+    def forget(self, name: str) -> None:
+        """Have the row read anew when it is next asked for."""
+        with self._caching:
+            self._cached.pop(name, None)
 
     def list(self, prefix: str) -> Iterator[Row]:
         """Rows whose name begins with `prefix`, in name order, a page at a time.

@@ -45,7 +45,7 @@ HOMES: Final = {
     "prometheus_client": r".*/(\w+_)?metrics\.py|server/http\.py|server/(main|broker)\.py",
     "pydantic": r"server/setting_sections/.*|server/settings\.py",
     "pydantic_settings": r"server/settings\.py",
-    "cryptography": r"server/security/credentials\.py",
+    "cryptography": r"store/security/(sealing|subjects)\.py",
     "lark": r"server/filters/sql\.py",
     "obstore": r"store/index/tiered/cloud\.py",
     "uvloop": r"server/main\.py",

@@ -21,6 +21,9 @@ PAGE_ROWS: Final = 256
 STATUS_CODES: Final[dict[type[BaseException], grpc.StatusCode]] = {
     errors.TopicNotFound: grpc.StatusCode.NOT_FOUND,
     errors.GroupNotFound: grpc.StatusCode.NOT_FOUND,
+    errors.UserNotFound: grpc.StatusCode.NOT_FOUND,
+    errors.RuleNotFound: grpc.StatusCode.NOT_FOUND,
+    errors.SecretsUnreadable: grpc.StatusCode.FAILED_PRECONDITION,
     errors.AlreadyExists: grpc.StatusCode.ALREADY_EXISTS,
     Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
     PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,

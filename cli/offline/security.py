@@ -1,0 +1,95 @@
+"""`quarry security` and `quarry user bootstrap`: what is made before a broker runs."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from cli.exit import Exit, end
+from cli.offline.arguments import Json, Store, logs_aside, reporting_errors
+from cli.offline.record_text import json_line
+from store.clock import SystemClock
+from store.disk import PosixDisk
+from store.security.offline import make_first_administrator, users_of
+from store.security.sealing import Sealer, new_key, read_keys
+
+KEY_FILE_MODE: Final = 0o600
+
+commands: Final = typer.Typer(name="security", help="Keys that secrets are sealed with.", no_args_is_help=True)
+
+SecretFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--secret-file",
+        metavar="FILE",
+        help="Take the secret from this file; one is made and shown unless given.",
+        show_default=False,
+    ),
+]
+
+
+@commands.command(name="new-key")
+def make_key(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Must not exist.", show_default=False)],
+    *,
+    as_json: Json = False,
+) -> None:
+    """Make a file with a new key for `security.key_file`, which only its owner may read.
+
+    Without the key no secret of the store can be read: keep a copy of it, and not where the store's backups are.
+    """
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, KEY_FILE_MODE)
+        with os.fdopen(descriptor, "wb") as opened:
+            opened.write(new_key() + b"\n")
+            opened.flush()
+            os.fsync(descriptor)
+    except OSError as error:
+        end(Exit.COULD_NOT_RUN, f"{file}: {error.strerror}")
+    typer.echo(json_line({"file": str(file)}) if as_json else str(file))
+
+
+def bootstrap(
+    store: Store,
+    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)],
+    *,
+    key_file: Annotated[
+        Path, typer.Option("--key-file", metavar="FILE", help="The key file of its broker: security.key_file.")
+    ],
+    secret_file: SecretFile = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Also when there is a super user, or a user of this name, who gets a new secret."),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Make the first super user of a store that no broker runs on, which may be new.
+
+    The secret is shown once. Exit code 2: it could not run.
+    """
+    given = secret_text(secret_file)
+    with (
+        reporting_errors(store),
+        logs_aside(logging.ERROR),
+        users_of(PosixDisk(), store, Sealer(read_keys(key_file))) as users,
+    ):
+        secret = make_first_administrator(users, name, given, SystemClock().wall_ms(), force=force)
+    fields = {"name": name, "kind": "super", "secret": secret.text if given is None else None}
+    if as_json:
+        typer.echo(json_line(fields))
+        return
+    typer.echo(f"super user {name}")
+    if given is None:
+        typer.echo(f"secret     {secret.text}")
+
+
+def secret_text(file: Path | None) -> str | None:
+    """The secret in a file, without the line's end. A file that cannot be read ends the command."""
+    try:
+        return None if file is None else file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        end(Exit.COULD_NOT_RUN, f"{file}: {getattr(error, 'strerror', None) or 'is no text'}")

@@ -1,0 +1,74 @@
+"""Secrets at rest: sealed with a key that lies outside of the store.
+
+A broker has to know a secret itself, since clients sign with it. So it is encrypted, not hashed (ADR 25). Fernet is
+AES in CBC mode with an HMAC over it: a sealed text that was changed is noticed, not misread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from cryptography.fernet import Fernet, InvalidToken, MultiFernet
+
+from store.errors import Invalid, SecretsUnreadable
+
+KEYS_MAX: Final = 16
+KEY_SETTINGS: Final = "security.key_file (or security.key)"
+_READABLE_BY_OTHERS: Final = 0o077
+
+
+class Sealer:
+    """Encrypts texts: the first key seals, all of them open."""
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        """`keys`: 32 bytes each, in url-safe base64. Raises Invalid."""
+        if not 1 <= len(keys) <= KEYS_MAX:
+            raise Invalid(f"{len(keys)} keys; 1 to {KEYS_MAX} are allowed")
+        self._keys = MultiFernet([_fernet(number, key) for number, key in enumerate(keys, start=1)])
+
+    def seal(self, text: str) -> bytes:
+        """ASCII, never twice the same."""
+        return self._keys.encrypt(text.encode())
+
+    def open(self, token: bytes) -> str:
+        """Raises SecretsUnreadable for what none of the keys has sealed."""
+        try:
+            return self._keys.decrypt(token).decode()
+        except InvalidToken:
+            raise SecretsUnreadable(f"it was sealed with a key that is not in {KEY_SETTINGS}") from None
+
+
+def _fernet(number: int, key: bytes) -> Fernet:
+    try:
+        return Fernet(key)
+    except ValueError:
+        # the cause is left out: no text about a key is worth the risk that it holds the key
+        raise Invalid(
+            f"key {number} is no key as `quarry security new-key` makes them: 32 bytes in url-safe base64"
+        ) from None
+
+
+def read_keys(path: Path) -> Sequence[bytes]:
+    """The keys in a file: one in a line, blank lines and lines that begin with `#` are passed over.
+
+    Raises Invalid that names the file: it is missing, holds no key, or others than its owner may read it.
+    """
+    try:
+        mode, text = path.stat().st_mode, path.read_bytes()
+    except OSError as cause:
+        raise Invalid(f"key file {path}: {cause.strerror}") from None
+    if mode & _READABLE_BY_OTHERS:
+        raise Invalid(f"key file {path}: others than its owner may use it; chmod 600 it, and make new keys")
+    lines = (line.strip() for line in text.splitlines())
+    keys = [line for line in lines if line and not line.startswith(b"#")]
+    try:
+        Sealer(keys)
+    except Invalid as cause:
+        raise Invalid(f"key file {path}: {cause}") from None
+    return keys
+
+
+def new_key() -> bytes:
+    return Fernet.generate_key()

@@ -1,0 +1,268 @@
+"""The table of users: their names, sealed secrets and certificates."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+from typing import Final
+
+from kv import KeyValueEngine
+from store.errors import AlreadyExists, Invalid, SecretsUnreadable, UserNotFound
+from store.metadata.rows import NamedRows
+from store.security.model import CERTIFICATES_MAX, SECRET_TEXT, SECRETS_MAX, USER_NAME, Secret, User
+from store.security.policies import PolicyTable
+from store.security.sealing import KEY_SETTINGS, Sealer
+from store.security.subjects import checked_subject
+from store.security.user_rows import USERS_FAMILY, SealedSecret, SealedUser, decode_user, encode_user
+
+CACHED_USERS_MAX: Final = 8_192
+"""A few kilobytes each."""
+
+GENERATED_BYTES: Final = 24
+"""Of randomness in a secret that is made here: 32 characters."""
+
+NAMED_MAX: Final = 5
+"""How many users an error names."""
+
+
+class UserTable:
+    """All users of a store, in the family `users`. Any thread may call; changes are durable on return."""
+
+    def __init__(self, engine: KeyValueEngine, sealer: Sealer | None, policies: PolicyTable | None = None) -> None:
+        """`sealer`: None without a key. `policies`: the table that is asked for rules beside this one."""
+        self._sealer = sealer
+        self._policies = policies or PolicyTable(engine)
+        self._rows = NamedRows[SealedUser](
+            engine,
+            USERS_FAMILY,
+            kind="user",
+            not_found=UserNotFound,
+            encode=encode_user,
+            decode=decode_user,
+            cached_max=CACHED_USERS_MAX,
+        )
+        # by the whole row: what was opened before a change is never found after it
+        self._opened = lru_cache(CACHED_USERS_MAX)(self._open)
+        self._changing = self._policies.changing
+        self._subjects: dict[str, str] | None = None  # read when first needed; changed under _changing
+        self._generation = 0
+
+    @property
+    def generation(self) -> int:
+        """Grows after every change: who remembers an answer remembers this, read before, with it."""
+        return self._generation
+
+    @property
+    def has_key(self) -> bool:
+        """Whether secrets can be kept."""
+        return self._sealer is not None
+
+    def is_empty(self) -> bool:
+        return self._rows.is_empty()
+
+    def get(self, name: str) -> User | None:
+        """The user with its secrets, or None. Raises SecretsUnreadable without the right key, StoreDamaged."""
+        row = self._rows.get(name)
+        return None if row is None else self._opened(row)
+
+    def get_sealed(self, name: str) -> SealedUser | None:
+        """The user without the texts of its secrets, or None: for that no key is needed. Raises StoreDamaged."""
+        return self._rows.get(name)
+
+    def by_certificate(self, subject: str) -> User | None:
+        """The user that a certificate stands for, by its subject as `checked_subject` has it. Raises as `get`."""
+        subjects = self._subjects
+        if subjects is None:
+            with self._changing:
+                subjects = self._certified()
+        name = subjects.get(subject)
+        return None if name is None else self.get(name)
+
+    def list(self, prefix: str = "") -> Iterator[SealedUser]:
+        """Users whose name begins with `prefix`, in name order, read a page at a time; no key is needed."""
+        return self._rows.list(prefix)
+
+    def create(self, user: User) -> SealedUser:
+        """Add a user with its secrets. Raises AlreadyExists, Invalid, SecretsUnreadable for secrets without a key."""
+        numbers = {each.number for each in user.secrets}
+        if not USER_NAME.fullmatch(user.name):
+            raise Invalid(
+                f"user name {user.name[:80]!r}: 1 to 64 of A-Z a-z 0-9 _ . @ - are allowed, _ . @ - not first"
+            )
+        if len(user.secrets) > SECRETS_MAX or len(numbers) < len(user.secrets) or min(numbers, default=1) < 1:
+            raise Invalid(f"user {user.name}: at most {SECRETS_MAX} secrets are allowed, with numbers of their own")
+        certificates = _checked_certificates(user.certificates)
+        sealed = SealedUser(
+            name=user.name,
+            kind=user.kind,
+            enabled=user.enabled,
+            secrets=tuple(self._seal(user.name, each) for each in user.secrets),
+            certificates=certificates,
+            created_at_ms=user.created_at_ms,
+            next_secret_number=max(user.next_secret_number, max(numbers, default=0) + 1),
+        )
+        with self._changing:
+            subjects = self._certified()
+            _require_free(subjects, sealed)
+            self._rows.insert(user.name, sealed)
+            subjects.update(dict.fromkeys(certificates, user.name))
+            self._generation += 1
+        return sealed
+
+    def update(self, user: User | SealedUser) -> SealedUser:
+        """Have the user's kind, certificates and whether it is enabled as in `user`; its secrets stay as they are.
+
+        Raises UserNotFound, Invalid, AlreadyExists for a certificate of another user.
+        """
+        certificates = _checked_certificates(user.certificates)
+        with self._changing:
+            before = self._required(user.name)
+            after = replace(before, kind=user.kind, enabled=user.enabled, certificates=certificates)
+            subjects = self._certified()
+            _require_free(subjects, after)
+            self._rows.replace(user.name, after)
+            for subject in before.certificates:
+                subjects.pop(subject, None)
+            subjects.update(dict.fromkeys(certificates, user.name))
+            self._generation += 1
+        return after
+
+    def delete(self, name: str) -> None:
+        """Forget a user and all rules of it. Raises UserNotFound."""
+        with self._changing:
+            before, subjects = self._required(name), self._certified()
+            self._rows.remove(name, also=lambda batch: self._policies.stage_removal(batch, name))
+            self._policies.removed(name)
+            for subject in before.certificates:
+                subjects.pop(subject, None)
+            self._generation += 1
+
+    def add_secret(self, name: str, text: str | None, now_ms: int) -> Secret:
+        """Give a user one more live secret; None: a generated one.
+
+        Raises UserNotFound, Invalid when there are as many as there may be, SecretsUnreadable without a key.
+        """
+        with self._changing:
+            user = self._required(name)
+            if len(user.secrets) >= SECRETS_MAX:
+                numbers = " and ".join(str(each.number) for each in user.secrets)
+                raise Invalid(f"user {name} has live secrets {numbers}, which is the most: remove one first")
+            text = generated_secret() if text is None else text
+            secret = Secret(user.next_secret_number, text, now_ms)
+            sealed = self._seal(name, secret)
+            self._rows.replace(
+                name, replace(user, secrets=(*user.secrets, sealed), next_secret_number=secret.number + 1)
+            )
+            self._generation += 1
+        return secret
+
+    def remove_secret(self, name: str, number: int) -> None:
+        """Let a secret be good no more. Raises UserNotFound, Invalid.
+
+        The last one of an enabled user without certificates stays: this would lock a client out by accident, and who
+        means to do that disables the user.
+        """
+        with self._changing:
+            user = self._required(name)
+            rest = tuple(each for each in user.secrets if each.number != number)
+            if len(rest) == len(user.secrets):
+                raise Invalid(f"user {name} has no secret {number}")
+            if not rest and user.enabled and not user.certificates:
+                raise Invalid(
+                    f"secret {number} is all that user {name} can show: add another one first, or disable the user"
+                )
+            self._rows.replace(name, replace(user, secrets=rest))
+            self._generation += 1
+
+    def reseal(self) -> int:
+        """Seal all secrets anew with the first key; returns how many there are.
+
+        Raises SecretsUnreadable, and then nothing has changed.
+        """
+        with self._changing:
+            rows = [row for row in self._rows.list("") if row.secrets]
+            users = [self._opened(row) for row in rows]
+            self._rows.replace_many(
+                (row.name, replace(row, secrets=tuple(self._seal(row.name, each) for each in user.secrets)))
+                for row, user in zip(rows, users, strict=True)
+            )
+            self._generation += 1
+        return sum(len(row.secrets) for row in rows)
+
+    def require_readable(self) -> None:
+        """Raises SecretsUnreadable that names users whose secrets cannot be read."""
+        unreadable, reason = [], ""
+        for row in self._rows.list(""):
+            try:
+                self._opened(row)
+            except SecretsUnreadable as cause:
+                unreadable.append(row.name)
+                reason = str(cause)
+        if unreadable:
+            named = ", ".join(unreadable[:NAMED_MAX]) + (", ..." if len(unreadable) > NAMED_MAX else "")
+            raise SecretsUnreadable(
+                f"secrets of {len(unreadable)} users cannot be read ({named}). Of the last: {reason}"
+            )
+
+    def _required(self, name: str) -> SealedUser:
+        row = self._rows.get(name)
+        if row is None:
+            raise UserNotFound(f"no user {name}")
+        return row
+
+    def _certified(self) -> dict[str, str]:
+        """Users by the subjects of their certificates; _changing is held."""
+        if self._subjects is None:
+            self._subjects = {subject: row.name for row in self._rows.list("") for subject in row.certificates}
+        return self._subjects
+
+    def _open(self, row: SealedUser) -> User:
+        return User(
+            name=row.name,
+            kind=row.kind,
+            enabled=row.enabled,
+            secrets=tuple(Secret(each.number, self._text(row.name, each), each.created_at_ms) for each in row.secrets),
+            certificates=row.certificates,
+            created_at_ms=row.created_at_ms,
+            next_secret_number=row.next_secret_number,
+        )
+
+    def _text(self, name: str, secret: SealedSecret) -> str:
+        if self._sealer is None:
+            raise SecretsUnreadable(f"secret {secret.number} of user {name} cannot be read: no key, set {KEY_SETTINGS}")
+        try:
+            return self._sealer.open(secret.sealed)
+        except SecretsUnreadable as cause:
+            raise SecretsUnreadable(f"secret {secret.number} of user {name} cannot be read: {cause}") from None
+
+    def _seal(self, name: str, secret: Secret) -> SealedSecret:
+        checked_secret(name, secret.text)
+        if self._sealer is None:
+            raise SecretsUnreadable(f"the secret of user {name} cannot be kept: no key, set {KEY_SETTINGS}")
+        return SealedSecret(secret.number, self._sealer.seal(secret.text), secret.created_at_ms)
+
+
+def generated_secret() -> str:
+    return secrets.token_urlsafe(GENERATED_BYTES)
+
+
+def checked_secret(name: str, text: str) -> str:
+    """Raises Invalid that does not show the text."""
+    if not SECRET_TEXT.fullmatch(text):
+        raise Invalid(f"secret of user {name}: 12 to 256 printable ASCII characters without blanks are allowed")
+    return text
+
+
+def _checked_certificates(subjects: tuple[str, ...]) -> tuple[str, ...]:
+    if len(subjects) > CERTIFICATES_MAX:
+        raise Invalid(f"certificates: {len(subjects)} subjects, at most {CERTIFICATES_MAX} are allowed")
+    return tuple(dict.fromkeys(map(checked_subject, subjects)))
+
+
+def _require_free(subjects: dict[str, str], user: SealedUser) -> None:
+    for subject in user.certificates:
+        owner = subjects.get(subject, user.name)
+        if owner != user.name:
+            raise AlreadyExists(f"certificate {subject} stands for user {owner}")
