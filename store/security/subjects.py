@@ -19,6 +19,8 @@ def checked_subject(text: str) -> str:
     """The subject as RFC 4514 writes it, most specific part first: `CN=orders,O=Shop`. Raises Invalid."""
     if not 1 <= len(text) <= SUBJECT_MAX:
         raise Invalid(f"certificate subject: {len(text)} characters; 1 to {SUBJECT_MAX} are allowed")
+    if not text.isprintable():
+        raise Invalid(f"certificate subject {text!r} holds characters that cannot be printed")
     try:
         return Name.from_rfc4514_string(text).rfc4514_string()
     except ValueError:
