@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import structlog
 
 from server.security.admin_authentication import AdminAuthenticator
-from server.security.audit import Audit, JsonLinesFile
+from server.security.audit import Audit, AuditFile
 from server.security.authentication import Authenticator
 from server.security.authorization import Authorizer
 from server.security.credentials import Credentials
@@ -39,7 +39,7 @@ class Security:
         clock: Clock,
         metrics: SecurityMetrics,
     ) -> None:
-        """Raises SecretsUnreadable where the users cannot be read that are to be asked for, OSError for the audit file."""
+        """Raises SecretsUnreadable where users are asked for and cannot be read, OSError for the audit file."""
         security = settings.security
         of_admin = security.admin_authentication
         has_admin = security.authentication if of_admin is None else of_admin
@@ -47,7 +47,7 @@ class Security:
             users.require_readable()
             _warn_without_super(users)
         file = settings.log.audit_file
-        self.audit = Audit(clock, None if file is None else JsonLinesFile(file))
+        self.audit = Audit(clock, None if file is None else AuditFile(file))
         self.metrics = metrics
         self.is_authorizing = security.authorization
         self.authorizer = Authorizer(users, policies, decide, metrics)

@@ -39,7 +39,9 @@ class AdminAuthenticator:
     def __init__(self, credentials: Credentials, window_ms: int, clock: Clock) -> None:
         self._credentials = credentials
         self._window_ms = window_ms
-        self._freshness = Freshness(window_ms, zones=())  # dates must have an offset: a replay must not fit another zone
+        self._freshness = Freshness(
+            window_ms, zones=()
+        )  # dates must have an offset: a replay must not fit another zone
         self._clock = clock
         self._seen: OrderedDict[tuple[str, str], int] = OrderedDict()
         """By user and nonce: when it was seen, oldest first."""

@@ -6,13 +6,12 @@ In the broker's log, and where it is wanted in a file of its own. Never a secret
 from __future__ import annotations
 
 import json
-import sys
 from collections import OrderedDict
 from datetime import UTC, datetime
 from logging import LogRecord, makeLogRecord
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -33,47 +32,30 @@ CLAIMED: Final = "claimed"
 log = structlog.get_logger(__name__)
 
 
-class AuditFile(Protocol):
-    def write(self, line: str) -> None:
-        """Append a line. Raises nothing."""
-
-    def close(self) -> None: ...
-
-
-class JsonLinesFile:
-    """Appends, and opens the file anew when somebody has moved it away. What cannot be written is said once."""
+class AuditFile(WatchedFileHandler):
+    """JSON lines. Opened anew when somebody has moved the file away; what cannot be written is said once."""
 
     def __init__(self, path: Path) -> None:
         """Raises OSError that names the file."""
-        self._handler = _Handler(path)
-
-    def write(self, line: str) -> None:
-        self._handler.handle(makeLogRecord({"msg": line}))
-
-    def close(self) -> None:
-        self._handler.close()
-
-
-class _Handler(WatchedFileHandler):
-    def __init__(self, path: Path) -> None:
         super().__init__(path, encoding="utf-8")
         self._is_failing = False
+
+    def write(self, line: str) -> None:
+        """Append a line. Raises nothing."""
+        self.handle(makeLogRecord({"msg": line}))
 
     def emit(self, record: LogRecord) -> None:
         try:
             self.reopenIfNeeded()
-            assert self.stream is not None
+            self.stream = self.stream or self._open()
             self.stream.write(record.getMessage() + "\n")
             self.flush()
-        except (OSError, ValueError):
-            self.handleError(record)
+        except (OSError, ValueError) as error:
+            if not self._is_failing:
+                log.error("the audit file cannot be written", file=self.baseFilename, error=str(error))
+            self._is_failing = True
         else:
             self._is_failing = False
-
-    def handleError(self, record: LogRecord) -> None:
-        if not self._is_failing:
-            self._is_failing = True
-            log.error("the audit file cannot be written", file=self.baseFilename, error=str(sys.exc_info()[1]))
 
 
 class Subject(NamedTuple):
@@ -106,7 +88,7 @@ class _Repeated:
 
 
 class Audit:
-    """Denials of a kind (who, from where, which call, why) are written once a minute, with how many there were since."""
+    """Denials of a kind (who, from where, which call, why) are written once a minute, with their number since."""
 
     def __init__(self, clock: Clock, file: AuditFile | None = None) -> None:
         self._clock = clock
@@ -136,7 +118,7 @@ class Audit:
         self._write("admin change", subject, resource=resources[:TEXT_MAX], outcome=outcome)
 
     def sweep(self) -> None:
-        """Forget what has not come for a minute, with a line for what was suppressed; to be called every few seconds."""
+        """Forget what was written a minute ago, with a line for what came since; to be called every few seconds."""
         before_s = self._clock.monotonic_s() - REPEATED_AFTER_S
         while self._denials and (oldest := next(iter(self._denials.items())))[1].written_s <= before_s:
             kind, repeated = oldest

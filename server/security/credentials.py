@@ -72,9 +72,7 @@ class Credentials:
         matches = [is_same(claim.signature, sign(secret)) for secret in tried]
         if not any(matches[: len(secrets)]):
             self._failures.failed(source, claim.user)
-            raise Unauthenticated(
-                "no enabled user has this name and this secret", Outcome.WRONG, claimed=claim.user
-            )
+            raise Unauthenticated("no enabled user has this name and this secret", Outcome.WRONG, claimed=claim.user)
         self._failures.succeeded(source, claim.user)
         return Identity(claim.user, How.SIGNATURE)
 
@@ -90,7 +88,7 @@ class Credentials:
         return identity
 
     def by_certificate(self, certificate: bytes | None) -> Identity | None:
-        """Whose client certificate (DER) it is, if it is that of an enabled user. The front has checked who signed it."""
+        """The enabled user whose client certificate (DER) it is. The front has checked who signed it."""
         subject = None if certificate is None else subject_of(certificate)
         user = None if subject is None else self._users.by_certificate(subject)
         return Identity(user.name, How.CERTIFICATE) if user is not None and user.enabled else None

@@ -1,4 +1,4 @@
-"""The signatures of calls: RocketMQ's on the messaging port, and ours on the admin port. Pure: brokers and clients share it.
+"""The signatures of calls: RocketMQ's on the messaging port, and ours on the admin port. Brokers and clients share it.
 
 RocketMQ's header is `MQv2-HMAC-SHA1 Credential=<user>[/…], SignedHeaders=x-mq-date-time, Signature=<hex>`. It covers
 the bytes of the header `x-mq-date-time` and nothing else: neither the call nor what it carries (ADR 26).

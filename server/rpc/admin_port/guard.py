@@ -26,7 +26,6 @@ from server.rpc.admin_port.edge import refuse
 from server.security.admin_authentication import AdminAuthenticator, AdminCall
 from server.security.audit import CLAIMED, NOBODY, Audit, Subject
 from server.security.authorization import Authorizer, Need
-from server.security.credentials import Identity
 from server.security.errors import PermissionDenied, TooManyFailures, Unauthenticated
 from server.security.signature import ADMIN_DATE, ADMIN_NONCE, AUTHORIZATION
 from server.security.source import source_of
@@ -54,12 +53,10 @@ class AdminAccess:
         return admin_needs(method, request, self.cluster)
 
 
-class AdminGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # untyped upstream
+class AdminGuard(grpc.aio.ServerInterceptor):
     """`access` None: everybody may call, and only changes are looked at."""
 
-    def __init__(
-        self, access: AdminAccess | None, *, audit: Audit, metrics: SecurityMetrics, faults: FaultLog
-    ) -> None:
+    def __init__(self, access: AdminAccess | None, *, audit: Audit, metrics: SecurityMetrics, faults: FaultLog) -> None:
         self._access = access
         self._audit = audit
         self._metrics = metrics
@@ -67,7 +64,7 @@ class AdminGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # untyped u
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any]]],
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
         handler: Any = await continuation(handler_call_details)
@@ -82,7 +79,7 @@ class AdminGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # untyped u
             make, guarded = grpc.stream_stream_rpc_method_handler, self._many_answers(method, handler.stream_stream)
         else:
             make, guarded = grpc.stream_unary_rpc_method_handler, self._one_answer(method, handler.stream_unary)
-        return make(  # type: ignore[operator]
+        return make(
             guarded,
             request_deserializer=handler.request_deserializer,
             response_serializer=handler.response_serializer,
