@@ -21,7 +21,7 @@ INTERNAL_PREFIXES: Final = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
 """Of topics that only the broker writes, whatever a rule for all topics says."""
 
 Need = tuple[Access, ...]
-"""One thing that a call must be allowed to do: any of these is enough. Nothing is enough where it is empty."""
+"""One thing that a call must be allowed to do: any of these is enough. An empty one is for super users."""
 
 Decide = Callable[[Policy, ResourceKind, str, Action, Source], Decision]
 """See `store.security.policies.decide`."""
@@ -56,8 +56,14 @@ class Authorizer:
     def require(self, identity: Identity, source: Source, needs: Iterable[Need]) -> None:
         """Raises PermissionDenied, which names what is missing."""
         for need in needs:
-            if not any(self._allows(_Question(identity.user, access, source)) for access in need):
+            if not self._meets(identity.user, source, need):
                 raise PermissionDenied(_denial(identity.user, need))
+
+    def _meets(self, user: str, source: Source, need: Need) -> bool:
+        if need:
+            return any(self._allows(_Question(user, access, source)) for access in need)
+        found = self._users.get(user)
+        return found is not None and found.enabled and found.kind is UserKind.SUPER
 
     def _allows(self, question: _Question) -> bool:
         if self._generation != self.generation:
