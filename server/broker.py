@@ -36,12 +36,14 @@ from server.queue_summaries import QueueSummaries
 from server.retention import ExpiryReport, Retention, RetentionTimes
 from server.routing import Address, BrokerIdentity
 from server.rpc.admin_port.dead_letters import DeadLetterService
+from server.rpc.admin_port.guard import AdminAccess, AdminGuard
 from server.rpc.admin_port.index import IndexService
 from server.rpc.admin_port.migration import MigrationService
 from server.rpc.admin_port.queries import QueryService
 from server.rpc.admin_port.security import SecurityService
 from server.rpc.admin_port.server import AdminServer
 from server.rpc.admin_port.verification import VerificationService
+from server.securing import Security
 from server.settings import BrokerSettings
 from server.supervision import Supervisor
 from server.verification import OnlineVerification
@@ -84,6 +86,9 @@ class Broker:
         self._clock = SystemClock()
         self._metrics = ServerMetrics(registry)
         self._faults = FaultLog(self._clock, damage_met=self._metrics.damage_met, passed_over=self._metrics.passed_over)
+        self._security = Security(
+            settings, store.users, store.policies, clock=self._clock, metrics=self._metrics.security
+        )
         self._clients = ClientRegistry(self._clock, settings.for_clients())
         self._state_writer = StateWriter(
             store.state_engine,
@@ -312,6 +317,7 @@ class Broker:
                 faults=self._faults,
                 store_host=self._store_host,
                 clock=self._clock,
+                gate=self._security.gate,
             ),
             self._settings,
         )
@@ -357,6 +363,7 @@ class Broker:
             await self._commit.drain()
             self._delivery.stop()
             self._state_writer.write_now()
+            self._security.audit.close()
             self._metrics.stop_watching()
 
     @contextlib.asynccontextmanager
@@ -364,6 +371,7 @@ class Broker:
         admin = AdminServer(
             self._administration(),
             self._faults,
+            guard=self._make_guard(),
             backups=self._backups,
             expire=self._expire_now,
             summarize=self._queue_summaries.summarize,
@@ -380,6 +388,17 @@ class Broker:
             yield await admin.start(self._settings.network.admin)
         finally:
             await admin.stop(grace_s=0.5)
+
+    def _make_guard(self) -> AdminGuard:
+        security, access = self._security, None
+        if security.admin_authenticator is not None:
+            access = AdminAccess(
+                authenticator=security.admin_authenticator,
+                authorizer=security.authorizer,
+                is_authorizing=security.is_authorizing,
+                cluster=self._settings.broker.cluster,
+            )
+        return AdminGuard(access, audit=security.audit, metrics=security.metrics, faults=self._faults)
 
     async def _stop_front(self, grace_s: float) -> None:
         """Take no more calls, and end those that would wait for something to happen."""
@@ -446,6 +465,8 @@ class Broker:
             self._clients.sweep()
             self._delivery.drop_idle_subscriptions()
             self._backups.sweep()
+            self._messaging.sweep()
+            self._security.audit.sweep()
 
 
 def _identity(settings: BrokerSettings) -> BrokerIdentity:

@@ -53,11 +53,15 @@ class ClientTimeouts:
 
 @dataclass(slots=True)
 class Client:
-    """One client. `streams` are its open telemetry streams, the one that last sent settings at the end."""
+    """One client. `streams` are its open telemetry streams, the one that last sent settings at the end.
+
+    `owner` is the user that registered it, where users are asked for.
+    """
 
     client_id: str
     settings: ClientSettings
     last_seen_s: float
+    owner: str | None = None
     streams: list[Call] = field(default_factory=list)
     is_lost: bool = False
 
@@ -87,11 +91,14 @@ class ClientRegistry:
         """
         self._lost_callbacks.append(callback)
 
-    def register(self, client_id: str, settings: ClientSettings, stream: Call) -> None:
-        """Take in a client's settings; later ones replace them. `stream` becomes the one to push to."""
+    def register(self, client_id: str, settings: ClientSettings, stream: Call, owner: str | None = None) -> None:
+        """Take in a client's settings; later ones replace them. `stream` becomes the one to push to.
+
+        The client is its first `owner`'s until it is gone: the caller has seen to it that nobody else registers it.
+        """
         client = self._clients.get(client_id)
         if client is None:
-            client = Client(client_id, settings, self._clock.monotonic_s())
+            client = Client(client_id, settings, self._clock.monotonic_s(), owner)
             self._clients[client_id] = client
         self._withdraw(client)
         client.settings = settings
@@ -124,6 +131,11 @@ class ClientRegistry:
         """The client's settings; None before it has sent any."""
         client = self._clients.get(client_id)
         return None if client is None else client.settings
+
+    def owner_of(self, client_id: str) -> str | None:
+        """The user that registered the client; None where nobody has."""
+        client = self._clients.get(client_id)
+        return None if client is None else client.owner
 
     def is_alive(self, client_id: str) -> bool:
         client = self._clients.get(client_id)

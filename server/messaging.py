@@ -21,10 +21,12 @@ from server.rpc.messages import MessageService
 from server.rpc.methods import messaging_methods
 from server.rpc.offsets import OffsetService
 from server.rpc.pulling import PullService
+from server.rpc.revocation import Revocation
 from server.rpc.route import RouteService
 from server.rpc.session import SessionService
 from server.rpc.telemetry import TelemetryService
 from server.rpc.unsupported import UnsupportedService
+from server.security.gate import Gate
 from server.settings import BrokerSettings
 from store.clock import Clock
 from store.message import Host
@@ -48,6 +50,7 @@ class Components:
     faults: FaultLog
     store_host: Callable[[], Host]
     clock: Clock
+    gate: Gate | None = None
 
 
 class Messaging:
@@ -56,7 +59,7 @@ class Messaging:
     def __init__(self, components: Components, settings: BrokerSettings) -> None:
         self._components = components
         self._limits = settings.for_wire()
-        self._edge = Edge(components.clients, components.faults)
+        self._edge = Edge(components.clients, components.faults, components.gate)
         self._directory = Directory(
             components.store.topics,
             components.store.groups,
@@ -69,6 +72,20 @@ class Messaging:
         self.telemetry = TelemetryService(
             self._edge, components.clients, self._directory, self._limits, subscribed=self._start_groups
         )
+
+        self._revocation = None
+        if components.gate is not None:
+            self._revocation = Revocation(
+                components.gate,
+                self.telemetry,
+                components.clients,
+                end_waiting=[components.delivery.end_waiting, components.pulls.end_waiting],
+            )
+
+    def sweep(self) -> None:
+        """End what goes on for users that may not; to be called every few seconds."""
+        if self._revocation is not None:
+            self._revocation.sweep()
 
     def methods(self) -> Methods:
         """For a front to serve."""

@@ -42,12 +42,13 @@ ADDED_FAMILIES: Final = frozenset({USERS, POLICIES})
 
 def open_state_engine(directory: Path, *, create: bool, read_only: bool = False) -> RocksEngine:
     """Open `<store>/quarry/`. Raises kv.EngineMissing, kv.EngineLocked or kv.EngineCorrupt."""
-    missing = frozenset[str]() if create else ADDED_FAMILIES.difference(list_families(directory))
-    names = [name for name in FAMILIES if not read_only or name not in missing]
+    missing = frozenset[str]() if create else frozenset(FAMILIES).difference(list_families(directory))
+    is_older = bool(missing) and missing <= ADDED_FAMILIES
+    names = [name for name in FAMILIES if name not in missing or not (is_older and read_only)]
     engine = RocksEngine.open(
         directory,
         {name: FamilyOptions() for name in names},
-        create=create or (bool(missing) and not read_only),
+        create=create or (is_older and not read_only),
         read_only=read_only,
         write_ahead_log=True,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,3 +36,9 @@ def make_tls(directory: Path, *, clients_too: bool = False) -> Tls:
         root,
         (client.cert_chain_pems[0].bytes(), client.private_key_pem.bytes()) if clients_too else None,
     )
+
+
+def make_client_certificate(common_name: str, organization: str) -> bytes:
+    """A client's certificate of a new authority, in DER."""
+    issued = trustme.CA().issue_cert(common_name=common_name, organization_name=organization)
+    return ssl.PEM_cert_to_DER_cert(issued.cert_chain_pems[0].bytes().decode())

@@ -130,9 +130,9 @@ class Transactions:
             return
         if message_id and half.message_id != message_id:
             raise InvalidTransactionId("the transaction is another message's")
-        self._end(half, resolution, ended)
+        self._end(topic, half, resolution, ended)
 
-    def _end(self, half: HalfMessage, resolution: Resolution, ended: Ended) -> None:
+    def _end(self, topic: str, half: HalfMessage, resolution: Resolution, ended: Ended) -> None:
         ending = self._ending.get(half.queue_offset)
         if ending is not None:
             if ending[0] is not resolution:
@@ -141,6 +141,8 @@ class Transactions:
             return
         try:
             record = self._records.record_at(half.physical_offset)
+            if record.properties.get(REAL_TOPIC) != topic:  # ids are no secret: anybody can make one for a topic
+                raise InvalidTransactionId("the transaction is one of another topic")
             messages = self._ending_of(half, record, resolution)
         except (OffsetOutOfRange, MessageGivenUp, NotHeld) as gone:
             raise InvalidTransactionId(f"the half message is lost: {gone}") from gone

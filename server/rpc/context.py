@@ -16,6 +16,9 @@ from server.clients import ClientRegistry
 from server.faults import FaultLog
 from server.front import Call
 from server.front.contract import MessageHandler
+from server.rpc.access import Needs, needs_of
+from server.security.credentials import Identity
+from server.security.gate import Gate
 from server.wire.status import Refused, fill_ok, fill_status
 
 CLIENT_ID: Final = "x-mq-client-id"
@@ -54,15 +57,28 @@ class Edge:
     the call later; then it uses `refuse_unary` or `refuse_stream` for errors of its own.
     """
 
-    def __init__(self, clients: ClientRegistry, faults: FaultLog) -> None:
+    def __init__(self, clients: ClientRegistry, faults: FaultLog, gate: Gate | None = None) -> None:
+        """`gate` None: everybody may do everything."""
         self._clients = clients
         self._faults = faults
+        self.gate = gate
 
-    def caller(self, call: Call) -> str:
-        """The caller's id, and a sign of life of that client. Raises Refused."""
+    def identify(self, call: Call) -> Identity | None:
+        """Who calls; None where nobody asks. Raises Unauthenticated, TooManyFailures."""
+        return None if self.gate is None else self.gate.identify(call)
+
+    def caller(self, call: Call, identity: Identity | None) -> str:
+        """The caller's id, and a sign of life of that client. Raises Refused, PermissionDenied."""
         client_id = client_id_of(call)
+        if self.gate is not None and identity is not None:
+            self.gate.require_own(call, identity, client_id, self._clients.owner_of(client_id))
         self._clients.touch(client_id)
         return client_id
+
+    def authorize(self, call: Call, identity: Identity | None, needs: Needs, request: Message) -> None:
+        """Raises PermissionDenied, Refused."""
+        if self.gate is not None and identity is not None:
+            self.gate.authorize(call, identity, needs(request))
 
     def unary(
         self,
@@ -71,12 +87,16 @@ class Edge:
         serve: Callable[[Call, str, RequestT], AnswerT | None],
     ) -> MessageHandler:
         """A handler of one request and one response."""
+        needs = needs_of(request_type)
 
         def handler(call: Call, body: bytes) -> None:
             try:
                 # before the parsing: who does not say who he is gets no other answer
-                client_id = self.caller(call)
-                answer = serve(call, client_id, request_type.FromString(body))
+                identity = self.identify(call)
+                client_id = self.caller(call, identity)
+                request = request_type.FromString(body)
+                self.authorize(call, identity, needs, request)
+                answer = serve(call, client_id, request)
                 if answer is not None:
                     call.reply(answer.SerializeToString())
             except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the client gets an answer
@@ -95,10 +115,15 @@ class Edge:
 
         An error becomes a status item, followed by `last_item()` where the stream must end with one.
         """
+        needs = needs_of(request_type)
 
         def handler(call: Call, body: bytes) -> None:
             try:
-                serve(call, self.caller(call), request_type.FromString(body))
+                identity = self.identify(call)
+                client_id = self.caller(call, identity)
+                request = request_type.FromString(body)
+                self.authorize(call, identity, needs, request)
+                serve(call, client_id, request)
             except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the client gets an answer
                 self.refuse_stream(call, answer_type, error, last_item)
 

@@ -16,7 +16,10 @@ from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.clients import ClientRegistry
 from server.front import Call, GrpcStatus, Method
 from server.metadata import Directory
+from server.rpc.access import needs_of, publish
 from server.rpc.context import Edge
+from server.security.credentials import Identity
+from server.security.errors import Denied, PermissionDenied
 from server.wire.limits import WireLimits
 from server.wire.messages import fill_message
 from server.wire.settings import answer_settings, client_settings
@@ -27,6 +30,8 @@ from store.record import StoredMessage
 UNREAD_ANSWERS_MAX: Final = 64
 """Answers a client may leave unread, beyond what the front buffers, before its stream is ended."""
 
+_NEEDS: Final = needs_of(service.TelemetryCommand)
+
 Subscribed = Callable[[str, Sequence[str]], None]
 """Told the group and topics of a consumer's settings, so that it misses nothing sent from now on."""
 
@@ -36,6 +41,7 @@ CommandAnswered = Callable[[str, service.TelemetryCommand], None]
 
 @dataclass(slots=True)
 class _Stream:
+    identity: Identity | None = None
     client_id: str | None = None
     unread_answers: int = 0
     stalled: bool = False
@@ -82,6 +88,22 @@ class TelemetryService:
         for call in tuple(self._streams):
             self._end(call, GrpcStatus.OK)
 
+    def end_where(self, may_go_on: Callable[[Call, Identity, str | None], None]) -> None:
+        """End the streams for which `may_go_on` raises PermissionDenied, and take their clients for gone.
+
+        It is given the stream, who opened it and its client's id, if it has said one.
+        """
+        for call, stream in tuple(self._streams.items()):
+            if stream.identity is None:
+                continue
+            try:
+                may_go_on(call, stream.identity, stream.client_id)
+            except PermissionDenied as error:
+                client_id = stream.client_id
+                self._refuse(call, error)
+                if client_id is not None and self._clients.owner_of(client_id) == stream.identity.user:
+                    self._clients.terminate(client_id)
+
     def push(self, client_id: str, command: service.TelemetryCommand) -> bool:
         """Send the client a command; False when no stream of it is open, so that another client can be asked."""
         stream = self._clients.push_stream(client_id)
@@ -91,24 +113,43 @@ class TelemetryService:
         return True
 
     def push_check(self, client_id: str, topic: str, record: StoredMessage, transaction_id: str) -> bool:
-        """Ask a producer what has become of a transaction; False when it is not there."""
+        """Ask a producer what has become of a transaction; False when it is not there, or may not know of it."""
+        if not self._may_publish(client_id, topic):
+            return False
         command = service.TelemetryCommand()
         check = command.recover_orphaned_transaction_command
         check.transaction_id = transaction_id
         fill_message(check.message, record, topic=topic, receipt_handle="", delivery_attempt=1)
         return self.push(client_id, command)
 
+    def _may_publish(self, client_id: str, topic: str) -> bool:
+        call, gate = self._clients.push_stream(client_id), self._edge.gate
+        stream = None if call is None else self._streams.get(call)
+        if gate is None or call is None or stream is None or stream.identity is None:
+            return gate is None
+        try:
+            gate.check(stream.identity, call.peer, [publish(topic)])
+        except PermissionDenied:
+            return False
+        return True
+
     def _open(self, call: Call) -> None:
-        self._streams[call] = _Stream()
+        """Who opens it is found out now: what it is signed with is stale long before the stream ends."""
+        self._streams[call] = stream = _Stream()
         call.on_close(lambda: self._forget(call))
+        try:
+            stream.identity = self._edge.identify(call)
+        except Exception as error:  # noqa: BLE001 - the edge: the stream ends, the broker goes on
+            self._refuse(call, error)
 
     def _message(self, call: Call, body: bytes) -> None:
         stream = self._streams.get(call)
         if stream is None:  # ended by the broker; what the client had already sent still comes in
             return
         try:
-            stream.client_id = client_id = self._edge.caller(call)
+            stream.client_id = client_id = self._edge.caller(call, stream.identity)
             command = service.TelemetryCommand.FromString(body)
+            self._edge.authorize(call, stream.identity, _NEEDS, command)
             kind = command.WhichOneof("command")
             if kind == "settings":
                 self._settings(call, stream, client_id, command.settings)
@@ -120,7 +161,7 @@ class TelemetryService:
     def _settings(self, call: Call, stream: _Stream, client_id: str, settings: definition.Settings) -> None:
         check_settings(settings)
         known = client_settings(settings)
-        self._clients.register(client_id, known, call)
+        self._clients.register(client_id, known, call, stream.identity and stream.identity.user)
         group = None if known.group is None else self._directory.find_group(known.group)
         if known.group is not None:
             self._subscribed(known.group, known.topics)
@@ -150,7 +191,7 @@ class TelemetryService:
     def _refuse(self, call: Call, error: Exception) -> None:
         self._edge.report(call, error)
         status = status_of(error)
-        if status.code == definition.CLIENT_ID_REQUIRED:
+        if status.code == definition.CLIENT_ID_REQUIRED or isinstance(error, Denied):
             call.send(service.TelemetryCommand(status=status).SerializeToString())
             self._end(call, GrpcStatus.OK)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
@@ -15,5 +16,10 @@ class LogSection(Section):
     )
     level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Least important events shown."
+    )
+    audit_file: Path | None = Field(
+        default=None,
+        description="A file for what the log says of denied calls and of changes through the admin port, a JSON object "
+        "a line. It is only added to, and opened anew when it was moved away.",
     )
     access: bool = Field(default=False, description="A line for each call of a messaging client.")

@@ -10,6 +10,7 @@ from kv import EngineCorrupt, EngineFull
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server.errors import InvalidReceiptHandle, InvalidTransactionId
 from server.filters import IllegalExpression
+from server.security.errors import PermissionDenied, Unauthenticated
 from store import errors
 from store.metadata import IllegalGroupName, IllegalTopicName
 
@@ -30,6 +31,8 @@ CODES: Final[dict[type[Exception], definition.Code]] = {
     IllegalExpression: definition.ILLEGAL_FILTER_EXPRESSION,
     InvalidTransactionId: definition.INVALID_TRANSACTION_ID,
     InvalidReceiptHandle: definition.INVALID_RECEIPT_HANDLE,
+    Unauthenticated: definition.UNAUTHORIZED,
+    PermissionDenied: definition.UNAUTHORIZED,  # not FORBIDDEN: that is for topics that nobody may write
     errors.TopicNotFound: definition.TOPIC_NOT_FOUND,
     errors.GroupNotFound: definition.CONSUMER_GROUP_NOT_FOUND,
     errors.Forbidden: definition.FORBIDDEN,

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
-from cryptography.x509 import Name
+from cryptography.x509 import Name, load_der_x509_certificate
 
 from store.errors import Invalid
 
 SUBJECT_MAX: Final = 512
 """Characters."""
 
+CERTIFICATES_REMEMBERED: Final = 1024
+
 
 def checked_subject(text: str) -> str:
     """The subject as RFC 4514 writes it, most specific part first: `CN=orders,O=Shop`. Raises Invalid."""
     if not 1 <= len(text) <= SUBJECT_MAX:
         raise Invalid(f"certificate subject: {len(text)} characters; 1 to {SUBJECT_MAX} are allowed")
+    if not text.isprintable():
+        raise Invalid(f"certificate subject {text!r} holds characters that cannot be printed")
     try:
         return Name.from_rfc4514_string(text).rfc4514_string()
     except ValueError:
         raise Invalid(f"certificate subject {text!r} is not as RFC 4514 writes it: CN=orders,O=Shop") from None
+
+
+@lru_cache(CERTIFICATES_REMEMBERED)
+def subject_of(certificate: bytes) -> str | None:
+    """The subject of a certificate (DER), as `checked_subject` has it; None for one that cannot be read."""
+    try:
+        return load_der_x509_certificate(certificate).subject.rfc4514_string()
+    except ValueError:
+        return None

@@ -88,7 +88,9 @@ async def running_broker(
     sections["store"] = {**sections["store"], "directory": directory / "store"}
     settings = BrokerSettings.model_validate(sections)
     with ThreadPoolExecutor(FLUSH_THREADS) as executor:
-        store = open_store(settings.for_store(), disk=PosixDisk(), clock=clock, report=lambda _: None)
+        store = open_store(
+            settings.for_store(), disk=PosixDisk(), clock=clock, report=lambda _: None, sealer=settings.for_sealer()
+        )
         try:
             supervisor = Supervisor(lambda _: None)
             broker = Broker(settings, store, CollectorRegistry(), HealthState(), executor, supervisor=supervisor)

@@ -84,7 +84,9 @@ class Received:
 class Client:
     """One client with a connection of its own. `client_id` None sends no such header."""
 
-    def __init__(self, endpoint: str, client_id: str | None = "", *, version: str = "5.1.2") -> None:
+    def __init__(
+        self, endpoint: str, client_id: str | None = "", *, version: str = "5.1.2", headers: Metadata = ()
+    ) -> None:
         options = [
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.enable_retries", 0),
@@ -97,6 +99,7 @@ class Client:
         self._channel: Any = grpc.aio.insecure_channel(endpoint, options=options)
         self.stub: Any = MessagingServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self.metadata: list[tuple[str, str]] = [("x-mq-language", "PYTHON"), ("x-mq-client-version", version)]
+        self.metadata.extend(headers)
         if client_id is not None:
             self.metadata.append(("x-mq-client-id", client_id or f"client@{next(_number)}"))
         self._said: asyncio.Queue[service.TelemetryCommand | None] = asyncio.Queue()

@@ -28,6 +28,7 @@ class FakeCall:
         peer: str = "192.0.2.7:50123",
         remaining_s: float | None = None,
         metadata: Mapping[str, str] | None = None,
+        certificate: bytes | None = None,
         room: int = 1_000_000,
     ) -> None:
         self._path = path
@@ -36,6 +37,7 @@ class FakeCall:
         self._metadata = dict(metadata or {})
         if client_id is not None:
             self._metadata["x-mq-client-id"] = client_id
+        self._certificate = certificate
         self._room = room
         self._waiting = 0
         self._closed = False
@@ -59,7 +61,7 @@ class FakeCall:
 
     @property
     def peer_certificate(self) -> bytes | None:
-        return None
+        return self._certificate
 
     def header(self, name: str) -> str | None:
         return self._metadata.get(name)

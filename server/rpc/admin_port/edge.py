@@ -12,6 +12,7 @@ import grpc.aio
 from kv import EngineCorrupt, EngineFull
 from server.errors import NoIndex
 from server.faults import FaultLog
+from server.security.errors import PermissionDenied, TooManyFailures, Unauthenticated
 from server.wire.status import INTERNAL_TEXT
 from store import errors
 
@@ -24,6 +25,9 @@ STATUS_CODES: Final[dict[type[BaseException], grpc.StatusCode]] = {
     errors.RuleNotFound: grpc.StatusCode.NOT_FOUND,
     errors.SecretsUnreadable: grpc.StatusCode.FAILED_PRECONDITION,
     errors.AlreadyExists: grpc.StatusCode.ALREADY_EXISTS,
+    Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
+    PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,
+    TooManyFailures: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.Forbidden: grpc.StatusCode.FAILED_PRECONDITION,
     NoIndex: grpc.StatusCode.FAILED_PRECONDITION,
     errors.Invalid: grpc.StatusCode.INVALID_ARGUMENT,

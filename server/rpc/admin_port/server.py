@@ -19,6 +19,7 @@ from server.administration import (
 )
 from server.faults import FaultLog
 from server.front.grpcio import bind
+from server.rpc.admin_port.guard import AdminGuard
 from server.rpc.admin_port.service import SERVICE_NAME, AdministeredBackups, AdminService, Expire, Summarize
 
 
@@ -37,11 +38,13 @@ class AdminServer:
         administration: Administration,
         faults: FaultLog,
         *,
+        guard: AdminGuard | None = None,
         backups: AdministeredBackups,
         expire: Expire,
         summarize: Summarize,
         more: Sequence[MoreService] = (),
     ) -> None:
+        self._guard = guard
         self._more = more
         self._service = AdminService(administration, faults, backups, expire, summarize)
         self._health = health.aio.HealthServicer()
@@ -49,7 +52,7 @@ class AdminServer:
 
     async def start(self, address: str) -> str:
         """Listen on `host:port` and return the bound address. Raises OSError that names the address."""
-        server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        server = grpc.aio.server(interceptors=[self._guard] if self._guard else (), options=[("grpc.so_reuseport", 0)])
         add_AdminServiceServicer_to_server(self._service, server)  # type: ignore[no-untyped-call]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         names = (SERVICE_NAME, *(each.add_to(server) for each in self._more))

@@ -1,0 +1,128 @@
+"""What each call of the protocol needs to be allowed to do: RocketMQ's table (docs/security.md).
+
+A request without a row needs what nobody but super users has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from google.protobuf.message import Message
+
+from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server.security.access import Access
+from server.security.authorization import Need
+from server.wire.limits import ENTRIES_MAX
+from server.wire.validate import check_count
+from store.metadata.names import DEAD_LETTER_PREFIX, LIGHT_QUEUE_PREFIX, RETRY_PREFIX
+from store.record.properties import LIGHT_QUEUES
+from store.security.model import Action, ResourceKind
+
+NOBODY: Final[tuple[Need, ...]] = ((),)
+
+Needs = Callable[[Any], Iterable[Need]]
+"""What a request needs. Raises Refused for one that names more than a request may."""
+
+
+def publish(topic: str) -> Need:
+    return (Access(ResourceKind.TOPIC, topic, Action.PUB),)
+
+
+def read(topic: str) -> Need:
+    """Who may be the group may read what was set aside for it: nobody has to be granted such topics (rmq#10370)."""
+    for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX):
+        if topic.startswith(prefix):
+            return join(topic.removeprefix(prefix))
+    return (Access(ResourceKind.TOPIC, topic, Action.SUB),)
+
+
+def join(group: str) -> Need:
+    return (Access(ResourceKind.GROUP, group, Action.SUB),)
+
+
+def settings_needs(group: str | None, topics: Iterable[str]) -> list[Need]:
+    """Of a client: a producer has no group."""
+    if group is None:
+        return [publish(topic) for topic in topics]
+    return [join(group), *map(read, topics)]
+
+
+def _send(request: service.SendMessageRequest) -> list[Need]:
+    """Every topic that one of the messages names, and every light queue: readers know those by name, too."""
+    check_count(request.messages, "messages")
+    names: dict[str, None] = {}
+    for message in request.messages:
+        names[message.topic.name] = None
+        if LIGHT_QUEUES in message.user_properties:
+            queues = message.user_properties[LIGHT_QUEUES].split(",", ENTRIES_MAX)
+            names.update(dict.fromkeys(name for name in queues if name.startswith(LIGHT_QUEUE_PREFIX)))
+            check_count(names, "light queues")
+    return [publish(name) for name in names]
+
+
+def _publish(request: Any) -> list[Need]:
+    return [publish(request.topic.name)]
+
+
+def _route(request: service.QueryRouteRequest) -> list[Need]:
+    topic = request.topic.name
+    return [(*publish(topic), *read(topic), Access(ResourceKind.TOPIC, topic, Action.GET))]
+
+
+def _read(request: Any) -> list[Need]:
+    return [read(request.topic.name), join(request.group.name)]
+
+
+def _read_queue(request: Any) -> list[Need]:
+    return [read(request.message_queue.topic.name), join(request.group.name)]
+
+
+def _look_at_queue(request: service.QueryOffsetRequest) -> list[Need]:
+    return [read(request.message_queue.topic.name)]
+
+
+def _group(request: Any) -> list[Need]:
+    return [join(request.group.name)]
+
+
+def _group_if_any(request: Any) -> list[Need]:
+    """A producer names none."""
+    return [join(request.group.name)] if request.group.name else []
+
+
+def _telemetry(command: service.TelemetryCommand) -> list[Need]:
+    if command.WhichOneof("command") != "settings":
+        return []
+    settings = command.settings
+    if settings.HasField("subscription"):
+        check_count(settings.subscription.subscriptions, "subscriptions")
+        topics = dict.fromkeys(entry.topic.name for entry in settings.subscription.subscriptions)
+        return settings_needs(settings.subscription.group.name, topics)
+    check_count(settings.publishing.topics, "topics")
+    return settings_needs(None, dict.fromkeys(topic.name for topic in settings.publishing.topics))
+
+
+NEEDS: Final[Mapping[type[Message], Needs]] = {
+    service.QueryRouteRequest: _route,
+    service.HeartbeatRequest: _group_if_any,
+    service.SendMessageRequest: _send,
+    service.QueryAssignmentRequest: _read,
+    service.ReceiveMessageRequest: _read_queue,
+    service.AckMessageRequest: _read,
+    service.ForwardMessageToDeadLetterQueueRequest: _read,
+    service.PullMessageRequest: _read_queue,
+    service.UpdateOffsetRequest: _read_queue,
+    service.GetOffsetRequest: _read_queue,
+    service.QueryOffsetRequest: _look_at_queue,
+    service.EndTransactionRequest: _publish,
+    service.TelemetryCommand: _telemetry,
+    service.NotifyClientTerminationRequest: _group_if_any,
+    service.ChangeInvisibleDurationRequest: _group,
+    service.RecallMessageRequest: _publish,
+    service.SyncLiteSubscriptionRequest: _read,
+}
+
+
+def needs_of(request_type: type[Message]) -> Needs:
+    return NEEDS.get(request_type, lambda _request: NOBODY)

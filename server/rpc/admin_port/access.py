@@ -1,0 +1,116 @@
+"""What each call of the admin port needs to be allowed to do. What has no row here is for super users."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from server.security.access import Access
+from server.security.authorization import Need
+from store.security.model import Action, ResourceKind
+
+ALL: Final = "*"
+"""What a list is of. Only rules for everything of a kind cover it."""
+
+NOBODY: Final[tuple[Need, ...]] = ((),)
+
+OPEN_SERVICES: Final = ("grpc.health.v1.Health",)
+"""Probes cannot sign."""
+
+READERS_SERVICES: Final = ("grpc.reflection.v1alpha.ServerReflection",)
+"""For every user: what the services look like is no secret, but no stranger's business."""
+
+SUPER_SERVICES: Final = ("quarry.admin.v1.SecurityService",)
+"""For super users even where rules are not looked at: who changes users could make itself one of them."""
+
+CLUSTER: Final = ResourceKind.CLUSTER
+TOPIC: Final = ResourceKind.TOPIC
+GROUP: Final = ResourceKind.GROUP
+
+Accesses = Callable[[Any, str], Iterable[Access]]
+"""What a request does, in a cluster of this name."""
+
+
+def _cluster(action: Action) -> Accesses:
+    return lambda _request, cluster: [Access(CLUSTER, cluster, action)]
+
+
+def _named(kind: ResourceKind, action: Action) -> Accesses:
+    return lambda request, _cluster: [Access(kind, request.name, action)]
+
+
+def _listed(kind: ResourceKind) -> Accesses:
+    return lambda _request, _cluster: [Access(kind, ALL, Action.LIST)]
+
+
+def _of_topic(action: Action) -> Accesses:
+    return lambda request, _cluster: [Access(TOPIC, request.topic, action)]
+
+
+def _of_group(action: Action) -> Accesses:
+    return lambda request, _cluster: [Access(GROUP, request.group, action)]
+
+
+def _reset(request: Any, _cluster: str) -> list[Access]:
+    return [Access(GROUP, request.group, Action.UPDATE), Access(TOPIC, request.topic, Action.UPDATE)]
+
+
+ACCESSES: Final[Mapping[str, Accesses]] = {
+    "AdminService/GetBroker": _cluster(Action.GET),
+    "AdminService/CreateTopic": _named(TOPIC, Action.CREATE),
+    "AdminService/UpdateTopic": _named(TOPIC, Action.UPDATE),
+    "AdminService/DeleteTopic": _named(TOPIC, Action.DELETE),
+    "AdminService/GetTopic": _named(TOPIC, Action.GET),
+    "AdminService/ListTopics": _listed(TOPIC),
+    "AdminService/CreateGroup": _named(GROUP, Action.CREATE),
+    "AdminService/UpdateGroup": _named(GROUP, Action.UPDATE),
+    "AdminService/DeleteGroup": _named(GROUP, Action.DELETE),
+    "AdminService/GetGroup": _named(GROUP, Action.GET),
+    "AdminService/ListGroups": _listed(GROUP),
+    "AdminService/ResetOffset": _reset,
+    "AdminService/ListQueues": _of_topic(Action.GET),
+    "AdminService/SummarizeQueues": _cluster(Action.GET),
+    "AdminService/ExpireSegments": _cluster(Action.UPDATE),
+    "AdminService/BeginBackup": _cluster(Action.UPDATE),
+    "AdminService/RenewBackup": _cluster(Action.UPDATE),
+    "AdminService/EndBackup": _cluster(Action.UPDATE),
+    "DeadLetterService/ListDeadLetters": _of_group(Action.GET),
+    "DeadLetterService/ResendDeadLetters": _of_group(Action.UPDATE),
+    "IndexService/ListIndexFiles": _cluster(Action.GET),
+    "IndexService/VerifyIndexFiles": _cluster(Action.GET),
+    "IndexService/CompactIndexFiles": _cluster(Action.UPDATE),
+    "IndexService/UploadIndexFiles": _cluster(Action.UPDATE),
+    "MigrationService/GetMigration": _cluster(Action.GET),
+    "MigrationService/AdvanceMigration": _cluster(Action.UPDATE),
+    "MigrationService/RollBackMigration": _cluster(Action.UPDATE),
+    "QueryService/QueryMessages": _of_topic(Action.GET),
+    "VerificationService/BeginVerification": _cluster(Action.UPDATE),
+    "VerificationService/GetVerification": _cluster(Action.GET),
+    "VerificationService/ListVerifications": _cluster(Action.GET),
+    "VerificationService/CancelVerification": _cluster(Action.UPDATE),
+}
+"""By service and method."""
+
+READING: Final = ("Get", "List", "Query", "Summarize", "Verify", "Test", "RenewBackup")
+"""How names of methods begin that change nothing; a backup that goes on is no change either."""
+
+
+def admin_needs(method: str, request: Any, cluster: str) -> list[Need]:
+    """`method` is the whole path."""
+    accesses = ACCESSES.get(short_name(method))
+    return list(NOBODY) if accesses is None else [(each,) for each in accesses(request, cluster)]
+
+
+def short_name(method: str) -> str:
+    """`/quarry.admin.v1.AdminService/GetTopic` → `AdminService/GetTopic`."""
+    service, _, name = method.removeprefix("/").partition("/")
+    return f"{service.rpartition('.')[2]}/{name}"
+
+
+def service_of(method: str) -> str:
+    return method.removeprefix("/").partition("/")[0]
+
+
+def is_change(method: str) -> bool:
+    """Whether it may change something, as far as its name tells."""
+    return service_of(method).startswith("quarry.") and not method.rpartition("/")[2].startswith(READING)

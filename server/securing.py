@@ -1,0 +1,76 @@
+"""What of users, rules and audit a broker has, as its settings want it."""
+
+from __future__ import annotations
+
+from typing import Final
+from zoneinfo import ZoneInfo
+
+import structlog
+
+from server.security.admin_authentication import AdminAuthenticator
+from server.security.audit import Audit, AuditFile
+from server.security.authentication import Authenticator
+from server.security.authorization import Authorizer
+from server.security.credentials import Credentials
+from server.security.failures import FailureLimit
+from server.security.freshness import LOCAL, Freshness
+from server.security.gate import Gate
+from server.security_metrics import SecurityMetrics
+from server.settings import BrokerSettings
+from store.clock import Clock
+from store.security.model import UserKind
+from store.security.policies import PolicyTable, decide
+from store.security.users import UserTable
+
+ADMIN_WINDOW_S: Final = 300
+
+log = structlog.get_logger(__name__)
+
+
+class Security:
+    """`gate` is None where messaging clients need not be users, `admin_authenticator` where operators need not."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        users: UserTable,
+        policies: PolicyTable,
+        *,
+        clock: Clock,
+        metrics: SecurityMetrics,
+    ) -> None:
+        """Raises SecretsUnreadable where users are asked for and cannot be read, OSError for the audit file."""
+        security = settings.security
+        of_admin = security.admin_authentication
+        has_admin = security.authentication if of_admin is None else of_admin
+        if security.authentication or has_admin:
+            users.require_readable()
+            _warn_without_super(users)
+        file = settings.log.audit_file
+        self.audit = Audit(clock, None if file is None else AuditFile(file))
+        self.metrics = metrics
+        self.is_authorizing = security.authorization
+        self.authorizer = Authorizer(users, policies, decide, metrics)
+        failures = FailureLimit(security.failures_per_minute, clock)
+        credentials = Credentials(users, failures, clock=clock, metrics=metrics)
+        self.gate: Gate | None = None
+        if security.authentication:
+            zones = [LOCAL, *map(ZoneInfo, security.client_zones)]
+            freshness = Freshness(security.date_window_s * 1000 or None, zones)
+            self.gate = Gate(
+                Authenticator(credentials, freshness, clock),
+                self.authorizer if security.authorization else None,
+                users,
+                audit=self.audit,
+                metrics=metrics,
+            )
+        window_ms = (security.date_window_s or ADMIN_WINDOW_S) * 1000
+        self.admin_authenticator = AdminAuthenticator(credentials, window_ms, clock) if has_admin else None
+
+
+def _warn_without_super(users: UserTable) -> None:
+    if not any(user.enabled and user.kind is UserKind.SUPER for user in users.list()):
+        log.warning(
+            "users are asked for and there is no super user: nobody can make one on this broker; "
+            "stop it and run `quarry user bootstrap` on its store"
+        )

@@ -1,0 +1,145 @@
+"""A line for each call that was denied, and for each change that somebody made through the admin port.
+
+In the broker's log, and where it is wanted in a file of its own. Never a secret, nor what a call carried.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from datetime import UTC, datetime
+from logging import LogRecord, makeLogRecord
+from logging.handlers import WatchedFileHandler
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import structlog
+
+from server.security.credentials import Identity
+from store.clock import Clock
+
+REPEATED_AFTER_S: Final = 60.0
+KINDS_MAX: Final = 1024
+"""Kinds of denials that are told apart: no more lines than that in `REPEATED_AFTER_S`, whoever calls."""
+
+TEXT_MAX: Final = 256
+"""Characters kept of what callers say."""
+
+NOBODY: Final = "-"
+CLAIMED: Final = "claimed"
+"""How a user is known that did not prove to be it."""
+
+log = structlog.get_logger(__name__)
+
+
+class AuditFile(WatchedFileHandler):
+    """JSON lines. Opened anew when somebody has moved the file away; what cannot be written is said once."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError that names the file."""
+        super().__init__(path, encoding="utf-8")
+        self._is_failing = False
+
+    def write(self, line: str) -> None:
+        """Append a line. Raises nothing."""
+        self.handle(makeLogRecord({"msg": line}))
+
+    def emit(self, record: LogRecord) -> None:
+        try:
+            self.reopenIfNeeded()
+            self.stream = self.stream or self._open()
+            self.stream.write(record.getMessage() + "\n")
+            self.flush()
+        except (OSError, ValueError) as error:
+            if not self._is_failing:
+                log.error("the audit file cannot be written", file=self.baseFilename, error=str(error))
+            self._is_failing = True
+        else:
+            self._is_failing = False
+
+
+class Subject(NamedTuple):
+    """What a line is about. `method` is the short name of the call."""
+
+    port: str
+    method: str
+    peer: str
+    user: str = NOBODY
+    how: str = NOBODY
+
+    def of(self, identity: Identity | None) -> Subject:
+        return self if identity is None else self._replace(user=identity.user, how=identity.how.value)
+
+
+class _Kind(NamedTuple):
+    subject: Subject
+    outcome: str
+
+
+class _Repeated:
+    """When a kind was last written, and how often it came since; `reason` is the last one's."""
+
+    __slots__ = ("reason", "suppressed", "written_s")
+
+    def __init__(self, reason: str, written_s: float) -> None:
+        self.reason = reason
+        self.written_s = written_s
+        self.suppressed = 0
+
+
+class Audit:
+    """Denials of a kind (who, from where, which call, why) are written once a minute, with their number since."""
+
+    def __init__(self, clock: Clock, file: AuditFile | None = None) -> None:
+        self._clock = clock
+        self._file = file
+        self._denials: OrderedDict[_Kind, _Repeated] = OrderedDict()
+        self._beyond = 0
+
+    def denied(self, subject: Subject, outcome: str, reason: str) -> None:
+        """`outcome` tells kinds of denials apart, `reason` is for people and may be another one each time."""
+        # connections come and go, programs and their addresses stay
+        subject = subject._replace(peer=subject.peer.rpartition(":")[0] or subject.peer, user=subject.user[:TEXT_MAX])
+        kind, now_s = _Kind(subject, outcome), self._clock.monotonic_s()
+        known = self._denials.get(kind)
+        if known is not None and now_s - known.written_s < REPEATED_AFTER_S:
+            known.suppressed += 1
+            known.reason = reason
+            return
+        if known is None and len(self._denials) >= KINDS_MAX:
+            self._beyond += 1
+            return
+        self._write_denial(kind, reason, known.suppressed if known else 0)
+        self._denials[kind] = _Repeated(reason, now_s)
+        self._denials.move_to_end(kind)
+
+    def changed(self, subject: Subject, resources: str, outcome: str) -> None:
+        """Somebody changed something, or tried to: `outcome` says how that went."""
+        self._write("admin change", subject, resource=resources[:TEXT_MAX], outcome=outcome)
+
+    def sweep(self) -> None:
+        """Forget what was written a minute ago, with a line for what came since; to be called every few seconds."""
+        before_s = self._clock.monotonic_s() - REPEATED_AFTER_S
+        while self._denials and (oldest := next(iter(self._denials.items())))[1].written_s <= before_s:
+            kind, repeated = oldest
+            del self._denials[kind]
+            if repeated.suppressed:
+                self._write_denial(kind, repeated.reason, repeated.suppressed)
+        if self._beyond and len(self._denials) < KINDS_MAX:
+            log.warning("more kinds of denials than are told apart", suppressed=self._beyond)
+            self._beyond = 0
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _write_denial(self, kind: _Kind, reason: str, suppressed: int) -> None:
+        more = {"suppressed": suppressed} if suppressed else {}
+        self._write("call denied", kind.subject, outcome=kind.outcome, reason=reason[:TEXT_MAX], **more)
+
+    def _write(self, event: str, subject: Subject, **more: object) -> None:
+        fields = {**subject._asdict(), **more}
+        (log.warning if event == "call denied" else log.info)(event, **fields)
+        if self._file is not None:
+            at = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC).isoformat(timespec="milliseconds")
+            self._file.write(json.dumps({"at": at, "event": event, **fields}))

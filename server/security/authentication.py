@@ -1,0 +1,70 @@
+"""Who makes a call of the messaging port."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from server.front import Call
+from server.security.credentials import Credentials, Identity
+from server.security.errors import Outcome, Unauthenticated
+from server.security.freshness import Freshness
+from server.security.signature import AUTHORIZATION, DATE, date_signature, parse_authorization
+from server.security.source import source_of
+from store.clock import Clock
+from store.generations import GenerationCache
+
+REMEMBERED_MAX: Final = 8192
+"""Proofs kept in each of two generations. A client makes a new one each second."""
+
+
+class Authenticator:
+    """A signature decides where there is one, else the client's certificate.
+
+    What was found good is remembered, so that the calls of one second cost one HMAC: until a user changes, and no
+    longer than its date is fresh.
+    """
+
+    def __init__(self, credentials: Credentials, freshness: Freshness, clock: Clock) -> None:
+        self._credentials = credentials
+        self._freshness = freshness
+        self._clock = clock
+        self._generation = credentials.generation
+        self._remembered: GenerationCache[tuple[str, str], tuple[Identity, int | None]]
+        self._remembered = GenerationCache(REMEMBERED_MAX)
+
+    def identify(self, call: Call) -> Identity:
+        """Raises Unauthenticated, TooManyFailures."""
+        authorization, date = call.header(AUTHORIZATION), call.header(DATE) or ""
+        if authorization is not None:
+            known = self._recall((authorization, date))
+            if known is not None:
+                self._credentials.metrics.remembered()
+                return known
+        return self._credentials.timed(lambda: self._find_out(call, authorization, date))
+
+    def _recall(self, proof: tuple[str, str]) -> Identity | None:
+        if self._generation != self._credentials.generation:
+            self._generation = self._credentials.generation
+            self._remembered = GenerationCache(REMEMBERED_MAX)
+        known = self._remembered.get(proof)
+        if known is None:
+            return None
+        identity, fresh_until_ms = known
+        return identity if fresh_until_ms is None or self._clock.wall_ms() <= fresh_until_ms else None
+
+    def _find_out(self, call: Call, authorization: str | None, date: str) -> Identity:
+        claim = parse_authorization(authorization)
+        if claim is None or authorization is None:
+            identity = self._credentials.by_certificate(call.peer_certificate)
+            if identity is None:
+                raise Unauthenticated("the call is not signed, nor is there a certificate of a user", Outcome.ABSENT)
+            return identity
+        # before the signature: a clock that is wrong is no guess, and its owner has to read this
+        fresh_until_ms = self._freshness.fresh_until_ms(date, self._clock.wall_ms())
+        identity = self._credentials.by_signature(
+            claim, source_of(call.peer), lambda secret: date_signature(secret, date)
+        )
+        if self._remembered.is_full:
+            self._remembered.rotate()
+        self._remembered.put((authorization, date), (identity, fresh_until_ms))
+        return identity

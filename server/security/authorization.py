@@ -1,0 +1,96 @@
+"""Whether who calls may do what the call does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple, Protocol
+
+from server.security.access import Access
+from server.security.credentials import Identity
+from server.security.errors import PermissionDenied
+from server.security.source import Source
+from server.security.tables import Policies, Users
+from store.generations import GenerationCache
+from store.metadata.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from store.security.model import Action, Decision, Policy, ResourceKind, UserKind
+
+DECISIONS_MAX: Final = 16_384
+"""Decisions kept in each of two generations."""
+
+INTERNAL_PREFIXES: Final = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
+"""Of topics that only the broker writes, whatever a rule for all topics says."""
+
+Need = tuple[Access, ...]
+"""One thing that a call must be allowed to do: any of these is enough. An empty one is for super users."""
+
+Decide = Callable[[Policy, ResourceKind, str, Action, Source], Decision]
+"""See `store.security.policies.decide`."""
+
+
+class AuthorizationMetrics(Protocol):
+    def decided(self, decision: Decision, *, cached: bool) -> None: ...
+
+
+class _Question(NamedTuple):
+    user: str
+    access: Access
+    source: Source
+
+
+class Authorizer:
+    """Decisions are remembered until a user or a rule changes."""
+
+    def __init__(self, users: Users, policies: Policies, decide: Decide, metrics: AuthorizationMetrics) -> None:
+        self._users = users
+        self._policies = policies
+        self._decide = decide
+        self._metrics = metrics
+        self._generation = self.generation
+        self._known: GenerationCache[_Question, Decision] = GenerationCache(DECISIONS_MAX)
+
+    @property
+    def generation(self) -> tuple[int, int]:
+        """Another one after each change of a user or a rule."""
+        return self._users.generation, self._policies.generation
+
+    def require(self, identity: Identity, source: Source, needs: Iterable[Need]) -> None:
+        """Raises PermissionDenied, which names what is missing."""
+        for need in needs:
+            if not self._meets(identity.user, source, need):
+                raise PermissionDenied(_denial(identity.user, need))
+
+    def _meets(self, user: str, source: Source, need: Need) -> bool:
+        if need:
+            return any(self._allows(_Question(user, access, source)) for access in need)
+        found = self._users.get(user)
+        return found is not None and found.enabled and found.kind is UserKind.SUPER
+
+    def _allows(self, question: _Question) -> bool:
+        if self._generation != self.generation:
+            self._generation = self.generation
+            self._known = GenerationCache(DECISIONS_MAX)
+        known = self._known.get(question)
+        decision = self._decision(question) if known is None else known
+        self._metrics.decided(decision, cached=known is not None)
+        if known is None:
+            if self._known.is_full:
+                self._known.rotate()
+            self._known.put(question, decision)
+        return decision is Decision.ALLOW
+
+    def _decision(self, question: _Question) -> Decision:
+        name, (kind, resource, action), source = question
+        user = self._users.get(name)
+        if user is None or not user.enabled:
+            return Decision.DENY
+        if user.kind is UserKind.SUPER:
+            return Decision.ALLOW
+        if kind is ResourceKind.TOPIC and action is Action.PUB and resource.startswith(INTERNAL_PREFIXES):
+            return Decision.DENY
+        return self._decide(self._policies.get(name), kind, resource, action, source)
+
+
+def _denial(user: str, need: Need) -> str:
+    if not need:
+        return f"user {user} may not do this: only super users may"
+    return f"user {user} may not {' or '.join(map(str, need))}"

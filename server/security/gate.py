@@ -1,0 +1,85 @@
+"""The way into the messaging port: who calls, whether the call may be made, and a line where it may not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from server.front import Call
+from server.security.audit import CLAIMED, Audit, Subject
+from server.security.authentication import Authenticator
+from server.security.authorization import Authorizer, Need
+from server.security.credentials import Identity
+from server.security.errors import PermissionDenied, TooManyFailures, Unauthenticated
+from server.security.source import source_of
+from server.security.tables import Users
+from server.security_metrics import SecurityMetrics
+
+PORT: Final = "messaging"
+
+
+class Gate:
+    """`authorizer` None: whoever has proved to be a user may do everything, but with its own clients."""
+
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        authorizer: Authorizer | None,
+        users: Users,
+        *,
+        audit: Audit,
+        metrics: SecurityMetrics,
+    ) -> None:
+        self._authenticator = authenticator
+        self._authorizer = authorizer
+        self._users = users
+        self._audit = audit
+        self._metrics = metrics
+
+    @property
+    def generation(self) -> tuple[int, int]:
+        """Another one when somebody may have lost a right."""
+        return (self._users.generation, 0) if self._authorizer is None else self._authorizer.generation
+
+    def identify(self, call: Call) -> Identity:
+        """Raises Unauthenticated, TooManyFailures."""
+        try:
+            return self._authenticator.identify(call)
+        except (Unauthenticated, TooManyFailures) as error:
+            subject = self._subject(call)
+            if error.claimed:
+                subject = subject._replace(user=error.claimed, how=CLAIMED)
+            self._deny(subject, error.outcome.value, error)
+            raise
+
+    def authorize(self, call: Call, identity: Identity, needs: Iterable[Need]) -> None:
+        """Raises PermissionDenied. That the user is enabled was just found out."""
+        if self._authorizer is None:
+            return
+        try:
+            self._authorizer.require(identity, source_of(call.peer), needs)
+        except PermissionDenied as error:
+            self._deny(self._subject(call).of(identity), str(error), error)
+            raise
+
+    def check(self, identity: Identity, peer: str, needs: Iterable[Need]) -> None:
+        """As `authorize`, for what goes on for long; also for a user that is one no longer."""
+        user = self._users.get(identity.user)
+        if user is None or not user.enabled:
+            raise PermissionDenied(f"user {identity.user} is disabled or gone")
+        if self._authorizer is not None:
+            self._authorizer.require(identity, source_of(peer), needs)
+
+    def require_own(self, call: Call, identity: Identity, client_id: str, owner: str | None) -> None:
+        """Raises PermissionDenied for a client that another user has registered."""
+        if owner is not None and owner != identity.user:
+            error = PermissionDenied(f"user {identity.user} may not call as client {client_id}: it is another user's")
+            self._deny(self._subject(call).of(identity), "another user's client", error)
+            raise error
+
+    def _subject(self, call: Call) -> Subject:
+        return Subject(PORT, call.path.rpartition("/")[2], call.peer)
+
+    def _deny(self, subject: Subject, outcome: str, error: Exception) -> None:
+        self._metrics.denied(PORT)
+        self._audit.denied(subject, outcome, str(error))

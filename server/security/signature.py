@@ -1,0 +1,99 @@
+"""The signatures of calls: RocketMQ's on the messaging port, and ours on the admin port. Brokers and clients share it.
+
+RocketMQ's header is `MQv2-HMAC-SHA1 Credential=<user>[/…], SignedHeaders=x-mq-date-time, Signature=<hex>`. It covers
+the bytes of the header `x-mq-date-time` and nothing else: neither the call nor what it carries (ADR 26).
+
+Ours is `Quarry-HMAC-SHA256 Credential=<user>, Signature=<hex>` over method, date and nonce, a line each.
+"""
+
+from __future__ import annotations
+
+import hmac
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+AUTHORIZATION: Final = "authorization"
+DATE: Final = "x-mq-date-time"
+ADMIN_DATE: Final = "x-quarry-date"
+ADMIN_NONCE: Final = "x-quarry-nonce"
+
+MQ_ALGORITHM: Final = "MQv2-HMAC-SHA1"
+ADMIN_ALGORITHM: Final = "Quarry-HMAC-SHA256"
+
+AUTHORIZATION_SIZE_MAX: Final = 1024
+DATE_SIZE_MAX: Final = 64
+"""Characters of the headers. What was found good is remembered, so it must end somewhere."""
+
+
+class Claim(NamedTuple):
+    """Who a header says it is of, and the proof; no bytes at all where that was no hexadecimal text."""
+
+    user: str
+    signature: bytes
+
+
+def parse_authorization(header: str | None) -> Claim | None:
+    """What a header claims, as RocketMQ reads it; None for one that names nobody, as the Python client sends it.
+
+    The algorithm is not looked at, the fields' order does not matter, and what follows a `/` in the credential is
+    the client's own (C++ and Go put a region and a service there).
+    """
+    if header is None or len(header) > AUTHORIZATION_SIZE_MAX:
+        return None
+    _, _, rest = header.partition(" ")
+    fields = dict(_field(each) for each in rest.split(","))
+    user = fields.get("Credential", "").partition("/")[0]
+    return Claim(user, _from_hex(fields.get("Signature", ""))) if user else None
+
+
+def _field(text: str) -> tuple[str, str]:
+    name, _, value = text.strip().partition("=")
+    return name, value
+
+
+def _from_hex(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        return b""
+
+
+def date_signature(secret: str, date: str) -> bytes:
+    """RocketMQ's: HMAC-SHA1 of the date header as it was sent."""
+    return hmac.digest(secret.encode(), date.encode(), "sha1")
+
+
+def admin_signature(secret: str, method: str, date: str, nonce: str) -> bytes:
+    """Ours, for one call: `method` is the whole path of the gRPC method."""
+    return hmac.digest(secret.encode(), f"{method}\n{date}\n{nonce}".encode(), "sha256")
+
+
+def is_same(proof: bytes, expected: bytes) -> bool:
+    """In a time that does not tell how much of the proof is right."""
+    return hmac.compare_digest(proof, expected)
+
+
+# -- what clients send
+
+
+def signed_messaging_headers(user: str, secret: str, *, now_ms: int) -> tuple[tuple[str, str], ...]:
+    """The headers of a call of the messaging port."""
+    date = datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
+    signature = date_signature(secret, date).hex()
+    return (
+        (DATE, date),
+        (AUTHORIZATION, f"{MQ_ALGORITHM} Credential={user}, SignedHeaders={DATE}, Signature={signature}"),
+    )
+
+
+def signed_admin_headers(
+    user: str, secret: str, method: str, *, now_ms: int, nonce: str
+) -> tuple[tuple[str, str], ...]:
+    """The headers of one call of the admin port. The nonce is 16 to 64 characters that were never used before."""
+    date = datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="seconds")
+    signature = admin_signature(secret, method, date, nonce).hex()
+    return (
+        (ADMIN_DATE, date),
+        (ADMIN_NONCE, nonce),
+        (AUTHORIZATION, f"{ADMIN_ALGORITHM} Credential={user}, Signature={signature}"),
+    )

@@ -1,0 +1,59 @@
+"""Who calls and what they may do, as metrics (`server.security`)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from server.security.errors import Outcome
+from store.security.model import Decision
+
+AUTHENTICATION_BUCKETS_S: Final = [0.000_01 * 4**step for step in range(8)]
+"""10 µs … 160 ms: two HMACs are some microseconds, the first look at a certificate a hundred."""
+
+
+class SecurityMetrics:
+    """See `server.security.credentials.CredentialMetrics` and `server.security.authorization.AuthorizationMetrics`."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        authenticated = Counter(
+            "quarry_authentications",
+            "Calls by what became of finding out who makes them",
+            ["outcome"],
+            registry=registry,
+        )
+        self._authenticated = {each: authenticated.labels(outcome=each.value) for each in Outcome}
+        self._remembered = authenticated.labels(outcome="remembered")
+        self._duration = Histogram(
+            "quarry_authentication_duration_seconds",
+            "How long it took to find out who makes a call, of those not remembered",
+            buckets=AUTHENTICATION_BUCKETS_S,
+            registry=registry,
+        )
+        decided = Counter(
+            "quarry_authorizations",
+            "Decisions whether a user may do something",
+            ["decision", "cached"],
+            registry=registry,
+        )
+        self._decided = {
+            (each, cached): decided.labels(decision=each.value, cached=str(cached).lower())
+            for each in Decision
+            for cached in (False, True)
+        }
+        denied = Counter("quarry_calls_denied", "Calls that were denied", ["port"], registry=registry)
+        self._denied = {port: denied.labels(port=port) for port in ("messaging", "admin")}
+
+    def authenticated(self, outcome: Outcome, seconds: float) -> None:
+        self._authenticated[outcome].inc()
+        self._duration.observe(seconds)
+
+    def remembered(self) -> None:
+        self._remembered.inc()
+
+    def decided(self, decision: Decision, *, cached: bool) -> None:
+        self._decided[decision, cached].inc()
+
+    def denied(self, port: str) -> None:
+        self._denied[port].inc()

@@ -1,0 +1,393 @@
+"""Every call asks who calls and what it may do; what it may not do does not happen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
+
+import grpc
+from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server.delivery.receipt_handle import ReceiptHandle
+from server.held.recall_handle import RecallHandle
+from server.held.transaction_id import encode_transaction_id
+from server.rpc.methods import METHOD_NAMES
+from store.metadata import TopicType
+from store.security.model import Decision, UserKind
+from tests.conformance.broker import RunningBroker, until
+from tests.conformance.client import Client, consumer_settings, message, producer_settings, resource
+from tests.conformance.conftest import WithBroker
+from tests.conformance.secured import SECRET, SECURED, add_user, allow, client_of, disable
+
+EARLIEST: Final = {"new_group_start": "earliest"}
+
+REQUESTS: Final[Mapping[str, Message]] = {
+    "QueryRoute": service.QueryRouteRequest(topic=resource("new-topic")),
+    "Heartbeat": service.HeartbeatRequest(group=resource("billing"), client_type=definition.SIMPLE_CONSUMER),
+    "SendMessage": service.SendMessageRequest(messages=[message("orders"), message("orders")]),
+    "QueryAssignment": service.QueryAssignmentRequest(topic=resource("orders"), group=resource("billing")),
+    "ReceiveMessage": service.ReceiveMessageRequest(
+        group=resource("new-group"), message_queue=definition.MessageQueue(topic=resource("orders")), auto_renew=True
+    ),
+    "AckMessage": service.AckMessageRequest(
+        group=resource("billing"), topic=resource("orders"), entries=[service.AckMessageEntry(receipt_handle="x")]
+    ),
+    "ForwardMessageToDeadLetterQueue": service.ForwardMessageToDeadLetterQueueRequest(
+        group=resource("billing"), topic=resource("orders"), receipt_handle="x"
+    ),
+    "PullMessage": service.PullMessageRequest(
+        group=resource("billing"), message_queue=definition.MessageQueue(topic=resource("orders"))
+    ),
+    "UpdateOffset": service.UpdateOffsetRequest(
+        group=resource("billing"), message_queue=definition.MessageQueue(topic=resource("orders"))
+    ),
+    "GetOffset": service.GetOffsetRequest(
+        group=resource("billing"), message_queue=definition.MessageQueue(topic=resource("orders"))
+    ),
+    "QueryOffset": service.QueryOffsetRequest(message_queue=definition.MessageQueue(topic=resource("orders"))),
+    "EndTransaction": service.EndTransactionRequest(
+        topic=resource("orders"), transaction_id="x", resolution=definition.COMMIT
+    ),
+    "NotifyClientTermination": service.NotifyClientTerminationRequest(group=resource("billing")),
+    "ChangeInvisibleDuration": service.ChangeInvisibleDurationRequest(
+        group=resource("billing"), topic=resource("orders"), receipt_handle="x"
+    ),
+    "RecallMessage": service.RecallMessageRequest(topic=resource("orders"), recall_handle="x"),
+    "SyncLiteSubscription": service.SyncLiteSubscriptionRequest(topic=resource("orders"), group=resource("billing")),
+}
+
+
+async def status_of(client: Client, method: str) -> definition.Status:
+    """The status in the answer to the method's request."""
+    first, *_ = await client.raw(method, REQUESTS[method].SerializeToString())
+    status: definition.Status = getattr(service, f"{method}Response").FromString(first).status
+    return status
+
+
+async def last_word(client: Client, settings: definition.Settings) -> definition.Status:
+    """What a telemetry stream is told before it is ended in good order: a status and nothing else."""
+    told = await client.declare(settings)
+    assert told.WhichOneof("command") is None
+    assert await client.ended() is grpc.StatusCode.OK
+    return told.status
+
+
+def test_every_call_but_telemetry_is_asked_here() -> None:
+    assert set(REQUESTS) | {"Telemetry"} == METHOD_NAMES
+
+
+def test_no_call_is_served_without_a_good_signature_nor_to_a_user_without_rules(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders")
+        broker.group("billing")
+        add_user(broker, "stranger")
+        before = broker.store.messages.dispatched_up_to
+        callers = {
+            "not signed": Client(broker.endpoint),
+            "no user": client_of(broker, "nobody"),
+            "no enabled user": client_of(broker, "stranger", secret="wrong-secret-indeed"),
+            "behind the broker's clock": client_of(broker, "stranger", off_s=-400),
+            "stranger may not": client_of(broker, "stranger"),
+        }
+        for text, client in callers.items():
+            async with client:
+                for method in REQUESTS:
+                    status = await status_of(client, method)
+                    assert status.code == definition.UNAUTHORIZED, (method, status)
+                    assert text in status.message or "no enabled user" in status.message, (method, status)
+        assert broker.store.messages.dispatched_up_to == before
+        assert broker.store.topics.get("new-topic") is None
+        assert broker.store.groups.get("new-group") is None
+
+    with_broker(test, security={**SECURED, "failures_per_minute": 1000}, delivery=EARLIEST)
+
+
+def test_who_may_gets_from_every_call_what_it_would_get_without_users(with_broker: WithBroker) -> None:
+    """No answer is UNAUTHORIZED for who has exactly what RocketMQ's table asks for."""
+
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders")
+        add_user(
+            broker, "orders", "topic:orders pub sub", "topic:new-topic pub", "group:billing sub", "group:new-group sub"
+        )
+        async with client_of(broker, "orders") as client:
+            for method in REQUESTS:
+                status = await status_of(client, method)
+                assert status.code != definition.UNAUTHORIZED, (method, status)
+            assert broker.store.groups.get("new-group") is not None
+
+    with_broker(test, security=SECURED)
+
+
+def test_who_proved_to_be_a_user_may_do_everything_where_rules_are_not_looked_at(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        add_user(broker, "orders")
+        async with client_of(broker, "orders") as client, Client(broker.endpoint) as stranger:
+            await client.sent(message("orders"))
+            assert (await stranger.send(message("orders"))).status.code == definition.UNAUTHORIZED
+
+    with_broker(test, security={**SECURED, "authorization": False})
+
+
+def test_nothing_is_asked_where_nothing_is_set(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        async with client_of(broker, "nobody", secret="whatever-it-may-be", off_s=-(10**6)) as client:
+            await client.sent(message("orders"))
+
+    with_broker(test)
+
+
+def test_who_calls_is_asked_before_the_client_id_and_before_the_request_is_read(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        add_user(broker, "orders")
+        async with Client(broker.endpoint, None) as stranger, client_of(broker, "orders", None) as nameless:
+            (answer,) = await stranger.raw("SendMessage", b"\xff")
+            assert service.SendMessageResponse.FromString(answer).status.code == definition.UNAUTHORIZED
+            (answer,) = await nameless.raw("SendMessage", b"\xff")
+            assert service.SendMessageResponse.FromString(answer).status.code == definition.CLIENT_ID_REQUIRED
+
+    with_broker(test, security=SECURED)
+
+
+def test_every_message_of_a_send_counts_and_every_light_queue_it_names(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        add_user(broker, "orders", "topic:orders pub", "topic:%LMQ%mine pub")
+        async with client_of(broker, "orders") as client:
+            status = (await client.send(message("orders"), message("payments"))).status
+            assert (status.code, status.message) == (
+                definition.UNAUTHORIZED,
+                "user orders may not pub on topic payments",
+            )
+            named = message("orders")
+            named.user_properties["INNER_MULTI_DISPATCH"] = "%LMQ%mine,%LMQ%theirs"
+            status = (await client.send(named)).status
+            assert (status.code, status.message) == (
+                definition.UNAUTHORIZED,
+                "user orders may not pub on topic %LMQ%theirs",
+            )
+            named.user_properties["INNER_MULTI_DISPATCH"] = "%LMQ%mine"
+            await client.sent(named)
+
+    with_broker(test, security=SECURED)
+
+
+def test_telemetry_tells_a_stranger_so_and_ends_in_good_order(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        add_user(broker, "orders", "topic:orders pub sub", "group:billing sub")
+        async with Client(broker.endpoint) as stranger:
+            assert (await last_word(stranger, producer_settings())).code == definition.UNAUTHORIZED
+        for settings, missing in (
+            (producer_settings("orders", "payments"), "pub on topic payments"),
+            (consumer_settings("audit", "orders"), "sub on group audit"),
+            (consumer_settings("billing", "payments"), "sub on topic payments"),
+        ):
+            async with client_of(broker, "orders") as client:
+                status = await last_word(client, settings)
+                assert (status.code, status.message) == (definition.UNAUTHORIZED, f"user orders may not {missing}")
+        async with client_of(broker, "orders") as client:
+            assert (await client.declare(producer_settings("orders"))).status.code == definition.OK
+            broker.clock.push(3600)  # what the stream was opened with is stale by now, the stream goes on
+            assert (await client.declare(producer_settings("orders"))).status.code == definition.OK
+            assert (await last_word(client, producer_settings("payments"))).code == definition.UNAUTHORIZED
+
+    with_broker(test, security=SECURED)
+
+
+def test_a_client_is_its_users_own(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        for name in ("orders", "mallory"):
+            add_user(broker, name, "topic:* pub sub", "group:* sub")
+        async with client_of(broker, "orders", "host@1") as client, client_of(broker, "mallory", "host@1") as other:
+            await client.declare(consumer_settings("billing", "orders"))
+            for method in REQUESTS:
+                status = await status_of(other, method)
+                assert status.code == definition.UNAUTHORIZED, method
+                assert "another user's" in status.message
+            assert (await last_word(other, consumer_settings("billing", "orders"))).code == definition.UNAUTHORIZED
+            assert [each.client_id for each in broker.broker._clients] == ["host@1"]
+            goodbye = service.NotifyClientTerminationRequest(group=resource("billing"))
+            assert (await client.call("NotifyClientTermination", goodbye)).status.code == definition.OK
+
+    with_broker(test, security=SECURED)
+
+
+def test_delivery_works_under_rules_from_end_to_end(with_broker: WithBroker) -> None:
+    """rmq#9518, rmq#9862: PUB on the topic, SUB on topic and group, and nothing that nobody thinks of."""
+
+    async def test(broker: RunningBroker) -> None:
+        add_user(broker, "shop", "topic:orders pub")
+        add_user(broker, "billing", "topic:orders sub", "group:billing sub")
+        broker.group("billing", max_attempts=2)
+        async with client_of(broker, "shop") as shop, client_of(broker, "billing") as billing:
+            await shop.declare(producer_settings("orders"))
+            await shop.sent(message("orders", b"one"), message("orders", b"two"))
+            await billing.declare(consumer_settings("billing", "orders", kind=definition.PUSH_CONSUMER))
+            first = await billing.receive("billing", "orders", count=1)
+            later = await billing.change("billing", "orders", first.handles[0], 0.0)
+            assert later.status.code == definition.OK
+            again = await billing.receive("billing", "orders", polling_s=5)
+            answer = await billing.ack("billing", "orders", *again.handles)
+            assert answer.status.code == definition.OK, answer
+            assert (await status_of(billing, "Heartbeat")).code == definition.OK
+            assert (await shop.receive("billing", "orders")).code == definition.UNAUTHORIZED
+            assert (await billing.send(message("orders"))).status.code == definition.UNAUTHORIZED
+
+    with_broker(test, security=SECURED, delivery=EARLIEST)
+
+
+def test_a_group_may_read_its_dead_letters_and_nobody_may_write_any(with_broker: WithBroker) -> None:
+    """rmq#10370, rmq#9349: no rule has to name topics that the broker made."""
+
+    async def test(broker: RunningBroker) -> None:
+        add_user(broker, "billing", "topic:orders pub sub", "group:billing sub")
+        add_user(broker, "greedy", "topic:* pub sub", "group:greedy sub")
+        add_user(broker, "ops", kind=UserKind.SUPER)
+        async with client_of(broker, "billing") as billing, client_of(broker, "greedy") as greedy:
+            await billing.sent(message("orders", b"bad"))
+            handle = (await billing.receive("billing", "orders")).handles[0]
+            request = service.ForwardMessageToDeadLetterQueueRequest(
+                group=resource("billing"), topic=resource("orders"), receipt_handle=handle
+            )
+            assert (await billing.call("ForwardMessageToDeadLetterQueue", request)).status.code == definition.OK
+            received = await billing.receive("billing", "%DLQ%billing")
+            assert [each.body for each in received.messages] == [b"bad"]
+            route = service.QueryRouteRequest(topic=resource("%DLQ%billing"))
+            assert (await billing.call("QueryRoute", route)).status.code == definition.OK
+            assert (await greedy.receive("greedy", "%DLQ%billing")).code == definition.UNAUTHORIZED
+            for client in (billing, greedy):
+                status = (await client.send(message("%DLQ%billing"))).status
+                assert status.code == definition.UNAUTHORIZED
+            async with client_of(broker, "ops") as ops:
+                assert (await ops.send(message("%DLQ%billing"))).status.code != definition.UNAUTHORIZED
+
+    with_broker(test, security=SECURED, delivery=EARLIEST)
+
+
+def test_handles_reach_nothing_beyond_the_group_and_topic_that_the_caller_may_use(with_broker: WithBroker) -> None:
+    """Handles have a check sum and no secret: a caller may make them up."""
+
+    async def test(broker: RunningBroker) -> None:
+        add_user(broker, "billing", "topic:orders pub sub", "group:billing sub")
+        add_user(broker, "mallory", "topic:payments pub sub", "group:mallory sub")
+        broker.topic("payments")
+        async with client_of(broker, "billing") as billing, client_of(broker, "mallory") as mallory:
+            await billing.sent(message("orders", b"one"))
+            handle = (await billing.receive("billing", "orders", invisible_s=30)).handles[0]
+            fields = ReceiptHandle.decode(handle, "billing", "orders")
+            for made_up in (handle, fields.encode("mallory", "payments")):
+                answer = await mallory.ack("mallory", "payments", made_up)
+                assert answer.status.code == definition.INVALID_RECEIPT_HANDLE
+                changed = await mallory.change("mallory", "payments", made_up, 60.0)
+                assert changed.status.code == definition.INVALID_RECEIPT_HANDLE
+            assert (await mallory.ack("billing", "orders", handle)).status.code == definition.UNAUTHORIZED
+            assert (await billing.ack("billing", "orders", handle)).status.code == definition.OK
+
+    with_broker(test, security=SECURED, delivery=EARLIEST)
+
+
+def test_a_transaction_of_another_topic_cannot_be_ended(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        add_user(broker, "billing", "topic:orders pub sub", "group:billing sub")
+        add_user(broker, "mallory", "topic:payments pub")
+        for name in ("orders", "payments"):
+            broker.topic(name, TopicType.TRANSACTION)
+        async with client_of(broker, "billing") as billing, client_of(broker, "mallory") as mallory:
+            answer = await billing.send(message("orders", b"half", message_type=definition.TRANSACTION))
+            entry = answer.entries[0]
+            made_up = encode_transaction_id(int(entry.transaction_id[:16], 16), "payments")
+            request = service.EndTransactionRequest(
+                topic=resource("payments"), transaction_id=made_up, resolution=definition.ROLLBACK
+            )
+            assert (await mallory.call("EndTransaction", request)).status.code == definition.INVALID_TRANSACTION_ID
+            request = service.EndTransactionRequest(
+                topic=resource("orders"), transaction_id=entry.transaction_id, resolution=definition.COMMIT
+            )
+            assert (await billing.call("EndTransaction", request)).status.code == definition.OK
+            assert len((await billing.receive("billing", "orders", polling_s=5)).messages) == 1
+
+    with_broker(test, security=SECURED, delivery=EARLIEST)
+
+
+def test_a_delayed_message_of_another_topic_cannot_be_recalled(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        add_user(broker, "orders", "topic:orders pub")
+        add_user(broker, "mallory", "topic:payments pub")
+        for name in ("orders", "payments"):
+            broker.topic(name, TopicType.DELAY)
+        async with client_of(broker, "orders") as client, client_of(broker, "mallory") as mallory:
+            due = Timestamp()
+            due.FromMilliseconds(broker.clock.wall_ms() + 3_600_000)
+            delayed = message("orders", message_type=definition.DELAY, delivery_timestamp=due)
+            handle = (await client.send(delayed)).entries[0].recall_handle
+            made_up = RecallHandle.decode(handle, "orders").encode("payments")
+            for text in (handle, made_up):
+                request = service.RecallMessageRequest(topic=resource("payments"), recall_handle=text)
+                assert (await mallory.call("RecallMessage", request)).status.code == definition.BAD_REQUEST
+            request = service.RecallMessageRequest(topic=resource("orders"), recall_handle=handle)
+            assert (await mallory.call("RecallMessage", request)).status.code == definition.UNAUTHORIZED
+            assert (await client.call("RecallMessage", request)).status.code == definition.OK
+
+    with_broker(test, security=SECURED)
+
+
+def test_a_user_that_loses_its_rights_loses_its_streams_and_what_waits(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        for name in ("orders", "billing", "audit"):
+            add_user(broker, name, "topic:orders pub sub", f"group:{name} sub")
+        broker.topic("orders")
+        clients = {name: client_of(broker, name) for name in ("orders", "billing", "audit")}
+        for name, client in clients.items():
+            await client.declare(consumer_settings(name, "orders"))
+        waiting: Any = asyncio.ensure_future(
+            clients["billing"].receive("billing", "orders", polling_s=20, deadline_s=30)
+        )
+        await until(lambda: broker.broker._delivery.waiting_polls == 1, "the receive waits")
+        disable(broker, "orders")
+        told = await clients["orders"].told()
+        assert (told.status.code, told.status.message) == (definition.UNAUTHORIZED, "user orders is disabled or gone")
+        assert await clients["orders"].ended() is grpc.StatusCode.OK
+        allow(broker, "billing", "topic:orders sub", Decision.DENY)
+        assert (await clients["billing"].told()).status.code == definition.UNAUTHORIZED
+        assert (await waiting).code == definition.MESSAGE_NOT_FOUND
+        assert (await clients["billing"].receive("billing", "orders")).code == definition.UNAUTHORIZED
+        assert (await clients["audit"].declare(consumer_settings("audit", "orders"))).status.code == definition.OK
+        assert len(broker.broker._clients) == 1
+        for client in clients.values():
+            await client.vanish()
+
+    with_broker(test, security=SECURED)
+
+
+def test_a_secret_is_replaced_without_a_moment_at_which_neither_is_good(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        add_user(broker, "orders", "topic:orders pub")
+        new = broker.store.users.add_secret("orders", None, 0)
+        for secret in (SECRET, new.text):
+            async with client_of(broker, "orders", secret=secret) as client:
+                await client.sent(message("orders"))
+        broker.store.users.remove_secret("orders", 1)
+        async with client_of(broker, "orders", secret=new.text) as client:
+            await client.sent(message("orders"))
+        async with client_of(broker, "orders") as client:
+            assert (await client.send(message("orders"))).status.code == definition.UNAUTHORIZED
+
+    with_broker(test, security=SECURED)
+
+
+def test_who_guesses_is_told_to_wait(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        add_user(broker, "orders", "topic:orders pub")
+        codes = []
+        for number in range(4):
+            async with client_of(broker, "orders", secret=f"guess-number-{number:04}") as client:
+                codes.append((await client.send(message("orders"))).status.code)
+        assert codes == [definition.UNAUTHORIZED] * 2 + [definition.TOO_MANY_REQUESTS] * 2
+        broker.clock.push(60)
+        async with client_of(broker, "orders") as client:
+            await client.sent(message("orders"))
+
+    with_broker(test, security={**SECURED, "failures_per_minute": 2})

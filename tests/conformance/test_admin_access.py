@@ -1,0 +1,206 @@
+"""The admin port asks who calls, and every change is written down."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from structlog.testing import capture_logs
+
+from server._generated.quarry.admin.v1 import (
+    admin_pb2,
+    dead_letters_pb2,
+    index_pb2,
+    migration_pb2,
+    query_pb2,
+    security_pb2,
+    verification_pb2,
+)
+from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from server._generated.quarry.admin.v1.security_pb2_grpc import SecurityServiceStub
+from server.rpc.admin_port.access import ACCESSES, SUPER_SERVICES
+from server.security.signature import signed_admin_headers
+from store.security.model import UserKind
+from tests.conformance.broker import RunningBroker
+from tests.conformance.conftest import WithBroker
+from tests.conformance.secured import SECRET, SECURED, add_user
+
+ADMIN = "/quarry.admin.v1.AdminService/"
+SECURITY = "/quarry.admin.v1.SecurityService/"
+SERVICES = (admin_pb2, dead_letters_pb2, index_pb2, migration_pb2, query_pb2, security_pb2, verification_pb2)
+
+Headers = Sequence[tuple[str, str]]
+
+
+class Operator:
+    """Signs each call anew."""
+
+    def __init__(self, broker: RunningBroker, user: str, secret: str = SECRET) -> None:
+        self._broker = broker
+        self._user = user
+        self._secret = secret
+        self._calls = 0
+
+    def headers(self, method: str) -> Headers:
+        self._calls += 1
+        now_ms = self._broker.clock.wall_ms()
+        nonce = f"{self._user:-<10}{self._calls:010}"
+        return signed_admin_headers(self._user, self._secret, method, now_ms=now_ms, nonce=nonce)
+
+    async def code(self, method: str, request: Any, headers: Headers | None = None) -> str:
+        """How the call ends."""
+        async with grpc.aio.insecure_channel(self._broker.admin) as channel:
+            is_security = method.startswith(SECURITY)
+            stub: Any = (SecurityServiceStub if is_security else AdminServiceStub)(channel)
+            call = getattr(stub, method.rpartition("/")[2])
+            try:
+                answering = call(request, metadata=self.headers(method) if headers is None else headers)
+                if method.endswith("ListTopics"):
+                    async for _ in answering:
+                        pass
+                else:
+                    await answering
+            except grpc.aio.AioRpcError as error:
+                return f"{error.code().name}: {error.details()}"
+            return "OK"
+
+
+def test_every_method_of_the_admin_port_has_a_row_or_is_for_super_users() -> None:
+    methods = {
+        f"{service.name}/{method.name}"
+        for module in SERVICES
+        for service in module.DESCRIPTOR.services_by_name.values()
+        for method in service.methods
+        if service.full_name not in SUPER_SERVICES
+    }
+    assert methods == set(ACCESSES)
+
+
+def test_strangers_get_nothing_but_the_health_of_the_broker(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        add_user(broker, "ops", kind=UserKind.SUPER)
+        create = admin_pb2.CreateTopicRequest(name="orders")
+        ops = Operator(broker, "ops")
+        assert (await ops.code(ADMIN + "CreateTopic", create, [])).startswith("UNAUTHENTICATED: the call is not signed")
+        wrong = Operator(broker, "ops", "wrong-secret-indeed")
+        assert (await wrong.code(ADMIN + "CreateTopic", create)).startswith("UNAUTHENTICATED: no enabled user")
+        other_method = ops.headers(ADMIN + "GetTopic")
+        assert (await ops.code(ADMIN + "CreateTopic", create, other_method)).startswith("UNAUTHENTICATED")
+        assert broker.store.topics.get("orders") is None
+        async with grpc.aio.insecure_channel(broker.admin) as channel:
+            health: Any = health_pb2_grpc.HealthStub(channel)
+            assert (await health.Check(health_pb2.HealthCheckRequest())).status == 1
+            look: Any = reflection_pb2_grpc.ServerReflectionStub(channel)
+            request = reflection_pb2.ServerReflectionRequest(list_services="")
+            with pytest.raises(grpc.aio.AioRpcError, match="UNAUTHENTICATED"):
+                [each async for each in look.ServerReflectionInfo(iter([request]))]
+            method = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+            answers = [each async for each in look.ServerReflectionInfo(iter([request]), metadata=ops.headers(method))]
+            assert len(answers) == 1
+        assert await ops.code(ADMIN + "CreateTopic", create) == "OK"
+
+    with_broker(test, security=SECURED)
+
+
+def test_a_call_that_was_overheard_cannot_be_made_again(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        add_user(broker, "ops", kind=UserKind.SUPER)
+        ops = Operator(broker, "ops")
+        headers = ops.headers(ADMIN + "DeleteTopic")
+        broker.topic("orders")
+        assert await ops.code(ADMIN + "DeleteTopic", admin_pb2.DeleteTopicRequest(name="orders"), headers) == "OK"
+        broker.topic("payments")
+        again = await ops.code(ADMIN + "DeleteTopic", admin_pb2.DeleteTopicRequest(name="payments"), headers)
+        assert again.startswith("UNAUTHENTICATED: the call was made before")
+        assert broker.store.topics.get("payments") is not None
+
+    with_broker(test, security=SECURED)
+
+
+def test_operators_do_what_their_rules_allow_and_only_super_users_make_users(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        add_user(broker, "team", "topic:orders-* create get delete", "cluster:DefaultCluster get")
+        add_user(broker, "mighty", "* pub sub create update delete get list")
+        team, mighty = Operator(broker, "team"), Operator(broker, "mighty")
+        create = admin_pb2.CreateTopicRequest
+        assert await team.code(ADMIN + "CreateTopic", create(name="orders-1")) == "OK"
+        assert await team.code(ADMIN + "GetBroker", admin_pb2.GetBrokerRequest()) == "OK"
+        for method, request, text in (
+            ("CreateTopic", create(name="payments"), "user team may not create on topic payments"),
+            (
+                "UpdateTopic",
+                admin_pb2.UpdateTopicRequest(name="orders-1"),
+                "user team may not update on topic orders-1",
+            ),
+            ("ListTopics", admin_pb2.ListTopicsRequest(), "user team may not list on topic *"),
+            (
+                "ExpireSegments",
+                admin_pb2.ExpireSegmentsRequest(dry_run=True),
+                "user team may not update on cluster DefaultCluster",
+            ),
+        ):
+            assert await team.code(ADMIN + method, request) == f"PERMISSION_DENIED: {text}"
+        assert await mighty.code(ADMIN + "ListTopics", admin_pb2.ListTopicsRequest()) == "OK"
+        request = security_pb2.UpdateUserRequest(name="mighty", kind="super")
+        assert (await mighty.code(SECURITY + "UpdateUser", request)).endswith("only super users may")
+
+    with_broker(test, security=SECURED)
+
+
+def test_without_rules_a_user_may_do_all_but_make_itself_a_super_user(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        add_user(broker, "ops", kind=UserKind.SUPER)
+        add_user(broker, "team")
+        team, ops = Operator(broker, "team"), Operator(broker, "ops")
+        assert await team.code(ADMIN + "CreateTopic", admin_pb2.CreateTopicRequest(name="orders")) == "OK"
+        request = security_pb2.UpdateUserRequest(name="team", kind="super")
+        assert (await team.code(SECURITY + "UpdateUser", request)).startswith("PERMISSION_DENIED")
+        assert await ops.code(SECURITY + "UpdateUser", request) == "OK"
+
+    with_broker(
+        test, security={**SECURED, "authorization": False, "authentication": False, "admin_authentication": True}
+    )
+
+
+def test_each_change_and_each_denial_is_written_down_without_what_was_sent(
+    with_broker: WithBroker, tmp_path: Path
+) -> None:
+    async def test(broker: RunningBroker) -> None:
+        add_user(broker, "ops", kind=UserKind.SUPER)
+        ops = Operator(broker, "ops")
+        await ops.code(ADMIN + "CreateTopic", admin_pb2.CreateTopicRequest(name="orders"))
+        await ops.code(ADMIN + "CreateTopic", admin_pb2.CreateTopicRequest(name="orders"))
+        await ops.code(ADMIN + "GetTopic", admin_pb2.GetTopicRequest(name="orders"))
+        secret = security_pb2.CreateUserRequest(name="shop", secret="do-not-write-this-down")
+        assert await ops.code(SECURITY + "CreateUser", secret) == "OK"
+        await ops.code(SECURITY + "CreateUser", secret, [])
+
+    with capture_logs() as logged:
+        with_broker(test, security=SECURED, log={"audit_file": tmp_path / "audit.log"})
+    text = (tmp_path / "audit.log").read_text()
+    assert "do-not-write" not in text + str(logged)
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert [(each["event"], each["user"], each["how"], each["method"], each["outcome"]) for each in lines] == [
+        ("admin change", "ops", "signature", "AdminService/CreateTopic", "done"),
+        ("admin change", "ops", "signature", "AdminService/CreateTopic", "already_exists"),
+        ("admin change", "ops", "signature", "SecurityService/CreateUser", "done"),
+        ("call denied", "-", "-", "SecurityService/CreateUser", "absent"),
+    ]
+    assert [each.get("resource") for each in lines] == ["topic:orders", "topic:orders", "user:shop", None]
+    assert lines[0]["peer"].startswith("127.0.0.1:")
+
+
+def test_changes_are_written_down_where_nobody_asks_who_makes_them(with_broker: WithBroker, tmp_path: Path) -> None:
+    async def test(broker: RunningBroker) -> None:
+        await Operator(broker, "nobody").code(ADMIN + "CreateTopic", admin_pb2.CreateTopicRequest(name="orders"), [])
+
+    with_broker(test, log={"audit_file": tmp_path / "audit.log"})
+    (line,) = (json.loads(each) for each in (tmp_path / "audit.log").read_text().splitlines())
+    assert (line["user"], line["how"], line["resource"], line["outcome"]) == ("-", "-", "topic:orders", "done")

@@ -1,0 +1,219 @@
+"""Who makes a call: signatures, certificates, what is remembered, and how often somebody may fail."""
+
+from __future__ import annotations
+
+import pytest
+
+from server.security.admin_authentication import AdminAuthenticator, AdminCall
+from server.security.authentication import Authenticator
+from server.security.credentials import Credentials, How, Identity
+from server.security.errors import TooManyFailures, Unauthenticated
+from server.security.failures import CALLERS_MAX, SOURCE_FACTOR, FailureLimit
+from server.security.freshness import Freshness
+from server.security.signature import signed_admin_headers, signed_messaging_headers
+from server.security.source import source_of
+from store.clock import ManualClock
+from store.security.model import UserKind
+from store.security.subjects import subject_of
+from tests.certificates import make_client_certificate
+from tests.rpc.fake_call import FakeCall
+from tests.security.users import SECRET, Counted, MemoryUsers, user
+
+WINDOW_MS = 300_000
+PER_MINUTE = 5
+OTHER_SECRET = "tomorrows-secret"
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.users = MemoryUsers(
+            user("orders", SECRET, OTHER_SECRET),
+            user("billing", certificates=("CN=billing,O=Mill",)),
+            user("ops", kind=UserKind.SUPER),
+        )
+        self.counted = Counted()
+        self.failures = FailureLimit(PER_MINUTE, self.clock)
+        credentials = Credentials(self.users, self.failures, clock=self.clock, metrics=self.counted)
+        self.authenticator = Authenticator(credentials, Freshness(WINDOW_MS), self.clock)
+        self.admin = AdminAuthenticator(credentials, WINDOW_MS, self.clock)
+
+    def call(
+        self, name: str = "orders", secret: str = SECRET, *, peer: str = "192.0.2.7:1", certificate: bytes | None = None
+    ) -> FakeCall:
+        headers = dict(signed_messaging_headers(name, secret, now_ms=self.clock.wall_ms())) if name else {}
+        return FakeCall(metadata=headers, peer=peer, certificate=certificate)
+
+    def admin_call(self, method: str = "/a/B", nonce: str = "n" * 16, secret: str = SECRET) -> AdminCall:
+        headers = dict(signed_admin_headers("ops", secret, method, now_ms=self.clock.wall_ms(), nonce=nonce))
+        return AdminCall(
+            method=method,
+            authorization=headers["authorization"],
+            date=headers["x-quarry-date"],
+            nonce=nonce,
+            certificate=None,
+            source=source_of("192.0.2.7:1"),
+        )
+
+
+def test_either_of_two_live_secrets_is_fine() -> None:
+    bench = Bench()
+    for secret in (SECRET, OTHER_SECRET):
+        assert bench.authenticator.identify(bench.call(secret=secret)) == Identity("orders", How.SIGNATURE)
+
+
+def test_unknown_disabled_and_wrong_cannot_be_told_apart() -> None:
+    bench = Bench()
+    bench.users.disable("billing")
+    texts = set()
+    for name, secret in (("nobody", SECRET), ("billing", SECRET), ("orders", "wrong-secret-indeed")):
+        with pytest.raises(Unauthenticated) as refused:
+            bench.authenticator.identify(bench.call(name, secret))
+        texts.add(str(refused.value))
+        assert refused.value.claimed == name
+        assert name not in str(refused.value)
+    assert len(texts) == 1
+
+
+def test_calls_of_one_second_cost_one_look_at_the_user() -> None:
+    bench = Bench()
+    call = bench.call()
+    for _ in range(5):
+        bench.authenticator.identify(call)
+    assert bench.users.asked == 1
+    assert bench.counted.outcomes == ["signature", *["remembered"] * 4]
+
+
+def test_what_is_remembered_ends_with_a_change_of_users_and_with_its_date() -> None:
+    bench = Bench()
+    call = bench.call()
+    bench.authenticator.identify(call)
+    bench.users.disable("orders")
+    with pytest.raises(Unauthenticated, match="no enabled user"):
+        bench.authenticator.identify(call)
+    bench.users.put(user("orders"))
+    bench.authenticator.identify(call)
+    bench.clock.advance(WINDOW_MS / 1000 + 1)
+    with pytest.raises(Unauthenticated, match="behind the broker's clock"):
+        bench.authenticator.identify(call)
+
+
+def test_a_certificate_stands_for_its_user_where_there_is_no_signature() -> None:
+    bench = Bench()
+    certificate = make_client_certificate("billing", "Shop")
+    subject = subject_of(certificate)
+    assert subject is not None
+    assert subject.startswith("CN=billing,OU=Testing cert")
+    bench.users.put(user("billing", certificates=(subject,)))
+    assert bench.authenticator.identify(bench.call("", certificate=certificate)) == Identity("billing", How.CERTIFICATE)
+    assert bench.authenticator.identify(bench.call(certificate=certificate)).user == "orders", "a signature decides"
+    empty = {"authorization": "MQv2-HMAC-SHA1 Credential=, SignedHeaders=x-mq-date-time, Signature=00"}
+    assert bench.authenticator.identify(FakeCall(metadata=empty, certificate=certificate)).user == "billing"
+    bench.users.disable("billing")
+    for shown in (certificate, make_client_certificate("other", "Shop"), b"no certificate", None):
+        with pytest.raises(Unauthenticated, match="not signed"):
+            bench.authenticator.identify(bench.call("", certificate=shown))
+
+
+def test_who_fails_too_often_is_refused_unheard_until_a_while_has_passed() -> None:
+    bench = Bench()
+    good = bench.call()
+    bench.authenticator.identify(good)
+    for _ in range(PER_MINUTE):
+        with pytest.raises(Unauthenticated):
+            bench.authenticator.identify(bench.call(secret="wrong-secret-indeed"))
+    asked = bench.users.asked
+    bench.clock.advance(1)
+    with pytest.raises(TooManyFailures, match="failures_per_minute"):
+        bench.authenticator.identify(bench.call())
+    assert bench.users.asked == asked, "nothing is computed"
+    assert bench.authenticator.identify(good).user == "orders", "what was good before is not affected"
+    assert bench.authenticator.identify(bench.call(peer="192.0.2.8:1")).user == "orders", "nor are other addresses"
+    bench.clock.advance(60 / PER_MINUTE)
+    assert bench.authenticator.identify(bench.call()).user == "orders"
+
+
+def test_guesses_of_many_names_from_one_address_are_limited_too_but_not_for_who_proved_itself() -> None:
+    bench = Bench()
+    bench.authenticator.identify(bench.call("ops"))
+    for number in range(PER_MINUTE * SOURCE_FACTOR):
+        with pytest.raises(Unauthenticated):
+            bench.authenticator.identify(bench.call(f"guess{number}"))
+    with pytest.raises(TooManyFailures):
+        bench.authenticator.identify(bench.call("orders"))
+    bench.clock.advance(0.5)
+    assert bench.authenticator.identify(bench.call("ops")).user == "ops"
+
+
+def test_a_clock_that_is_wrong_and_a_call_without_signature_are_no_guesses() -> None:
+    bench = Bench()
+    stale = bench.call()
+    bench.clock.advance(WINDOW_MS / 1000 + 60)
+    for call in (stale, bench.call("")) * (PER_MINUTE * SOURCE_FACTOR + 1):
+        with pytest.raises(Unauthenticated):
+            bench.authenticator.identify(call)
+    assert bench.authenticator.identify(bench.call()).user == "orders"
+
+
+def test_failures_are_forgotten_rather_than_kept_without_end() -> None:
+    bench = Bench()
+    for number in range(CALLERS_MAX + 10):
+        source = source_of(f"[2001:db8:0:{number:x}::1]:1")
+        bench.failures.failed(source, "x")
+        bench.failures.succeeded(source, "x")
+    assert len(bench.failures._of_source._buckets) == len(bench.failures._proved) == CALLERS_MAX
+
+
+def test_one_half_of_an_ipv6_address_is_one_caller() -> None:
+    bench = Bench()
+    for number in range(PER_MINUTE):
+        bench.failures.failed(source_of(f"[2001:db8::{number:x}]:1"), "x")
+    assert not bench.failures.may_try(source_of("[2001:db8::ffff]:1"), "x")
+    assert bench.failures.may_try(source_of("[2001:db8:0:1::1]:1"), "x")
+
+
+def test_an_admin_call_is_good_once() -> None:
+    bench = Bench()
+    call = bench.admin_call()
+    assert bench.admin.identify(call) == Identity("ops", How.SIGNATURE)
+    with pytest.raises(Unauthenticated, match="made before"):
+        bench.admin.identify(call)
+    assert bench.admin.identify(bench.admin_call(nonce="m" * 16)).user == "ops"
+    bench.clock.advance(WINDOW_MS / 1000 + 1)
+    with pytest.raises(Unauthenticated, match="behind the broker's clock"):
+        bench.admin.identify(call)
+
+
+def test_an_admin_date_ahead_of_the_clock_cannot_be_used_again_while_it_is_fresh() -> None:
+    bench = Bench()
+    bench.clock.jump(WINDOW_MS / 1000)
+    call = bench.admin_call()
+    bench.clock.jump(-WINDOW_MS / 1000)
+    bench.admin.identify(call)
+    bench.clock.advance(2 * WINDOW_MS / 1000)
+    with pytest.raises(Unauthenticated, match="made before"):
+        bench.admin.identify(call)
+
+
+def test_an_admin_signature_is_good_for_its_own_method() -> None:
+    bench = Bench()
+    with pytest.raises(Unauthenticated, match="no enabled user"):
+        bench.admin.identify(bench.admin_call()._replace(method="/a/C"))
+    with pytest.raises(Unauthenticated, match="nonce"):
+        bench.admin.identify(bench.admin_call(nonce="short"))
+    with pytest.raises(Unauthenticated, match="no enabled user"):
+        bench.admin.identify(bench.admin_call(secret="wrong-secret-indeed"))
+    assert len(bench.admin._seen) == 0, "strangers leave nothing behind"
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [
+        ("192.0.2.7:50123", "192.0.2.7"),
+        ("[2001:db8::1]:5", "2001:db8::1"),
+        ("[::ffff:192.0.2.7]:5", "192.0.2.7"),
+        ("unix", "None"),
+    ],
+)
+def test_where_a_call_comes_from(peer: str, address: str) -> None:
+    assert str(source_of(peer)) == address
