@@ -16,6 +16,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError, TomlConfigSettingsSource
 
+from server.certificates import TlsPorts
 from server.clients import ClientTimeouts
 from server.delivery.model import DeliverySettings
 from server.front import FrontLimits, TlsFiles
@@ -172,12 +173,18 @@ class BrokerSettings(Section):
             max_connections=self.limits.connections,
         )
 
-    def for_tls(self) -> TlsFiles | None:
-        """What the TLS listener needs; None without one."""
+    def for_tls(self) -> TlsPorts:
+        """What each port shows."""
         network = self.network
-        if network.tls_listen is None or network.tls_certificate is None or network.tls_key is None:
-            return None
-        return TlsFiles(network.tls_certificate, network.tls_key, network.tls_client_ca)
+        certificate, key = network.tls_certificate, network.tls_key
+        if certificate is None or key is None:
+            return TlsPorts()
+        messaging = TlsFiles(certificate, key, network.tls_client_ca, network.tls_client_certificate)
+        return TlsPorts(
+            messaging if network.serves_tls else None,
+            TlsFiles(certificate, key, network.admin_client_ca) if network.admin_tls else None,
+            TlsFiles(certificate, key, protocol="http/1.1") if network.http_tls else None,
+        )
 
 
 def _tuple_or_none(values: list[str] | None) -> tuple[str, ...] | None:
