@@ -14,11 +14,15 @@ import pytest
 
 from server.front import Call, FrontKind, LiveTls, Method, TlsFiles, make_front
 from tests.certificates import Tls, make_tls
-from tests.contracts.front_client import UNARY, echo, open_channel, run, soon, status_of
+from tests.contracts.front_client import BIDI, UNARY, echo, open_channel, run, soon, status_of
 
 
 def certificate_of(call: Call, body: bytes) -> None:
     call.reply(call.peer_certificate or b"none")
+
+
+def answer(call: Call, body: bytes) -> None:
+    call.send(body)
 
 
 async def ask(address: str, tls: Tls | None = None) -> bytes:
@@ -61,6 +65,42 @@ def test_without_client_certificates_there_is_none_to_see(kind: FrontKind, tmp_p
         front = make_front(kind, {UNARY: Method(certificate_of)})
         plain, secure = await front.start("127.0.0.1:0"), await front.start("127.0.0.1:0", tls.live())
         assert await ask(plain) == await ask(secure, tls) == b"none"
+        await front.stop(0)
+
+    run(test())
+
+
+def test_a_new_certificate_is_for_new_connections_and_open_ones_live_on(kind: FrontKind, tmp_path: Path) -> None:
+    async def test() -> None:
+        old = make_tls(tmp_path, clients_too=True)
+        front = make_front(kind, {UNARY: Method(echo), BIDI: Method(answer, streaming_in=True, streaming_out=True)})
+        live = old.live()
+        address = await front.start("127.0.0.1:0", live)
+        async with open_channel(address, old) as channel:
+            stream = channel.stream_stream(BIDI)()
+            await stream.write(b"before")
+            assert await soon(stream.read()) == b"before"
+            new = make_tls(tmp_path, clients_too=True)
+            live.now = live.read()
+            assert await ask(address, new) == b"body"
+            await stream.write(b"after")
+            assert await soon(stream.read()) == b"after", "the open call goes on"
+            assert await soon(channel.unary_unary(UNARY)(b"again")) == b"again", "so does the connection"
+        for stranger in (old, replace(new, client=old.client)):
+            async with open_channel(address, stranger) as channel:
+                assert (await status_of(channel.unary_unary(UNARY)(b"")))[0] is grpc.StatusCode.UNAVAILABLE
+        assert await ask(address, new) == b"body"
+        await front.stop(0)
+
+    run(test())
+
+
+def test_handlers_see_whether_the_client_came_over_tls(kind: FrontKind, tmp_path: Path) -> None:
+    async def test() -> None:
+        tls = make_tls(tmp_path)
+        front = make_front(kind, {UNARY: Method(lambda call, _: call.reply(str(call.is_secure).encode()))})
+        plain, secure = await front.start("127.0.0.1:0"), await front.start("127.0.0.1:0", tls.live())
+        assert (await ask(plain), await ask(secure, tls)) == (b"False", b"True")
         await front.stop(0)
 
     run(test())
