@@ -155,11 +155,6 @@ def _text_answer(start_response: StartResponse) -> Callable[..., Iterable[bytes]
 class _RequestHandler(WSGIRequestHandler):
     timeout = CONNECTION_S
 
-    def setup(self) -> None:
-        super().setup()
-        if isinstance(self.request, ssl.SSLSocket):
-            self.request.do_handshake()  # here and not where connections are accepted: a peer may take its time
-
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name in the base class
         log.debug("http", peer=self.client_address[0], line=format % args)
 
@@ -212,6 +207,17 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
             super().process_request_thread(request, client_address)
         finally:
             self._forget(request)
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        if isinstance(request, ssl.SSLSocket):
+            # here and not where connections are accepted: a peer may take its time
+            request.settimeout(CONNECTION_S)
+            try:
+                request.do_handshake()
+            except OSError as error:
+                log.debug("http TLS handshake failed", peer=client_address[0], reason=str(error))
+                return
+        super().finish_request(request, client_address)
 
     def _forget(self, request: socket.socket) -> None:
         with self._lock:
