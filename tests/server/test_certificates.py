@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
+import datetime as dt
 from pathlib import Path
 
 import pytest
@@ -138,7 +138,7 @@ def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked(tmp_path: Path) 
 
 def test_the_end_of_the_certificate_is_exported_and_warned_of_once_a_day(tmp_path: Path) -> None:
     authority = trustme.CA()
-    end = datetime.datetime(2030, 1, 15, tzinfo=datetime.UTC)
+    end = dt.datetime(2030, 1, 15, tzinfo=dt.UTC)
     issued = authority.issue_cert("localhost", not_after=end)
     certificate, key = tmp_path / "server.pem", tmp_path / "server.key"
     certificate.write_bytes(issued.cert_chain_pems[0].bytes())
