@@ -55,6 +55,9 @@ ANY_SERVICE_LINK: Final = re.compile(rf"(.*_)?({SERVICE_LINK.pattern})")
 CONFIG_VARIABLE: Final = "QUARRY_CONFIG"
 """Names the file itself (`quarry serve`)."""
 
+OTHER_VARIABLES: Final = frozenset({CONFIG_VARIABLE, "QUARRY_CONTEXT", "QUARRY_CONTEXTS"})
+"""Those of our prefix that are no settings of a broker: they are for the commands."""
+
 
 class SettingsInvalid(Invalid):
     """A setting, its file or its environment variable is wrong. The message is one line that names the key."""
@@ -244,7 +247,7 @@ def _refuse_unknown_variables() -> None:
     """Variables of our prefix whose section does not exist: pydantic passes over them."""
     for name in os.environ:
         rest = name.removeprefix(ENVIRONMENT_PREFIX).lower()
-        if not name.startswith(ENVIRONMENT_PREFIX) or name == CONFIG_VARIABLE or ANY_SERVICE_LINK.fullmatch(rest):
+        if not name.startswith(ENVIRONMENT_PREFIX) or name in OTHER_VARIABLES or ANY_SERVICE_LINK.fullmatch(rest):
             continue
         if not any(f"{rest}_".startswith(f"{section}_") for section in BrokerSettings.model_fields):
             raise SettingsInvalid(f"{name}: no setting of that name")
