@@ -49,7 +49,12 @@ FILE_FUNCTIONS: Final = {
 OS_FUNCTIONS: Final = {"getpid", "environ", "cpu_count", "path"}
 """What is used of `os` outside store/disk: nothing that touches files."""
 
-READS_CONFIGURATION: Final = {"server/settings.py", "server/front/grpcio.py"}  # the C core wants PEM as bytes
+READS_CONFIGURATION: Final = {
+    "server/settings.py",
+    "server/front/tls.py",
+    "server/certificates.py",
+    "server/http.py",  # the token of the metrics
+}
 
 
 def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
