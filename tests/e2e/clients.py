@@ -318,6 +318,10 @@ class Clients:
         self._home = home
         self._open: list[ClientProcess] = []
 
+    def logged(self) -> str:
+        """What the libraries have put into their own logs."""
+        return "".join(path.read_text(errors="replace") for path in self._home.rglob("*.log"))
+
     def producer(self, *topics: str, checker: str | None = None) -> Producer:
         """`checker`: what its transaction checker answers, `commit`, `rollback` or `unknown`; None: it has none."""
         command = [*self._language.producer, "--endpoint", self._endpoint]

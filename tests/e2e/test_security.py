@@ -102,6 +102,9 @@ def test_a_user_without_a_rule_is_refused_as_unauthorized(secured: Connect, acco
 
 
 def refused_as_unauthorized(clients: Clients) -> None:
-    with pytest.raises(ClientError) as refusal:
+    """Libraries differ in when they say so: most end the start-up of their program, with their reason on its errors."""
+    with pytest.raises((ClientError, AssertionError)) as refusal:
         clients.producer(TOPIC).send([Outgoing(TOPIC, b"never stored")])
-    assert refusal.value.code == UNAUTHORIZED or "unauthorized" in str(refusal.value).lower()
+    # the Python client raises that it has no route, and keeps the reason to its log
+    told = str(refusal.value) + clients.logged()
+    assert str(UNAUTHORIZED) in told or "UNAUTHORIZED" in told, told
