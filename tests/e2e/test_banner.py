@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from server.banner import banner
 from tests.certificates import make_tls
 from tests.e2e.broker import Broker
@@ -18,6 +20,7 @@ def test_the_three_lines_of_python_send_and_receive(broker: Broker, tmp_path: Pa
     assert "hello" in run_lines(text, tmp_path)
 
 
+@pytest.mark.slow
 def test_so_they_do_where_the_broker_wants_tls(start_broker: StartBroker, tmp_path: Path) -> None:
     tls = make_tls(tmp_path)
     broker = start_broker(
