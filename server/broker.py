@@ -17,10 +17,12 @@ from server.administration import Administration, BrokerFacts
 from server.backup_points import BackupPoints, Engines
 from server.checkpointing import CheckpointKeeper
 from server.clients import ClientRegistry
+from server.consumer_lag import ConsumerLag
 from server.dead_letter_box import DeadLetterBox
 from server.dead_letters import DeadLetterStore
 from server.delivery import Delivery, InFlightTable, StateWriter
 from server.delivery.pulls import Pulls
+from server.exporting import Exported, export
 from server.faults import FaultLog
 from server.front import make_front
 from server.group_commit import GroupCommit, Stored
@@ -29,6 +31,7 @@ from server.held import DelayedDelivery, Transactions
 from server.key_index import KeyIndex
 from server.messaging import Components, Messaging
 from server.metrics import ServerMetrics
+from server.observing import Background, Observing
 from server.queue_cleaning import CleaningSettings, QueueCleaning
 from server.queue_migration import OnlineMigration
 from server.queue_removal import QueueRemoval
@@ -44,6 +47,7 @@ from server.rpc.admin_port.verification import VerificationService
 from server.settings import BrokerSettings
 from server.supervision import Supervisor
 from server.verification import OnlineVerification
+from server.waiting_figures import WaitingFigures
 from server.warm_up import warm_up
 from server.wire.messages import host_from_text
 from store.clock import SteadyClock, SystemClock
@@ -82,6 +86,7 @@ class Broker:
         self._store = store
         self._clock = SystemClock()
         self._metrics = ServerMetrics(registry)
+        self._observing = Observing(settings.metrics)
         self._faults = FaultLog(self._clock, damage_met=self._metrics.damage_met, passed_over=self._metrics.passed_over)
         self._clients = ClientRegistry(self._clock, settings.for_clients())
         self._state_writer = StateWriter(
@@ -106,6 +111,7 @@ class Broker:
         self._checkpoint = CheckpointKeeper(store.checkpoint.save, poisoned=lambda error: health.poisoned(str(error)))
         self._backups = self._backup_points()
         self._verification = self._make_verification()
+        self._background = self._make_background()
         self._messaging = self._make_messaging()
         self._front = make_front(
             settings.network.front,
@@ -113,20 +119,44 @@ class Broker:
             limits=settings.for_front(),
             access_log=settings.log.access,
         )
-        self._watch()
+        self._export(health)
 
-    def _watch(self) -> None:
+    def _export(self, health: HealthState) -> None:
         """Export what the parts count by themselves."""
-        metrics, store = self._metrics, self._store
-        if self._front.figures is not None:
-            metrics.watch_front(self._front.figures)
-        metrics.watch_delivery(self._delivery)
-        metrics.watch_clients(self._clients)
-        metrics.watch_engines(store.queues, store.state_engine)
-        metrics.watch_migration(store.migration)
-        metrics.watch_expiry(store.expiry, lambda: self._retention.used_ratios)
-        metrics.watch_cleaning(self._cleaning)
-        metrics.watch_indexes(store.messages.indexes)
+        export(
+            self._metrics,
+            Exported(
+                store=self._store,
+                front=self._front.figures,
+                delivery=self._delivery,
+                clients=self._clients,
+                retention=self._retention,
+                cleaning=self._cleaning,
+                observing=self._observing,
+                background=self._background,
+                health=health,
+            ),
+            self._settings,
+        )
+
+    def _make_background(self) -> Background:
+        store, metrics = self._store, self._settings.metrics
+        lag = ConsumerLag(
+            self._delivery,
+            store.messages,
+            pairs_max=metrics.top_groups,
+            clock=self._clock,
+            topic_exists=self._topic_exists,
+            group_exists=self._group_exists,
+        )
+        waiting = WaitingFigures(store.messages, self._delays, lambda: store.expiry.minimum, self._clock)
+        return Background(lag, waiting, metrics, self._clock)
+
+    def _topic_exists(self, name: str) -> bool:
+        return self._store.topics.get(name) is not None
+
+    def _group_exists(self, name: str) -> bool:
+        return self._store.groups.get(name) is not None
 
     def _make_delivery(self) -> Delivery:
         store = self._store
@@ -146,9 +176,14 @@ class Broker:
                 store.topics,
                 send=self._send_back,
                 store_host=self._store_host,
-                buried=self._metrics.held.buried,
+                buried=self._buried,
             ),
+            stages=self._observing.receive_stages,
         )
+
+    def _buried(self, group: str, topic: str) -> None:
+        self._metrics.held.buried()
+        self._observing.traffic.buried(group, topic)
 
     async def _expire_now(self, *, dry_run: bool, rewrite_queues: bool) -> ExpiryReport:
         report = await self._retention.expire_now(dry_run=dry_run)
@@ -197,6 +232,7 @@ class Broker:
             poisoned=lambda error: health.poisoned(str(error)),
             sends_refused=health.sends_refused,
             metrics=self._metrics,
+            stages=self._observing.send_stages,
         )
 
     def _messages_arrived(self, requests: Sequence[DispatchRequest]) -> None:
@@ -219,7 +255,7 @@ class Broker:
             self._store.messages.held,
             records=self._store.messages,
             send=self._commit.send,
-            topic_exists=lambda name: self._store.topics.get(name) is not None,
+            topic_exists=self._topic_exists,
             store_host=self._store_host,
             clock=self._clock,
             timers=asyncio.get_running_loop(),
@@ -308,6 +344,7 @@ class Broker:
                 transactions=self._transactions,
                 state_writer=self._state_writer,
                 metrics=self._metrics,
+                observing=self._observing,
                 faults=self._faults,
                 store_host=self._store_host,
                 clock=self._clock,
@@ -330,6 +367,7 @@ class Broker:
                 self._supervisor.running("clean-up of queues", self._cleaning.run()),
                 self._supervisor.running("verification", self._verification.run()),
                 self._supervisor.running("key index", self._key_index.run()),
+                self._supervisor.running("figures", self._background.sampling.run()),
                 self._supervisor.running("warm-up", warm_up(self._store.topics)),
             ):
                 listening = await self._front.start(network.listen)
@@ -355,6 +393,7 @@ class Broker:
             self._transactions.stop()
             await self._commit.drain()
             self._delivery.stop()
+            self._background.stop()
             self._state_writer.write_now()
             self._metrics.stop_watching()
 
@@ -444,6 +483,7 @@ class Broker:
             self._clients.sweep()
             self._delivery.drop_idle_subscriptions()
             self._backups.sweep()
+            self._observing.traffic.review(self._topic_exists, self._group_exists)
 
 
 def _identity(settings: BrokerSettings) -> BrokerIdentity:

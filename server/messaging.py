@@ -14,6 +14,7 @@ from server.group_commit import GroupCommit
 from server.held import DelayedDelivery, Transactions
 from server.metadata import AutoCreation, Directory
 from server.metrics import ServerMetrics
+from server.observing import Observing
 from server.routing import BrokerIdentity
 from server.rpc.context import Edge
 from server.rpc.held import HeldMessageService
@@ -45,6 +46,7 @@ class Components:
     transactions: Transactions
     state_writer: StateWriter
     metrics: ServerMetrics
+    observing: Observing
     faults: FaultLog
     store_host: Callable[[], Host]
     clock: Clock
@@ -85,6 +87,7 @@ class Messaging:
             store_host=its.store_host,
             clock=its.clock,
             metrics=its.metrics,
+            observing=its.observing,
         )
         pulling = PullService(
             edge,
@@ -101,7 +104,13 @@ class Messaging:
             RouteService(edge, its.clients, directory, its.identity).methods(),
             SessionService(edge, its.clients).methods(),
             OffsetService(edge, directory, its.store.messages).methods(),
-            HeldMessageService(edge, directory=directory, delays=its.delays, transactions=its.transactions).methods(),
+            HeldMessageService(
+                edge,
+                directory=directory,
+                delays=its.delays,
+                transactions=its.transactions,
+                traffic=its.observing.traffic,
+            ).methods(),
             pulling.methods(),
             UnsupportedService(edge).methods(),
         )

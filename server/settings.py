@@ -30,10 +30,12 @@ from server.setting_sections import (
     IndexSection,
     LimitsSection,
     LogSection,
+    MetricsSection,
     NetworkSection,
     Section,
     StoreSection,
     TopicsSection,
+    TracingSection,
     TransactionsSection,
 )
 from server.wire.limits import WireLimits
@@ -74,6 +76,8 @@ class BrokerSettings(Section):
     transactions: TransactionsSection = TransactionsSection()
     limits: LimitsSection = LimitsSection()
     log: LogSection = LogSection()
+    metrics: MetricsSection = MetricsSection()
+    tracing: TracingSection = TracingSection()
 
     def for_store(self) -> StoreSettings:
         """Raises Invalid for what only the store can check."""
