@@ -17,7 +17,6 @@ from server.administration import Administration, BrokerFacts
 from server.backup_points import BackupPoints, Engines
 from server.checkpointing import CheckpointKeeper
 from server.clients import ClientRegistry
-from server.consumer_lag import ConsumerLag
 from server.dead_letter_box import DeadLetterBox
 from server.dead_letters import DeadLetterStore
 from server.delivery import Delivery, InFlightTable, StateWriter
@@ -31,7 +30,7 @@ from server.held import DelayedDelivery, Transactions
 from server.key_index import KeyIndex
 from server.messaging import Components, Messaging
 from server.metrics import ServerMetrics
-from server.observing import Background, Observing
+from server.observing import Background, Observing, make_background
 from server.queue_cleaning import CleaningSettings, QueueCleaning
 from server.queue_migration import OnlineMigration
 from server.queue_removal import QueueRemoval
@@ -46,8 +45,8 @@ from server.rpc.admin_port.server import AdminServer
 from server.rpc.admin_port.verification import VerificationService
 from server.settings import BrokerSettings
 from server.supervision import Supervisor
+from server.tracing import make_tracing
 from server.verification import OnlineVerification
-from server.waiting_figures import WaitingFigures
 from server.warm_up import warm_up
 from server.wire.messages import host_from_text
 from store.clock import SteadyClock, SystemClock
@@ -87,6 +86,7 @@ class Broker:
         self._clock = SystemClock()
         self._metrics = ServerMetrics(registry)
         self._observing = Observing(settings.metrics)
+        self._tracing = make_tracing(settings.tracing, node_id=settings.broker.name)
         self._faults = FaultLog(self._clock, damage_met=self._metrics.damage_met, passed_over=self._metrics.passed_over)
         self._clients = ClientRegistry(self._clock, settings.for_clients())
         self._state_writer = StateWriter(
@@ -140,17 +140,15 @@ class Broker:
         )
 
     def _make_background(self) -> Background:
-        store, metrics = self._store, self._settings.metrics
-        lag = ConsumerLag(
-            self._delivery,
-            store.messages,
-            pairs_max=metrics.top_groups,
+        return make_background(
+            self._store,
+            self._settings.metrics,
+            delivery=self._delivery,
+            delays=self._delays,
             clock=self._clock,
             topic_exists=self._topic_exists,
             group_exists=self._group_exists,
         )
-        waiting = WaitingFigures(store.messages, self._delays, lambda: store.expiry.minimum, self._clock)
-        return Background(lag, waiting, metrics, self._clock)
 
     def _topic_exists(self, name: str) -> bool:
         return self._store.topics.get(name) is not None
@@ -348,6 +346,7 @@ class Broker:
                 faults=self._faults,
                 store_host=self._store_host,
                 clock=self._clock,
+                tracing=self._tracing,
             ),
             self._settings,
         )
@@ -382,6 +381,8 @@ class Broker:
                     yield {"listen": listening, "admin": admin_listening}
         finally:
             await self._stop_front(network.stop_grace_ms / 1000)
+            if self._tracing is not None:
+                await asyncio.to_thread(self._tracing.stop)
             await self._retention.stop()
             await self._queue_removal.stop()
             await self._queue_summaries.stop()

@@ -27,6 +27,7 @@ from server.process_figures import ProcessFigures, RecoveryFigures
 from server.process_metrics import process_figures, recovery_figures, watch_python
 from server.settings import BrokerSettings
 from server.supervision import Supervisor
+from server.tracing import require_tracing
 from store.clock import Clock, SystemClock
 from store.disk import PosixDisk
 from store.opening import OpenStore, open_store
@@ -68,6 +69,7 @@ async def _run(settings: BrokerSettings, show_progress: ShowProgress) -> int:
         stop.set()
 
     supervisor = Supervisor(fail)
+    require_tracing(settings.tracing)  # before anything is opened that would have to be closed again
     registry = CollectorRegistry()
     async with AsyncExitStack() as running:
         clock = SystemClock()

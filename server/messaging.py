@@ -25,8 +25,10 @@ from server.rpc.pulling import PullService
 from server.rpc.route import RouteService
 from server.rpc.session import SessionService
 from server.rpc.telemetry import TelemetryService
+from server.rpc.traced import traced
 from server.rpc.unsupported import UnsupportedService
 from server.settings import BrokerSettings
+from server.tracing import Tracing
 from store.clock import Clock
 from store.message import Host
 from store.opening import OpenStore
@@ -50,6 +52,7 @@ class Components:
     faults: FaultLog
     store_host: Callable[[], Host]
     clock: Clock
+    tracing: Tracing | None
 
 
 class Messaging:
@@ -98,7 +101,7 @@ class Messaging:
             state_writer=its.state_writer,
             limits=limits,
         )
-        return messaging_methods(
+        methods = messaging_methods(
             messages.methods(),
             self.telemetry.methods(),
             RouteService(edge, its.clients, directory, its.identity).methods(),
@@ -114,6 +117,7 @@ class Messaging:
             pulling.methods(),
             UnsupportedService(edge).methods(),
         )
+        return methods if its.tracing is None else traced(methods, its.tracing)
 
     def _start_groups(self, group: str, topics: Sequence[str]) -> None:
         """A consumer has said what it wants: fix where its group starts, before anything is sent."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from server.consumer_lag import ConsumerLag
+from server.delivery import Delivery
+from server.held import DelayedDelivery
 from server.sampling import Sampling
 from server.setting_sections import MetricsSection
 from server.stages import ReceiveStages, SendStages
 from server.traffic import Traffic
 from server.waiting_figures import WaitingFigures
 from store.clock import Clock
+from store.opening import OpenStore
 
 
 class Observing:
@@ -36,3 +40,25 @@ class Background:
         """Let go of the store: it is about to close. The rounds have been ended before."""
         self.lag.stop()
         self.waiting.stop()
+
+
+def make_background(
+    store: OpenStore,
+    settings: MetricsSection,
+    *,
+    delivery: Delivery,
+    delays: DelayedDelivery,
+    clock: Clock,
+    topic_exists: Callable[[str], bool],
+    group_exists: Callable[[str], bool],
+) -> Background:
+    lag = ConsumerLag(
+        delivery,
+        store.messages,
+        pairs_max=settings.top_groups,
+        clock=clock,
+        topic_exists=topic_exists,
+        group_exists=group_exists,
+    )
+    waiting = WaitingFigures(store.messages, delays, lambda: store.expiry.minimum, clock)
+    return Background(lag, waiting, settings, clock)

@@ -43,6 +43,7 @@ HOMES: Final = {
     "google.protobuf": r"server/wire/.*|server/rpc/.*|cli/online/.*",
     "server._generated": r"server/wire/.*|server/rpc/.*|cli/online/.*|pipeline/stream/.*",
     "prometheus_client": r".*/(\w+_)?metrics\.py|server/http\.py|server/(main|broker)\.py",
+    "opentelemetry": r"server/tracing\.py",
     "pydantic": r"server/setting_sections/.*|server/settings\.py",
     "pydantic_settings": r"server/settings\.py",
     "lark": r"server/filters/sql\.py",
@@ -109,6 +110,7 @@ def test_every_outside_library_is_a_declared_dependency() -> None:
         "grpc": "grpcio",
         "grpc_health": "grpcio-health-checking",
         "grpc_reflection": "grpcio-reflection",
+        "opentelemetry": "opentelemetry-sdk",
         "prometheus_client": "prometheus-client",
         "pydantic_settings": "pydantic-settings",
     }
