@@ -47,7 +47,7 @@ def export(metrics: ServerMetrics, parts: Exported, settings: BrokerSettings) ->
         metrics.watch_front(parts.front)
     metrics.watch_delivery(parts.delivery)
     metrics.watch_clients(parts.clients)
-    metrics.watch_engines(store.queues, store.state_engine)
+    metrics.watch_engines(store.queues, store.state_engine, store.messages.held)
     metrics.watch_migration(store.migration)
     metrics.watch_expiry(store.expiry, lambda: parts.retention.used_ratios)
     metrics.watch_cleaning(parts.cleaning)

@@ -178,9 +178,9 @@ class ServerMetrics:
     def watch_clients(self, clients: Sized) -> None:
         self._watch(lambda: iter([_gauge("quarry_clients", "Clients that sent their settings", len(clients))]))
 
-    def watch_engines(self, queues: EngineFigures, state: EngineFigures) -> None:
+    def watch_engines(self, queues: EngineFigures, state: EngineFigures, held: EngineFigures | None = None) -> None:
         """`queues` have no figures while a store keeps its consume queues in files alone."""
-        engines = {"queues": queues, "state": state}
+        engines = {"queues": queues, "state": state, **({} if held is None else {"held": held})}
         self._watch(lambda: engine_figures(engines))
 
     def watch_migration(self, migration: MigrationSource) -> None:

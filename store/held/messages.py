@@ -90,6 +90,10 @@ class HeldMessages:
         """All records below have had their effect; None: nobody has ever looked."""
         return self._up_to
 
+    def statistics(self) -> dict[str, int]:
+        """Figures of the database, see `kv.KeyValueEngine.statistics`. Any thread may ask."""
+        return self._engine.statistics()
+
     # -- what the log does
 
     def put(self, requests: Iterable[DispatchRequest], up_to: PhysicalOffset) -> None:
