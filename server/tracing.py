@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.metadata import version
 from importlib.util import find_spec
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from server.setting_sections import TracingSection
@@ -18,7 +19,7 @@ TRACEPARENT: Final = "traceparent"
 
 LIBRARIES: Final = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http")
 
-STOP_MS: Final = 2_000
+STOP_S: Final = 2.0
 """How long a stop waits for spans that are not exported yet."""
 
 Attribute = str | int
@@ -81,7 +82,8 @@ class Tracing:
             resource=Resource.create(names),
             shutdown_on_exit=False,
         )
-        self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
+        self._exporter = OTLPSpanExporter(endpoint=endpoint)
+        self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
         self._tracer = self._provider.get_tracer("quarry", own_version)
 
     def begin(self, name: str, traceparent: str | None) -> CallSpan | None:
@@ -92,8 +94,11 @@ class Tracing:
 
     def stop(self) -> None:
         """Export what is there, for a while, and end. Blocks."""
-        self._provider.force_flush(STOP_MS)
-        self._provider.shutdown()
+        ending = Thread(target=self._provider.shutdown, name="tracing", daemon=True)
+        ending.start()
+        ending.join(STOP_S)
+        if ending.is_alive():  # a collector that is not there would be tried again for longer than a stop may take
+            self._exporter.shutdown()  # type: ignore[no-untyped-call]
 
     def _context_of(self, traceparent: str) -> Any:
         context = self._propagator.extract({TRACEPARENT: traceparent})
