@@ -145,6 +145,7 @@ class Broker:
             self._settings.metrics,
             delivery=self._delivery,
             delays=self._delays,
+            traffic=self._observing.traffic,
             clock=self._clock,
             topic_exists=self._topic_exists,
             group_exists=self._group_exists,
@@ -484,7 +485,6 @@ class Broker:
             self._clients.sweep()
             self._delivery.drop_idle_subscriptions()
             self._backups.sweep()
-            self._observing.traffic.review(self._topic_exists, self._group_exists)
 
 
 def _identity(settings: BrokerSettings) -> BrokerIdentity:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from server.consumer_lag import ConsumerLag
 from server.delivery import Delivery
 from server.held import DelayedDelivery
-from server.sampling import Sampling
+from server.sampling import Sampling, Steps
 from server.setting_sections import MetricsSection
 from server.stages import ReceiveStages, SendStages
 from server.traffic import Traffic
@@ -29,11 +29,13 @@ class Observing:
 class Background:
     """The figures that cost something, each made in rounds."""
 
-    def __init__(self, lag: ConsumerLag, waiting: WaitingFigures, settings: MetricsSection, clock: Clock) -> None:
+    def __init__(
+        self, review: Steps, lag: ConsumerLag, waiting: WaitingFigures, settings: MetricsSection, clock: Clock
+    ) -> None:
         self.lag: Final = lag
         self.waiting: Final = waiting
         self.sampling: Final = Sampling(
-            (waiting.steps, lag.steps), interval_s=settings.lag_interval_ms / 1000, clock=clock
+            (review, waiting.steps, lag.steps), interval_s=settings.lag_interval_ms / 1000, clock=clock
         )
 
     def stop(self) -> None:
@@ -48,6 +50,7 @@ def make_background(
     *,
     delivery: Delivery,
     delays: DelayedDelivery,
+    traffic: Traffic,
     clock: Clock,
     topic_exists: Callable[[str], bool],
     group_exists: Callable[[str], bool],
@@ -61,4 +64,9 @@ def make_background(
         group_exists=group_exists,
     )
     waiting = WaitingFigures(store.messages, delays, lambda: store.expiry.minimum, clock)
-    return Background(lag, waiting, settings, clock)
+
+    def review() -> Iterator[None]:
+        traffic.review(topic_exists, group_exists)
+        yield
+
+    return Background(review, lag, waiting, settings, clock)

@@ -2,7 +2,9 @@
 
 A broker may have a million topics, and whoever stores its figures must not get a million series. So a table has a
 bounded number of rows. While there is room a name gets a row with its first count. Then it is counted under
-`OTHER`, until it is twice as busy as the least busy row: a review, every few seconds, lets it take that row's place.
+`OTHER`, until it is twice as busy as the least busy row and has a noticeable part of all there is: a review, a few
+times a minute, lets it take that row's place. Where a million names are equally busy none of them ever does, so that
+series do not come and go without end.
 
 No count ever moves from one row to another. A row that gives way is gone, one that comes begins at zero, and `OTHER`
 only grows: to Prometheus the first is a series that ended, the second a counter that was reset. The sum of the rates is
@@ -21,6 +23,9 @@ OTHER: Final = "__other__"
 
 CANDIDATES_PER_ROW: Final = 8
 """Names without a row that are counted between two reviews. The first that come are: the busy ones are among them."""
+
+PART_PER_ROW: Final = 4
+"""A name must have so much of its share, if all rows were equally busy, to take another one's place: a quarter."""
 
 SIZE_BOUNDS: Final = (1024.0, 4096.0, 524_288.0, 1_048_576.0, 2_097_152.0, 4_194_304.0)
 """Bytes; those of RocketMQ."""
@@ -51,13 +56,16 @@ class Row:
 class TopCounts(Generic[Key]):
     """Rows by key. One thread counts and reviews, any reads."""
 
-    def __init__(self, rows_max: int, other_of: Callable[[Key], Key]) -> None:
+    def __init__(
+        self, rows_max: int, other_of: Callable[[Key], Key], is_hidden: Callable[[Key], bool] = lambda _: False
+    ) -> None:
         """`other_of` gives the key that a key without a row is counted under; those may be a few, and always have one.
 
-        A key that is one of them gets no row as itself, whatever it is busy with.
+        A key that is one of them gets no row as itself, nor does one that `is_hidden`, whatever it is busy with.
         """
         self._rows_max = rows_max
         self._other_of = other_of
+        self._is_hidden = is_hidden
         self._rows: dict[Key, Row] = {}
         self._others: dict[Key, Row] = {}
         self._candidates: dict[Key, int] = {}
@@ -71,7 +79,7 @@ class TopCounts(Generic[Key]):
 
     def _without_row(self, key: Key, messages: int) -> Row:
         other = self._other_of(key)
-        if key != other:
+        if key != other and not self._is_hidden(key):
             if len(self._rows) < self._rows_max:
                 row = self._rows[key] = Row()
                 return row
@@ -81,13 +89,16 @@ class TopCounts(Generic[Key]):
         return self._others.get(other) or self._others.setdefault(other, Row())
 
     def review(self) -> None:
-        """Let names that have become busy take the place of idle ones. To be called every few seconds."""
-        for row in self._rows.values():
-            row.activity = row.activity // 2 + row.messages - row.reviewed
+        """Let names that have become busy take the place of idle ones. To be called a few times a minute."""
+        counted = 0
+        for row in (*self._rows.values(), *self._others.values()):
+            came = row.messages - row.reviewed
+            row.activity = row.activity // 2 + came
             row.reviewed = row.messages
-        candidates, self._candidates = self._candidates, {}
-        if not candidates:
-            return
+            counted += came
+        found, self._candidates = self._candidates, {}
+        least = counted / (PART_PER_ROW * self._rows_max)
+        candidates = {key: messages for key, messages in found.items() if messages >= least}
         idlest = sorted(self._rows, key=lambda key: self._rows[key].activity)
         busiest = sorted(candidates, key=lambda key: candidates[key], reverse=True)
         for old, new in zip(idlest, busiest, strict=False):

@@ -23,11 +23,11 @@ class MetricsSection(Section):
     top_topics: int = Field(
         default=100,
         ge=1,
-        le=10_000,
+        le=1_000,
         description="How many topics have series of their own, the busiest ones; the others are summed up.",
     )
     top_groups: int = Field(
-        default=100, ge=1, le=10_000, description="The same for pairs of a consumer group and a topic."
+        default=100, ge=1, le=1_000, description="The same for pairs of a consumer group and a topic."
     )
     lag_interval_ms: int = Field(
         default=15_000,

@@ -69,6 +69,14 @@ def test_a_name_that_is_that_of_the_others_has_no_row_of_its_own() -> None:
     assert [key.name for key, _ in table.rows()] == [OTHER]
 
 
+def test_hidden_names_never_have_a_row() -> None:
+    table = TopCounts[Key](5, lambda _: Key(OTHER), lambda key: key.name.startswith("%LMQ%"))
+    for _ in range(3):
+        count(table, "%LMQ%light")
+        table.review()
+    assert messages(table) == {OTHER: 3}
+
+
 def test_deleted_names_lose_their_row() -> None:
     table = counts(2)
     count(table, "a")
@@ -97,3 +105,13 @@ def test_nothing_is_lost_moved_or_counted_twice_and_the_memory_is_bounded(steps:
         before = now
         assert len(table._candidates) <= 3 * CANDIDATES_PER_ROW
     assert grown == total
+
+
+def test_names_by_the_thousand_that_are_equally_busy_do_not_come_and_go() -> None:
+    """Each new series costs whoever stores them more than a value of one."""
+    table = counts(10)
+    for turn in range(20):
+        for number in range(2_000):
+            count(table, f"{(turn * 700 + number) % 5_000}")
+        table.review()
+    assert set(messages(table)) == {*(str(number) for number in range(10)), OTHER}
