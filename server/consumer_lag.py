@@ -51,7 +51,7 @@ class Progress(Protocol):
 
     def subscriptions(self) -> Sequence[Subscription]: ...
 
-    def rows_in_flight(self, subscription: Subscription) -> Iterator[object]: ...
+    def rows_in_flight(self, subscription: Subscription) -> Iterator[object] | None: ...
 
     def first_in_flight(self, subscription: Subscription, number: int) -> QueueOffset | None: ...
 
@@ -116,20 +116,26 @@ class ConsumerLag:
         self._counts.clear()
 
     def _look_at(self, subscription: Subscription, in_memory: dict[PairKey, _Pair]) -> Iterator[None]:
-        count = self._counts.get(subscription)
-        if count is None:
-            rows = self._progress.rows_in_flight(subscription)
-            count = self._counts[subscription] = RunningCount(rows, subscription.in_flight_changes)
-        while not count.step(ROWS_PER_STEP):
-            yield
-        in_flight = count.value(subscription.in_flight_changes)
+        in_flight = yield from self._in_flight(subscription)
         key = PairKey(subscription.group, subscription.owner.topic, subscription.is_retry)
         pair = in_memory.setdefault(key, _Pair())
         pair.in_flight = None if in_flight is None or pair.in_flight is None else pair.in_flight + in_flight
         for number, queue in tuple(subscription.queues.items()):
-            first = self._progress.first_in_flight(subscription, number) if in_flight else None
+            first = None if in_flight == 0 else self._progress.first_in_flight(subscription, number)
             pair.positions.append(Position(queue.queue, queue.next_offset, first))
             yield
+
+    def _in_flight(self, subscription: Subscription) -> Generator[None, None, int | None]:
+        """Reads the rows once, and counts the changes from then on; None where they could not be written."""
+        count = self._counts.get(subscription)
+        if count is None:
+            rows = self._progress.rows_in_flight(subscription)
+            if rows is None:
+                return None
+            count = self._counts[subscription] = RunningCount(rows, subscription.in_flight_changes)
+        while not count.step(ROWS_PER_STEP):
+            yield
+        return count.value(subscription.in_flight_changes)
 
     def _keep(self, in_memory: dict[PairKey, _Pair]) -> None:
         """Forget what is deleted, and what left memory first when there is too much of it."""

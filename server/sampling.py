@@ -8,9 +8,7 @@ from typing import Final
 
 import structlog
 
-from kv import KvError
 from store.clock import Clock
-from store.errors import BrokerError
 
 log = structlog.get_logger(__name__)
 
@@ -43,8 +41,8 @@ class Sampling:
             for begin in self._sources:
                 try:
                     await self._go_through(begin())
-                except (OSError, KvError, BrokerError) as error:
-                    log.warning("figures could not be made", error=str(error))
+                except Exception as error:  # noqa: BLE001 - figures are no reason for a broker to stop
+                    log.warning("figures could not be made", error=str(error) or type(error).__name__)
             self._completed_s = self._clock.monotonic_s()
             await asyncio.sleep(self._interval_s)
 

@@ -140,10 +140,10 @@ class Delivery:
         """Those in memory, those of retry topics among them."""
         return tuple(self._subscriptions)
 
-    def rows_in_flight(self, subscription: Subscription) -> Iterator[object]:
-        """One item for each message in flight at this moment, read as it is asked for."""
+    def rows_in_flight(self, subscription: Subscription) -> Iterator[object] | None:
+        """One item for each message in flight at this moment, read as it is asked for; None while rows are missing."""
         self._writer.write_now()  # from here on the rows tell
-        return self._deliveries.rows_of_all_queues(subscription)
+        return None if self._writer.is_behind else self._deliveries.rows_of_all_queues(subscription)
 
     def first_in_flight(self, subscription: Subscription, number: int) -> QueueOffset | None:
         """The first message of a queue that is in flight, as far as it is written."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from kv import EngineFull
 from server.consumer_lag import ConsumerLag, PairLag
 from server.delivery.delivery import IDLE_SUBSCRIPTION_S
 from server.top_counts import OTHER
 from store.offsets import QueueId, QueueOffset
 from tests.delivery.broker import GROUP, TOPIC, DeliveryBench
+from tests.delivery.test_troubles import fail_writes, heal_writes
 
 
 class Lag:
@@ -142,3 +144,18 @@ def test_a_record_that_cannot_be_read_has_no_age_and_stops_nothing() -> None:
     bench.source.unreadable.add(0)
     found = Lag(bench).round()[GROUP]
     assert (found.ready, found.lag_ms) == (1, 0)
+
+
+def test_deliveries_that_could_not_be_written_are_not_counted_before_they_are() -> None:
+    """A full disk: memory knows of deliveries that no row tells of."""
+    bench = DeliveryBench(queues=1)
+    start(bench, GROUP)
+    for _ in range(3):
+        bench.send(b"x")
+    lag = Lag(bench)
+    fail_writes(bench, EngineFull("No space left on device"))
+    assert isinstance(bench.receive(batch=1).error, EngineFull)
+    assert lag.round()[GROUP].in_flight is None
+    heal_writes(bench)
+    assert len(bench.receive(batch=1).messages) == 1
+    assert lag.round()[GROUP].in_flight == 2
