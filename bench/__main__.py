@@ -40,6 +40,7 @@ BENCHMARKS: Final = (
     "spark_jobs",
     "many_queues",
     "million_queues",
+    "metrics_scrape",
     "front",
     "front_scale",
     "security_cost",

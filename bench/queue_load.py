@@ -33,9 +33,9 @@ _Calls = Generator[tuple[CallMaker, bytes], list[bytes], int]
 class QueueLoad:
     """Connections to one broker. An answer that is not OK ends the run with RuntimeError."""
 
-    def __init__(self, broker: Quarry, random: Random) -> None:
+    def __init__(self, broker: Quarry, random: Random, *, connections: int = CONNECTIONS) -> None:
         self._broker = broker
-        self._client = RawClient(broker.endpoint, CONNECTIONS)
+        self._client = RawClient(broker.endpoint, connections)
         self._numbers = dict.fromkeys(self._client.connections, 0)
         self._answers = {connection: bytearray() for connection in self._client.connections}
         for connection, answer in self._answers.items():

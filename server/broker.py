@@ -22,6 +22,7 @@ from server.dead_letter_box import DeadLetterBox
 from server.dead_letters import DeadLetterStore
 from server.delivery import Delivery, InFlightTable, StateWriter
 from server.delivery.pulls import Pulls
+from server.exporting import Exported, export
 from server.faults import FaultLog
 from server.front import make_front
 from server.group_commit import GroupCommit, Stored
@@ -30,6 +31,7 @@ from server.held import DelayedDelivery, Transactions
 from server.key_index import KeyIndex
 from server.messaging import Components, Messaging
 from server.metrics import ServerMetrics
+from server.observing import Background, Observing, make_background
 from server.queue_cleaning import CleaningSettings, QueueCleaning
 from server.queue_migration import OnlineMigration
 from server.queue_removal import QueueRemoval
@@ -47,6 +49,7 @@ from server.rpc.admin_port.verification import VerificationService
 from server.securing import Security
 from server.settings import BrokerSettings
 from server.supervision import Supervisor
+from server.tracing import make_tracing
 from server.verification import OnlineVerification
 from server.warm_up import warm_up
 from server.wire.messages import host_from_text
@@ -88,6 +91,8 @@ class Broker:
         self._store = store
         self._clock = SystemClock()
         self._metrics = ServerMetrics(registry)
+        self._observing = Observing(settings.metrics)
+        self._tracing = make_tracing(settings.tracing, node_id=settings.broker.name)
         self._faults = FaultLog(self._clock, damage_met=self._metrics.damage_met, passed_over=self._metrics.passed_over)
         self._security = Security(
             settings, store.users, store.policies, clock=self._clock, metrics=self._metrics.security
@@ -115,6 +120,7 @@ class Broker:
         self._checkpoint = CheckpointKeeper(store.checkpoint.save, poisoned=lambda error: health.poisoned(str(error)))
         self._backups = self._backup_points()
         self._verification = self._make_verification()
+        self._background = self._make_background()
         self._messaging = self._make_messaging()
         self._front = make_front(
             settings.network.front,
@@ -122,20 +128,43 @@ class Broker:
             limits=settings.for_front(),
             access_log=settings.log.access,
         )
-        self._watch()
+        self._export(health)
 
-    def _watch(self) -> None:
+    def _export(self, health: HealthState) -> None:
         """Export what the parts count by themselves."""
-        metrics, store = self._metrics, self._store
-        if self._front.figures is not None:
-            metrics.watch_front(self._front.figures)
-        metrics.watch_delivery(self._delivery)
-        metrics.watch_clients(self._clients)
-        metrics.watch_engines(store.queues, store.state_engine)
-        metrics.watch_migration(store.migration)
-        metrics.watch_expiry(store.expiry, lambda: self._retention.used_ratios)
-        metrics.watch_cleaning(self._cleaning)
-        metrics.watch_indexes(store.messages.indexes)
+        export(
+            self._metrics,
+            Exported(
+                store=self._store,
+                front=self._front.figures,
+                delivery=self._delivery,
+                clients=self._clients,
+                retention=self._retention,
+                cleaning=self._cleaning,
+                observing=self._observing,
+                background=self._background,
+                health=health,
+            ),
+            self._settings,
+        )
+
+    def _make_background(self) -> Background:
+        return make_background(
+            self._store,
+            self._settings.metrics,
+            delivery=self._delivery,
+            delays=self._delays,
+            traffic=self._observing.traffic,
+            clock=self._clock,
+            topic_exists=self._topic_exists,
+            group_exists=self._group_exists,
+        )
+
+    def _topic_exists(self, name: str) -> bool:
+        return self._store.topics.get(name) is not None
+
+    def _group_exists(self, name: str) -> bool:
+        return self._store.groups.get(name) is not None
 
     def _make_delivery(self) -> Delivery:
         store = self._store
@@ -155,9 +184,14 @@ class Broker:
                 store.topics,
                 send=self._send_back,
                 store_host=self._store_host,
-                buried=self._metrics.held.buried,
+                buried=self._buried,
             ),
+            stages=self._observing.receive_stages,
         )
+
+    def _buried(self, group: str, topic: str) -> None:
+        self._metrics.held.buried()
+        self._observing.traffic.buried(group, topic)
 
     async def _expire_now(self, *, dry_run: bool, rewrite_queues: bool) -> ExpiryReport:
         report = await self._retention.expire_now(dry_run=dry_run)
@@ -206,6 +240,7 @@ class Broker:
             poisoned=lambda error: health.poisoned(str(error)),
             sends_refused=health.sends_refused,
             metrics=self._metrics,
+            stages=self._observing.send_stages,
         )
 
     def _messages_arrived(self, requests: Sequence[DispatchRequest]) -> None:
@@ -228,7 +263,7 @@ class Broker:
             self._store.messages.held,
             records=self._store.messages,
             send=self._commit.send,
-            topic_exists=lambda name: self._store.topics.get(name) is not None,
+            topic_exists=self._topic_exists,
             store_host=self._store_host,
             clock=self._clock,
             timers=asyncio.get_running_loop(),
@@ -317,10 +352,12 @@ class Broker:
                 transactions=self._transactions,
                 state_writer=self._state_writer,
                 metrics=self._metrics,
+                observing=self._observing,
                 faults=self._faults,
                 store_host=self._store_host,
                 clock=self._clock,
                 gate=self._security.gate,
+                tracing=self._tracing,
             ),
             self._settings,
         )
@@ -340,6 +377,7 @@ class Broker:
                 self._supervisor.running("clean-up of queues", self._cleaning.run()),
                 self._supervisor.running("verification", self._verification.run()),
                 self._supervisor.running("key index", self._key_index.run()),
+                self._supervisor.running("figures", self._background.sampling.run()),
                 self._supervisor.running("warm-up", warm_up(self._store.topics)),
             ):
                 listening = await self._listen()
@@ -350,6 +388,8 @@ class Broker:
                     yield {"listen": listening, "admin": admin_listening}
         finally:
             await self._stop_front(network.stop_grace_ms / 1000)
+            if self._tracing is not None:
+                await asyncio.to_thread(self._tracing.stop)
             await self._retention.stop()
             await self._queue_removal.stop()
             await self._queue_summaries.stop()
@@ -361,6 +401,7 @@ class Broker:
             self._transactions.stop()
             await self._commit.drain()
             self._delivery.stop()
+            self._background.stop()
             self._state_writer.write_now()
             self._security.audit.close()
             self._metrics.stop_watching()

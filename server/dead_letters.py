@@ -55,9 +55,9 @@ class DeadLetterStore:
         *,
         send: Callable[[Sequence[Message], Stored], None],
         store_host: Callable[[], Host],
-        buried: Callable[[], None],
+        buried: Callable[[str, str], None],
     ) -> None:
-        """`buried` is called for each message that got there."""
+        """`buried` is called with group and topic of each message that got there."""
         self._topics = topics
         self._send = send
         self._store_host = store_host
@@ -73,7 +73,7 @@ class DeadLetterStore:
 
         def stored(_appended: Sequence[Appended], error: Exception | None) -> None:
             if error is None:
-                self._buried()
+                self._buried(group, topic)
             else:
                 log.warning("a dead letter is not stored", group=group, topic=topic, error=str(error))
             forwarded(error)

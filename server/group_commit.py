@@ -21,6 +21,7 @@ from typing import Final, NamedTuple, Protocol
 import structlog
 
 from kv import EngineFull, KvError
+from server.stages import SendStages
 from store.clock import Clock
 from store.errors import DiskRefused, Invalid, StorePoisoned, Unavailable
 from store.message import Appended, DispatchRequest, Message
@@ -91,6 +92,7 @@ class _Waiting(NamedTuple):
     end: PhysicalOffset
     appended: Sequence[Appended]
     stored: Stored
+    appended_s: float
 
 
 class GroupCommit:
@@ -110,6 +112,7 @@ class GroupCommit:
         poisoned: Callable[[Exception], None],
         sends_refused: Callable[[str], None],
         metrics: GroupCommitMetrics,
+        stages: SendStages | None = None,
     ) -> None:
         """`sends_refused` hears why the disk allows no sends, and the empty text when it does again."""
         self._store = store
@@ -123,6 +126,9 @@ class GroupCommit:
         self._poisoned = poisoned
         self._sends_refused = sends_refused
         self._metrics = metrics
+        self._stages = stages or SendStages()
+        self._gathering_since_s = 0.0
+        self._appended_s = 0.0
         self._incoming: list[_Send] = []
         self._waiting: deque[_Waiting] = deque()
         self._flush_task: asyncio.Task[None] | None = None
@@ -142,8 +148,10 @@ class GroupCommit:
     def send(self, messages: Sequence[Message], stored: Stored) -> None:
         """Store the messages; `stored` is called once, when they are durable as configured and visible."""
         self._incoming.append(_Send(messages, stored))
-        if len(self._incoming) == 1 and not self._round_follows_flush:
-            self._after_pass(self._run_round)
+        if len(self._incoming) == 1:
+            self._gathering_since_s = self._clock.monotonic_s()
+            if not self._round_follows_flush:
+                self._after_pass(self._run_round)
 
     # -- rounds
 
@@ -161,8 +169,12 @@ class GroupCommit:
             for send in sends:
                 send.stored((), refusal)
             return
+        began_s = self._clock.monotonic_s()
+        self._stages.gather.add(began_s - self._gathering_since_s)
         try:
             appended = self._store.append([message for send in sends for message in send.messages])
+            self._appended_s = self._clock.monotonic_s()
+            self._stages.append.add(self._appended_s - began_s)
         except REFUSALS as error:
             self._append_one_by_one(sends, error)
         except Exception as error:  # noqa: BLE001 - every send of the round ends with it
@@ -188,6 +200,7 @@ class GroupCommit:
         for send in sends:
             try:
                 appended = self._store.append(send.messages)
+                self._appended_s = self._clock.monotonic_s()
             except REFUSALS as own_error:
                 send.stored((), own_error)
             except Exception as fatal:  # noqa: BLE001 - this send and every later one end with it
@@ -198,9 +211,10 @@ class GroupCommit:
     def _await_durable(self, send: _Send, appended: Sequence[Appended]) -> None:
         last = appended[-1]
         if not self._unflushed_sends:
-            self._unflushed_since_s = self._clock.monotonic_s()
+            self._unflushed_since_s = self._appended_s
         self._unflushed_sends += 1
-        self._waiting.append(_Waiting(PhysicalOffset(last.physical_offset + last.size), appended, send.stored))
+        end = PhysicalOffset(last.physical_offset + last.size)
+        self._waiting.append(_Waiting(end, appended, send.stored, self._appended_s))
 
     def _go_on(self) -> None:
         if self._durability is Durability.ASYNC:
@@ -252,20 +266,34 @@ class GroupCommit:
     def _make_visible(self, up_to: PhysicalOffset) -> None:
         if self._dispatch_held:
             return
-        waiting = self._waiting
+        began_s = dispatched_s = self._clock.monotonic_s()
         try:
-            self._messages_arrived(self._store.dispatch(up_to))
+            requests = self._store.dispatch(up_to)
+            dispatched_s = self._clock.monotonic_s()
+            self._messages_arrived(requests)
         except EngineFull as error:
             self._await_room(error)
         except Exception as error:  # noqa: BLE001 - entries that cannot be written stop everything
             self._fail(error, [])
             return
-        while waiting and waiting[0].end <= up_to:
-            each = waiting.popleft()
-            each.stored(each.appended, None)
+        if self._waiting and self._waiting[0].end <= up_to:
+            self._stages.dispatch.add(dispatched_s - began_s)
+            self._answer(up_to, began_s, dispatched_s)
         unflushed_bytes = self._store.dispatched_up_to - self._queues_flushed_up_to
         if unflushed_bytes >= self._queue_flush_bytes and self._no_room is None:
             self._start_queue_flush()
+
+    def _answer(self, up_to: PhysicalOffset, durable_s: float, dispatched_s: float) -> None:
+        """Tell those whose messages are visible. The times are on the monotonic clock."""
+        waiting, stages = self._waiting, self._stages
+        woken_s = self._clock.monotonic_s()
+        stages.wake.add(woken_s - dispatched_s)
+        if self._durability is Durability.SYNC:
+            stages.flush.add(durable_s - waiting[0].appended_s)
+        while waiting and waiting[0].end <= up_to:
+            each = waiting.popleft()
+            each.stored(each.appended, None)
+        stages.answer.add(self._clock.monotonic_s() - woken_s)
 
     def _fail(self, error: Exception, sends: Sequence[_Send]) -> None:
         if self._failure is None:

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, AsyncExitStack
+from importlib.metadata import version
 from typing import Final
 
 import structlog
@@ -22,10 +23,13 @@ from server.garbage import look_for_garbage_seldom
 from server.health import HealthState
 from server.http import HttpEndpoint, TokenFile
 from server.logs import configure_logs
-from server.metrics import watch_certificates, watch_health
+from server.metrics import watch, watch_certificates, watch_health
+from server.process_figures import ProcessFigures, RecoveryFigures
+from server.process_metrics import process_figures, recovery_figures, watch_python
 from server.settings import BrokerSettings
 from server.supervision import Supervisor
-from store.clock import SystemClock
+from server.tracing import require_tracing
+from store.clock import Clock, SystemClock
 from store.disk import PosixDisk
 from store.opening import OpenStore, open_store
 from store.recovery import Progress, ReportProgress
@@ -66,20 +70,28 @@ async def _run(settings: BrokerSettings, show_progress: ShowProgress) -> int:
         stop.set()
 
     supervisor = Supervisor(fail)
+    require_tracing(settings.tracing)  # before anything is opened that would have to be closed again
     registry = CollectorRegistry()
     async with AsyncExitStack() as running:
+        clock = SystemClock()
+        process, recovery = ProcessFigures(clock), RecoveryFigures(clock)
+        running.enter_context(process.watching_garbage())
         watch_health(registry, health)
         certificates = Certificates(settings.for_tls())
         watch_certificates(registry, certificates)
         await running.enter_async_context(supervisor.running("watch of TLS files", certificates.watch()))
+        watch_python(registry)
+        own_version = version("quarry-mq")
+        watch(registry, lambda: process_figures(process, own_version))
+        watch(registry, lambda: recovery_figures(recovery))
         http = _http_endpoint(settings, registry, health, certificates)
         http.start()
         running.callback(http.stop)
-        await running.enter_async_context(supervisor.running("ticking", _tick(health)))
+        await running.enter_async_context(supervisor.running("ticking", _tick(health, process, clock)))
         executor = ThreadPoolExecutor(FLUSH_THREADS, thread_name_prefix="flush")
         running.callback(executor.shutdown)
 
-        store = await loop.run_in_executor(executor, _open_store, settings, health, show_progress)
+        store = await loop.run_in_executor(executor, _open_store, settings, health, recovery, show_progress)
         broker = Broker(settings, store, registry, health, executor, supervisor=supervisor, certificates=certificates)
         look_for_garbage_seldom()
         try:
@@ -105,11 +117,14 @@ def _http_endpoint(
     return HttpEndpoint(network.http, registry, health, tls=certificates.http, metrics_token=token)
 
 
-def _open_store(settings: BrokerSettings, health: HealthState, show_progress: ShowProgress) -> OpenStore:
+def _open_store(
+    settings: BrokerSettings, health: HealthState, recovery: RecoveryFigures, show_progress: ShowProgress
+) -> OpenStore:
     with show_progress() as show:
 
         def report(progress: Progress) -> None:
             health.recovering(progress.percent)
+            recovery.report(progress)
             show(progress)
 
         return open_store(
@@ -136,8 +151,10 @@ def _logged_progress() -> Iterator[ReportProgress]:
     yield report
 
 
-async def _tick(health: HealthState) -> None:
-    """Show that the event loop still turns."""
+async def _tick(health: HealthState, process: ProcessFigures, clock: Clock) -> None:
+    """Show that the event loop still turns, and how late it is."""
     while True:
         health.tick()
+        due_s = clock.monotonic_s() + TICK_INTERVAL_S
         await asyncio.sleep(TICK_INTERVAL_S)
+        process.loop_late.add(max(0.0, clock.monotonic_s() - due_s))

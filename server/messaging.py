@@ -14,6 +14,7 @@ from server.group_commit import GroupCommit
 from server.held import DelayedDelivery, Transactions
 from server.metadata import AutoCreation, Directory
 from server.metrics import ServerMetrics
+from server.observing import Observing
 from server.routing import BrokerIdentity
 from server.rpc.context import Edge
 from server.rpc.held import HeldMessageService
@@ -25,9 +26,11 @@ from server.rpc.revocation import Revocation
 from server.rpc.route import RouteService
 from server.rpc.session import SessionService
 from server.rpc.telemetry import TelemetryService
+from server.rpc.traced import traced
 from server.rpc.unsupported import UnsupportedService
 from server.security.gate import Gate
 from server.settings import BrokerSettings
+from server.tracing import Tracing
 from store.clock import Clock
 from store.message import Host
 from store.opening import OpenStore
@@ -47,9 +50,11 @@ class Components:
     transactions: Transactions
     state_writer: StateWriter
     metrics: ServerMetrics
+    observing: Observing
     faults: FaultLog
     store_host: Callable[[], Host]
     clock: Clock
+    tracing: Tracing | None
     gate: Gate | None = None
 
 
@@ -102,6 +107,7 @@ class Messaging:
             store_host=its.store_host,
             clock=its.clock,
             metrics=its.metrics,
+            observing=its.observing,
         )
         pulling = PullService(
             edge,
@@ -112,16 +118,23 @@ class Messaging:
             state_writer=its.state_writer,
             limits=limits,
         )
-        return messaging_methods(
+        methods = messaging_methods(
             messages.methods(),
             self.telemetry.methods(),
             RouteService(edge, its.clients, directory, its.identity).methods(),
             SessionService(edge, its.clients).methods(),
             OffsetService(edge, directory, its.store.messages).methods(),
-            HeldMessageService(edge, directory=directory, delays=its.delays, transactions=its.transactions).methods(),
+            HeldMessageService(
+                edge,
+                directory=directory,
+                delays=its.delays,
+                transactions=its.transactions,
+                traffic=its.observing.traffic,
+            ).methods(),
             pulling.methods(),
             UnsupportedService(edge).methods(),
         )
+        return methods if its.tracing is None else traced(methods, its.tracing)
 
     def _start_groups(self, group: str, topics: Sequence[str]) -> None:
         """A consumer has said what it wants: fix where its group starts, before anything is sent."""

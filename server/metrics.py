@@ -1,6 +1,7 @@
 """The broker's instruments, over an injected registry.
 
-No label names a topic, a queue, a group or a client: what they number must not grow with the number of queues.
+No label names a queue or a client, and topics and groups have labels in bounded numbers (`server.top_counts`): what is
+exported must not grow with the number of queues.
 `docs/metrics.md` lists them all and is tested against this module.
 """
 
@@ -180,9 +181,9 @@ class ServerMetrics:
     def watch_clients(self, clients: Sized) -> None:
         self._watch(lambda: iter([_gauge("quarry_clients", "Clients that sent their settings", len(clients))]))
 
-    def watch_engines(self, queues: EngineFigures, state: EngineFigures) -> None:
+    def watch_engines(self, queues: EngineFigures, state: EngineFigures, held: EngineFigures | None = None) -> None:
         """`queues` have no figures while a store keeps its consume queues in files alone."""
-        engines = {"queues": queues, "state": state}
+        engines = {"queues": queues, "state": state, **({} if held is None else {"held": held})}
         self._watch(lambda: engine_figures(engines))
 
     def watch_migration(self, migration: MigrationSource) -> None:
@@ -197,6 +198,10 @@ class ServerMetrics:
 
     def watch_indexes(self, indexes: KeyIndexes) -> None:
         self._watch(lambda: index_figures(indexes))
+
+    def watch(self, read: Callable[[], Iterator[Metric]]) -> None:
+        """Export figures that something else keeps; `read` is called on any thread until `stop_watching`."""
+        self._watch(read)
 
     def watch_front(self, figures: FrontFigures) -> None:
         self._watch(lambda: _front_figures(figures))
@@ -214,7 +219,12 @@ class ServerMetrics:
 
 def watch_health(registry: CollectorRegistry, health: HealthState) -> None:
     """Figures that are there before anything else of the broker is."""
-    registry.register(_Watched(lambda: _health_figures(health)))
+    watch(registry, lambda: _health_figures(health))
+
+
+def watch(registry: CollectorRegistry, read: Callable[[], Iterator[Metric]]) -> None:
+    """Export figures for as long as the process lives."""
+    registry.register(_Watched(read))
 
 
 def watch_certificates(registry: CollectorRegistry, certificates: CertificateFigures) -> None:

@@ -125,6 +125,7 @@ class Retention:
         self._complaints: dict[str, str] = {}
         self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="expiry")
         self._used_ratios: Mapping[str, float] = {}
+        self._used_bytes: int | None = None
         if expiry.remover.pending:
             self._to_remove.set()
 
@@ -132,6 +133,11 @@ class Retention:
     def used_ratios(self) -> Mapping[str, float]:
         """How full the file systems of `log` and `queues` were when last looked at, from 0 to 1. For any thread."""
         return self._used_ratios
+
+    @property
+    def used_bytes(self) -> int | None:
+        """What the log's file system holds, as it was last looked at; None before. For any thread."""
+        return self._used_bytes
 
     # -- tasks
 
@@ -223,6 +229,8 @@ class Retention:
         self._used_ratios = {
             name: each.space.used_bytes / each.space.total_bytes for name, each in seen.items() if each is not None
         }
+        if situation.log is not None:
+            self._used_bytes = situation.log.space.used_bytes
         return situation
 
     async def _unread(self, plan: Plan) -> Unread:

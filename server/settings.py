@@ -31,11 +31,13 @@ from server.setting_sections import (
     IndexSection,
     LimitsSection,
     LogSection,
+    MetricsSection,
     NetworkSection,
     Section,
     SecuritySection,
     StoreSection,
     TopicsSection,
+    TracingSection,
     TransactionsSection,
 )
 from server.wire.limits import WireLimits
@@ -81,6 +83,8 @@ class BrokerSettings(Section):
     limits: LimitsSection = LimitsSection()
     security: SecuritySection = SecuritySection()
     log: LogSection = LogSection()
+    metrics: MetricsSection = MetricsSection()
+    tracing: TracingSection = TracingSection()
 
     def for_store(self) -> StoreSettings:
         """Raises Invalid for what only the store can check."""

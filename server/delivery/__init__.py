@@ -6,7 +6,7 @@ from server.delivery.model import Delivered, DeliverySettings, MessageSource, Ne
 from server.delivery.receipt_handle import ReceiptHandle
 from server.delivery.retry_topics import retry_topic_name
 from server.delivery.state_writer import StateWriter
-from server.delivery.subscription import WaitingPoll
+from server.delivery.subscription import Subscription, WaitingPoll
 from server.delivery.taking import DeadLetters, Forwarded
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "ReceiptHandle",
     "ReceiveRequest",
     "StateWriter",
+    "Subscription",
     "WaitingPoll",
     "retry_topic_name",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from kv import WriteBatch
@@ -114,6 +114,15 @@ class Deliveries:
         """How many messages of a queue are in flight, as far as they are written."""
         return self._table.count(prefix, number)
 
+    def rows_of_all_queues(self, subscription: Subscription) -> Iterator[object]:
+        """One item for each row, as far as they are written now: later changes are not seen."""
+        return self._table.rows(subscription.prefix)
+
+    def first_offset(self, subscription: Subscription, number: int) -> QueueOffset | None:
+        """The lowest offset of a queue that is in flight, as far as it is written."""
+        rows = self._table.of_queue(subscription.prefix, number, limit=1)
+        return rows[0][0] if rows else None
+
     # -- begin and end
 
     def begin(
@@ -154,7 +163,9 @@ class Deliveries:
 
     def forget(self, subscription: Subscription, progress: QueueProgress) -> None:
         """Forget everything that is in flight of the queue."""
-        self._count -= len(self.rows_of(subscription, progress))
+        forgotten = len(self.rows_of(subscription, progress))
+        self._count -= forgotten
+        subscription.in_flight_changes -= forgotten
         self._table.delete_queue(self._writer.batch(), subscription.prefix, progress.queue.number)
         progress.unwritten.clear()
 
@@ -285,10 +296,12 @@ class Deliveries:
         batch, number = self._writer.batch(), progress.queue.number
         if before is None:
             self._count += 1
+            subscription.in_flight_changes += 1
         else:
             self._table.delete(batch, subscription.prefix, number, offset, before)
         if after is None:
             self._count -= 1
+            subscription.in_flight_changes -= 1
         else:
             self._table.put(batch, subscription.prefix, number, offset, after)
             self._watch(subscription, after)

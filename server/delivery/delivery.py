@@ -13,7 +13,7 @@ Everything runs on the event loop's thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Final
 
@@ -38,6 +38,7 @@ from server.delivery.state_writer import AfterPass, StateWriter
 from server.delivery.subscription import GroupMessage, Subscription, WaitingPoll
 from server.delivery.taking import DeadLetters, Forwarded, Taking
 from server.errors import InvalidReceiptHandle
+from server.stages import ReceiveStages
 from store.clock import Clock, SteadyClock
 from store.errors import Busy, Invalid
 from store.in_flight_key import group_prefix, subscription_prefix
@@ -68,6 +69,7 @@ class Delivery:
         is_client_alive: Callable[[str], bool],
         faults: Faults,
         dead_letters: DeadLetters,
+        stages: ReceiveStages | None = None,
     ) -> None:
         self._settings = settings
         self._source = source
@@ -76,6 +78,7 @@ class Delivery:
         self._clock = clock = SteadyClock(clock)
         self._timers = timers
         self._after_pass = after_pass
+        self._stages = stages or ReceiveStages()
         self._positions = Positions(settings, source=source, offsets=offsets, writer=writer)
         inflight.make_index()
         self._deliveries = Deliveries(
@@ -97,6 +100,8 @@ class Delivery:
             dead_letters=dead_letters,
             faults=faults,
             ready=self._serve_all_after_pass,
+            clock=clock,
+            stages=self._stages,
         )
         self._subscriptions = Subscriptions()
         self._waiting = WaitingPolls()
@@ -130,6 +135,19 @@ class Delivery:
     @property
     def subscription_count(self) -> int:
         return len(self._subscriptions)
+
+    def subscriptions(self) -> tuple[Subscription, ...]:
+        """Those in memory, those of retry topics among them."""
+        return tuple(self._subscriptions)
+
+    def rows_in_flight(self, subscription: Subscription) -> Iterator[object] | None:
+        """One item for each message in flight at this moment, read as it is asked for; None while rows are missing."""
+        self._writer.write_now()  # from here on the rows tell
+        return None if self._writer.is_behind else self._deliveries.rows_of_all_queues(subscription)
+
+    def first_in_flight(self, subscription: Subscription, number: int) -> QueueOffset | None:
+        """The first message of a queue that is in flight, as far as it is written."""
+        return self._deliveries.first_offset(subscription, number)
 
     # -- start
 
@@ -171,7 +189,7 @@ class Delivery:
             return None
         if len(self._waiting) >= self._settings.waiting_polls_max:
             raise Busy(f"{len(self._waiting)} receives are waiting already")
-        poll = WaitingPoll(subscription, request, received)
+        poll = WaitingPoll(subscription, request, received, subscription.last_used_s)
         poll.timer = self._timers.call_later(max(polling_s, 0.0), lambda: self._end_empty(poll))
         self._waiting.add(poll)
         if subscription.may_have_messages:
@@ -213,12 +231,22 @@ class Delivery:
             if not delivered:
                 break
             self._waiting.remove(poll)
+            self._stages.wait.add(self._clock.monotonic_s() - poll.since_s)
             self._hand_over(delivered, poll.received)
         if waiting and subscription.may_have_messages:
             self._after_pass(lambda: self._serve(subscription))
 
     def _hand_over(self, delivered: Sequence[Delivered], received: Received) -> None:
-        self._writer.when_written(lambda error: received(() if error else delivered, error))
+        if not self._stages.is_turn():
+            self._writer.when_written(lambda error: received(() if error else delivered, error))
+            return
+        taken_s = self._clock.monotonic_s()
+
+        def written(error: Exception | None) -> None:
+            self._stages.write.add(self._clock.monotonic_s() - taken_s)
+            received(() if error else delivered, error)
+
+        self._writer.when_written(written)
 
     # -- acknowledge and change
 

@@ -150,6 +150,10 @@ class InFlightTable:
             keys = KeyRange(prefix + pack_position(number, 0), prefix + pack_position(number + 1, 0))
         return sum(1 for _ in self._family.iterate(keys))
 
+    def rows(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """The rows of a group on a topic as they are written now, undecoded."""
+        return self._family.iterate(KeyRange(prefix, _after(prefix)))
+
     def figures(self) -> tuple[int, int]:
         """How many rows there are, and their highest delivery id; at the cost of reading them all."""
         count = highest = 0

@@ -46,6 +46,7 @@ class Subscription:
         "first_number",
         "group",
         "has_stored_queues",
+        "in_flight_changes",
         "is_due",
         "is_ordered",
         "last_used_s",
@@ -87,6 +88,8 @@ class Subscription:
         self.is_ordered = False
         """Whether its group consumes in order, as its last receive said."""
         self.last_used_s = 0.0
+        self.in_flight_changes = 0
+        """How many more rows there are than when the subscription was made."""
 
     def mark(self, number: int) -> None:
         """The queue may have something to hand out."""
@@ -166,9 +169,11 @@ class GroupMessage(NamedTuple):
 class WaitingPoll:
     """A receive that found nothing and waits."""
 
-    __slots__ = ("done", "received", "request", "subscription", "timer")
+    __slots__ = ("done", "received", "request", "since_s", "subscription", "timer")
 
-    def __init__(self, subscription: Subscription, request: ReceiveRequest, received: Received) -> None:
+    def __init__(self, subscription: Subscription, request: ReceiveRequest, received: Received, since_s: float) -> None:
+        """It waits since `since_s` on the monotonic clock."""
+        self.since_s = since_s
         self.subscription = subscription
         self.request = request
         self.received = received

@@ -17,6 +17,8 @@ from server.delivery.model import Delivered, DeliverySettings, Faults, MessageSo
 from server.delivery.positions import Positions
 from server.delivery.subscription import GroupMessage, QueueProgress, Subscription
 from server.delivery.taken import Taken
+from server.stages import ReceiveStages
+from store.clock import Clock
 from store.consumequeue import ConsumeQueueEntry
 from store.errors import MessageGivenUp
 from store.offsets import QueueOffset
@@ -55,6 +57,8 @@ class Taking:
         dead_letters: DeadLetters,
         faults: Faults,
         ready: Callable[[Iterable[Subscription]], None],
+        clock: Clock,
+        stages: ReceiveStages,
     ) -> None:
         self._settings = settings
         self._source = source
@@ -63,6 +67,8 @@ class Taking:
         self._dead_letters = dead_letters
         self._faults = faults
         self._ready = ready
+        self._clock = clock
+        self._stages = stages
         self.redeliveries = 0
 
     def take(self, subscription: Subscription, request: ReceiveRequest) -> list[Delivered]:
@@ -71,6 +77,20 @@ class Taking:
         What cannot be read stands back behind the others and is tried again: nothing of it is passed over. Raises its
         error when there was nothing else, and reports it otherwise.
         """
+        if not self._stages.is_turn():
+            return self._take(subscription, request)
+        self._stages.is_timed, self._stages.reading_s = True, 0.0
+        began_s = self._clock.monotonic_s()
+        try:
+            messages = self._take(subscription, request)
+        finally:
+            self._stages.is_timed = False
+        if messages:
+            self._stages.take.add(self._clock.monotonic_s() - began_s)
+            self._stages.read.add(self._stages.reading_s)
+        return messages
+
+    def _take(self, subscription: Subscription, request: ReceiveRequest) -> list[Delivered]:
         taken = Taken(request, self._settings)
         failures = []
         for part in subscription.parts_in_turn():
@@ -293,7 +313,12 @@ class Taking:
     def _read(self, entry: ConsumeQueueEntry, subscription: Subscription) -> StoredMessage | None:
         """The record; None for one that was given up: whoever did has accepted that nobody gets it."""
         try:
-            return self._source.read(entry)
+            if not self._stages.is_timed:
+                return self._source.read(entry)
+            began_s = self._clock.monotonic_s()
+            record = self._source.read(entry)
+            self._stages.reading_s += self._clock.monotonic_s() - began_s
+            return record
         except MessageGivenUp as gone:
             self._report(gone, subscription)
             return None

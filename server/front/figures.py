@@ -2,41 +2,18 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from server.front.status import GrpcStatus
+from server.tally import Tally
 
 PASS_BUCKETS_S: Final = tuple(0.000_025 * 2**step for step in range(15))
 """25 µs … 0.4 s: from one small call to a loop that stood still for everybody."""
 
 CALL_BUCKETS: Final = tuple(2**step for step in range(12))
 """1 … 2048 calls: what one read of 256 KiB can hold, from several connections."""
-
-
-class Tally:
-    """A histogram: how many values fell at or below each bound."""
-
-    __slots__ = ("_bounds", "_counts", "total")
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
-
-    def add(self, value: float) -> None:
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self.total += value
-
-    def buckets(self) -> Iterator[tuple[str, float]]:
-        """Upper bound as text and the count up to it, the last one `+Inf`."""
-        below = 0
-        for bound, count in zip((*map(str, self._bounds), "+Inf"), self._counts, strict=True):
-            below += count
-            yield bound, below
 
 
 @dataclass(slots=True)

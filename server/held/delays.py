@@ -92,6 +92,11 @@ class DelayedDelivery:
     def under_way(self) -> int:
         return len(self._under_way)
 
+    def first_waiting(self) -> DueMessage | None:
+        """The delayed message that is due first, of those that are not stored for their consumers yet."""
+        found = self._held.first_due(self._next)
+        return min([*self._under_way, *([found] if found is not None else [])], default=None)
+
     def start(self) -> None:
         """Deliver from now on, first of all what became due while no broker ran."""
         self._look()

@@ -10,6 +10,7 @@ from server.front import Call, Method
 from server.held import DelayedDelivery, Transactions
 from server.metadata import Directory
 from server.rpc.context import Edge
+from server.traffic import Traffic
 from server.wire.message_types import ACCEPTED_TYPES
 from server.wire.status import Refused, fill_ok
 from server.wire.validate import check_topic
@@ -23,12 +24,19 @@ _RESOLUTIONS: Final = {
 
 class HeldMessageService:
     def __init__(
-        self, edge: Edge, *, directory: Directory, delays: DelayedDelivery, transactions: Transactions
+        self,
+        edge: Edge,
+        *,
+        directory: Directory,
+        delays: DelayedDelivery,
+        transactions: Transactions,
+        traffic: Traffic,
     ) -> None:
         self._edge = edge
         self._directory = directory
         self._delays = delays
         self._transactions = transactions
+        self._traffic = traffic
 
     def methods(self) -> dict[str, Method]:
         unary = self._edge.unary
@@ -51,7 +59,13 @@ class HeldMessageService:
             answer = service.EndTransactionResponse()
             fill_ok(answer.status)
             return answer
-        ended = self._edge.later(call, service.EndTransactionResponse())
+        answered = self._edge.later(call, service.EndTransactionResponse())
+
+        def ended(error: Exception | None) -> None:
+            if error is None:
+                self._traffic.ended(request.topic.name, is_commit=resolution is Resolution.COMMITTED)
+            answered(error)
+
         self._transactions.end(request.topic.name, request.message_id, request.transaction_id, resolution, ended)
         return None
 

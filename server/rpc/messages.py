@@ -11,10 +11,12 @@ from server.clients import ClientRegistry
 from server.delivery import Delivered, Delivery, ReceiveRequest, StateWriter
 from server.errors import InvalidReceiptHandle
 from server.front import Call, Method
+from server.front.contract import MessageHandler
 from server.group_commit import GroupCommit
 from server.held import RecallHandle, Transactions, half_of, held_until
 from server.metadata import Directory
 from server.metrics import ServerMetrics
+from server.observing import Observing
 from server.queue_choice import QueueChooser, queue_of_group, queue_of_priority
 from server.rpc.context import Edge
 from server.wire.limits import WireLimits
@@ -36,6 +38,10 @@ from store.clock import Clock
 from store.errors import BrokerError, Forbidden
 from store.message import Appended, Host, Message
 from store.metadata import Permission, Topic, TopicType
+from store.metadata.names import RETRY_PREFIX
+
+TYPE_WORDS: Final = {number: name.lower() for name, number in definition.MessageType.items()}
+"""What message types are called in figures."""
 
 DEFAULT_REQUEST_TIMEOUT_MS: Final = 3_000  # every official client's default
 
@@ -57,6 +63,7 @@ class MessageService:
         store_host: Callable[[], Host],
         clock: Clock,
         metrics: ServerMetrics,
+        observing: Observing,
     ) -> None:
         self._edge = edge
         self._directory = directory
@@ -69,12 +76,15 @@ class MessageService:
         self._store_host = store_host
         self._clock = clock
         self._metrics = metrics
+        self._observing = observing
         self._queues = QueueChooser()
 
     def methods(self) -> dict[str, Method]:
         unary, stream = self._edge.unary, self._edge.server_stream
         return {
-            "SendMessage": Method(unary(service.SendMessageRequest, service.SendMessageResponse, self._send)),
+            "SendMessage": Method(
+                self._timed(unary(service.SendMessageRequest, service.SendMessageResponse, self._send))
+            ),
             "ReceiveMessage": Method(
                 stream(service.ReceiveMessageRequest, service.ReceiveMessageResponse, self._receive, self._last_item),
                 streaming_out=True,
@@ -95,6 +105,20 @@ class MessageService:
                 )
             ),
         }
+
+    def _timed(self, send: MessageHandler) -> MessageHandler:
+        """The same, with the time of some calls taken."""
+        stages = self._observing.send_stages
+
+        def handler(call: Call, body: bytes) -> None:
+            if not stages.is_turn():
+                send(call, body)
+                return
+            began_s = self._clock.monotonic_s()
+            send(call, body)
+            stages.check.add(self._clock.monotonic_s() - began_s)
+
+        return handler
 
     # -- SendMessage
 
@@ -147,6 +171,7 @@ class MessageService:
                         handle = RecallHandle(due_ms, where.physical_offset, entry.message_id)
                         entry.recall_handle = handle.encode(topic.name)
             self._metrics.sent(len(appended), self._clock.monotonic_s() - started_s)
+            self._observing.traffic.sent(topic.name, TYPE_WORDS.get(types[0], ""), appended)
             call.reply(response.SerializeToString())
 
         self._commit.send(messages, stored)
@@ -206,10 +231,15 @@ class MessageService:
             self._edge.refuse_stream(call, service.ReceiveMessageResponse, error, self._last_item)
             return
         self._metrics.received(len(messages))
-        if not messages:
+        if messages:
+            self._count(group, topic, messages)
+        else:
             nothing = Refused(definition.MESSAGE_NOT_FOUND, "no new message")
             self._edge.refuse_stream(call, service.ReceiveMessageResponse, nothing, self._last_item)
             return
+        stages = self._observing.receive_stages
+        is_timed = stages.is_turn()
+        began_s = self._clock.monotonic_s() if is_timed else 0.0
         handles = [delivered.receipt_handle for delivered in messages]
         call.on_close(lambda: self._delivery.undeliverable(group, topic, handles))
         first = service.ReceiveMessageResponse()
@@ -228,6 +258,18 @@ class MessageService:
             call.send(response.SerializeToString())
         call.send(self._last_item())
         call.finish()
+        if is_timed:
+            stages.answer.add(self._clock.monotonic_s() - began_s)
+
+    def _count(self, group: str, topic: str, messages: Sequence[Delivered]) -> None:
+        """What comes out of the group's retry topics is counted apart."""
+        again = [each.record.size for each in messages if each.record.topic.startswith(RETRY_PREFIX)]
+        traffic = self._observing.traffic
+        if len(again) < len(messages):
+            size = sum([each.record.size for each in messages]) - sum(again)
+            traffic.received(group, topic, len(messages) - len(again), size, is_retry=False)
+        if again:
+            traffic.received(group, topic, len(again), sum(again), is_retry=True)
 
     def _last_item(self) -> bytes:
         response = service.ReceiveMessageResponse()

@@ -6,6 +6,7 @@ from server.setting_sections.base import Section, split_address
 from server.setting_sections.delivery import DeliverySection, GroupsSection, TopicsSection, TransactionsSection
 from server.setting_sections.limits import LimitsSection
 from server.setting_sections.log import LogSection
+from server.setting_sections.metrics import MetricsSection, TracingSection
 from server.setting_sections.network import BrokerSection, NetworkSection
 from server.setting_sections.security import SecuritySection
 from server.setting_sections.store import ConsumeQueueSection, ExpirySection, IndexSection, StoreSection
@@ -19,11 +20,13 @@ __all__ = [
     "IndexSection",
     "LimitsSection",
     "LogSection",
+    "MetricsSection",
     "NetworkSection",
     "Section",
     "SecuritySection",
     "StoreSection",
     "TopicsSection",
+    "TracingSection",
     "TransactionsSection",
     "split_address",
 ]

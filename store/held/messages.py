@@ -80,11 +80,19 @@ class HeldMessages:
         stored = self._family.get(WATERMARK_KEY)
         self._up_to = None if stored is None else unpack_offset(stored)
         self._written_up_to = self._up_to
+        self.timer_changes = 0
+        """How many more delayed messages wait than when this was made, or fewer."""
+        self.half_changes = 0
+        """The same of half messages that nobody has resolved."""
 
     @property
     def up_to(self) -> PhysicalOffset | None:
         """All records below have had their effect; None: nobody has ever looked."""
         return self._up_to
+
+    def statistics(self) -> dict[str, int]:
+        """Figures of the database, see `kv.KeyValueEngine.statistics`. Any thread may ask."""
+        return self._engine.statistics()
 
     # -- what the log does
 
@@ -128,15 +136,18 @@ class HeldMessages:
         match change:
             case Waits(message=message):
                 batch.put(self._family, message.key, message.row)
+                self.timer_changes += 1
             case WaitsForProducer():
                 self._stage_half(batch, change)
             case Released(message=message):
                 batch.delete(self._family, message.key)
+                self.timer_changes -= 1
             case Recalled(due_ms=due_ms, message_id=message_id):
                 for message in self._waiting_about(due_ms):
                     record = self._read(message.physical_offset)
                     if record is not None and record.properties.get(UNIQUE_KEY) == message_id:
                         batch.delete(self._family, message.key)
+                        self.timer_changes -= 1
             case Resolved(queue_offset=offset, resolution=resolution):
                 self._stage_resolved(batch, offset, resolution)
 
@@ -150,6 +161,8 @@ class HeldMessages:
             before = self.half_of(half.message_id)
             if before is not None and before.queue_offset != half.queue_offset:
                 batch.delete(self._family, before.key)
+                self.half_changes -= 1
+        self.half_changes += 1
         half = half._replace(check_from_ms=half.check_from_ms + (change.recovery_ms or self._check_after_ms))
         batch.put(self._family, half.key, half.row)
         batch.put(self._family, id_key(half.message_id), pack_offset(half.queue_offset))
@@ -159,6 +172,7 @@ class HeldMessages:
     def _stage_resolved(self, batch: WriteBatch, offset: QueueOffset, resolution: Resolution) -> None:
         half = self.half(offset)
         if half is not None:
+            self.half_changes -= 1
             batch.delete(self._family, half.key)
             batch.delete(self._family, id_key(half.message_id))
             batch.delete(self._family, check_key(half.check_from_ms, offset))
@@ -198,6 +212,7 @@ class HeldMessages:
         batch = self._engine.batch()
         batch.delete(self._family, message.key)
         self._engine.write(batch)
+        self.timer_changes -= 1
 
     def waiting_halves(self) -> Iterator[HalfMessage]:
         """All half messages that nobody has resolved, by their offsets."""

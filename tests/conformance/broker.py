@@ -61,12 +61,20 @@ class PushedClock(SystemClock):
 class RunningBroker:
     """A broker and what a test may do to it without a client."""
 
-    def __init__(self, broker: Broker, store: OpenStore, addresses: Mapping[str, str], clock: PushedClock) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        store: OpenStore,
+        addresses: Mapping[str, str],
+        clock: PushedClock,
+        registry: CollectorRegistry,
+    ) -> None:
         self.broker = broker
         self.store = store
         self.endpoint = addresses["listen"]
         self.admin = addresses["admin"]
         self.clock = clock
+        self.registry = registry
 
     def topic(self, name: str, kind: TopicType = TopicType.NORMAL, queues: int = 4) -> str:
         self.store.topics.create(Topic(name, kind, queues, queues))
@@ -94,17 +102,18 @@ async def running_broker(
         )
         try:
             supervisor = Supervisor(lambda _: None)
+            registry = CollectorRegistry()
             broker = Broker(
                 settings,
                 store,
-                CollectorRegistry(),
+                registry,
                 HealthState(),
                 executor,
                 supervisor=supervisor,
                 certificates=Certificates(settings.for_tls()),
             )
             async with broker.serving() as addresses:
-                yield RunningBroker(broker, store, addresses, clock)
+                yield RunningBroker(broker, store, addresses, clock, registry)
                 supervisor.raise_failure()
         finally:
             store.close()

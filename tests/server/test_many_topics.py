@@ -60,9 +60,12 @@ def test_memory_does_not_grow_with_topics_and_groups(tmp_path: Path, monkeypatch
     monkeypatch.setattr("server.rpc.route_answers.QUEUES_MIN", 1)
     monkeypatch.setattr("server.rpc.route.QUEUES_MIN", 1)
     monkeypatch.setattr("server.rpc.route_answers.BYTES_MAX", 16 << 10)
+    monkeypatch.setattr("server.top_counts.CANDIDATES_PER_ROW", 1)
+    few_series = {"top_topics": CACHED, "top_groups": CACHED}
 
     async def test() -> None:
-        async with running_broker(tmp_path, monkeypatch, store={"cached_queues_max": CACHED}) as broker:
+        store = {"cached_queues_max": CACHED}
+        async with running_broker(tmp_path, monkeypatch, store=store, metrics=few_series) as broker:
             shrink_caches(broker, monkeypatch)
             async with Client(broker.endpoint) as client:
                 for number in range(FEW):

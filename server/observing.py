@@ -1,0 +1,72 @@
+"""What is counted and timed for metrics while a broker serves, and what is found out in the background."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from server.consumer_lag import ConsumerLag
+from server.delivery import Delivery
+from server.held import DelayedDelivery
+from server.sampling import Sampling, Steps
+from server.setting_sections import MetricsSection
+from server.stages import ReceiveStages, SendStages
+from server.traffic import Traffic
+from server.waiting_figures import WaitingFigures
+from store.clock import Clock
+from store.opening import OpenStore
+
+
+class Observing:
+    """Where calls are counted. Lives on the event loop's thread; figures are read on any."""
+
+    def __init__(self, settings: MetricsSection) -> None:
+        self.traffic: Final = Traffic(topics_max=settings.top_topics, groups_max=settings.top_groups)
+        self.send_stages: Final = SendStages()
+        self.receive_stages: Final = ReceiveStages()
+
+
+class Background:
+    """The figures that cost something, each made in rounds."""
+
+    def __init__(
+        self, review: Steps, lag: ConsumerLag, waiting: WaitingFigures, settings: MetricsSection, clock: Clock
+    ) -> None:
+        self.lag: Final = lag
+        self.waiting: Final = waiting
+        self.sampling: Final = Sampling(
+            (review, waiting.steps, lag.steps), interval_s=settings.lag_interval_ms / 1000, clock=clock
+        )
+
+    def stop(self) -> None:
+        """Let go of the store: it is about to close. The rounds have been ended before."""
+        self.lag.stop()
+        self.waiting.stop()
+
+
+def make_background(
+    store: OpenStore,
+    settings: MetricsSection,
+    *,
+    delivery: Delivery,
+    delays: DelayedDelivery,
+    traffic: Traffic,
+    clock: Clock,
+    topic_exists: Callable[[str], bool],
+    group_exists: Callable[[str], bool],
+) -> Background:
+    lag = ConsumerLag(
+        delivery,
+        store.messages,
+        pairs_max=settings.top_groups,
+        clock=clock,
+        topic_exists=topic_exists,
+        group_exists=group_exists,
+    )
+    waiting = WaitingFigures(store.messages, delays, lambda: store.expiry.minimum, clock)
+
+    def review() -> Iterator[None]:
+        traffic.review(topic_exists, group_exists)
+        yield
+
+    return Background(review, lag, waiting, settings, clock)

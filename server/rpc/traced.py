@@ -1,0 +1,188 @@
+"""Calls as spans: sends, receives and acknowledgements, as parts of the traces that clients name.
+
+A client names its trace in the header `traceparent`, as instrumented gRPC libraries do, or in a message's
+`trace_context`, as some clients of RocketMQ do. Attributes follow OpenTelemetry's conventions for messaging.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server.front import Call, GrpcStatus, Methods
+from server.front.contract import Method
+from server.tracing import TRACEPARENT, CallSpan, Tracing
+
+SUCCESSES: Final = frozenset({definition.OK, definition.MESSAGE_NOT_FOUND})
+"""Statuses with which nothing is wrong."""
+
+Describe = Callable[[CallSpan, bytes], None]
+
+
+def traced(methods: Methods, tracing: Tracing) -> Methods:
+    """The same methods; those that carry messages begin a span for each call that is sampled."""
+    return {path: _traced(path.rpartition("/")[2], method, tracing) for path, method in methods.items()}
+
+
+def _traced(name: str, method: Method, tracing: Tracing) -> Method:
+    if name not in _REQUESTS:
+        return method
+    describe, describe_answer = _REQUESTS[name]
+    serve = method.handler
+
+    def handler(call: Call, body: bytes) -> None:
+        parent = call.header(TRACEPARENT) or (_context_of_first(body) if name == "SendMessage" else None)
+        span = tracing.begin(name, parent)
+        if span is None:
+            serve(call, body)
+            return
+        span.set(messaging_system="rocketmq", rpc_method=name)
+        _attempt(describe, span, body)
+        traced_call = _TracedCall(call, span, describe_answer)
+        call.on_close(span.end)
+        serve(traced_call, body)
+
+    return replace(method, handler=handler)
+
+
+class _TracedCall:
+    """The call, as handlers see it; its end is the end of the span."""
+
+    def __init__(self, call: Call, span: CallSpan, describe_answer: Describe) -> None:
+        self._call = call
+        self._span = span
+        self._describe_answer = describe_answer
+
+    @property
+    def path(self) -> str:
+        return self._call.path
+
+    @property
+    def peer(self) -> str:
+        return self._call.peer
+
+    @property
+    def closed(self) -> bool:
+        return self._call.closed
+
+    @property
+    def is_secure(self) -> bool:
+        return self._call.is_secure
+
+    @property
+    def peer_certificate(self) -> bytes | None:
+        return self._call.peer_certificate
+
+    def header(self, name: str) -> str | None:
+        return self._call.header(name)
+
+    def metadata(self) -> Mapping[str, str]:
+        return self._call.metadata()
+
+    def remaining_s(self) -> float | None:
+        return self._call.remaining_s()
+
+    def reply(self, body: bytes) -> None:
+        _attempt(self._describe_answer, self._span, body)
+        self._call.reply(body)
+        self._span.end()
+
+    def send(self, body: bytes) -> bool:
+        _attempt(self._describe_answer, self._span, body)
+        return self._call.send(body)
+
+    def finish(self, status: GrpcStatus = GrpcStatus.OK, message: str = "") -> None:
+        if status is not GrpcStatus.OK:
+            self._span.fail(status.name)
+        self._call.finish(status, message)
+        self._span.end()
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        self._call.on_close(callback)
+
+    def on_drain(self, callback: Callable[[], None]) -> None:
+        self._call.on_drain(callback)
+
+
+def _attempt(describe: Describe, span: CallSpan, body: bytes) -> None:
+    """A request that is none is answered by who serves it."""
+    try:
+        describe(span, body)
+    except DecodeError:
+        span.fail("cannot be parsed")
+
+
+def _context_of_first(body: bytes) -> str | None:
+    """What the first message of a send says of its trace."""
+    try:
+        request = service.SendMessageRequest.FromString(body)
+    except DecodeError:
+        return None
+    return request.messages[0].system_properties.trace_context or None if request.messages else None
+
+
+def _describe_send(span: CallSpan, body: bytes) -> None:
+    request = service.SendMessageRequest.FromString(body)
+    span.set(messaging_operation_type="send", messaging_batch_message__count=len(request.messages))
+    for message in request.messages[:1]:
+        span.set(
+            messaging_destination_name=message.topic.name,
+            messaging_message_id=message.system_properties.message_id,
+        )
+
+
+def _describe_receive(span: CallSpan, body: bytes) -> None:
+    request = service.ReceiveMessageRequest.FromString(body)
+    span.set(
+        messaging_operation_type="receive",
+        messaging_destination_name=request.message_queue.topic.name,
+        messaging_consumer_group_name=request.group.name,
+    )
+
+
+def _describe_ack(span: CallSpan, body: bytes) -> None:
+    request = service.AckMessageRequest.FromString(body)
+    span.set(
+        messaging_operation_type="settle",
+        messaging_destination_name=request.topic.name,
+        messaging_consumer_group_name=request.group.name,
+        messaging_batch_message__count=len(request.entries),
+    )
+
+
+def _describe_sent(span: CallSpan, body: bytes) -> None:
+    _note(span, service.SendMessageResponse.FromString(body).status)
+
+
+def _describe_acknowledged(span: CallSpan, body: bytes) -> None:
+    _note(span, service.AckMessageResponse.FromString(body).status)
+
+
+def _describe_item(span: CallSpan, body: bytes) -> None:
+    """Of a receive: its status, or a message, whose own trace is linked."""
+    item = service.ReceiveMessageResponse.FromString(body)
+    if item.HasField("status"):
+        _note(span, item.status)
+    elif item.HasField("message"):
+        context = item.message.system_properties.trace_context
+        if context:
+            span.link(context)
+
+
+def _note(span: CallSpan, status: definition.Status) -> None:
+    name = definition.Code.Name(status.code)
+    span.set(rpc_response_status__code=name)
+    if status.code not in SUCCESSES:
+        span.fail(name)
+
+
+_REQUESTS: Final[Mapping[str, tuple[Describe, Describe]]] = {
+    "SendMessage": (_describe_send, _describe_sent),
+    "ReceiveMessage": (_describe_receive, _describe_item),
+    "AckMessage": (_describe_ack, _describe_acknowledged),
+}

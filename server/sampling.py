@@ -1,0 +1,55 @@
+"""Figures that cost something are made in the background, a millisecond at a time, and never for a scrape."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import structlog
+
+from store.clock import Clock
+
+log = structlog.get_logger(__name__)
+
+STEP_S: Final = 0.001
+PAUSES_PER_STEP: Final = 9
+"""The event loop has nine tenths of its time for others, however much there is to count."""
+
+Steps = Callable[[], Iterator[None]]
+"""Begins a round of something; each item is a place where others may have their turn."""
+
+
+class Sampling:
+    """Lives on the event loop's thread."""
+
+    def __init__(self, sources: Sequence[Steps], *, interval_s: float, clock: Clock) -> None:
+        self._sources = sources
+        self._interval_s = interval_s
+        self._clock = clock
+        self._completed_s: float | None = None
+
+    @property
+    def age_s(self) -> float | None:
+        """How long ago the last round ended; None before the first has. For any thread."""
+        completed_s = self._completed_s
+        return None if completed_s is None else self._clock.monotonic_s() - completed_s
+
+    async def run(self) -> None:
+        """Round after round, until cancelled. What cannot be read is left out, and tried again in the next one."""
+        while True:
+            for begin in self._sources:
+                try:
+                    await self._go_through(begin())
+                except Exception as error:  # noqa: BLE001 - figures are no reason for a broker to stop
+                    log.warning("figures could not be made", error=str(error) or type(error).__name__)
+            self._completed_s = self._clock.monotonic_s()
+            await asyncio.sleep(self._interval_s)
+
+    async def _go_through(self, steps: Iterator[None]) -> None:
+        began_s = self._clock.monotonic_s()
+        for _ in steps:
+            took_s = self._clock.monotonic_s() - began_s
+            if took_s >= STEP_S:
+                await asyncio.sleep(PAUSES_PER_STEP * took_s)
+                began_s = self._clock.monotonic_s()

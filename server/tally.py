@@ -1,0 +1,29 @@
+"""Histograms as plain numbers: counting must cost next to nothing, and whoever exports them reads them later."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+
+
+class Tally:
+    """A histogram: how many values fell at or below each bound. One thread adds, any reads."""
+
+    __slots__ = ("_bounds", "_counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def add(self, value: float, times: int = 1) -> None:
+        """`times` is how many values there were of this size."""
+        self._counts[bisect_left(self._bounds, value)] += times
+        self.total += value * times
+
+    def buckets(self) -> Iterator[tuple[str, float]]:
+        """Upper bound as text and the count up to it, the last one `+Inf`."""
+        below = 0
+        for bound, count in zip((*map(str, self._bounds), "+Inf"), tuple(self._counts), strict=True):
+            below += count
+            yield bound, below

@@ -1,0 +1,94 @@
+"""What went in and out, by topic and by group: counted on the event loop's thread, bounded by `server.top_counts`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from server.top_counts import OTHER, TopCounts
+from store.message import Appended
+from store.metadata.names import LIGHT_QUEUE_PREFIX
+
+
+class InKey(NamedTuple):
+    """Messages that producers sent: to a topic, of a type (RocketMQ's word in lower case)."""
+
+    topic: str
+    message_type: str
+
+
+class PairKey(NamedTuple):
+    """A group and a topic of it; `is_retry` for what comes out of the group's retry topics."""
+
+    group: str
+    topic: str
+    is_retry: bool = False
+
+
+class TopicKey(NamedTuple):
+    topic: str
+
+
+def _hides(name: str) -> bool:
+    """Light queues have no series whatever they do, and a topic that is called as the others must not collide."""
+    return name == OTHER or name.startswith(LIGHT_QUEUE_PREFIX)
+
+
+def _hides_topic(key: InKey | TopicKey) -> bool:
+    return _hides(key.topic)
+
+
+def _hides_pair(key: PairKey) -> bool:
+    return key.group == OTHER or _hides(key.topic)
+
+
+def _other_in(key: InKey) -> InKey:
+    return key._replace(topic=OTHER)
+
+
+def _other_pair(key: PairKey) -> PairKey:
+    return PairKey(OTHER, OTHER, key.is_retry)
+
+
+def _other_topic(_key: TopicKey) -> TopicKey:
+    return TopicKey(OTHER)
+
+
+class Traffic:
+    """See `server.traffic_metrics` for what becomes of it."""
+
+    def __init__(self, *, topics_max: int, groups_max: int) -> None:
+        self.sent_by_topic: Final = TopCounts[InKey](topics_max, _other_in, _hides_topic)
+        self.received_by_group: Final = TopCounts[PairKey](groups_max, _other_pair, _hides_pair)
+        self.buried_by_group: Final = TopCounts[PairKey](groups_max, _other_pair, _hides_pair)
+        self.committed_by_topic: Final = TopCounts[TopicKey](topics_max, _other_topic, _hides_topic)
+        self.rolled_back_by_topic: Final = TopCounts[TopicKey](topics_max, _other_topic, _hides_topic)
+
+    def sent(self, topic: str, message_type: str, appended: Sequence[Appended]) -> None:
+        """A send was stored; all of its messages count as of the first one's type."""
+        messages, size = len(appended), sum([each.size for each in appended])
+        row = self.sent_by_topic.row(InKey(topic, message_type), messages)
+        row.count(messages, size)
+        row.sizes.add(size / messages, messages)
+
+    def received(self, group: str, topic: str, messages: int, size: int, *, is_retry: bool) -> None:
+        """A receive was answered with messages, whose records have `size` bytes together."""
+        self.received_by_group.row(PairKey(group, topic, is_retry), messages).count(messages, size)
+
+    def buried(self, group: str, topic: str) -> None:
+        """A message went to the dead letters of its group."""
+        self.buried_by_group.row(PairKey(group, topic), 1).count(1, 0)
+
+    def ended(self, topic: str, *, is_commit: bool) -> None:
+        """A producer has said how a transaction ends, and that is stored."""
+        counts = self.committed_by_topic if is_commit else self.rolled_back_by_topic
+        counts.row(TopicKey(topic), 1).count(1, 0)
+
+    def review(self, topic_exists: Callable[[str], bool], group_exists: Callable[[str], bool]) -> None:
+        """Let the busy take the place of the idle, and drop what is deleted. To be called a few times a minute."""
+        for by_topic in (self.sent_by_topic, self.committed_by_topic, self.rolled_back_by_topic):
+            by_topic.forget(lambda key: not topic_exists(key.topic))
+            by_topic.review()
+        for by_group in (self.received_by_group, self.buried_by_group):
+            by_group.forget(lambda key: not topic_exists(key.topic) or not group_exists(key.group))
+            by_group.review()

@@ -1,0 +1,122 @@
+"""What a real broker exports once it has had some traffic of every kind."""
+
+from __future__ import annotations
+
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server.health import HealthState
+from server.metrics import watch, watch_certificates, watch_health
+from server.process_figures import ProcessFigures, RecoveryFigures
+from server.process_metrics import process_figures, recovery_figures, watch_python
+from store.clock import SystemClock
+from store.metadata import TopicType
+from store.recovery import Progress
+from tests.conformance.broker import RunningBroker, run, running_broker, until
+from tests.conformance.client import Client, consumer_settings, message, producer_settings
+from tests.conformance.test_order import bury
+from tests.conformance.test_transactions import begin, end
+
+SETTINGS = {
+    "metrics": {"lag_interval_ms": 100},
+    "index": {"hash_files": True, "hash_slots": 64, "hash_items": 128},
+    "expiry": {"interval_ms": 100},
+}
+
+
+class Emitted(NamedTuple):
+    """One metric, with what of it was there: names of samples, and of labels by sample."""
+
+    name: str
+    kind: str
+    meaning: str
+    labels: dict[str, frozenset[str]]
+
+    @property
+    def documented_name(self) -> str:
+        return self.name + ("_total" if self.kind == "counter" else "")
+
+
+@cache
+def emitted() -> dict[str, Emitted]:
+    """By name, as the metrics page has it."""
+    patch = pytest.MonkeyPatch()
+    with tempfile.TemporaryDirectory() as directory:
+        try:
+            families = run(_exported(Path(directory), patch))
+        finally:
+            patch.undo()
+    found = [Emitted(each.name, each.type, each.documentation, _labels(each)) for each in families]
+    return {each.documented_name: each for each in found}
+
+
+@cache
+def samples() -> dict[str, frozenset[str]]:
+    """Names of labels by the name of the sample, as PromQL has it. Those of a process are not ours to check."""
+    return {name: labels for each in emitted().values() for name, labels in each.labels.items()}
+
+
+async def _exported(directory: Path, patch: pytest.MonkeyPatch) -> list[Metric]:
+    async with running_broker(directory, patch, **SETTINGS) as broker:
+        _watch_process(broker.registry)
+        await _traffic(broker)
+        await until(lambda: _value(broker, "rocketmq_consumer_lag_messages", "is_retry") is not None, "lag")
+        await until(lambda: _value(broker, "rocketmq_storage_message_reserve_time") is not None, "the oldest message")
+        await until(lambda: _value(broker, "rocketmq_storage_size") is not None, "the use of the disk")
+        return list(broker.registry.collect())
+
+
+class _Certificates:
+    expires_s = 1_700_000_000.0
+    failed_reloads = 0
+
+
+def _watch_process(registry: CollectorRegistry) -> None:
+    """What `server.main` exports beside the broker."""
+    watch_health(registry, HealthState())
+    watch_certificates(registry, _Certificates())
+    watch_python(registry)
+    recovery = RecoveryFigures(SystemClock())
+    recovery.report(Progress("recovering", 1, 1))
+    watch(registry, lambda: process_figures(ProcessFigures(SystemClock()), "0"))
+    watch(registry, lambda: recovery_figures(recovery))
+
+
+async def _traffic(broker: RunningBroker) -> None:
+    for topic, kind in (("orders", TopicType.NORMAL), ("paid", TopicType.TRANSACTION), ("later", TopicType.DELAY)):
+        broker.topic(topic, kind, queues=1)
+    async with Client(broker.endpoint) as client, Client(broker.endpoint) as consumer:
+        await client.declare(producer_settings("orders", "paid"))
+        await consumer.declare(consumer_settings("billing", "orders"))
+        await consumer.receive("billing", "orders")
+        await client.sent(*(message("orders") for _ in range(4)))
+        received = await consumer.receive("billing", "orders", count=3)
+        await consumer.ack("billing", "orders", received.handles[0])
+        await bury(consumer, "billing", "orders", received.handles[1])
+        for resolution in (definition.COMMIT, definition.ROLLBACK):
+            await end(client, "paid", await begin(client, "paid"), resolution)
+        due = Timestamp(seconds=broker.clock.wall_ms() // 1000 + 600)
+        await client.sent(message("later", message_type=definition.DELAY, delivery_timestamp=due))
+
+
+def _labels(metric: Metric) -> dict[str, frozenset[str]]:
+    found: dict[str, frozenset[str]] = {}
+    for sample in metric.samples:
+        found[sample.name] = found.get(sample.name, frozenset()) | frozenset(sample.labels)
+    return found
+
+
+def _value(broker: RunningBroker, name: str, *labels: str) -> float | None:
+    for metric in broker.registry.collect():
+        for sample in metric.samples:
+            if sample.name == name and sample.labels.keys() >= set(labels):
+                return sample.value
+    return None

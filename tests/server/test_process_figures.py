@@ -1,0 +1,35 @@
+"""Pauses, lateness and recovery, as they are counted."""
+
+from __future__ import annotations
+
+import gc
+
+from server.process_figures import ProcessFigures, RecoveryFigures
+from store.clock import ManualClock, SystemClock
+from store.recovery import Progress
+
+
+def count(figures: ProcessFigures) -> float:
+    return list(figures.pauses.buckets())[-1][1]
+
+
+def test_searches_for_garbage_are_timed_while_they_are_watched() -> None:
+    figures = ProcessFigures(SystemClock())
+    watchers = len(gc.callbacks)
+    with figures.watching_garbage():
+        gc.collect()
+    assert count(figures) >= 1
+    assert len(gc.callbacks) == watchers
+    before = count(figures)
+    gc.collect()
+    assert count(figures) == before
+
+
+def test_a_phase_takes_from_the_report_before_it_to_its_last() -> None:
+    clock = ManualClock()
+    figures = RecoveryFigures(clock)
+    for seconds, phase, done in ((2, "recovering", 0), (3, "recovering", 50), (4, "looking for held messages", 9)):
+        clock.advance(seconds)
+        figures.report(Progress(phase, done, 100))
+    found = {name: (phase.ended_s - phase.began_s, phase.done_bytes) for name, phase in figures.phases()}
+    assert found == {"recovering": (5, 50), "looking for held messages": (4, 9)}

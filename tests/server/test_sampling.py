@@ -1,0 +1,57 @@
+"""Figures made in the background leave the event loop to others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from server.running_count import RunningCount
+from server.sampling import PAUSES_PER_STEP, STEP_S, Sampling
+from store.clock import SystemClock
+from store.errors import StoreDamaged
+
+
+def test_rows_are_counted_once_and_changes_meanwhile_are_added() -> None:
+    count = RunningCount(iter(range(10)), changes=5)
+    assert not count.step(4)
+    assert count.value(5) is None
+    assert not count.step(4)
+    assert count.step(4)
+    assert count.step(4)
+    assert (count.value(5), count.value(8), count.value(1)) == (10, 13, 6)
+
+
+def test_a_round_never_holds_the_loop_for_long_and_rounds_go_on_after_errors() -> None:
+    ended: list[str] = []
+    clock = SystemClock()
+
+    def busy() -> Iterator[None]:
+        for _ in range(200):
+            until_s = clock.monotonic_s() + STEP_S / 5
+            while clock.monotonic_s() < until_s:
+                pass
+            yield
+        ended.append("busy")
+
+    def broken() -> Iterator[None]:
+        yield
+        ended.append("broken")
+        raise StoreDamaged(__file__, "on purpose")  # type: ignore[arg-type]
+
+    async def test() -> None:
+        sampling = Sampling((broken, busy), interval_s=0, clock=clock)
+        assert sampling.age_s is None
+        task = asyncio.create_task(sampling.run())
+        began_s, turns = clock.monotonic_s(), 0
+        while ended.count("busy") < 1:
+            await asyncio.sleep(0)
+            turns += 1
+        took_s = clock.monotonic_s() - began_s
+        task.cancel()
+        await asyncio.wait([task])
+        assert "broken" in ended
+        assert took_s > 200 * STEP_S / 5 * PAUSES_PER_STEP
+        assert turns > 200
+        assert sampling.age_s is not None
+
+    asyncio.run(test())
