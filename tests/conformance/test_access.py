@@ -342,6 +342,9 @@ def test_a_user_that_loses_its_rights_loses_its_streams_and_what_waits(with_brok
         clients = {name: client_of(broker, name) for name in ("orders", "billing", "audit")}
         for name, client in clients.items():
             await client.declare(consumer_settings(name, "orders"))
+        revocation = broker.broker._messaging._revocation
+        assert revocation is not None
+        await until(lambda: revocation._generation == revocation._gate.generation, "the new users are known")
         waiting: Any = asyncio.ensure_future(
             clients["billing"].receive("billing", "orders", polling_s=20, deadline_s=30)
         )
