@@ -10,7 +10,7 @@ import structlog
 from kv import EngineCorrupt, KvError
 from server.wire.status import is_expected
 from store.clock import Clock
-from store.errors import MessageGivenUp, StoreDamaged, StorePoisoned
+from store.errors import MessageGivenUp, SecretsUnreadable, StoreDamaged, StorePoisoned
 
 REPEATED_AFTER_S: Final = 300.0
 PLACES_MAX: Final = 256
@@ -25,7 +25,8 @@ class FaultLog:
     Errors of clients are theirs to see. A poisoned store refuses thousands of sends a second, and was logged when
     it came to be so. A damaged place is met at every receive of every group that stands before it: it gets a line
     without traceback now and then, and each time is counted. So does a file of a database that cannot be read or
-    written, uncounted: whoever asks meets it, as often as they ask. Anything else gets a traceback.
+    written, uncounted: whoever asks meets it, as often as they ask; and so do secrets that the key is missing for.
+    Anything else gets a traceback.
     """
 
     def __init__(self, clock: Clock, *, damage_met: Callable[[], None], passed_over: Callable[[], None]) -> None:
@@ -49,6 +50,10 @@ class FaultLog:
             self._damage_met()
             if self._is_due(str(error)):
                 log.error("damaged data", error=str(error), **where)
+            return
+        if isinstance(error, SecretsUnreadable):
+            if self._is_due(str(error)):
+                log.error("no key for secrets", error=str(error), **where)
             return
         if type(error) is KvError:  # subclasses tell what else it is
             if self._is_due(str(error)):

@@ -20,7 +20,10 @@ def configure_logs(log_format: Literal["auto", "json", "console"], level: str) -
     rendering: list[structlog.typing.Processor] = (
         [structlog.processors.format_exc_info, _in_reading_order, structlog.processors.JSONRenderer()]
         if as_json
-        else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        # rich would show the values of all variables in a traceback, and a secret may be among them
+        else [
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+        ]
     )
     structlog.configure(
         processors=[*shared, *rendering],

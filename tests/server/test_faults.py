@@ -11,7 +11,15 @@ from structlog.typing import EventDict
 from kv import EngineClosed, EngineCorrupt, KvError
 from server.faults import PLACES_MAX, REPEATED_AFTER_S, FaultLog
 from store.clock import ManualClock
-from store.errors import BrokerError, Busy, MessageGivenUp, StoreDamaged, StorePoisoned, TopicNotFound
+from store.errors import (
+    BrokerError,
+    Busy,
+    MessageGivenUp,
+    SecretsUnreadable,
+    StoreDamaged,
+    StorePoisoned,
+    TopicNotFound,
+)
 
 
 class Bench:
@@ -68,6 +76,12 @@ def test_a_file_that_cannot_be_read_gets_one_line_in_a_while(bench: Bench) -> No
     assert line == {"event": "disk error", "log_level": "error", "error": str(error), "peer": "10.0.0.1:77"}
     assert bench.damage_met == 0
     assert [type(line["exc_info"]) for line in bench.lines(EngineClosed("closed"))] == [EngineClosed]
+
+
+def test_a_key_that_is_missing_gets_one_line_in_a_while(bench: Bench) -> None:
+    error = SecretsUnreadable("secret 1 of user orders cannot be read")
+    (line,) = bench.lines(*[error] * 100)
+    assert line == {"event": "no key for secrets", "log_level": "error", "error": str(error), "peer": "10.0.0.1:77"}
 
 
 def test_a_message_that_was_given_up_gets_one_line_in_a_while_and_is_counted_each_time(bench: Bench) -> None:
