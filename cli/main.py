@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 
 import typer
 
 from cli import offline, online, pipeline, serve
+from cli.contexts import NAME_VARIABLE, choose
 
 app: Final = typer.Typer(
     name="quarry",
-    help="A RocketMQ-compatible message broker for very many queues.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+@app.callback()
+def quarry(
+    context: Annotated[
+        str | None,
+        typer.Option(
+            "--context",
+            metavar="NAME",
+            envvar=NAME_VARIABLE,
+            help="Where the broker is and how it is known, from ~/.config/quarry/contexts.toml (docs/tls.md).",
+        ),
+    ] = None,
+) -> None:
+    """A RocketMQ-compatible message broker for very many queues."""
+    choose(context or None)
+
+
 serve.register(app)
 online.register(app)
 offline.register(app)

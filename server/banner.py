@@ -4,11 +4,11 @@ from __future__ import annotations
 
 
 def banner(*, listen: str, admin: str, http: str, store: str) -> str:
-    """Where it is, and three lines of Python that send and receive."""
+    """Where it is (`http` is a URL), and three lines of Python that send and receive."""
     return f"""Quarry is ready.
   messaging   {listen}     (gRPC, official RocketMQ 5 clients)
   admin       {admin}     (quarry topic, quarry group)
-  http        http://{http}/metrics  /healthz  /readyz
+  http        {http}/metrics  /healthz  /readyz
   store       {store}
 
 Send and receive in three lines of Python (pip install rocketmq-python-client):

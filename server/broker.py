@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from kv import WriteBatch
 from server.administration import Administration, BrokerFacts
 from server.backup_points import BackupPoints, Engines
+from server.certificates import Certificates
 from server.checkpointing import CheckpointKeeper
 from server.clients import ClientRegistry
 from server.dead_letter_box import DeadLetterBox
@@ -77,11 +78,13 @@ class Broker:
         executor: ThreadPoolExecutor,
         *,
         supervisor: Supervisor,
+        certificates: Certificates,
     ) -> None:
         self._settings = settings
         self._reached_at = settings.network.advertise or settings.network.listen
         self._identity = _identity(settings)
         self._supervisor = supervisor
+        self._certificates = certificates
         self._store = store
         self._clock = SystemClock()
         self._metrics = ServerMetrics(registry)
@@ -339,11 +342,7 @@ class Broker:
                 self._supervisor.running("key index", self._key_index.run()),
                 self._supervisor.running("warm-up", warm_up(self._store.topics)),
             ):
-                listening = await self._front.start(network.listen)
-                if network.tls_listen is not None:
-                    tls_listening = await self._front.start(network.tls_listen, self._settings.for_tls())
-                    log.info("listening with TLS", address=tls_listening)
-                self._identity.listen = Address.parse(listening)
+                listening = await self._listen()
                 self._reached_at = network.advertise or listening
                 self._delays.start()
                 self._transactions.start()
@@ -366,6 +365,21 @@ class Broker:
             self._security.audit.close()
             self._metrics.stop_watching()
 
+    async def _listen(self) -> str:
+        """Open the messaging ports; returns the address of the first, which all know."""
+        network, tls = self._settings.network, self._certificates.messaging
+        if network.tls == "off":
+            listening = await self._front.start(network.listen)
+        else:
+            listening = await self._front.start(network.listen, tls, plain_too=network.tls == "optional")
+        self._identity.listen = Address.parse(listening)
+        if network.tls_listen is not None:
+            tls_listening = await self._front.start(network.tls_listen, tls)
+            log.info("listening with TLS", address=tls_listening)
+            if network.tls == "off":
+                self._identity.secure_listen = Address.parse(tls_listening)
+        return listening
+
     @contextlib.asynccontextmanager
     async def _administering(self) -> AsyncIterator[str]:
         admin = AdminServer(
@@ -385,7 +399,7 @@ class Broker:
             ],
         )
         try:
-            yield await admin.start(self._settings.network.admin)
+            yield await admin.start(self._settings.network.admin, self._certificates.admin)
         finally:
             await admin.stop(grace_s=0.5)
 
@@ -471,8 +485,15 @@ class Broker:
 
 def _identity(settings: BrokerSettings) -> BrokerIdentity:
     network = settings.network
+    advertise = Address.parse(network.advertise) if network.advertise else None
+    if network.tls_advertise is not None:
+        secure_advertise: Address | None = Address.parse(network.tls_advertise)
+    else:
+        # without TLS on `listen` that is the wrong place for who came with TLS
+        secure_advertise = None if network.tls == "off" else advertise
     return BrokerIdentity(
         name=settings.broker.name,
         listen=Address.parse(network.listen),
-        advertise=Address.parse(network.advertise) if network.advertise else None,
+        advertise=advertise,
+        secure_advertise=secure_advertise,
     )

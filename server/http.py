@@ -8,10 +8,13 @@ all are taken the oldest gives way: clients that never end their request must no
 
 from __future__ import annotations
 
+import hmac
 import socket
 import socketserver
+import ssl
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
+from pathlib import Path
 from threading import BoundedSemaphore, Lock, Thread
 from typing import TYPE_CHECKING, Any, Final, cast
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -19,9 +22,11 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 import structlog
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from server.front import LiveTls
 from server.health import HealthState
 from server.setting_sections import split_address
 from store.clock import Clock, SystemClock
+from store.errors import Invalid
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -34,14 +39,51 @@ SWEEP_S: Final = 0.1
 MAKE_ROOM_S: Final = 0.1  # how long a connection that was ended may take to be gone
 
 
+class TokenFile:
+    """The token without which nobody gets the metrics. Read each time, because it may be exchanged."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises Invalid that names the file."""
+        self._path = path
+        try:
+            self._read()
+        except (OSError, ValueError) as cause:
+            raise Invalid(f"{path}: {cause}") from cause
+
+    def is_in(self, authorization: str) -> bool:
+        """Whether the request header of that name holds it. A file that cannot be read holds no token."""
+        try:
+            wanted = self._read()
+        except (OSError, ValueError) as cause:
+            log.error("the token of the metrics cannot be read", file=str(self._path), reason=str(cause))
+            return False
+        scheme, _, given = authorization.partition(" ")
+        # what the server reads of headers it takes for Latin-1
+        return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1", "replace"), wanted)
+
+    def _read(self) -> bytes:
+        token = self._path.read_bytes().strip()
+        if not token:
+            raise ValueError("the file holds no token")
+        return token
+
+
 class HttpEndpoint:
     """Serves from `start` to `stop`. Prometheus metrics come from `registry`, the rest from `health`."""
 
     def __init__(
-        self, address: str, registry: CollectorRegistry, health: HealthState, *, clock: Clock | None = None
+        self,
+        address: str,
+        registry: CollectorRegistry,
+        health: HealthState,
+        *,
+        tls: LiveTls | None = None,
+        metrics_token: TokenFile | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._address = address
-        self._application = _application(registry, health)
+        self._application = _application(registry, health, metrics_token)
+        self._tls = tls
         self._clock = clock or SystemClock()
         self._server: _Server | None = None
         self._thread: Thread | None = None
@@ -51,11 +93,15 @@ class HttpEndpoint:
         """`host:port`; the bound one once it has started."""
         return self._address
 
+    @property
+    def url(self) -> str:
+        return f"{'http' if self._tls is None else 'https'}://{self._address}"
+
     def start(self) -> None:
         """Listen. Raises OSError that names the address."""
         host, port = split_address(self._address)
         try:
-            self._server = _Server(host, port, self._application, self._clock)
+            self._server = _Server(host, port, self._application, self._clock, self._tls)
         except OSError as cause:
             raise OSError(f"cannot listen on {self._address}: {cause.strerror or cause}") from cause
         self._address = f"{host}:{self._server.server_port}"
@@ -72,7 +118,7 @@ class HttpEndpoint:
             self._server = self._thread = None
 
 
-def _application(registry: CollectorRegistry, health: HealthState) -> WSGIApplication:
+def _application(registry: CollectorRegistry, health: HealthState, metrics_token: TokenFile | None) -> WSGIApplication:
     metrics = cast("WSGIApplication", make_wsgi_app(registry))
 
     def serve(environment: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -81,6 +127,8 @@ def _application(registry: CollectorRegistry, health: HealthState) -> WSGIApplic
             return answer(HTTPStatus.METHOD_NOT_ALLOWED, "only GET is served")
         match environment["PATH_INFO"]:
             case "/metrics":
+                if metrics_token is not None and not metrics_token.is_in(environment.get("HTTP_AUTHORIZATION", "")):
+                    return answer(HTTPStatus.UNAUTHORIZED, "metrics need the token", ("WWW-Authenticate", "Bearer"))
                 return metrics(environment, start_response)
             case "/healthz":
                 now = health.look()
@@ -94,10 +142,10 @@ def _application(registry: CollectorRegistry, health: HealthState) -> WSGIApplic
     return serve
 
 
-def _text_answer(start_response: StartResponse) -> Callable[[HTTPStatus, str], Iterable[bytes]]:
-    def answer(status: HTTPStatus, text: str) -> Iterable[bytes]:
+def _text_answer(start_response: StartResponse) -> Callable[..., Iterable[bytes]]:
+    def answer(status: HTTPStatus, text: str, *more: tuple[str, str]) -> Iterable[bytes]:
         body = f"{text}\n".encode()
-        headers = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))]
+        headers = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body))), *more]
         start_response(f"{status.value} {status.phrase}", headers)
         return [body]
 
@@ -116,7 +164,8 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
     request_queue_size = CONNECTIONS_MAX
     block_on_close = False
 
-    def __init__(self, host: str, port: int, application: WSGIApplication, clock: Clock) -> None:
+    def __init__(self, host: str, port: int, application: WSGIApplication, clock: Clock, tls: LiveTls | None) -> None:
+        self._tls = tls
         self.address_family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
         self._clock = clock
         self._free = BoundedSemaphore(CONNECTIONS_MAX)
@@ -130,6 +179,13 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = self.server_address[0], self.server_address[1]  # type: ignore[assignment]
         self.setup_environ()
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        request, client_address = super().get_request()
+        if self._tls is None:
+            return request, client_address
+        context = self._tls.now.context
+        return context.wrap_socket(request, server_side=True, do_handshake_on_connect=False), client_address
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._free.acquire(blocking=False):
@@ -151,6 +207,17 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
             super().process_request_thread(request, client_address)
         finally:
             self._forget(request)
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        if isinstance(request, ssl.SSLSocket):
+            # here and not where connections are accepted: a peer may take its time
+            request.settimeout(CONNECTION_S)
+            try:
+                request.do_handshake()
+            except OSError as error:
+                log.debug("http TLS handshake failed", peer=client_address[0], reason=str(error))
+                return
+        super().finish_request(request, client_address)
 
     def _forget(self, request: socket.socket) -> None:
         with self._lock:
@@ -177,6 +244,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
 
 def _shut(request: socket.socket) -> None:
     try:
-        request.shutdown(socket.SHUT_RDWR)
+        # not that of an SSLSocket: it takes its TLS away from the thread that reads
+        socket.socket.shutdown(request, socket.SHUT_RDWR)
     except OSError:
         log.debug("http connection was gone already")

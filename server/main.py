@@ -16,12 +16,13 @@ from prometheus_client import CollectorRegistry
 
 from server.banner import banner
 from server.broker import Broker
+from server.certificates import Certificates
 from server.errors import BrokerFailed
 from server.garbage import look_for_garbage_seldom
 from server.health import HealthState
-from server.http import HttpEndpoint
+from server.http import HttpEndpoint, TokenFile
 from server.logs import configure_logs
-from server.metrics import watch_health
+from server.metrics import watch_certificates, watch_health
 from server.settings import BrokerSettings
 from server.supervision import Supervisor
 from store.clock import SystemClock
@@ -68,7 +69,10 @@ async def _run(settings: BrokerSettings, show_progress: ShowProgress) -> int:
     registry = CollectorRegistry()
     async with AsyncExitStack() as running:
         watch_health(registry, health)
-        http = HttpEndpoint(settings.network.http, registry, health)
+        certificates = Certificates(settings.for_tls())
+        watch_certificates(registry, certificates)
+        await running.enter_async_context(supervisor.running("watch of TLS files", certificates.watch()))
+        http = _http_endpoint(settings, registry, health, certificates)
         http.start()
         running.callback(http.stop)
         await running.enter_async_context(supervisor.running("ticking", _tick(health)))
@@ -76,12 +80,12 @@ async def _run(settings: BrokerSettings, show_progress: ShowProgress) -> int:
         running.callback(executor.shutdown)
 
         store = await loop.run_in_executor(executor, _open_store, settings, health, show_progress)
-        broker = Broker(settings, store, registry, health, executor, supervisor=supervisor)
+        broker = Broker(settings, store, registry, health, executor, supervisor=supervisor, certificates=certificates)
         look_for_garbage_seldom()
         try:
             async with broker.serving() as addresses:
                 health.ready()
-                print(banner(store=str(settings.store.directory), http=http.address, **addresses), flush=True)  # noqa: T201
+                print(banner(store=str(settings.store.directory), http=http.url, **addresses), flush=True)  # noqa: T201
                 await stop.wait()
                 log.info("stopping")
                 health.stopping()
@@ -89,6 +93,14 @@ async def _run(settings: BrokerSettings, show_progress: ShowProgress) -> int:
         finally:
             await loop.run_in_executor(executor, store.close)
     return 0
+
+
+def _http_endpoint(
+    settings: BrokerSettings, registry: CollectorRegistry, health: HealthState, certificates: Certificates
+) -> HttpEndpoint:
+    network = settings.network
+    token = None if network.metrics_token_file is None else TokenFile(network.metrics_token_file)
+    return HttpEndpoint(network.http, registry, health, tls=certificates.http, metrics_token=token)
 
 
 def _open_store(settings: BrokerSettings, health: HealthState, show_progress: ShowProgress) -> OpenStore:

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from server.certificate_metrics import CertificateFigures, certificate_figures
 from server.cleaning_metrics import CleaningFigures, QueueCleaningMetrics, cleaning_figures
 from server.front import FrontFigures
 from server.health import HealthState
@@ -214,6 +215,11 @@ class ServerMetrics:
 def watch_health(registry: CollectorRegistry, health: HealthState) -> None:
     """Figures that are there before anything else of the broker is."""
     registry.register(_Watched(lambda: _health_figures(health)))
+
+
+def watch_certificates(registry: CollectorRegistry, certificates: CertificateFigures) -> None:
+    """Beside the health: the HTTP port shows a certificate before a broker is there."""
+    registry.register(_Watched(lambda: certificate_figures(certificates)))
 
 
 class _Watched(Collector):

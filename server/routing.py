@@ -42,11 +42,24 @@ class BrokerIdentity:
     They tell brokers apart by `name`. They reach it at `advertise` when that is set, else at the address they
     dialled themselves, which holds through NAT, port mappings and ingresses (rmq#8864); `listen` is for those
     who do not say what they dialled. It is set again when the broker listens: port 0 becomes the one it got.
+
+    A client uses TLS with every address it learns, or with none, so those who came with TLS have addresses of their
+    own. Without `secure_listen` there is no port for them but `listen`.
     """
 
     name: str
     listen: Address
     advertise: Address | None = None
+    secure_listen: Address | None = None
+    secure_advertise: Address | None = None
+
+    def advertised_to(self, *, is_secure: bool) -> Address | None:
+        """Where such clients are sent; None: to where they dialled."""
+        return self.secure_advertise if is_secure else self.advertise
+
+    def listens_for(self, *, is_secure: bool) -> Address:
+        """Where such clients can connect."""
+        return self.secure_listen or self.listen if is_secure else self.listen
 
 
 class RouteQueue(NamedTuple):

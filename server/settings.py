@@ -16,6 +16,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError, TomlConfigSettingsSource
 
+from server.certificates import TlsPorts
 from server.clients import ClientTimeouts
 from server.delivery.model import DeliverySettings
 from server.front import FrontLimits, TlsFiles
@@ -55,6 +56,9 @@ ANY_SERVICE_LINK: Final = re.compile(rf"(.*_)?({SERVICE_LINK.pattern})")
 
 CONFIG_VARIABLE: Final = "QUARRY_CONFIG"
 """Names the file itself (`quarry serve`)."""
+
+OTHER_VARIABLES: Final = frozenset({CONFIG_VARIABLE, "QUARRY_CONTEXT", "QUARRY_CONTEXTS"})
+"""Those of our prefix that are no settings of a broker: they are for the commands."""
 
 
 class SettingsInvalid(Invalid):
@@ -187,12 +191,18 @@ class BrokerSettings(Section):
         except Invalid as cause:
             raise Invalid(f"security.key: {cause}") from None
 
-    def for_tls(self) -> TlsFiles | None:
-        """What the TLS listener needs; None without one."""
+    def for_tls(self) -> TlsPorts:
+        """What each port shows."""
         network = self.network
-        if network.tls_listen is None or network.tls_certificate is None or network.tls_key is None:
-            return None
-        return TlsFiles(network.tls_certificate, network.tls_key, network.tls_client_ca)
+        certificate, key = network.tls_certificate, network.tls_key
+        if certificate is None or key is None:
+            return TlsPorts()
+        messaging = TlsFiles(certificate, key, network.tls_client_ca, network.tls_client_certificate)
+        return TlsPorts(
+            messaging if network.serves_tls else None,
+            TlsFiles(certificate, key, network.admin_client_ca) if network.admin_tls else None,
+            TlsFiles(certificate, key, protocol="http/1.1") if network.http_tls else None,
+        )
 
 
 def _tuple_or_none(values: list[str] | None) -> tuple[str, ...] | None:
@@ -252,7 +262,7 @@ def _refuse_unknown_variables() -> None:
     """Variables of our prefix whose section does not exist: pydantic passes over them."""
     for name in os.environ:
         rest = name.removeprefix(ENVIRONMENT_PREFIX).lower()
-        if not name.startswith(ENVIRONMENT_PREFIX) or name == CONFIG_VARIABLE or ANY_SERVICE_LINK.fullmatch(rest):
+        if not name.startswith(ENVIRONMENT_PREFIX) or name in OTHER_VARIABLES or ANY_SERVICE_LINK.fullmatch(rest):
             continue
         if not any(f"{rest}_".startswith(f"{section}_") for section in BrokerSettings.model_fields):
             raise SettingsInvalid(f"{name}: no setting of that name")

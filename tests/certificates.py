@@ -8,7 +8,7 @@ from pathlib import Path
 
 import trustme
 
-from server.front import TlsFiles
+from server.front import LiveTls, TlsFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,10 @@ class Tls:
     authority: bytes
     authority_path: Path
     client: tuple[bytes, bytes] | None = None
+
+    def live(self) -> LiveTls:
+        """For a listener."""
+        return LiveTls(self.files)
 
 
 def make_tls(directory: Path, *, clients_too: bool = False) -> Tls:

@@ -8,12 +8,10 @@ from typing import Final, TypeVar, cast
 
 import grpc
 
+from cli.contexts import chosen
 from cli.exit import Exit, end
+from cli.online.channel import open_channel
 from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
-
-CHANNEL_OPTIONS: Final = (("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1))
-"""A proxy from the environment is for the web, not for a broker; answers may be as large as the broker makes them."""
-
 
 _PLAIN: Final = frozenset({grpc.StatusCode.NOT_FOUND, grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.INVALID_ARGUMENT})
 """Codes whose details say all that there is to say."""
@@ -33,7 +31,7 @@ def service_port(
 
     `plain`: codes of this service whose details, if there are any, are shown alone.
     """
-    with grpc.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+    with open_channel(address, chosen()) as channel:
         try:
             yield stub(channel)
         except grpc.RpcError as error:

@@ -7,10 +7,15 @@ from typing import Annotated, Final
 
 import typer
 
+from cli.contexts import admin_of_context, chosen, endpoint_of_context
+
 ADMIN_DEFAULT: Final = "127.0.0.1:8082"
 ENDPOINT_DEFAULT: Final = "127.0.0.1:8081"
 
-Admin = Annotated[str, typer.Option("--admin", metavar="HOST:PORT", help="Admin address of the broker.")]
+Admin = Annotated[
+    str,
+    typer.Option("--admin", metavar="HOST:PORT", help="Admin address of the broker.", callback=admin_of_context),
+]
 StoreOrNone = Annotated[
     Path | None,
     typer.Argument(metavar="[STORE]", help="Store directory, unless --admin names its broker.", show_default=False),
@@ -19,7 +24,12 @@ AdminOrNone = Annotated[
     str | None, typer.Option("--admin", metavar="HOST:PORT", help="Ask this live broker.", show_default=False)
 ]
 """For commands that look at a store nobody runs, or ask its broker."""
-Endpoint = Annotated[str, typer.Option("--endpoint", metavar="HOST:PORT", help="Messaging address of the broker.")]
+Endpoint = Annotated[
+    str,
+    typer.Option(
+        "--endpoint", metavar="HOST:PORT", help="Messaging address of the broker.", callback=endpoint_of_context
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 Prefix = Annotated[
@@ -29,6 +39,14 @@ Attributes = Annotated[
     list[str] | None,
     typer.Option("--attribute", metavar="NAME=VALUE", help="Repeatable. An empty value removes the attribute."),
 ]
+
+
+def broker_of(admin: str | None, *, is_store_named: bool) -> str | None:
+    """For commands that look at a store or ask its broker: without a store, the broker of the chosen context."""
+    if admin is not None or is_store_named:
+        return admin
+    context = chosen()
+    return None if context is None else context.admin
 
 
 def pairs(texts: list[str] | None, option: str) -> dict[str, str]:

@@ -15,7 +15,7 @@ from cli.exit import Exit, end
 from cli.offline.arguments import opened, reporting_errors
 from cli.offline.verify import show, verified
 from cli.online.administration import admin_port, refusal
-from cli.online.arguments import Json
+from cli.online.arguments import Json, broker_of
 from cli.online.output import print_object
 from cli.progress import shown_progress
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
@@ -53,6 +53,7 @@ def backup(
     Files that never change again are linked where store and DEST share a file system, else copied once and linked
     between the backups of DEST. With --admin the command runs on the broker's machine: it reads the store itself.
     """
+    admin = broker_of(admin, is_store_named=len(paths) == 2)
     if admin is None:
         if len(paths) != 2:
             raise typer.BadParameter("STORE and DEST are needed; or --admin and DEST")

@@ -19,8 +19,10 @@ from typing import Any, Final, Self
 
 import grpc
 
+from cli.contexts import Context, chosen
 from cli.exit import Exit, end
-from cli.online.administration import CHANNEL_OPTIONS, refusal
+from cli.online.administration import refusal
+from cli.online.channel import open_channel
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server._generated.apache.rocketmq.v2.service_pb2_grpc import MessagingServiceStub
@@ -71,12 +73,19 @@ class MessagingClient:
     Raises CallRefused for in-band errors and grpc.RpcError when the connection fails.
     """
 
-    def __init__(self, endpoint: str, *, reader: Reader | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        reader: Reader | None = None,
+        context: Context | None = None,
+        clock: Clock | None = None,
+    ) -> None:
         self._endpoint = endpoint
         self._reader = reader
         self._clock = clock or SystemClock()
         self._client_id = f"{socket.gethostname()}@{os.getpid()}@{uuid.uuid4().hex[:8]}"
-        self._channel = grpc.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
+        self._channel = open_channel(endpoint, context, clock=self._clock)
         self._stub: Any = MessagingServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._commands: SimpleQueue[service.TelemetryCommand | None] = SimpleQueue()
         self._telemetry: Any = None
@@ -247,7 +256,7 @@ def require_ok(status: definition.Status) -> None:
 def messaging_port(endpoint: str, *, reader: Reader | None = None) -> Iterator[MessagingClient]:
     """A connected client. A refusal or a lost connection ends the command with one line."""
     try:
-        with MessagingClient(endpoint, reader=reader) as client:
+        with MessagingClient(endpoint, reader=reader, context=chosen()) as client:
             yield client
     except CallRefused as error:
         end(Exit.COULD_NOT_RUN, str(error))

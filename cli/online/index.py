@@ -13,7 +13,7 @@ import typer
 from cli.exit import Exit
 from cli.offline.arguments import Json, logs_aside, opened, reporting_errors
 from cli.online.administration import service_port
-from cli.online.arguments import AdminOrNone, StoreOrNone, pairs
+from cli.online.arguments import AdminOrNone, StoreOrNone, broker_of, pairs
 from cli.online.output import print_object, print_rows, time_text
 from server._generated.quarry.admin.v1 import index_pb2 as pb
 from server._generated.quarry.admin.v1.index_pb2_grpc import IndexServiceStub
@@ -53,6 +53,7 @@ UploadOptions = Annotated[
 @commands.command(name="list")
 def list_files(store: StoreOrNone = None, *, admin: AdminOrNone = None, as_json: Json = False) -> None:
     """List the files, oldest first, with the range of times that each holds."""
+    admin = broker_of(admin, is_store_named=store is not None)
     if admin is not None:
         with _broker(store, admin) as broker:
             found = broker.ListIndexFiles(pb.ListIndexFilesRequest(), timeout=CALL_TIMEOUT_S).files
@@ -85,6 +86,7 @@ def verify(
             verdict = file.unread or file.damage or ("not looked at" if file.is_filled else "whole")
             yield {**_fields(file), "verdict": verdict}
 
+    admin = broker_of(admin, is_store_named=store is not None)
     if admin is not None:
         with _broker(store, admin) as broker:
             stream = broker.VerifyIndexFiles(pb.VerifyIndexFilesRequest(), timeout=CALL_TIMEOUT_S)
@@ -98,6 +100,7 @@ def verify(
 @commands.command()
 def compact(store: StoreOrNone = None, *, admin: AdminOrNone = None, as_json: Json = False) -> None:
     """Compact all full files of the tiered index now. A live broker does it by itself, some time."""
+    admin = broker_of(admin, is_store_named=store is not None)
     if admin is not None:
         with _broker(store, admin) as broker:
             count = broker.CompactIndexFiles(pb.CompactIndexFilesRequest(), timeout=CALL_TIMEOUT_S).count
@@ -118,6 +121,7 @@ def upload(
     as_json: Json = False,
 ) -> None:
     """Upload all compacted files of the tiered index now. A live broker does it by itself, as its settings say."""
+    admin = broker_of(admin, is_store_named=store is not None)
     if admin is not None:
         with _broker(store, admin) as broker:
             count = broker.UploadIndexFiles(pb.UploadIndexFilesRequest(), timeout=CALL_TIMEOUT_S).count

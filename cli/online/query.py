@@ -13,7 +13,7 @@ from cli.exit import Exit, end
 from cli.offline.arguments import Json, Topic, opened
 from cli.offline.record_text import json_line, record_fields, record_lines
 from cli.online.administration import service_port
-from cli.online.arguments import AdminOrNone, StoreOrNone
+from cli.online.arguments import AdminOrNone, StoreOrNone, broker_of
 from cli.progress import is_watched, progress_bar
 from server._generated.quarry.admin.v1 import query_pb2 as pb
 from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
@@ -49,6 +49,7 @@ def query(
     (index.tiered or index.hash_files); that it has to catch up with the log, or that a file of it could not be read, is
     told on stderr. Exit code 1 when there is no such message.
     """
+    admin = broker_of(admin, is_store_named=store is not None)
     if (store is None) == (admin is None):
         raise typer.BadParameter("STORE or --admin is needed, not both")
     if admin is not None:

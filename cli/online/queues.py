@@ -9,6 +9,7 @@ import typer
 
 from cli.offline.arguments import Json, Source, opened
 from cli.offline.queues import list_queues
+from cli.online.arguments import broker_of
 from cli.online.queue_summary import summary_of_broker
 from cli.queue_summary import show_summary
 
@@ -38,6 +39,7 @@ def queues(
     has none of its messages; entries are those that are stored, and expired ones count until they are removed. On disk,
     `bytes` is the length of the files and `allocated` what they take: less where they have holes.
     """
+    admin = broker_of(admin, is_store_named=store is not None)
     if admin is not None:
         if store is not None or source is not None or not summary:
             raise typer.BadParameter("goes with --summary, and without STORE and --source", param_hint="--admin")

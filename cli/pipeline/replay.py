@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from cli.contexts import Context, chosen, endpoint_of_context
 from cli.offline.arguments import Json, Store
 from cli.offline.record_text import json_line
 from cli.pipeline.arguments import Since, Tags, Topics, Until, Where, time_ms
@@ -15,7 +16,12 @@ from store.disk import PosixDisk
 
 PHASES = ("reading the log", "sending")
 
-Endpoint = Annotated[str, typer.Option("--endpoint", metavar="HOST:PORT", help="Messaging address of the broker.")]
+Endpoint = Annotated[
+    str,
+    typer.Option(
+        "--endpoint", metavar="HOST:PORT", help="Messaging address of the broker.", callback=endpoint_of_context
+    ),
+]
 Into = Annotated[
     str | None,
     typer.Option(
@@ -60,9 +66,15 @@ def replay(
     Exit code 0: it is done, 1: the log is damaged, 2: it could not run, or not to its end.
     """
     from_ms, to_ms = time_ms(since, "--from"), time_ms(until, "--to")
-    options = {"endpoints": endpoint, "timeoutMs": str(timeout * 1000), "tls": str(tls)}
-    if tls_ca is not None:
-        options["tlsCa"] = str(tls_ca)
+    context = chosen() or Context()
+    options = {"endpoints": endpoint, "timeoutMs": str(timeout * 1000), "tls": str(tls or context.tls)}
+    for name, path in (
+        ("tlsCa", tls_ca or context.tls_ca),
+        ("tlsCertificate", context.tls_certificate),
+        ("tlsKey", context.tls_key),
+    ):
+        if path is not None:
+            options[name] = str(path)
     with spark_session("replay", store, master, conf, PHASES) as spark:
         from pipeline.replay import Target
         from pipeline.replay import replay as replay_on

@@ -9,6 +9,7 @@ from server.front.figures import FrontFigures
 from server.front.grpcio import GrpcioFront
 from server.front.h2 import H2Front
 from server.front.status import GrpcStatus
+from server.front.tls import LiveTls, Shown
 
 __all__ = [
     "Call",
@@ -17,8 +18,10 @@ __all__ = [
     "FrontKind",
     "FrontLimits",
     "GrpcStatus",
+    "LiveTls",
     "Method",
     "Methods",
+    "Shown",
     "TlsFiles",
     "make_front",
 ]

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from server.front.figures import FrontFigures
 from server.front.status import GrpcStatus
+
+if TYPE_CHECKING:
+    from server.front.tls import LiveTls
 
 
 class Call(Protocol):
@@ -31,6 +34,10 @@ class Call(Protocol):
     @property
     def closed(self) -> bool:
         """True once the call has ended, whoever ended it. Answers to a closed call are dropped silently."""
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether the client came over TLS."""
 
     @property
     def peer_certificate(self) -> bytes | None:
@@ -104,11 +111,17 @@ class FrontLimits:
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files for a listener that speaks TLS. With `client_ca` clients must show a certificate signed by it."""
+    """PEM files for listeners that speak TLS.
+
+    With `client_ca` clients show a certificate signed by it: each of them, or with `optional` those that have one.
+    `protocol` is what ALPN must agree on.
+    """
 
     certificate: Path
     key: Path
     client_ca: Path | None = None
+    client_certificate: Literal["required", "optional"] = "required"
+    protocol: Literal["h2", "http/1.1"] = "h2"
 
 
 class Front(Protocol):
@@ -116,11 +129,12 @@ class Front(Protocol):
     def figures(self) -> FrontFigures | None:
         """What it counts; None when it does not count."""
 
-    async def start(self, address: str, tls: TlsFiles | None = None) -> str:
+    async def start(self, address: str, tls: LiveTls | None = None, *, plain_too: bool = False) -> str:
         """Listen on `host:port` (port 0: any free one) or `unix:path` and return the bound address.
 
-        May be called more than once, to listen on several addresses. Raises OSError that names the address, and
-        ValueError that names the file when a TLS file is no good.
+        May be called more than once, to listen on several addresses. With `plain_too` the client's first byte decides
+        whether a connection speaks TLS. Raises OSError that names the address, and ValueError for what this front
+        does not offer: not all do `plain_too`, or certificates that clients need not show.
         """
 
     async def stop(self, grace_s: float) -> None:

@@ -47,7 +47,7 @@ class FrontFigures:
     connections_open: int = 0
     connections_refused: int = 0
     connections_ended: Counter[str] = field(default_factory=Counter)
-    """Those that we ended, by HTTP/2 error code; `HTTP_1` and `NO_ALPN` for what was no HTTP/2."""
+    """Those that we ended, by HTTP/2 error code; `HTTP_1`, `NO_ALPN`, `NO_TLS` and `SILENT` for what was no HTTP/2."""
 
     calls: int = 0
     calls_open: int = 0

@@ -30,9 +30,9 @@ import grpc.aio
 import structlog
 
 from server.front.access_log import log_call
-from server.front.contract import Call, FrontLimits, Method, Methods, TlsFiles, check_methods
+from server.front.contract import Call, FrontLimits, Method, Methods, check_methods
 from server.front.status import GrpcStatus
-from server.front.tls import ssl_context
+from server.front.tls import LiveTls, Shown
 
 log = structlog.get_logger(__name__)
 
@@ -78,6 +78,7 @@ class GrpcioCall:
         "_deadline_s",
         "_drain_callbacks",
         "_ending",
+        "_is_secure",
         "_left",
         "_lost",
         "_metadata",
@@ -93,7 +94,9 @@ class GrpcioCall:
         self._path = path
         self._method = method
         self._peer = context.peer()
-        pem = next(iter(context.auth_context().get("x509_pem_cert", ())), None)
+        security = context.auth_context()
+        self._is_secure = b"ssl" in security.get("transport_security_type", ())
+        pem = next(iter(security.get("x509_pem_cert", ())), None)
         self._peer_certificate = None if pem is None else ssl.PEM_cert_to_DER_cert(pem.decode())
         self._metadata = context.invocation_metadata() or ()
         remaining_s: float | None = context.time_remaining()
@@ -121,6 +124,10 @@ class GrpcioCall:
     @property
     def closed(self) -> bool:
         return self._lost or self._ending is not None
+
+    @property
+    def is_secure(self) -> bool:
+        return self._is_secure
 
     @property
     def peer_certificate(self) -> bytes | None:
@@ -239,7 +246,9 @@ class GrpcioFront:
         self._servers: list[grpc.aio.Server] = []
         self._pass_callbacks: list[Callable[[], None]] = []
 
-    async def start(self, address: str, tls: TlsFiles | None = None) -> str:
+    async def start(self, address: str, tls: LiveTls | None = None, *, plain_too: bool = False) -> str:
+        if plain_too:
+            raise ValueError("the grpcio front does not speak TLS and plain text on one port")
         server = grpc.aio.server(
             options=channel_options(self._limits), maximum_concurrent_rpcs=self._limits.max_open_calls
         )
@@ -419,7 +428,7 @@ def channel_options(limits: FrontLimits) -> list[tuple[str, Any]]:
     ]
 
 
-def bind(server: grpc.aio.Server, address: str, tls: TlsFiles | None = None) -> int:
+def bind(server: grpc.aio.Server, address: str, tls: LiveTls | None = None) -> int:
     """Listen on `host:port` or `unix:path` and return the port. Raises OSError that names the address."""
     try:
         if tls is not None:
@@ -429,13 +438,29 @@ def bind(server: grpc.aio.Server, address: str, tls: TlsFiles | None = None) -> 
         raise OSError(f"cannot listen on {address}: the address is taken or not one of this machine") from cause
 
 
-def grpc_credentials(files: TlsFiles) -> grpc.ServerCredentials:
-    """Raises ValueError that names the file."""
-    ssl_context(files)  # the C core tells what is wrong with a file only to its own log
-    return grpc.ssl_server_credentials(
-        [(files.key.read_bytes(), files.certificate.read_bytes())],
-        root_certificates=None if files.client_ca is None else files.client_ca.read_bytes(),
-        require_client_auth=files.client_ca is not None,
+def grpc_credentials(tls: LiveTls) -> grpc.ServerCredentials:
+    """They follow what `tls` shows, from handshake to handshake. Raises ValueError for optional certificates."""
+    files, shown = tls.files, tls.now
+    if files.client_ca is not None and files.client_certificate == "optional":
+        raise ValueError("grpcio asks clients for a certificate always or never")
+
+    def changed() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal shown
+        if tls.now is shown:
+            return None
+        shown = tls.now
+        return _certificate_configuration(shown)
+
+    return grpc.dynamic_ssl_server_credentials(
+        _certificate_configuration(shown),
+        changed,  # type: ignore[arg-type]  # the types know nothing of None: no change
+        require_client_authentication=files.client_ca is not None,
+    )
+
+
+def _certificate_configuration(shown: Shown) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration(
+        [(shown.key, shown.certificate)], root_certificates=shown.client_ca
     )
 
 

@@ -1,30 +1,71 @@
-"""TLS for listeners: files to what OpenSSL wants."""
+"""TLS for listeners: PEM files to what OpenSSL wants, and how listeners come to show newer ones."""
 
 from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from server.front.contract import TlsFiles
 
+_Loaded = TypeVar("_Loaded")
 
-def ssl_context(files: TlsFiles) -> ssl.SSLContext:
-    """For a server that speaks HTTP/2 only: TLS 1.2 or newer, ALPN `h2`. Raises ValueError that names the file."""
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a listener shows, read from its files: for those who want a context, and for those who want PEM."""
+
+    context: ssl.SSLContext
+    certificate: bytes
+    key: bytes = field(repr=False)
+    client_ca: bytes | None
+
+
+class LiveTls:
+    """What the listeners of one kind show to new connections. A connection keeps what it began with.
+
+    `now` is replaced as a whole, so any thread may read it at any time.
+    """
+
+    def __init__(self, files: TlsFiles) -> None:
+        """Raises ValueError that names the file."""
+        self.files = files
+        self.now = self.read()
+
+    def read(self) -> Shown:
+        """What the files hold now, not yet shown. Raises ValueError that names the file."""
+        files = self.files
+        context = _context(files)
+        return Shown(
+            context,
+            _load(files.certificate.read_bytes, files.certificate),
+            _load(files.key.read_bytes, files.key),
+            None if files.client_ca is None else _load(files.client_ca.read_bytes, files.client_ca),
+        )
+
+
+def _context(files: TlsFiles) -> ssl.SSLContext:
+    """A new one each time: of a context in use certificates can be changed, but no authority taken away."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
-    context.set_alpn_protocols(["h2"])
-    _load(files.certificate, lambda: context.load_cert_chain(files.certificate, files.key), files.key)
+    context.set_alpn_protocols([files.protocol])
+
+    def no_passphrase() -> str:
+        raise ValueError(f"TLS: {files.key} cannot be used: it has a passphrase")
+
+    _load(lambda: context.load_cert_chain(files.certificate, files.key, no_passphrase), files.certificate, files.key)
     if files.client_ca is not None:
-        _load(files.client_ca, lambda: context.load_verify_locations(files.client_ca))
-        context.verify_mode = ssl.CERT_REQUIRED
+        _load(lambda: context.load_verify_locations(files.client_ca), files.client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED if files.client_certificate == "required" else ssl.CERT_OPTIONAL
     return context
 
 
-def _load(path: Path, load: Callable[[], None], *others: Path) -> None:
+def _load(load: Callable[[], _Loaded], *paths: Path) -> _Loaded:
     try:
-        load()
+        return load()
     except (OSError, ssl.SSLError) as cause:
-        named = " or ".join(str(each) for each in (path, *others))
+        named = " or ".join(map(str, paths))
         raise ValueError(f"TLS: {named} cannot be used: {cause.strerror or cause}") from cause

@@ -62,7 +62,7 @@ class RouteService:
     def _query_route(self, call: Call, client_id: str, request: service.QueryRouteRequest) -> None:
         _check_resource(request.topic)
         topic = self._topic_for(client_id, request.topic.name)
-        broker = self._broker_at(request.endpoints)
+        broker = self._broker_at(call, request.endpoints)
         if max(topic.read_queues, topic.write_queues) < QUEUES_MIN:
             call.reply(_route(request.topic, topic, broker).SerializeToString())
             return
@@ -81,13 +81,13 @@ class RouteService:
         return self._directory.topic(name)
 
     def _query_assignment(
-        self, _call: Call, _client_id: str, request: service.QueryAssignmentRequest
+        self, call: Call, _client_id: str, request: service.QueryAssignmentRequest
     ) -> service.QueryAssignmentResponse:
         _check_resource(request.topic)
         check_group(request.group.name)
         topic = self._directory.topic(request.topic.name)
         numbers = assigned_queues(topic, self._directory.group(request.group.name))
-        broker = self._broker_at(request.endpoints)
+        broker = self._broker_at(call, request.endpoints)
         response = service.QueryAssignmentResponse()
         fill_ok(response.status)
         for number in numbers:
@@ -99,16 +99,17 @@ class RouteService:
             queue.accept_message_types.extend(ACCEPTED_TYPES[topic.type])
         return response
 
-    def _broker_at(self, dialled: definition.Endpoints) -> definition.Broker:
+    def _broker_at(self, call: Call, dialled: definition.Endpoints) -> definition.Broker:
         """The broker, reachable where it advertises itself or else where the client dialled."""
         broker = definition.Broker(name=self._broker.name, id=MASTER)
-        if self._broker.advertise is not None:
-            _fill_endpoints(broker.endpoints, self._broker.advertise)
+        advertised = self._broker.advertised_to(is_secure=call.is_secure)
+        if advertised is not None:
+            _fill_endpoints(broker.endpoints, advertised)
         elif dialled.addresses:
             _check_endpoints(dialled)
             broker.endpoints.CopyFrom(dialled)
         else:
-            _fill_endpoints(broker.endpoints, self._broker.listen)
+            _fill_endpoints(broker.endpoints, self._broker.listens_for(is_secure=call.is_secure))
         return broker
 
 

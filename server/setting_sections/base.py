@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from ipaddress import ip_address
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
@@ -16,6 +17,15 @@ def split_address(address: str) -> tuple[str, int]:
     if not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65_535:
         raise ValueError("the port must be a number from 0 to 65535")
     return host, int(port)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine reaches `host:port`. Of host names only `localhost` is known to be so."""
+    host = split_address(address)[0].strip("[]")
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _listening(address: str) -> str:

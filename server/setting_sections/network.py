@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from server.front import FrontKind
-from server.setting_sections.base import AdvertisedAddress, ListenAddress, Section
+from server.setting_sections.base import AdvertisedAddress, ListenAddress, Section, is_loopback
 
 
 class NetworkSection(Section):
@@ -26,25 +26,100 @@ class NetworkSection(Section):
         default="h2",
         description="Which engine serves the messaging port: `h2` is our own, `grpcio` the C core's, ten times slower.",
     )
+    plain_text: Literal["loopback", "everywhere"] = Field(
+        default="loopback",
+        description="Where ports may take connections without TLS: `loopback` (127.0.0.0/8, ::1, localhost), where "
+        "only this machine reaches them, or `everywhere`. Without TLS who listens on the way reads everything, "
+        "secrets too.",
+    )
+    tls: Literal["off", "optional", "required"] = Field(
+        default="off",
+        description="TLS on `listen`. With `optional` the first byte of each connection decides, so that clients with "
+        'and without TLS use one port, as on RocketMQ; not with `front = "grpcio"`. [How](tls.md)',
+    )
     tls_listen: ListenAddress | None = Field(
-        default=None, description="Where messaging clients connect with TLS, beside `listen`."
+        default=None, description="Another address where messaging clients connect, with TLS."
+    )
+    tls_advertise: AdvertisedAddress | None = Field(
+        default=None,
+        description="The address that clients with TLS are sent to. Without it `advertise`, or where `tls` is `off` "
+        "the address they used.",
     )
     tls_certificate: Path | None = Field(
-        default=None, description="The certificate chain that is shown on `tls_listen` (PEM)."
+        default=None,
+        description="The certificate chain that all ports with TLS show (PEM). When a file changes, new connections "
+        "get the new one.",
     )
     tls_key: Path | None = Field(default=None, description="The private key of `tls_certificate` (PEM).")
     tls_client_ca: Path | None = Field(
         default=None,
-        description="Clients on `tls_listen` must show a certificate signed by one of these authorities (PEM).",
+        description="Messaging clients with TLS must show a certificate signed by one of these authorities (PEM).",
+    )
+    tls_client_certificate: Literal["required", "optional"] = Field(
+        default="required",
+        description="With `optional` and `tls_client_ca`, clients may also show none; one they show must be good. Not "
+        'with `front = "grpcio"`.',
+    )
+    admin_tls: bool = Field(default=False, description="TLS on `admin`.")
+    admin_client_ca: Path | None = Field(
+        default=None,
+        description="Who connects to `admin` must show a certificate signed by one of these authorities (PEM).",
+    )
+    http_tls: bool = Field(default=False, description="TLS on `http`.")
+    metrics_token_file: Path | None = Field(
+        default=None,
+        description="Who asks for `/metrics` must send the token in this file (`Authorization: Bearer …`). Read each "
+        "time, so it can change. `/healthz` and `/readyz` stay open.",
     )
     stop_grace_ms: int = Field(
         default=5_000, ge=0, description="How long open calls may take to end when the broker stops."
     )
 
+    @property
+    def serves_tls(self) -> bool:
+        """Whether messaging clients may connect with TLS."""
+        return self.tls != "off" or self.tls_listen is not None
+
     @model_validator(mode="after")
     def _tls_is_complete(self) -> Self:
-        if self.tls_listen is not None and (self.tls_certificate is None or self.tls_key is None):
-            raise ValueError("tls_listen needs tls_certificate and tls_key")
+        for name, wants_tls in (
+            ("tls", self.tls != "off"),
+            ("tls_listen", self.tls_listen is not None),
+            ("admin_tls", self.admin_tls),
+            ("http_tls", self.http_tls),
+        ):
+            if wants_tls and (self.tls_certificate is None or self.tls_key is None):
+                raise ValueError(f"{name} needs tls_certificate and tls_key")
+        for name, value, needed, is_there in (
+            ("tls_advertise", self.tls_advertise, "tls_listen", self.tls_listen is not None),
+            ("tls_client_ca", self.tls_client_ca, "tls or tls_listen", self.serves_tls),
+            ("admin_client_ca", self.admin_client_ca, "admin_tls", self.admin_tls),
+        ):
+            if value is not None and not is_there:
+                raise ValueError(f"{name} needs {needed}")
+        if self.tls_client_certificate == "optional" and self.tls_client_ca is None:
+            raise ValueError("tls_client_certificate needs tls_client_ca")
+        return self
+
+    @model_validator(mode="after")
+    def _front_can_do_it(self) -> Self:
+        for name, value in (("tls", self.tls), ("tls_client_certificate", self.tls_client_certificate)):
+            if self.front == "grpcio" and value == "optional":
+                raise ValueError(f'{name} = "optional" needs front = "h2"')
+        return self
+
+    @model_validator(mode="after")
+    def _plain_text_stays_here(self) -> Self:
+        for name, address, takes_plain, cure in (
+            ("listen", self.listen, self.tls != "required", 'tls = "required"'),
+            ("admin", self.admin, not self.admin_tls, "admin_tls = true"),
+            ("http", self.http, not self.http_tls, "http_tls = true"),
+        ):
+            if takes_plain and self.plain_text == "loopback" and not is_loopback(address):
+                raise ValueError(
+                    f"{name} = {address} would take plain text from other machines: "
+                    f'set {cure}, or plain_text = "everywhere" where the network is trusted'
+                )
         return self
 
 

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from server import broker as broker_module
 from server.broker import Broker
+from server.certificates import Certificates
 from server.health import HealthState
 from server.main import FLUSH_THREADS
 from server.settings import BrokerSettings
@@ -93,7 +94,15 @@ async def running_broker(
         )
         try:
             supervisor = Supervisor(lambda _: None)
-            broker = Broker(settings, store, CollectorRegistry(), HealthState(), executor, supervisor=supervisor)
+            broker = Broker(
+                settings,
+                store,
+                CollectorRegistry(),
+                HealthState(),
+                executor,
+                supervisor=supervisor,
+                certificates=Certificates(settings.for_tls()),
+            )
             async with broker.serving() as addresses:
                 yield RunningBroker(broker, store, addresses, clock)
                 supervisor.raise_failure()

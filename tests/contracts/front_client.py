@@ -39,7 +39,7 @@ async def serving(
 ) -> AsyncIterator[tuple[Front, Any]]:
     front = make_front(kind, methods, limits=limits)
     tls = TLS.get()
-    address = await front.start("127.0.0.1:0", None if tls is None else tls.files)
+    address = await front.start("127.0.0.1:0", None if tls is None else tls.live())
     try:
         async with open_channel(address, tls) as channel:
             yield front, channel

@@ -12,13 +12,17 @@ import grpc
 import grpc.aio
 import pytest
 
-from server.front import Call, FrontKind, Method, TlsFiles, make_front
+from server.front import Call, FrontKind, LiveTls, Method, TlsFiles, make_front
 from tests.certificates import Tls, make_tls
-from tests.contracts.front_client import UNARY, echo, open_channel, run, soon, status_of
+from tests.contracts.front_client import BIDI, UNARY, echo, open_channel, run, soon, status_of
 
 
 def certificate_of(call: Call, body: bytes) -> None:
     call.reply(call.peer_certificate or b"none")
+
+
+def answer(call: Call, body: bytes) -> None:
+    call.send(body)
 
 
 async def ask(address: str, tls: Tls | None = None) -> bytes:
@@ -31,7 +35,7 @@ def test_one_front_listens_plain_and_with_tls(kind: FrontKind, tmp_path: Path) -
     async def test() -> None:
         tls = make_tls(tmp_path)
         front = make_front(kind, {UNARY: Method(echo)})
-        plain, secure = await front.start("127.0.0.1:0"), await front.start("127.0.0.1:0", tls.files)
+        plain, secure = await front.start("127.0.0.1:0"), await front.start("127.0.0.1:0", tls.live())
         assert plain != secure
         assert await ask(plain) == await ask(secure, tls) == b"body"
         async with open_channel(secure) as channel:
@@ -46,7 +50,7 @@ def test_handlers_see_the_certificate_of_the_client(kind: FrontKind, tmp_path: P
         tls = make_tls(tmp_path, clients_too=True)
         assert tls.client is not None
         front = make_front(kind, {UNARY: Method(certificate_of)})
-        address = await front.start("127.0.0.1:0", tls.files)
+        address = await front.start("127.0.0.1:0", tls.live())
         assert await ask(address, tls) == ssl.PEM_cert_to_DER_cert(tls.client[0].decode())
         async with open_channel(address, replace(tls, client=None)) as stranger:
             assert (await status_of(stranger.unary_unary(UNARY)(b"")))[0] is grpc.StatusCode.UNAVAILABLE
@@ -59,8 +63,44 @@ def test_without_client_certificates_there_is_none_to_see(kind: FrontKind, tmp_p
     async def test() -> None:
         tls = make_tls(tmp_path)
         front = make_front(kind, {UNARY: Method(certificate_of)})
-        plain, secure = await front.start("127.0.0.1:0"), await front.start("127.0.0.1:0", tls.files)
+        plain, secure = await front.start("127.0.0.1:0"), await front.start("127.0.0.1:0", tls.live())
         assert await ask(plain) == await ask(secure, tls) == b"none"
+        await front.stop(0)
+
+    run(test())
+
+
+def test_a_new_certificate_is_for_new_connections_and_open_ones_live_on(kind: FrontKind, tmp_path: Path) -> None:
+    async def test() -> None:
+        old = make_tls(tmp_path, clients_too=True)
+        front = make_front(kind, {UNARY: Method(echo), BIDI: Method(answer, streaming_in=True, streaming_out=True)})
+        live = old.live()
+        address = await front.start("127.0.0.1:0", live)
+        async with open_channel(address, old) as channel:
+            stream = channel.stream_stream(BIDI)()
+            await stream.write(b"before")
+            assert await soon(stream.read()) == b"before"
+            new = make_tls(tmp_path, clients_too=True)
+            live.now = live.read()
+            assert await ask(address, new) == b"body"
+            await stream.write(b"after")
+            assert await soon(stream.read()) == b"after", "the open call goes on"
+            assert await soon(channel.unary_unary(UNARY)(b"again")) == b"again", "so does the connection"
+        for stranger in (old, replace(new, client=old.client)):
+            async with open_channel(address, stranger) as channel:
+                assert (await status_of(channel.unary_unary(UNARY)(b"")))[0] is grpc.StatusCode.UNAVAILABLE
+        assert await ask(address, new) == b"body"
+        await front.stop(0)
+
+    run(test())
+
+
+def test_handlers_see_whether_the_client_came_over_tls(kind: FrontKind, tmp_path: Path) -> None:
+    async def test() -> None:
+        tls = make_tls(tmp_path)
+        front = make_front(kind, {UNARY: Method(lambda call, _: call.reply(str(call.is_secure).encode()))})
+        plain, secure = await front.start("127.0.0.1:0"), await front.start("127.0.0.1:0", tls.live())
+        assert (await ask(plain), await ask(secure, tls)) == (b"False", b"True")
         await front.stop(0)
 
     run(test())
@@ -72,7 +112,7 @@ def test_a_tls_client_that_does_not_offer_h2_is_not_served(kind: FrontKind, tmp_
     async def test() -> None:
         tls = make_tls(tmp_path)
         front = make_front(kind, {UNARY: Method(echo)})
-        host, _, port = (await front.start("127.0.0.1:0", tls.files)).rpartition(":")
+        host, _, port = (await front.start("127.0.0.1:0", tls.live())).rpartition(":")
         context = ssl.create_default_context(cadata=tls.authority.decode())
         try:
             reader, writer = await soon(asyncio.open_connection(host, int(port), ssl=context))
@@ -87,23 +127,18 @@ def test_a_tls_client_that_does_not_offer_h2_is_not_served(kind: FrontKind, tmp_
     run(test())
 
 
-def test_a_tls_file_that_is_no_good_is_named(kind: FrontKind, tmp_path: Path) -> None:
-    async def test() -> None:
-        tls = make_tls(tmp_path).files
-        junk, missing = tmp_path / "junk.pem", tmp_path / "missing.pem"
-        junk.write_text("nothing")
-        front = make_front(kind, {})
-        for files, named in (
-            (TlsFiles(missing, tls.key), missing),
-            (TlsFiles(junk, tls.key), junk),
-            (TlsFiles(tls.certificate, junk), junk),
-            (TlsFiles(tls.certificate, tls.key, junk), junk),
-        ):
-            with pytest.raises(ValueError, match=str(named)):
-                await front.start("127.0.0.1:0", files)
-        await front.stop(0)
-
-    run(test())
+def test_a_tls_file_that_is_no_good_is_named(tmp_path: Path) -> None:
+    tls = make_tls(tmp_path).files
+    junk, missing = tmp_path / "junk.pem", tmp_path / "missing.pem"
+    junk.write_text("nothing")
+    for files, named in (
+        (TlsFiles(missing, tls.key), missing),
+        (TlsFiles(junk, tls.key), junk),
+        (TlsFiles(tls.certificate, junk), junk),
+        (TlsFiles(tls.certificate, tls.key, junk), junk),
+    ):
+        with pytest.raises(ValueError, match=str(named)):
+            LiveTls(files)
 
 
 def test_a_unix_socket_is_an_address_too(kind: FrontKind, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from tests.e2e.broker import Broker
 
 
 def test_the_three_lines_of_python_send_and_receive(broker: Broker, tmp_path: Path) -> None:
-    text = banner(listen=broker.endpoint, admin=broker.admin, http=broker.http, store="store")
+    text = banner(listen=broker.endpoint, admin=broker.admin, http=f"http://{broker.http}", store="store")
     lines = [line.strip() for line in text.splitlines() if line.startswith(("  import", "  p =", "  c ="))]
     assert len(lines) == 3
     done = subprocess.run(

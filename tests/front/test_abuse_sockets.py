@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 
 from server.front import Front, FrontLimits, Method, make_front
-from server.front.h2 import adapter, frames, front, patience, switchboard
+from server.front.h2 import adapter, door, frames, front, patience, switchboard
 from server.front.h2.connection import HTTP_1_ANSWER
 from server.front.h2.frames import ErrorCode, Setting
 from server.front.h2.grpc_messages import with_prefix
@@ -91,7 +91,7 @@ async def serving(limits: FrontLimits | None = None, tls: Tls | None = None) -> 
     kept = Kept()
     served = {**methods(kept), LARGE: Method(large, streaming_out=True)}
     made = make_front("h2", served, limits=limits)
-    address = await made.start("127.0.0.1:0", None if tls is None else tls.files)
+    address = await made.start("127.0.0.1:0", None if tls is None else tls.live())
     host, _, port = address.rpartition(":")
     try:
         yield Serving(made, host, int(port), kept, tls)
@@ -103,7 +103,7 @@ async def serving(limits: FrontLimits | None = None, tls: Tls | None = None) -> 
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that the front waits for takes a fraction of a second."""
     monkeypatch.setattr(patience, "GREETING_S", 0.3)
-    monkeypatch.setattr(front, "GREETING_S", 0.3)
+    monkeypatch.setattr(door, "GREETING_S", 0.3)
     monkeypatch.setattr(patience, "PROBE_AFTER_S", 0.3)
     monkeypatch.setattr(patience, "PROBE_ANSWER_S", 0.2)
     monkeypatch.setattr(patience, "STALL_S", 0.3)

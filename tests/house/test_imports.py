@@ -40,6 +40,7 @@ HOMES: Final = {
     r"|server/rpc/admin_port/\w+\.py",
     "grpc_health": r"server/rpc/admin_port/server\.py",
     "grpc_reflection": r"server/rpc/admin_port/server\.py",
+    "cryptography": r"server/certificates\.py",
     "google.protobuf": r"server/wire/.*|server/rpc/.*|cli/online/.*",
     "server._generated": r"server/wire/.*|server/rpc/.*|cli/online/.*|pipeline/stream/.*",
     "prometheus_client": r".*/(\w+_)?metrics\.py|server/http\.py|server/(main|broker)\.py",

@@ -51,7 +51,9 @@ OS_FUNCTIONS: Final = {"getpid", "environ", "cpu_count", "path"}
 
 READS_CONFIGURATION: Final = {
     "server/settings.py",
-    "server/front/grpcio.py",  # the C core wants PEM as bytes
+    "server/front/tls.py",
+    "server/certificates.py",
+    "server/http.py",  # the token of the metrics
     "store/security/sealing.py",  # the key lies outside of the store
 }
 

@@ -13,12 +13,12 @@ from typing import cast
 
 import uvloop
 
-from server.front import Front, FrontKind, TlsFiles, make_front
+from server.front import Front, FrontKind, LiveTls, TlsFiles, make_front
 from server.front.h2 import H2Front
 from tests.interop.service import InteropService
 
 
-async def serve(kind: FrontKind, tls: TlsFiles | None) -> None:
+async def serve(kind: FrontKind, tls: LiveTls | None) -> None:
     front: Front
 
     def bytes_received() -> int | None:
@@ -32,7 +32,7 @@ async def serve(kind: FrontKind, tls: TlsFiles | None) -> None:
 
 def main() -> None:
     kind, *files = sys.argv[1:]
-    tls = TlsFiles(*map(Path, files)) if files else None
+    tls = LiveTls(TlsFiles(*map(Path, files))) if files else None
     uvloop.run(serve(cast(FrontKind, kind), tls))
 
 

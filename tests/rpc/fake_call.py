@@ -30,8 +30,10 @@ class FakeCall:
         metadata: Mapping[str, str] | None = None,
         certificate: bytes | None = None,
         room: int = 1_000_000,
+        is_secure: bool = False,
     ) -> None:
         self._path = path
+        self._is_secure = is_secure
         self._peer = peer
         self._remaining_s = remaining_s
         self._metadata = dict(metadata or {})
@@ -58,6 +60,10 @@ class FakeCall:
     @property
     def closed(self) -> bool:
         return self._closed
+
+    @property
+    def is_secure(self) -> bool:
+        return self._is_secure
 
     @property
     def peer_certificate(self) -> bytes | None:

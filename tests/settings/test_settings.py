@@ -34,7 +34,7 @@ def file(tmp_path: Path) -> Path:
         durability = "async"
 
         [network]
-        listen = "0.0.0.0:9081"
+        listen = "127.0.0.2:9081"
         """
     )
     return path
@@ -61,7 +61,7 @@ def test_the_file_sets_values(file: Path) -> None:
     assert settings.store.directory == Path("/data/store")
     assert settings.store.segment_size == 64 << 20
     assert settings.store.durability is Durability.ASYNC
-    assert settings.network.listen == "0.0.0.0:9081"
+    assert settings.network.listen == "127.0.0.2:9081"
     assert settings.network.admin == "127.0.0.1:8082"
 
 

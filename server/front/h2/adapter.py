@@ -58,7 +58,8 @@ class H2Protocol(asyncio.Protocol):
         if connected is not None and connected.family != socket.AF_UNIX:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_MAX)
-        client = Client(peer_text(transport), tls.getpeercert(binary_form=True) if tls else None)
+        certificate = tls.getpeercert(binary_form=True) if tls else None
+        client = Client(peer_text(transport), is_secure=self._secure, peer_certificate=certificate)
         self._connection = Connection(self._front.board, client, self._something_to_write)
         self._patience = Patience(self._connection, self._front.board.clock())
 

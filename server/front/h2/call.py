@@ -23,9 +23,10 @@ BINARY_SUFFIX = "-bin"
 
 
 class Client(NamedTuple):
-    """Who is at the other end: `ip:port`, and the certificate it showed (DER)."""
+    """Who is at the other end: `ip:port`, whether over TLS, and the certificate it showed (DER)."""
 
     peer: str
+    is_secure: bool = False
     peer_certificate: bytes | None = None
 
 
@@ -100,6 +101,10 @@ class H2Call:
     @property
     def peer(self) -> str:
         return self._calls.client.peer
+
+    @property
+    def is_secure(self) -> bool:
+        return self._calls.client.is_secure
 
     @property
     def peer_certificate(self) -> bytes | None:

@@ -7,16 +7,17 @@ from collections.abc import Callable
 from typing import Final
 
 from server.front.access_log import log_call
-from server.front.contract import Front, FrontLimits, Methods, TlsFiles, check_methods
+from server.front.contract import Front, FrontLimits, Methods, check_methods
 from server.front.figures import FrontFigures
 from server.front.h2.adapter import H2Protocol
 from server.front.h2.call import H2Call, run_guarded
-from server.front.h2.patience import GREETING_S
+from server.front.h2.door import Door
 from server.front.h2.switchboard import Switchboard
 from server.front.status import GrpcStatus
-from server.front.tls import ssl_context
+from server.front.tls import LiveTls
 
 BACKLOG: Final = 1024
+UNIX: Final = "unix:"
 DEADLINES_S: Final = 0.05
 """How late a call may end that outlives its deadline. Its client has given up by itself, exactly in time."""
 
@@ -38,7 +39,7 @@ class H2Front:
         self._access_log = access_log
         self._figures = FrontFigures()
         self._board: Switchboard | None = None
-        self._servers: list[asyncio.AbstractServer] = []
+        self._servers: list[asyncio.AbstractServer | Door] = []
         self._protocols: dict[H2Protocol, None] = {}  # the oldest first
         self._pass_callbacks: list[Callable[[], None]] = []
         self._unflushed: list[H2Protocol] = []
@@ -49,51 +50,55 @@ class H2Front:
 
     # -- server.front.contract.Front
 
-    async def start(self, address: str, tls: TlsFiles | None = None) -> str:
-        loop = asyncio.get_running_loop()
-        context = None if tls is None else ssl_context(tls)
-        if self._board is None:
-
-            def soon(callback: Callable[[], None]) -> None:
-                loop.call_soon(run_guarded, callback)
-
-            self._board = Switchboard(
-                self._methods,
-                self._limits,
-                self._figures,
-                clock=loop.time,
-                soon=soon,
-                call_ended=_log_call if self._access_log else None,
-            )
-            self._every("deadlines", DEADLINES_S, self._board.expire)
-            self._every("look after", LOOK_AFTER_S, self._look_after)
-
-        def protocol() -> H2Protocol:
-            return H2Protocol(self, secure=tls is not None)
-
-        greeting_s = None if context is None else GREETING_S  # a handshake is a part of it, and has no other bound
-        if address.startswith("unix:"):
-            path = address.removeprefix("unix:")
-            self._servers.append(
-                await loop.create_unix_server(
-                    protocol, path, ssl=context, ssl_handshake_timeout=greeting_s, backlog=BACKLOG
-                )
-            )
+    async def start(self, address: str, tls: LiveTls | None = None, *, plain_too: bool = False) -> str:
+        self._begin()
+        if address.startswith(UNIX):
+            if tls is not None:
+                raise ValueError(f"{address}: a unix socket needs no TLS")
+            loop = asyncio.get_running_loop()
+            path = address.removeprefix(UNIX)
+            self._servers.append(await loop.create_unix_server(self._protocol, path, backlog=BACKLOG))
             return address
         host, _, port = address.rpartition(":")
         try:
-            server = await loop.create_server(
-                protocol,
-                host.strip("[]"),
-                int(port),
-                ssl=context,
-                ssl_handshake_timeout=greeting_s,
-                backlog=BACKLOG,
-            )
+            if tls is None:
+                bound = await self._listen(host.strip("[]"), int(port))
+            else:
+                door = Door(tls, lambda secure: H2Protocol(self, secure=secure), self._figures, plain_too=plain_too)
+                bound = await door.open(host.strip("[]"), int(port), backlog=BACKLOG)
+                self._servers.append(door)
         except OSError as cause:
             raise OSError(f"cannot listen on {address}: {cause.strerror or cause}") from cause
+        return f"{host}:{bound}"
+
+    async def _listen(self, host: str, port: int) -> int:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(self._protocol, host, port, backlog=BACKLOG)
         self._servers.append(server)
-        return f"{host}:{server.sockets[0].getsockname()[1]}"
+        return int(server.sockets[0].getsockname()[1])
+
+    def _protocol(self) -> H2Protocol:
+        return H2Protocol(self, secure=False)
+
+    def _begin(self) -> None:
+        """What all listeners share, made with the first."""
+        if self._board is not None:
+            return
+        loop = asyncio.get_running_loop()
+
+        def soon(callback: Callable[[], None]) -> None:
+            loop.call_soon(run_guarded, callback)
+
+        self._board = Switchboard(
+            self._methods,
+            self._limits,
+            self._figures,
+            clock=loop.time,
+            soon=soon,
+            call_ended=_log_call if self._access_log else None,
+        )
+        self._every("deadlines", DEADLINES_S, self._board.expire)
+        self._every("look after", LOOK_AFTER_S, self._look_after)
 
     async def stop(self, grace_s: float) -> None:
         loop = asyncio.get_running_loop()

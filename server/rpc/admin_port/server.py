@@ -18,6 +18,7 @@ from server.administration import (
     Administration,
 )
 from server.faults import FaultLog
+from server.front import LiveTls
 from server.front.grpcio import bind
 from server.rpc.admin_port.guard import AdminGuard
 from server.rpc.admin_port.service import SERVICE_NAME, AdministeredBackups, AdminService, Expire, Summarize
@@ -50,14 +51,14 @@ class AdminServer:
         self._health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None
 
-    async def start(self, address: str) -> str:
+    async def start(self, address: str, tls: LiveTls | None = None) -> str:
         """Listen on `host:port` and return the bound address. Raises OSError that names the address."""
         server = grpc.aio.server(interceptors=[self._guard] if self._guard else (), options=[("grpc.so_reuseport", 0)])
         add_AdminServiceServicer_to_server(self._service, server)  # type: ignore[no-untyped-call]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         names = (SERVICE_NAME, *(each.add_to(server) for each in self._more))
         reflection.enable_server_reflection((*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
-        port = bind(server, address)
+        port = bind(server, address, tls)
         await server.start()
         self._server = server
         for service in ("", *names):

@@ -1,0 +1,33 @@
+"""When the certificate ends, and whether a newer one could not be used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+
+class CertificateFigures(Protocol):
+    """What the certificates of a broker say of themselves."""
+
+    @property
+    def expires_s(self) -> float | None: ...
+
+    @property
+    def failed_reloads(self) -> int: ...
+
+
+def certificate_figures(certificates: CertificateFigures) -> Iterator[Metric]:
+    """The end only where a port speaks TLS."""
+    if certificates.expires_s is not None:
+        yield GaugeMetricFamily(
+            "quarry_tls_certificate_expires_seconds",
+            "When the certificate that is shown ends, in seconds since 1970",
+            value=certificates.expires_s,
+        )
+    yield CounterMetricFamily(
+        "quarry_tls_failed_reloads",
+        "Times that changed TLS files could not be used, and the old ones stayed",
+        value=certificates.failed_reloads,
+    )

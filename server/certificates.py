@@ -1,0 +1,132 @@
+"""The certificate that the ports show: looked at every few seconds, and exchanged under the listeners when it changes.
+
+All that belongs together is taken together: certificate, key and authorities of all ports, or none of them. A broken
+file leaves what is shown as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from hashlib import sha256
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import structlog
+from cryptography import x509
+
+from server.front import LiveTls, TlsFiles
+from store.clock import Clock, SystemClock
+from store.errors import Invalid
+
+log = structlog.get_logger(__name__)
+
+LOOK_INTERVAL_S: Final = 3.0
+WARN_BEFORE_S: Final = 14 * 86_400
+WARN_INTERVAL_S: Final = 86_400
+
+Prints = dict[Path, bytes | str]
+"""Of each file the hash of what it holds, or why it cannot be read."""
+
+
+class TlsPorts(NamedTuple):
+    """What each kind of port shows; None where it speaks no TLS."""
+
+    messaging: TlsFiles | None = None
+    admin: TlsFiles | None = None
+    http: TlsFiles | None = None
+
+
+class Certificates:
+    """What the ports of one broker show now. `look` may run on any thread, one at a time."""
+
+    def __init__(self, ports: TlsPorts, clock: Clock | None = None) -> None:
+        """Raises Invalid that names the file."""
+        self._clock = clock or SystemClock()
+        self._paths = _paths(files for files in ports if files is not None)
+        self._taken = self._refused = _prints(self._paths)
+        self._suspect: Prints | None = None
+        self._warned_at_s: float | None = None
+        self.failed_reloads = 0
+        try:
+            self.messaging, self.admin, self.http = (None if files is None else LiveTls(files) for files in ports)
+            self.expires_s = self._expiry()
+        except ValueError as cause:
+            raise Invalid(str(cause)) from cause
+
+    async def watch(self) -> None:
+        """Look again and again, until cancelled."""
+        while True:
+            await asyncio.to_thread(self.look)
+            await asyncio.sleep(LOOK_INTERVAL_S)
+
+    def look(self) -> None:
+        """Take what has changed, and warn of an end that is near."""
+        prints = _prints(self._paths)
+        if prints == self._taken:
+            self._refused = prints  # what was refused before is told again if it comes again
+        elif prints != self._refused:
+            self._take(prints)
+        self._warn()
+
+    def _take(self, prints: Prints) -> None:
+        lives = self._lives()
+        try:
+            read = [live.read() for live in lives]
+            expires_s = _expires_s(read[0].certificate, lives[0].files.certificate)
+        except ValueError as error:
+            if prints != self._suspect:
+                self._suspect = prints  # perhaps only some of the new files are there yet: the next look will tell
+                return
+            self._refused = prints
+            self.failed_reloads += 1
+            log.error("the new TLS files are not used, the old ones stay", reason=str(error))
+            return
+        if _prints(self._paths) != prints:
+            return  # changed while it was read
+        for live, shown in zip(lives, read, strict=True):
+            live.now = shown
+        self._taken = self._refused = prints
+        self.expires_s, self._warned_at_s = expires_s, None
+        log.info("new TLS files are in use", certificate=str(lives[0].files.certificate))
+
+    def _lives(self) -> list[LiveTls]:
+        return [live for live in (self.messaging, self.admin, self.http) if live is not None]
+
+    def _expiry(self) -> float | None:
+        return next((_expires_s(live.now.certificate, live.files.certificate) for live in self._lives()), None)
+
+    def _warn(self) -> None:
+        if self.expires_s is None:
+            return
+        now_s, elapsed_s = self._clock.wall_ms() / 1000, self._clock.monotonic_s()
+        is_due = self._warned_at_s is None or elapsed_s - self._warned_at_s >= WARN_INTERVAL_S
+        if is_due and self.expires_s - now_s < WARN_BEFORE_S:
+            self._warned_at_s = elapsed_s
+            path, days = self._lives()[0].files.certificate, round((self.expires_s - now_s) / 86_400, 1)
+            log.warning("the TLS certificate expires soon or has expired", certificate=str(path), days_left=days)
+
+
+def _expires_s(pem: bytes, path: Path) -> float:
+    """Since 1970. Raises ValueError that names the file."""
+    try:
+        return x509.load_pem_x509_certificates(pem)[0].not_valid_after_utc.timestamp()
+    except (ValueError, x509.InvalidVersion) as cause:
+        raise ValueError(f"TLS: {path} cannot be used: {cause}") from cause
+
+
+def _paths(ports: Iterable[TlsFiles]) -> list[Path]:
+    return sorted(
+        {path for files in ports for path in (files.certificate, files.key, files.client_ca) if path is not None}
+    )
+
+
+def _prints(paths: Iterable[Path]) -> Prints:
+    return {path: _print(path) for path in paths}
+
+
+def _print(path: Path) -> bytes | str:
+    try:
+        return sha256(path.read_bytes()).digest()
+    except OSError as error:
+        return str(error)

@@ -1,0 +1,287 @@
+"""TLS and plain text on one port, told apart by the first byte."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import uvloop
+
+from server.front import Call, Front, LiveTls, Method, TlsFiles, make_front
+from server.front.h2 import door
+from tests.certificates import Tls, make_tls
+from tests.contracts.front_client import UNARY, open_channel, soon, status_of
+
+Run = Callable[[Coroutine[Any, Any, None]], None]
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Run:
+    factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
+
+    def run(test: Coroutine[Any, Any, None]) -> None:
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(asyncio.wait_for(test, 40))
+
+    return run
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "GREETING_S", 0.3)
+
+
+def describe(call: Call, body: bytes) -> None:
+    call.reply(b"TLS" if call.is_secure else b"plain")
+
+
+@asynccontextmanager
+async def serving(
+    tls: Tls, handler: Callable[[Call, bytes], None] = describe, *, plain_too: bool = True
+) -> AsyncIterator[tuple[Front, str]]:
+    front = make_front("h2", {UNARY: Method(handler)})
+    address = await front.start("127.0.0.1:0", tls.live(), plain_too=plain_too)
+    try:
+        yield front, address
+    finally:
+        await front.stop(0)
+
+
+async def ask(address: str, tls: Tls | None = None) -> bytes:
+    async with open_channel(address, tls) as channel:
+        answer: bytes = await soon(channel.unary_unary(UNARY)(b""))
+        return answer
+
+
+async def connect(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, _, port = address.rpartition(":")
+    return await asyncio.open_connection(host, int(port))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async def wait() -> None:
+        while not condition():
+            await asyncio.sleep(0.01)
+
+    await soon(wait())
+
+
+def ended(front: Front, why: str) -> int:
+    assert front.figures is not None
+    return front.figures.connections_ended[why]
+
+
+async def is_ended(reader: asyncio.StreamReader) -> bool:
+    """Whether the server hangs up soon, whatever it says before."""
+    try:
+        while await soon(reader.read(4096)):
+            pass
+    except ConnectionError:
+        pass
+    return True
+
+
+def test_clients_with_tls_and_without_use_one_port(run: Run, tmp_path: Path) -> None:
+    async def test() -> None:
+        tls = make_tls(tmp_path)
+        async with serving(tls) as (_, address):
+            for _ in range(10):
+                assert await asyncio.gather(ask(address, tls), ask(address)) == [b"TLS", b"plain"]
+
+    run(test())
+
+
+def test_without_plain_text_only_tls_is_served(run: Run, tmp_path: Path) -> None:
+    async def test() -> None:
+        tls = make_tls(tmp_path)
+        async with serving(tls, plain_too=False) as (front, address):
+            async with open_channel(address) as stranger:
+                assert (await status_of(stranger.unary_unary(UNARY)(b"")))[0] is grpc.StatusCode.UNAVAILABLE
+            assert ended(front, "NO_TLS") > 0
+            assert await ask(address, tls) == b"TLS"
+
+    run(test())
+
+
+@pytest.mark.parametrize("demand", ["required", "optional"])
+def test_certificates_of_clients_are_seen_on_the_shared_port(run: Run, tmp_path: Path, demand: Any) -> None:
+    def certificate_of(call: Call, body: bytes) -> None:
+        call.reply(call.peer_certificate or b"none")
+
+    async def test() -> None:
+        made = make_tls(tmp_path, clients_too=True)
+        assert made.client is not None
+        tls = replace(made, files=replace(made.files, client_certificate=demand))
+        async with serving(tls, certificate_of) as (_, address):
+            assert await ask(address, tls) == ssl.PEM_cert_to_DER_cert(made.client[0].decode())
+            assert await ask(address) == b"none"
+            if demand == "optional":
+                assert await ask(address, replace(tls, client=None)) == b"none"
+            (tmp_path / "other").mkdir()
+            impostor = replace(tls, client=make_tls(tmp_path / "other", clients_too=True).client)
+            for refused in (impostor, *([replace(tls, client=None)] if demand == "required" else [])):
+                async with open_channel(address, refused) as channel:
+                    assert (await status_of(channel.unary_unary(UNARY)(b"")))[0] is grpc.StatusCode.UNAVAILABLE
+
+    run(test())
+
+
+def test_who_says_nothing_is_sent_away(run: Run, impatient: None, tmp_path: Path) -> None:
+    async def test() -> None:
+        tls = make_tls(tmp_path)
+        async with serving(tls) as (front, address):
+            reader, writer = await connect(address)
+            assert await is_ended(reader)
+            assert ended(front, "SILENT") == 1
+            writer.close()
+            _, gone = await connect(address)
+            gone.close()
+            await until(lambda: ended(front, "SILENT") == 2)
+            assert await ask(address, tls) == b"TLS"
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"\x16", b"\x16garbage that is no handshake", b"\x16\x03\x01\x02\x00\x01"],
+    ids=["one byte", "garbage", "the beginning of a handshake"],
+)
+def test_who_only_begins_to_speak_tls_is_sent_away(run: Run, impatient: None, tmp_path: Path, said: bytes) -> None:
+    async def test() -> None:
+        tls = make_tls(tmp_path)
+        async with serving(tls) as (front, address):
+            reader, writer = await connect(address)
+            writer.write(said)
+            assert await is_ended(reader)
+            await until(lambda: ended(front, "NO_TLS") == 1)
+            writer.close()
+            assert await ask(address, tls) == b"TLS"
+
+    run(test())
+
+
+@pytest.mark.parametrize("said", [b"\x00\xff", b"GET / HTTP/1.1\r\n\r\n", b"\x15\x03\x01"])
+def test_garbage_without_tls_is_the_engines_to_refuse(run: Run, tmp_path: Path, said: bytes) -> None:
+    async def test() -> None:
+        async with serving(make_tls(tmp_path)) as (front, address):
+            reader, writer = await connect(address)
+            writer.write(said)
+            assert await is_ended(reader)
+            assert ended(front, "HTTP_1") + ended(front, "PROTOCOL_ERROR") == 1
+            writer.close()
+            assert await ask(address) == b"plain"
+
+    run(test())
+
+
+def test_many_who_say_nothing_keep_nobody_out(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When too many wait, the one that has waited longest has to go."""
+    monkeypatch.setattr(door, "WAITING_MAX", 150)
+
+    async def test() -> None:
+        tls = make_tls(tmp_path)
+        async with serving(tls) as (front, address):
+            silent = [await connect(address) for _ in range(200)]
+            await until(lambda: ended(front, "SILENT") >= 50)
+            assert await is_ended(silent[0][0])
+            assert await ask(address, tls) == b"TLS"
+            assert await ask(address) == b"plain"
+            assert ended(front, "SILENT") <= 52, "the others may still wait"
+            for _, writer in silent:
+                writer.close()
+
+    run(test())
+
+
+def test_handshakes_that_never_end_keep_nobody_out(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "WAITING_MAX", 20)
+
+    async def test() -> None:
+        tls = make_tls(tmp_path)
+        async with serving(tls) as (front, address):
+            endless = [await connect(address) for _ in range(40)]
+            for _, writer in endless:
+                writer.write(b"\x16\x03\x01")
+            assert await ask(address, tls) == b"TLS"
+            await until(lambda: ended(front, "NO_TLS") + ended(front, "SILENT") >= 20)
+            for _, writer in endless:
+                writer.close()
+
+    run(test())
+
+
+def test_a_stop_does_not_wait_for_those_at_the_door(run: Run, tmp_path: Path) -> None:
+    async def test() -> None:
+        tls = make_tls(tmp_path)
+        async with serving(tls) as (_, address):
+            waiting = [await connect(address) for _ in range(3)]
+            waiting[1][1].write(b"\x16")
+            assert await ask(address) == b"plain"
+        for reader, writer in waiting:
+            assert await is_ended(reader)
+            writer.close()
+
+    run(test())
+
+
+def test_a_taken_port_is_named(run: Run, tmp_path: Path) -> None:
+    async def test() -> None:
+        tls = make_tls(tmp_path)
+        async with serving(tls) as (_, address):
+            with pytest.raises(OSError, match=address):
+                await make_front("h2", {}).start(address, tls.live())
+
+    run(test())
+
+
+def test_when_descriptors_run_out_the_door_opens_again_later(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door, "NO_ROOM_PAUSE_S", 0.1)
+    refusals = []
+
+    class Full(socket.socket):
+        def accept(self) -> Any:
+            if len(refusals) < 3:
+                refusals.append(1)
+                raise OSError(door.errno.EMFILE, "Too many open files")
+            return super().accept()
+
+    def create_server(address: tuple[str, int], *, family: int, backlog: int) -> socket.socket:
+        made = Full(family, socket.SOCK_STREAM)
+        made.bind(address)
+        made.listen(backlog)
+        return made
+
+    monkeypatch.setattr(door.socket, "create_server", create_server)
+
+    async def test() -> None:
+        tls = make_tls(tmp_path)
+        async with serving(tls) as (_, address):
+            assert await ask(address, tls) == b"TLS"
+            assert len(refusals) == 3
+
+    run(test())
+
+
+def test_the_grpcio_front_says_what_it_cannot_do(tmp_path: Path) -> None:
+    async def test() -> None:
+        made = make_tls(tmp_path, clients_too=True)
+        front = make_front("grpcio", {})
+        with pytest.raises(ValueError, match="on one port"):
+            await front.start("127.0.0.1:0", made.live(), plain_too=True)
+        optional: TlsFiles = replace(made.files, client_certificate="optional")
+        with pytest.raises(ValueError, match="always or never"):
+            await front.start("127.0.0.1:0", LiveTls(optional))
+        await front.stop(0)
+
+    asyncio.run(test())

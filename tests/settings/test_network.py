@@ -1,0 +1,95 @@
+"""What the settings of the ports allow together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from server.front import TlsFiles
+from server.settings import BrokerSettings, SettingsInvalid, load_settings
+
+FILES = {"tls_certificate": "/tls.crt", "tls_key": "/tls.key"}
+
+
+def problem(**network: object) -> str:
+    with pytest.raises(SettingsInvalid) as caught:
+        load_settings(None, {"network": network})
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def fine(**network: object) -> BrokerSettings:
+    return load_settings(None, {"network": network})
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.10", "[::1]", "localhost"])
+def test_plain_text_is_for_this_machine(host: str) -> None:
+    fine(listen=f"{host}:1", admin=f"{host}:2", http=f"{host}:3")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "10.0.0.7", "[2001:db8::1]", "broker.example.com"])
+@pytest.mark.parametrize(
+    ("name", "cure"), [("listen", 'tls = "required"'), ("admin", "admin_tls = true"), ("http", "http_tls = true")]
+)
+def test_plain_text_for_others_has_to_be_asked_for(name: str, cure: str, host: str) -> None:
+    address = f"{host}:8081"
+    text = problem(**{name: address})
+    assert text.startswith(f"network: {name} = {address} would take plain text")
+    assert cure in text
+    fine(**{name: address, "plain_text": "everywhere"})
+
+
+def test_with_tls_every_address_may_be_used() -> None:
+    everywhere = {"listen": "0.0.0.0:1", "admin": "0.0.0.0:2", "http": "0.0.0.0:3"}
+    fine(**everywhere, **FILES, tls="required", admin_tls=True, http_tls=True)
+    fine(tls_listen="0.0.0.0:8443", **FILES)
+
+
+def test_optional_tls_is_plain_text_too() -> None:
+    assert "would take plain text" in problem(listen="0.0.0.0:1", tls="optional", **FILES)
+    fine(listen="0.0.0.0:1", tls="optional", plain_text="everywhere", **FILES)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [{"tls": "optional"}, {"tls": "required"}, {"tls_listen": "[::1]:1"}, {"admin_tls": True}, {"http_tls": 1}],
+)
+def test_tls_needs_a_certificate_and_its_key(wanted: dict[str, object]) -> None:
+    (name,) = wanted
+    for files in ({}, {"tls_certificate": "/tls.crt"}, {"tls_key": "/tls.key"}):
+        assert problem(**wanted, **files) == f"network: {name} needs tls_certificate and tls_key"
+
+
+@pytest.mark.parametrize(
+    ("given", "needed"),
+    [
+        ({"tls_advertise": "mq.example.com:1", "tls": "required"}, "tls_advertise needs tls_listen"),
+        ({"tls_client_ca": "/ca.crt", "admin_tls": True}, "tls_client_ca needs tls or tls_listen"),
+        ({"admin_client_ca": "/ca.crt", "tls": "required"}, "admin_client_ca needs admin_tls"),
+        ({"tls_client_certificate": "optional", "tls": "required"}, "tls_client_certificate needs tls_client_ca"),
+    ],
+)
+def test_what_would_do_nothing_is_refused(given: dict[str, object], needed: str) -> None:
+    assert problem(**given, **FILES) == f"network: {needed}"
+
+
+def test_the_grpcio_front_has_no_optional_tls() -> None:
+    assert problem(front="grpcio", tls="optional", **FILES) == 'network: tls = "optional" needs front = "h2"'
+    given = {"front": "grpcio", "tls": "required", "tls_client_ca": "/ca.crt", **FILES}
+    assert (
+        problem(**given, tls_client_certificate="optional")
+        == 'network: tls_client_certificate = "optional" needs front = "h2"'
+    )
+    fine(**given)
+
+
+def test_each_port_has_its_own_authority() -> None:
+    given = {"tls": "optional", "admin_tls": True, "http_tls": True, **FILES}
+    ports = fine(**given, tls_client_ca="/clients.crt", admin_client_ca="/admins.crt").for_tls()
+    certificate, key = Path("/tls.crt"), Path("/tls.key")
+    assert ports.messaging == TlsFiles(certificate, key, Path("/clients.crt"))
+    assert ports.admin == TlsFiles(certificate, key, Path("/admins.crt"))
+    assert ports.http == TlsFiles(certificate, key, protocol="http/1.1")
+    assert fine(**FILES).for_tls() == (None, None, None)
