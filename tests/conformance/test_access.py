@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import grpc
+import pytest
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -175,7 +176,8 @@ def test_every_message_of_a_send_counts_and_every_light_queue_it_names(with_brok
     with_broker(test, security=SECURED)
 
 
-def test_telemetry_tells_a_stranger_so_and_ends_in_good_order(with_broker: WithBroker) -> None:
+@pytest.mark.parametrize("front", ["h2", "grpcio"])
+def test_telemetry_tells_a_stranger_so_and_ends_in_good_order(with_broker: WithBroker, front: str) -> None:
     async def test(broker: RunningBroker) -> None:
         add_user(broker, "orders", "topic:orders pub sub", "group:billing sub")
         async with Client(broker.endpoint) as stranger:
@@ -194,7 +196,7 @@ def test_telemetry_tells_a_stranger_so_and_ends_in_good_order(with_broker: WithB
             assert (await client.declare(producer_settings("orders"))).status.code == definition.OK
             assert (await last_word(client, producer_settings("payments"))).code == definition.UNAUTHORIZED
 
-    with_broker(test, security=SECURED)
+    with_broker(test, security=SECURED, network={"front": front})
 
 
 def test_a_client_is_its_users_own(with_broker: WithBroker) -> None:
