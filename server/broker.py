@@ -45,6 +45,7 @@ from server.rpc.admin_port.security import SecurityService
 from server.rpc.admin_port.server import AdminServer
 from server.rpc.admin_port.verification import VerificationService
 from server.securing import Security
+from server.security_metrics import SecurityMetrics
 from server.settings import BrokerSettings
 from server.supervision import Supervisor
 from server.verification import OnlineVerification
@@ -90,7 +91,7 @@ class Broker:
         self._metrics = ServerMetrics(registry)
         self._faults = FaultLog(self._clock, damage_met=self._metrics.damage_met, passed_over=self._metrics.passed_over)
         self._security = Security(
-            settings, store.users, store.policies, clock=self._clock, metrics=self._metrics.security
+            settings, store.users, store.policies, clock=self._clock, metrics=SecurityMetrics(registry)
         )
         self._clients = ClientRegistry(self._clock, settings.for_clients())
         self._state_writer = StateWriter(

@@ -32,7 +32,7 @@ class SecuritySection(Section):
         description="Whether users may do only what their rules allow. Needs `authentication` (rmq#8613, rmq#9958).",
     )
     admin_authentication: bool | None = Field(
-        default=None, description="The same on the admin port. Without it as `authentication` says."
+        default=None, description="The same for callers of the admin port. Without it as `authentication` says."
     )
     date_window_s: int = Field(
         default=300,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from threading import Lock
 from typing import Final, Generic, TypeVar
@@ -113,18 +113,15 @@ class NamedRows(Generic[Row]):
             with self._caching:
                 self._remember(name, row)
 
-    def replace_many(self, rows: Iterable[tuple[str, Row]]) -> None:
-        """Store rows in place of others of the same names, which must be there, in batches of bounded size."""
+    def replace_many(self, rows: Mapping[str, Row]) -> None:
+        """Store rows in place of others of the same names in one batch; who calls knows that they are there."""
         with self._writing:
             batch = self._engine.batch()
-            for name, row in rows:
+            for name, row in rows.items():
                 batch.put(self._family, _key(name), self._encode(row))
-                if len(batch) >= BATCH_ROWS:
-                    self._engine.write(batch)
-                    batch = self._engine.batch()
             self._engine.write(batch, sync=True)
-            with self._caching:
-                self._cached.clear()
+            for name in rows:
+                self.forget(name)
 
     def remove(self, name: str, *, also: Callable[[WriteBatch], None] | None = None) -> None:
         """Delete a row; `also` adds what goes with it to the batch. Raises the table's not-found error."""

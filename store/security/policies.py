@@ -33,8 +33,8 @@ SOURCES_MAX: Final = 32
 RESOURCE_NAME_MAX: Final = 255
 """Characters: what the longest topic name has."""
 
-CACHED_POLICIES_MAX: Final = 4_096
-"""Of the largest ones these take some hundred megabytes, of usual ones a few."""
+CACHED_POLICIES_MAX: Final = 2_048
+"""Usual ones take a few kilobytes, one with as many rules as there may be some hundred."""
 
 SourceAddress = IPv4Address | IPv6Address
 
@@ -70,8 +70,11 @@ class PolicyTable:
         """Of users whose name begins so and who have rules, in name order, read a page at a time."""
         return self._rows.list(prefix)
 
-    def put_rule(self, user: str, rule: Rule) -> None:
-        """Add a rule, in place of the one of the same resource and decision. Raises UserNotFound, Invalid."""
+    def put_rule(self, user: str, rule: Rule) -> Rule:
+        """Add a rule, in place of the one of the same resource and decision; returns it as it is kept.
+
+        Raises UserNotFound, Invalid.
+        """
         rule = checked_rule(rule)
         with self.changing:
             if self._users.get(user.encode(errors="surrogatepass")) is None:
@@ -86,6 +89,7 @@ class PolicyTable:
             else:
                 self._rows.replace(user, policy)
             self._generation += 1
+        return rule
 
     def remove_rule(self, user: str, resource: Resource, decision: Decision | None) -> None:
         """Remove the rule of a resource; without a decision the one that allows and the one that denies.

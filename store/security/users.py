@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
+from itertools import islice
 from typing import Final
 
 from kv import KeyValueEngine
@@ -22,6 +23,9 @@ CACHED_USERS_MAX: Final = 8_192
 
 GENERATED_BYTES: Final = 24
 """Of randomness in a secret that is made here: 32 characters."""
+
+RESEALED_AT_ONCE: Final = 64
+"""Users; other changes wait meanwhile, some ten milliseconds."""
 
 NAMED_MAX: Final = 5
 """How many users an error names."""
@@ -53,11 +57,6 @@ class UserTable:
     def generation(self) -> int:
         """Grows after every change: who remembers an answer remembers this, read before, with it."""
         return self._generation
-
-    @property
-    def has_key(self) -> bool:
-        """Whether secrets can be kept."""
-        return self._sealer is not None
 
     def is_empty(self) -> bool:
         return self._rows.is_empty()
@@ -177,19 +176,25 @@ class UserTable:
             self._generation += 1
 
     def reseal(self) -> int:
-        """Seal all secrets anew with the first key; returns how many there are.
+        """Seal all secrets anew with the first key, some users at a time; returns how many there are.
 
-        Raises SecretsUnreadable, and then nothing has changed.
+        Raises SecretsUnreadable when there are some that cannot be read, before anything is changed.
         """
-        with self._changing:
-            rows = [row for row in self._rows.list("") if row.secrets]
-            users = [self._opened(row) for row in rows]
-            self._rows.replace_many(
-                (row.name, replace(row, secrets=tuple(self._seal(row.name, each) for each in user.secrets)))
-                for row, user in zip(rows, users, strict=True)
-            )
-            self._generation += 1
-        return sum(len(row.secrets) for row in rows)
+        self.require_readable()
+        names = (row.name for row in self._rows.list(""))
+        count = 0
+        while page := list(islice(names, RESEALED_AT_ONCE)):
+            with self._changing:
+                users = [user for name in page if (user := self.get(name)) is not None]
+                rows = {user.name: self._resealed(user) for user in users if user.secrets}
+                self._rows.replace_many(rows)
+                self._generation += 1
+            count += sum(len(row.secrets) for row in rows.values())
+        return count
+
+    def _resealed(self, user: User) -> SealedUser:
+        secrets_now = tuple(self._seal(user.name, each) for each in user.secrets)
+        return replace(self._required(user.name), secrets=secrets_now)
 
     def require_readable(self) -> None:
         """Raises SecretsUnreadable that names users whose secrets cannot be read."""

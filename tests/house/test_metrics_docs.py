@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 from server.front import FrontFigures, GrpcStatus
 from server.health import HealthState
 from server.metrics import ServerMetrics, watch_certificates, watch_health
+from server.security_metrics import SecurityMetrics
 from store.index import NO_INDEXES
 from store.migration import MigrationFigures
 from store.offsets import PhysicalOffset
@@ -79,6 +80,7 @@ def rows(directory: Path) -> set[tuple[str, str, str]]:
         metrics.watch_expiry(LogFigures(), lambda: {"log": 0.5, "queues": 0.5})
         metrics.watch_cleaning(CleaningFigures())
         metrics.watch_indexes(NO_INDEXES)
+        SecurityMetrics(registry)
         return {
             (each.name + ("_total" if each.type == "counter" else ""), each.type, each.documentation)
             for each in registry.collect()
@@ -123,4 +125,7 @@ def test_no_label_grows_with_topics_queues_or_groups(tmp_path: Path) -> None:
         "holds",
         "level",
         "phase",
+        "decision",
+        "cached",
+        "port",
     }

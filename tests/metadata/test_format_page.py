@@ -24,6 +24,9 @@ from store.metadata.names import GROUP_NAME_MAX, INTERNAL_TOPIC_NAME_MAX, SYSTEM
 from store.metadata.row_json import ATTRIBUTES_SIZE_MAX
 from store.metadata.topics import encode_topic
 from store.offsets import QueueId, QueueOffset
+from store.security.model import CERTIFICATES_MAX, RULES_MAX, SECRETS_MAX
+from store.security.policies import SOURCES_MAX, decode_policy, encode_policy
+from store.security.user_rows import decode_user, encode_user
 from store.state import FAMILIES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "formats" / "metadata.md").read_text(encoding="utf-8")
@@ -34,6 +37,14 @@ def test_the_example_rows_are_what_is_stored() -> None:
     billing = Group("billing", fifo=True, max_attempts=3, backoff=ExponentialBackoff(1000, 60_000, 1.5))
     assert f"\n{encode_topic(orders).decode()}\n" in PAGE
     assert f"\n{encode_group(billing).decode()}\n" in PAGE
+
+
+def test_the_example_user_and_rules_are_what_is_stored() -> None:
+    rows = [line for line in PAGE.splitlines() if line.startswith("{") and "format" in line]
+    (user,) = (line for line in rows if "sealed" in line)
+    (policy,) = (line for line in rows if "rules" in line)
+    assert encode_user(decode_user("orders", user.encode())).decode() == user
+    assert encode_policy(decode_policy("orders", policy.encode())).decode() == policy
 
 
 def test_the_example_offset_is_what_is_stored() -> None:
@@ -71,6 +82,10 @@ def test_every_topic_type_is_listed(kind: TopicType) -> None:
         f"1 to {ATTEMPTS_MAX}",
         f"1 to {BACKOFF_STEPS_MAX} of them",
         f"multiplier 1 to {BACKOFF_MULTIPLIER_MAX}",
+        f"at most {CERTIFICATES_MAX} ",
+        f"the live ones, at most {SECRETS_MAX};",
+        f"At most {RULES_MAX} rules",
+        f"at most {SOURCES_MAX} sources",
         retry_topic_name("<group>"),
         pop_retry_topic_name("<group>", "<topic>"),
         dead_letter_topic_name("<group>"),

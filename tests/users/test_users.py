@@ -11,6 +11,7 @@ from kv.memory import MemoryEngine
 from store.errors import AlreadyExists, Invalid, SecretsUnreadable, StoreDamaged, UserNotFound
 from store.security.model import CERTIFICATES_MAX, SECRET_TEXT, Action, Secret, User, UserKind
 from store.security.user_rows import encode_user
+from store.security.users import RESEALED_AT_ONCE
 from store.state import FAMILIES, USERS
 from tests.users.tables import FIRST_KEY, SECOND_KEY, SECRET, Tables, orders, rule, tables_in
 
@@ -109,7 +110,6 @@ def test_without_a_key_no_secret_is_taken(directory: Path) -> None:
         with pytest.raises(SecretsUnreadable, match=r"set security\.key_file"):
             tables.users.add_secret("cards", None, 1)
         tables.users.require_readable()
-        assert not tables.users.has_key
 
 
 def test_secrets_move_to_another_key(directory: Path) -> None:
@@ -128,6 +128,15 @@ def test_secrets_move_to_another_key(directory: Path) -> None:
         user = tables.users.get("orders")
         assert user is not None
         assert [secret.text for secret in user.secrets] == [SECRET, OTHER]
+
+
+def test_secrets_of_very_many_users_move_to_another_key() -> None:
+    engine = MemoryEngine(FAMILIES, write_ahead_log=True)
+    before = Tables(engine, FIRST_KEY)
+    for number in range(3 * RESEALED_AT_ONCE + 1):
+        before.users.create(replace(orders(), name=f"user-{number}"))
+    assert Tables(engine, SECOND_KEY, FIRST_KEY).users.reseal() == 3 * RESEALED_AT_ONCE + 1
+    Tables(engine, SECOND_KEY).users.require_readable()
 
 
 def test_two_secrets_live_beside_each_other_and_numbers_never_come_again(tables: Tables) -> None:

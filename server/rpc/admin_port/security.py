@@ -112,7 +112,7 @@ class SecurityService(SecurityServiceServicer):
         return pb.RemoveSecretResponse()
 
     async def ResealSecrets(self, _request: pb.ResealSecretsRequest, context: _Context) -> pb.ResealSecretsResponse:
-        # on a thread: some seconds for a hundred thousand secrets
+        # on a thread: a hundred thousand secrets take some seconds
         count = await answered(context, asyncio.to_thread(self._users.reseal), self.faults)
         return pb.ResealSecretsResponse(count=count)
 
@@ -125,8 +125,7 @@ class SecurityService(SecurityServiceServicer):
             decision=_value(Decision, given.decision, "decision"),
             sources=tuple(map(parse_source, given.sources)),
         )
-        self._policies.put_rule(request.user, rule)
-        return rule_message(rule)
+        return rule_message(self._policies.put_rule(request.user, rule))
 
     @answers
     def RemoveRule(self, request: pb.RemoveRuleRequest) -> pb.RemoveRuleResponse:
