@@ -14,7 +14,7 @@ from server.setting_sections.base import Section
 def _zone(name: str) -> str:
     try:
         ZoneInfo(name)
-    except (OSError, ValueError):  # unknown ones are no ValueError, and names that are paths are one
+    except (KeyError, OSError, ValueError):  # unknown, a folder of the database, a path that leads out of it
         raise ValueError(f"{name!r} is no time zone such as Europe/Berlin") from None
     return name
 

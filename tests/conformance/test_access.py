@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import grpc
 import pytest
+from cryptography.fernet import Fernet
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -17,6 +18,7 @@ from server.delivery.receipt_handle import ReceiptHandle
 from server.held.recall_handle import RecallHandle
 from server.held.transaction_id import encode_transaction_id
 from server.rpc.methods import METHOD_NAMES
+from store.errors import SecretsUnreadable
 from store.metadata import TopicType
 from store.security.model import Decision, UserKind
 from tests.conformance.broker import RunningBroker, until
@@ -197,6 +199,17 @@ def test_telemetry_tells_a_stranger_so_and_ends_in_good_order(with_broker: WithB
             assert (await last_word(client, producer_settings("payments"))).code == definition.UNAUTHORIZED
 
     with_broker(test, security=SECURED, network={"front": front})
+
+
+def test_a_stranger_that_says_nothing_does_not_stay(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        async with Client(broker.endpoint) as stranger:
+            call = stranger.stub.Telemetry(metadata=stranger.metadata)
+            told = await asyncio.wait_for(call.read(), 10)
+            assert told.status.code == definition.UNAUTHORIZED
+            await until(lambda: broker.broker._messaging.telemetry.open_streams == 0, "the stream has ended")
+
+    with_broker(test, security=SECURED)
 
 
 def test_a_client_is_its_users_own(with_broker: WithBroker) -> None:
@@ -381,6 +394,22 @@ def test_a_secret_is_replaced_without_a_moment_at_which_neither_is_good(with_bro
             assert (await client.send(message("orders"))).status.code == definition.UNAUTHORIZED
 
     with_broker(test, security=SECURED)
+
+
+def test_a_broker_that_cannot_read_the_secrets_it_needs_does_not_start(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        add_user(broker, "orders")
+
+    async def nothing(broker: RunningBroker) -> None:
+        assert broker.store.users.get_sealed("orders") is not None
+
+    other = {**SECURED, "key": Fernet.generate_key().decode()}
+    with_broker(test, security=SECURED)
+    with pytest.raises(SecretsUnreadable, match=r"1 users cannot be read \(orders\)"):
+        with_broker(nothing, security=other)
+    with pytest.raises(SecretsUnreadable):
+        with_broker(nothing, security={"admin_authentication": True})
+    with_broker(nothing, security={"key": other["key"]})  # where nobody asks for users, nobody needs them
 
 
 def test_who_guesses_is_told_to_wait(with_broker: WithBroker) -> None:

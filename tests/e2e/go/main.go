@@ -46,7 +46,7 @@ func (o options) configuration() *rmq.Config {
 	return &rmq.Config{
 		Endpoint:      o.text("endpoint", ""),
 		ConsumerGroup: o.text("group", ""),
-		Credentials:   &credentials.SessionCredentials{},
+		Credentials:   &credentials.SessionCredentials{AccessKey: os.Getenv("CLIENT_USER"), AccessSecret: os.Getenv("CLIENT_SECRET")},
 	}
 }
 

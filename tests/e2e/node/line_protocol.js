@@ -79,4 +79,9 @@ function run(main) {
 // Whom to trust is told to Node.js itself, by NODE_EXTRA_CA_CERTS.
 const sslEnabled = process.env.CLIENT_TLS === 'on';
 
-module.exports = { describe, messageLine, options, quiet, run, say, serve, sslEnabled, subscriptions };
+const { CLIENT_USER: accessKey, CLIENT_SECRET: accessSecret } = process.env;
+const sessionCredentials = accessKey ? { accessKey, accessSecret } : undefined;
+
+module.exports = {
+  describe, messageLine, options, quiet, run, say, serve, sessionCredentials, sslEnabled, subscriptions,
+};

@@ -4,7 +4,7 @@
 const { Producer } = require('rocketmq-client-nodejs');
 // Where the library's own examples take constants from; its index has none of them.
 const { TransactionResolution } = require('rocketmq-client-nodejs/proto/apache/rocketmq/v2/definition_pb.js');
-const { describe, options, quiet, run, say, serve, sslEnabled } = require('./line_protocol');
+const { describe, options, quiet, run, say, serve, sessionCredentials, sslEnabled } = require('./line_protocol');
 
 const RESOLUTIONS = {
   commit: TransactionResolution.COMMIT,
@@ -40,6 +40,7 @@ run(async () => {
     checker: resolution && checker,
     logger: quiet,
     sslEnabled,
+    sessionCredentials,
   });
   await producer.startup();
   say({ ready: 'producer' });

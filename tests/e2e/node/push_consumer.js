@@ -2,7 +2,9 @@
 'use strict';
 
 const { ConsumeResult, PushConsumer } = require('rocketmq-client-nodejs');
-const { messageLine, options, quiet, run, say, serve, sslEnabled, subscriptions } = require('./line_protocol');
+const {
+  messageLine, options, quiet, run, say, serve, sessionCredentials, sslEnabled, subscriptions,
+} = require('./line_protocol');
 
 run(async () => {
   const found = options({ topic: [], filter: '*', 'filter-type': 'tag', 'failed-attempts': '0' });
@@ -20,6 +22,7 @@ run(async () => {
     },
     logger: quiet,
     sslEnabled,
+    sessionCredentials,
   });
   await consumer.startup();
   say({ ready: 'push consumer' });

@@ -3,7 +3,7 @@
 
 const { SimpleConsumer } = require('rocketmq-client-nodejs');
 const {
-  describe, messageLine, options, quiet, run, say, serve, sslEnabled, subscriptions,
+  describe, messageLine, options, quiet, run, say, serve, sessionCredentials, sslEnabled, subscriptions,
 } = require('./line_protocol');
 
 run(async () => {
@@ -15,6 +15,7 @@ run(async () => {
     awaitDuration: Number(found['await-s']) * 1000,
     logger: quiet,
     sslEnabled,
+    sessionCredentials,
   });
   await consumer.startup();
   say({ ready: 'simple consumer' });

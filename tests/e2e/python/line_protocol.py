@@ -15,6 +15,8 @@ from rocketmq.grpc_protocol import FilterType  # type: ignore[import-untyped]
 Line = dict[str, Any]
 FILTER_TYPES = {"tag": FilterType.TAG, "sql": FilterType.SQL}
 TLS = os.environ.get("CLIENT_TLS") == "on"
+USER = os.environ.get("CLIENT_USER", "")
+SECRET = os.environ.get("CLIENT_SECRET", "")
 
 
 def wall_ms() -> int:

@@ -16,7 +16,7 @@ from rocketmq import (  # type: ignore[import-untyped]
     TransactionResolution,
 )
 
-from tests.e2e.python.line_protocol import TLS, Line, describe, say, serve, wall_ms
+from tests.e2e.python.line_protocol import SECRET, TLS, USER, Line, describe, say, serve, wall_ms
 
 
 def build(fields: Line) -> Message:
@@ -70,7 +70,7 @@ def main() -> None:
     parser.add_argument("--checker", choices=RESOLUTIONS)
     options = parser.parse_args()
     checker = None if options.checker is None else Checker(options.checker)
-    configuration = ClientConfiguration(options.endpoint, Credentials())
+    configuration = ClientConfiguration(options.endpoint, Credentials(USER, SECRET))
     producer = Producer(configuration, options.topic, checker, tls_enable=TLS)
     producer.startup()
     say({"ready": "producer"})

@@ -15,7 +15,7 @@ from rocketmq import (  # type: ignore[import-untyped]
     PushConsumer,
 )
 
-from tests.e2e.python.line_protocol import FILTER_TYPES, TLS, commands, message_line, say
+from tests.e2e.python.line_protocol import FILTER_TYPES, SECRET, TLS, USER, commands, message_line, say
 
 
 class Listener(MessageListener):  # type: ignore[misc]  # the client has no types
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--failed-attempts", type=int, default=0)
     options = parser.parse_args()
     consumer = PushConsumer(
-        ClientConfiguration(options.endpoint, Credentials()),
+        ClientConfiguration(options.endpoint, Credentials(USER, SECRET)),
         options.group,
         Listener(options.failed_attempts),
         {topic: FilterExpression(options.filter, FILTER_TYPES[options.filter_type]) for topic in options.topic},

@@ -7,7 +7,7 @@ from typing import Any
 
 from rocketmq import ClientConfiguration, Credentials, FilterExpression, SimpleConsumer  # type: ignore[import-untyped]
 
-from tests.e2e.python.line_protocol import FILTER_TYPES, TLS, Line, describe, message_line, say, serve
+from tests.e2e.python.line_protocol import FILTER_TYPES, SECRET, TLS, USER, Line, describe, message_line, say, serve
 
 
 class Deliveries:
@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--await-s", type=int, default=5)
     options = parser.parse_args()
     consumer = SimpleConsumer(
-        ClientConfiguration(options.endpoint, Credentials()),
+        ClientConfiguration(options.endpoint, Credentials(USER, SECRET)),
         options.group,
         {topic: FilterExpression(options.filter, FILTER_TYPES[options.filter_type]) for topic in options.topic},
         await_duration=options.await_s,

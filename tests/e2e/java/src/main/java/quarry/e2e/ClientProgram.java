@@ -23,7 +23,9 @@ import java.util.Map;
 import java.util.TreeSet;
 import java.util.concurrent.CopyOnWriteArrayList;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
+import org.apache.rocketmq.client.apis.ClientConfigurationBuilder;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
+import org.apache.rocketmq.client.apis.StaticSessionCredentialsProvider;
 import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
 import org.apache.rocketmq.client.apis.consumer.FilterExpressionType;
@@ -55,7 +57,13 @@ public final class ClientProgram {
             options.computeIfAbsent(args[i].substring(2), name -> new ArrayList<>()).add(args[i + 1]);
         }
         boolean tls = "on".equals(System.getenv("CLIENT_TLS"));
-        configuration = ClientConfiguration.newBuilder().setEndpoints(option("endpoint", null)).enableSsl(tls).build();
+        ClientConfigurationBuilder builder =
+            ClientConfiguration.newBuilder().setEndpoints(option("endpoint", null)).enableSsl(tls);
+        String user = System.getenv("CLIENT_USER");
+        if (user != null) {
+            builder.setCredentialProvider(new StaticSessionCredentialsProvider(user, System.getenv("CLIENT_SECRET")));
+        }
+        configuration = builder.build();
     }
 
     public static void main(String[] args) throws Exception {
