@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 
-def banner(*, listen: str, admin: str, http: str, store: str) -> str:
+def banner(*, listen: str, admin: str, http: str, store: str, needs_tls: bool = False) -> str:
     """Where it is (`http` is a URL), and three lines of Python that send and receive."""
+    first, tls = "", ""
+    if needs_tls:
+        first, tls = "  # with GRPC_DEFAULT_SSL_ROOTS_FILE_PATH=AUTHORITY.pem in the environment\n", ", tls_enable=True"
     return f"""Quarry is ready.
   messaging   {listen}     (gRPC, official RocketMQ 5 clients)
   admin       {admin}     (quarry topic, quarry group)
@@ -12,7 +15,7 @@ def banner(*, listen: str, admin: str, http: str, store: str) -> str:
   store       {store}
 
 Send and receive in three lines of Python (pip install rocketmq-python-client):
-  import rocketmq as mq; at = mq.ClientConfiguration("{listen}", mq.Credentials())
-  p = mq.Producer(at); p.startup(); m = mq.Message(); m.topic, m.body = "demo", b"hello"; print(p.send(m))
-  c = mq.SimpleConsumer(at, "me", {{"demo": mq.FilterExpression()}}); c.startup(); print(c.receive(32, 15)[0].body)
+{first}  import rocketmq as mq; at = mq.ClientConfiguration("{listen}", mq.Credentials())
+  p = mq.Producer(at{tls}); p.startup(); m = mq.Message(); m.topic, m.body = "demo", b"hello"; print(p.send(m))
+  c = mq.SimpleConsumer(at, "me", {{"demo": mq.FilterExpression()}}{tls}); c.startup(); print(c.receive(32, 15)[0].body)
 """

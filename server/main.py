@@ -87,7 +87,9 @@ async def _run(settings: BrokerSettings, show_progress: ShowProgress) -> int:
             look_for_garbage_seldom()
             async with broker.serving() as addresses:
                 health.ready()
-                print(banner(store=str(settings.store.directory), http=http.url, **addresses), flush=True)  # noqa: T201
+                needs_tls = settings.network.tls == "required"
+                told = banner(store=str(settings.store.directory), http=http.url, needs_tls=needs_tls, **addresses)
+                print(told, flush=True)  # noqa: T201
                 await stop.wait()
                 log.info("stopping")
                 health.stopping()

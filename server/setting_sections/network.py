@@ -53,7 +53,8 @@ class NetworkSection(Section):
     tls_key: Path | None = Field(default=None, description="The private key of `tls_certificate` (PEM).")
     tls_client_ca: Path | None = Field(
         default=None,
-        description="Messaging clients with TLS must show a certificate signed by one of these authorities (PEM).",
+        description="Messaging clients with TLS must show a certificate signed by one of these authorities (PEM). "
+        "Those without TLS, where they are let in, need none.",
     )
     tls_client_certificate: Literal["required", "optional"] = Field(
         default="required",

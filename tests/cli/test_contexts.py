@@ -160,9 +160,10 @@ def test_every_kind_of_call_is_signed_and_keeps_its_own_headers() -> None:
         port = server.add_insecure_port("127.0.0.1:0")
         server.start()
         with open_channel(f"127.0.0.1:{port}", Context(user="me", secret="s3cret")) as channel:
+            untyped: Any = channel
             own = (("x-mq-client-id", "client"),)
-            assert channel.unary_unary("/test/Unary")(b"body", metadata=own, timeout=10) == b"body"
-            assert list(channel.unary_stream("/test/Stream")(b"body", metadata=own, timeout=10)) == [b"body"] * 2
+            assert untyped.unary_unary("/test/Unary")(b"body", metadata=own, timeout=10) == b"body"
+            assert list(untyped.unary_stream("/test/Stream")(b"body", metadata=own, timeout=10)) == [b"body"] * 2
         server.stop(None).wait()
     assert len(seen.calls) == 2
     for call in seen.calls:

@@ -37,6 +37,21 @@ def test_a_wrong_setting_is_named(tmp_path: Path) -> None:
     assert failure(environment={"QUARRY_NETWORK_LISTEN": "nowhere"}).startswith("network.listen: ")
 
 
+def test_plain_text_for_other_machines_is_refused_by_name() -> None:
+    assert failure("--listen", "0.0.0.0:0").startswith("network: listen = 0.0.0.0:0 would take plain text ")
+    assert failure("--http", "[::]:0").startswith("network: http = [::]:0 would take plain text ")
+
+
+def test_a_tls_file_that_is_no_good_is_named(tmp_path: Path) -> None:
+    names = ("TLS", "TLS_CERTIFICATE", "TLS_KEY", "METRICS_TOKEN_FILE")
+    values = ("required", f"{tmp_path}/tls.crt", f"{tmp_path}/tls.key", f"{tmp_path}/token")
+    environment = {f"QUARRY_NETWORK_{name}": value for name, value in zip(names, values, strict=True)}
+    store = ("--store", tmp_path / "store", *free_addresses())
+    assert f"{tmp_path}/tls.crt" in failure(*store, environment=environment)
+    environment["QUARRY_NETWORK_TLS"] = "off"
+    assert f"{tmp_path}/token" in failure(*store, environment=environment)
+
+
 @pytest.mark.parametrize("port", ["--listen", "--admin", "--http"])
 def test_a_taken_port_is_named(tmp_path: Path, port: str) -> None:
     with socket.socket() as taken:

@@ -2,25 +2,50 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from server.banner import banner
+from tests.certificates import make_tls
 from tests.e2e.broker import Broker
+from tests.e2e.conftest import StartBroker
 
 
 def test_the_three_lines_of_python_send_and_receive(broker: Broker, tmp_path: Path) -> None:
     text = banner(listen=broker.endpoint, admin=broker.admin, http=f"http://{broker.http}", store="store")
+    assert "hello" in run_lines(text, tmp_path)
+
+
+@pytest.mark.slow
+def test_so_they_do_where_the_broker_wants_tls(start_broker: StartBroker, tmp_path: Path) -> None:
+    tls = make_tls(tmp_path)
+    broker = start_broker(
+        settings={
+            "network.tls": "required",
+            "network.tls_certificate": tls.files.certificate,
+            "network.tls_key": tls.files.key,
+        }
+    )
+    text = banner(listen=broker.endpoint, admin=broker.admin, http=f"http://{broker.http}", store="s", needs_tls=True)
+    assert text in broker.words().replace(str(broker.store), "s")
+    assert "hello" in run_lines(text, tmp_path, GRPC_DEFAULT_SSL_ROOTS_FILE_PATH=str(tls.authority_path))
+
+
+def run_lines(text: str, directory: Path, **environment: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.startswith(("  import", "  p =", "  c ="))]
     assert len(lines) == 3
     done = subprocess.run(
         [sys.executable, "-c", "\n".join([*lines, "p.shutdown(); c.shutdown()"])],
-        cwd=tmp_path,
+        cwd=directory,
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "hello" in done.stdout
+    return done.stdout

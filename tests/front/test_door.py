@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -94,7 +95,8 @@ def test_clients_with_tls_and_without_use_one_port(run: Run, tmp_path: Path) -> 
         tls = make_tls(tmp_path)
         async with serving(tls) as (_, address):
             for _ in range(10):
-                assert await asyncio.gather(ask(address, tls), ask(address)) == [b"TLS", b"plain"]
+                secure, plain = await asyncio.gather(ask(address, tls), ask(address))
+                assert (secure, plain) == (b"TLS", b"plain")
 
     run(test())
 
@@ -246,14 +248,14 @@ def test_a_taken_port_is_named(run: Run, tmp_path: Path) -> None:
 def test_when_descriptors_run_out_the_door_opens_again_later(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(door, "NO_ROOM_PAUSE_S", 0.1)
-    refusals = []
+    monkeypatch.setattr(door, "ACCEPT_PAUSE_S", 0.1)
+    refusals: list[int] = []
 
     class Full(socket.socket):
         def accept(self) -> Any:
             if len(refusals) < 3:
                 refusals.append(1)
-                raise OSError(door.errno.EMFILE, "Too many open files")
+                raise OSError(errno.EMFILE, "Too many open files")
             return super().accept()
 
     def create_server(address: tuple[str, int], *, family: int, backlog: int) -> socket.socket:
@@ -262,7 +264,7 @@ def test_when_descriptors_run_out_the_door_opens_again_later(
         made.listen(backlog)
         return made
 
-    monkeypatch.setattr(door.socket, "create_server", create_server)
+    monkeypatch.setattr(socket, "create_server", create_server)
 
     async def test() -> None:
         tls = make_tls(tmp_path)

@@ -32,7 +32,7 @@ async def serve(kind: FrontKind, tls: LiveTls | None) -> None:
 
 def main() -> None:
     kind, *files = sys.argv[1:]
-    tls = LiveTls(TlsFiles(*map(Path, files))) if files else None
+    tls = LiveTls(TlsFiles(Path(files[0]), Path(files[1]))) if files else None
     uvloop.run(serve(cast(FrontKind, kind), tls))
 
 

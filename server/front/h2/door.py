@@ -8,7 +8,6 @@ each, and when `WAITING_MAX` wait the one that has waited longest has to go: who
 from __future__ import annotations
 
 import asyncio
-import errno
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,8 +26,7 @@ TLS_HANDSHAKE: Final = b"\x16"
 
 WAITING_MAX: Final = 1024
 ACCEPTED_AT_ONCE_MAX: Final = 64
-NO_ROOM_PAUSE_S: Final = 1.0
-_NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+ACCEPT_PAUSE_S: Final = 1.0
 
 
 class Door:
@@ -56,7 +54,7 @@ class Door:
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
             for family, _, _, _, address in dict.fromkeys(found):
-                self._listening.append(socket.create_server(address[:2], family=family, backlog=backlog))
+                self._listening.append(socket.create_server(address, family=family, backlog=backlog))
         except OSError:
             self.close()
             raise
@@ -85,10 +83,8 @@ class Door:
                 connection, _ = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:
-                if error.errno not in _NO_ROOM:
-                    raise
-                log.error("no more connections can be accepted for now", reason=error.strerror)
+            except OSError as error:  # no descriptors, no memory
+                log.error("no connections can be accepted for now", reason=error.strerror)
                 self._pause(listening)
                 return
             self._let_wait(connection)
@@ -102,7 +98,7 @@ class Door:
             if listening in self._listening:
                 loop.add_reader(listening, self._accept, listening)
 
-        loop.call_later(NO_ROOM_PAUSE_S, again)
+        loop.call_later(ACCEPT_PAUSE_S, again)
 
     def _let_wait(self, connection: socket.socket) -> None:
         connection.settimeout(0)
