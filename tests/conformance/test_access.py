@@ -156,6 +156,19 @@ def test_who_calls_is_asked_before_the_client_id_and_before_the_request_is_read(
     with_broker(test, security=SECURED)
 
 
+def test_a_route_makes_a_topic_only_for_who_may_send_to_it(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        add_user(broker, "reader", "topic:* sub")
+        add_user(broker, "writer", "topic:* pub")
+        request = service.QueryRouteRequest(topic=resource("new-topic"))
+        async with client_of(broker, "reader") as reader, client_of(broker, "writer") as writer:
+            assert (await reader.call("QueryRoute", request)).status.code == definition.TOPIC_NOT_FOUND
+            assert (await writer.call("QueryRoute", request)).status.code == definition.OK
+            assert (await reader.call("QueryRoute", request)).status.code == definition.OK
+
+    with_broker(test, security=SECURED)
+
+
 def test_every_message_of_a_send_counts_and_every_light_queue_it_names(with_broker: WithBroker) -> None:
     async def test(broker: RunningBroker) -> None:
         add_user(broker, "orders", "topic:orders pub", "topic:%LMQ%mine pub")
