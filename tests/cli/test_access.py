@@ -91,5 +91,11 @@ def test_what_was_changed_and_denied_is_in_the_audit_file(broker: Broker, folder
     seen = [(each["event"], each["method"], each["user"], each["outcome"]) for each in lines]
     assert ("admin change", "AdminService/CreateTopic", "admin", "done") in seen
     assert ("call denied", "AdminService/DeleteTopic", "-", "absent") in seen
+    metrics = broker.get("/metrics")[1].splitlines()
+    assert 'quarry_calls_denied_total{port="admin"} 0.0' not in metrics
+    assert 'quarry_calls_denied_total{port="messaging"} 0.0' not in metrics
+    assert 'quarry_authentications_total{outcome="remembered"} 0.0' not in metrics
+    assert 'quarry_authentications_total{outcome="stale"} 0.0' in metrics
+    assert 'quarry_authorizations_total{cached="true",decision="allow"} 0.0' not in metrics
     secret = (folder / "admin.secret").read_text()
     assert secret not in (folder / "audit.log").read_text() + broker.words()

@@ -169,6 +169,18 @@ def test_a_route_makes_a_topic_only_for_who_may_send_to_it(with_broker: WithBrok
     with_broker(test, security=SECURED)
 
 
+def test_a_rule_may_hold_for_some_addresses_alone(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        add_user(broker, "orders")
+        async with client_of(broker, "orders") as client:
+            allow(broker, "orders", "topic:orders pub", source="10.0.0.0/8")
+            assert (await client.send(message("orders"))).status.code == definition.UNAUTHORIZED
+            allow(broker, "orders", "topic:orders pub", source="127.0.0.0/8")
+            await client.sent(message("orders"))
+
+    with_broker(test, security=SECURED)
+
+
 def test_every_message_of_a_send_counts_and_every_light_queue_it_names(with_broker: WithBroker) -> None:
     async def test(broker: RunningBroker) -> None:
         add_user(broker, "orders", "topic:orders pub", "topic:%LMQ%mine pub")
