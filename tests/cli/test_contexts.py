@@ -70,6 +70,7 @@ def test_a_context_says_where_a_broker_is_and_how_it_is_known(tmp_path: Path) ->
         tls_key=Path("/etc/me.key"),
         user="operator",
         secret="s3cret",
+        secret_file=tmp_path / "secret",
     )
     assert "s3cret" not in repr(context)
 
