@@ -51,6 +51,7 @@ class Context:
     tls_key: Path | None = None
     user: str | None = None
     secret: str | None = field(default=None, repr=False)
+    secret_file: Path | None = None
 
 
 _CHOSEN: Final[ContextVar[str | None]] = ContextVar("chosen", default=None)
@@ -119,6 +120,7 @@ class _Reader:
             tls_key=self._path("tls_key"),
             user=self._text("user"),
             secret=None if secret_file is None else _secret(secret_file),
+            secret_file=secret_file,
         )
 
     def _address(self, key: str) -> str | None:

@@ -47,6 +47,7 @@ from server.rpc.admin_port.security import SecurityService
 from server.rpc.admin_port.server import AdminServer
 from server.rpc.admin_port.verification import VerificationService
 from server.securing import Security
+from server.security_metrics import SecurityMetrics
 from server.settings import BrokerSettings
 from server.supervision import Supervisor
 from server.tracing import make_tracing
@@ -95,7 +96,7 @@ class Broker:
         self._tracing = make_tracing(settings.tracing, node_id=settings.broker.name)
         self._faults = FaultLog(self._clock, damage_met=self._metrics.damage_met, passed_over=self._metrics.passed_over)
         self._security = Security(
-            settings, store.users, store.policies, clock=self._clock, metrics=self._metrics.security
+            settings, store.users, store.policies, clock=self._clock, metrics=SecurityMetrics(registry)
         )
         self._clients = ClientRegistry(self._clock, settings.for_clients())
         self._state_writer = StateWriter(

@@ -92,9 +92,11 @@ async def _run(settings: BrokerSettings, show_progress: ShowProgress) -> int:
         running.callback(executor.shutdown)
 
         store = await loop.run_in_executor(executor, _open_store, settings, health, recovery, show_progress)
-        broker = Broker(settings, store, registry, health, executor, supervisor=supervisor, certificates=certificates)
-        look_for_garbage_seldom()
         try:
+            broker = Broker(
+                settings, store, registry, health, executor, supervisor=supervisor, certificates=certificates
+            )
+            look_for_garbage_seldom()
             async with broker.serving() as addresses:
                 health.ready()
                 needs_tls = settings.network.tls == "required"

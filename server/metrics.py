@@ -24,7 +24,6 @@ from server.index_metrics import KeyIndexMetrics, index_figures
 from server.migration_metrics import MigrationSource, migration_figures
 from server.queue_removal import RemovalCause
 from server.rocksdb_metrics import EngineFigures, engine_figures
-from server.security_metrics import SecurityMetrics
 from store.expiry import Cause
 from store.index import KeyIndexes
 
@@ -125,7 +124,6 @@ class ServerMetrics:
         self._removed_by_cause = _removal_counters(registry)
         self.cleaning: Final = QueueCleaningMetrics(registry)
         self.held: Final = HeldMetrics(registry)
-        self.security: Final = SecurityMetrics(registry)
         self.index: Final = KeyIndexMetrics(registry)
         self._damage_met, self._passed_over = _damage_counters(registry)
         self._round_messages = Histogram(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hmac
+import secrets
 from collections import namedtuple
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,10 +12,14 @@ import grpc
 
 from cli.contexts import Context, ContextInvalid, check_tls_files
 from cli.exit import Exit, end
+from server.security.signature import signed_admin_headers, signed_messaging_headers
 from store.clock import Clock, SystemClock
 
 CHANNEL_OPTIONS: Final = (("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1))
 """A proxy from the environment is for the web, not for a broker; answers may be as large as the broker makes them."""
+
+MESSAGING: Final = "/apache.rocketmq.v2."
+NONCE_BYTES: Final = 16
 
 Metadata = tuple[tuple[str, str], ...]
 
@@ -33,22 +36,15 @@ def open_channel(address: str, context: Context | None, *, clock: Clock | None =
     return grpc.intercept_channel(channel, signing)
 
 
-def call_metadata(context: Context, _method: str, clock: Clock) -> Metadata:
-    """What a call (`/package.Service/Method`) carries to say who makes it: the signature of RocketMQ's clients.
-
-    It covers the time and not the method.
-    """
+def call_metadata(context: Context, method: str, clock: Clock) -> Metadata:
+    """What a call (`/package.Service/Method`) carries to say who makes it, in the form that its port asks for."""
     if context.user is None or context.secret is None:
         return ()
-    signed_at = datetime.fromtimestamp(clock.wall_ms() / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
-    signature = hmac.new(context.secret.encode(), signed_at.encode(), "sha1").hexdigest()
-    return (
-        ("x-mq-date-time", signed_at),
-        (
-            "authorization",
-            f"MQv2-HMAC-SHA1 Credential={context.user}, SignedHeaders=x-mq-date-time, Signature={signature}",
-        ),
-    )
+    now_ms = clock.wall_ms()
+    if method.startswith(MESSAGING):
+        return signed_messaging_headers(context.user, context.secret, now_ms=now_ms)
+    nonce = secrets.token_hex(NONCE_BYTES)
+    return signed_admin_headers(context.user, context.secret, method, now_ms=now_ms, nonce=nonce)
 
 
 def _bare_channel(address: str, context: Context | None) -> grpc.Channel:

@@ -68,13 +68,15 @@ def replay(
     from_ms, to_ms = time_ms(since, "--from"), time_ms(until, "--to")
     context = chosen() or Context()
     options = {"endpoints": endpoint, "timeoutMs": str(timeout * 1000), "tls": str(tls or context.tls)}
-    for name, path in (
+    for name, value in (
         ("tlsCa", tls_ca or context.tls_ca),
         ("tlsCertificate", context.tls_certificate),
         ("tlsKey", context.tls_key),
+        ("user", context.user),
+        ("secretFile", context.secret_file),
     ):
-        if path is not None:
-            options[name] = str(path)
+        if value is not None:
+            options[name] = str(value)
     with spark_session("replay", store, master, conf, PHASES) as spark:
         from pipeline.replay import Target
         from pipeline.replay import replay as replay_on

@@ -17,6 +17,7 @@ from pipeline.stream.options import Connection, Start
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server._generated.apache.rocketmq.v2.service_pb2_grpc import MessagingServiceStub
+from server.security.signature import signed_messaging_headers
 from store.clock import Clock, SystemClock
 
 CALL_TIMEOUT_S: Final = 10.0
@@ -73,8 +74,9 @@ class BrokerClient:
     """
 
     def __init__(self, connection: Connection, *, clock: Clock | None = None) -> None:
-        """Raises OSError for a certificate or key that cannot be read."""
+        """Raises OSError for a certificate, key or secret that cannot be read."""
         self._connection = connection
+        self._secret = "" if connection.secret_file is None else connection.secret_file.read_text().strip()
         self._clock = clock or SystemClock()
         self._channel = _channel(connection)
         self._stub: Any = MessagingServiceStub(self._channel)  # type: ignore[no-untyped-call]
@@ -195,7 +197,12 @@ class BrokerClient:
             ("x-mq-client-version", VERSION),
             ("x-mq-protocol", "v2"),
             ("x-mq-request-id", str(uuid.uuid4())),
+            *self._signature(),
         )
+
+    def _signature(self) -> Iterable[tuple[str, str]]:
+        user = self._connection.user
+        return () if user is None else signed_messaging_headers(user, self._secret, now_ms=self._clock.wall_ms())
 
 
 def _channel(connection: Connection) -> grpc.Channel:

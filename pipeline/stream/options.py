@@ -15,7 +15,7 @@ GROUP: Final = "quarry-spark"
 SPLIT_MESSAGES: Final = 20_000
 TIMEOUT_MS: Final = 60_000
 IN_FLIGHT_MAX: Final = 8
-_CONNECTION: Final = ("endpoints", "timeoutMs", "tls", "tlsCa", "tlsCertificate", "tlsKey")
+_CONNECTION: Final = ("endpoints", "timeoutMs", "tls", "tlsCa", "tlsCertificate", "tlsKey", "user", "secretFile")
 SOURCE_OPTIONS: Final = (
     *("topic", "startingOffsets", "maxMessagesPerBatch", "failOnDataLoss", "splitMessages", "columns", "group"),
     *_CONNECTION,
@@ -45,6 +45,10 @@ class Connection:
     """Authorities to trust (PEM), instead of those that gRPC knows."""
     certificate: Path | None = None
     key: Path | None = None
+    user: str | None = None
+    """As whom the broker is asked."""
+    secret_file: Path | None = None
+    """Its secret, on every worker. Options are shown by Spark, so the secret is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +130,8 @@ def _connection(given: Mapping[str, str]) -> Connection:
             raise InvalidOption(f"option {name!r}: it needs tls=true")
     if bool(given.get("tlscertificate")) != bool(given.get("tlskey")):
         raise InvalidOption("option 'tlsKey': it belongs to tlsCertificate, and that to it")
+    if bool(given.get("user")) != bool(given.get("secretfile")):
+        raise InvalidOption("option 'secretFile': it belongs to user, and that to it")
     return Connection(
         endpoint=endpoint,
         timeout_ms=whole_number("timeoutMs", given.get("timeoutms", str(TIMEOUT_MS)), minimum=1),
@@ -133,6 +139,8 @@ def _connection(given: Mapping[str, str]) -> Connection:
         ca=_path(given.get("tlsca")),
         certificate=_path(given.get("tlscertificate")),
         key=_path(given.get("tlskey")),
+        user=given.get("user") or None,
+        secret_file=_path(given.get("secretfile")),
     )
 
 

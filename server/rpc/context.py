@@ -17,7 +17,9 @@ from server.faults import FaultLog
 from server.front import Call
 from server.front.contract import MessageHandler
 from server.rpc.access import Needs, needs_of
+from server.security.authorization import Need
 from server.security.credentials import Identity
+from server.security.errors import PermissionDenied
 from server.security.gate import Gate
 from server.wire.status import Refused, fill_ok, fill_status
 
@@ -79,6 +81,16 @@ class Edge:
         """Raises PermissionDenied, Refused."""
         if self.gate is not None and identity is not None:
             self.gate.authorize(call, identity, needs(request))
+
+    def may(self, call: Call, need: Need) -> bool:
+        """Whether the caller is allowed something that the call does not need by itself."""
+        if self.gate is None:
+            return True
+        try:
+            self.gate.check(self.gate.identify(call), call.peer, [need])
+        except PermissionDenied:
+            return False
+        return True
 
     def unary(
         self,

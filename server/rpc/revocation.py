@@ -34,6 +34,7 @@ class Revocation:
 
     def sweep(self) -> None:
         """To be called every few seconds."""
+        self._telemetry.end_silent_strangers()
         generation = self._gate.generation
         if generation == self._generation:
             return

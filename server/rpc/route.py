@@ -11,6 +11,7 @@ from server.clients import ClientKind, ClientRegistry
 from server.front import Call, Method
 from server.metadata import Directory
 from server.routing import Address, BrokerIdentity, assigned_queues, route_queues
+from server.rpc.access import publish
 from server.rpc.context import Edge
 from server.rpc.route_answers import QUEUES_MIN, RouteAnswers
 from server.wire.message_types import ACCEPTED_TYPES
@@ -61,7 +62,7 @@ class RouteService:
 
     def _query_route(self, call: Call, client_id: str, request: service.QueryRouteRequest) -> None:
         _check_resource(request.topic)
-        topic = self._topic_for(client_id, request.topic.name)
+        topic = self._topic_for(call, client_id, request.topic.name)
         broker = self._broker_at(call, request.endpoints)
         if max(topic.read_queues, topic.write_queues) < QUEUES_MIN:
             call.reply(_route(request.topic, topic, broker).SerializeToString())
@@ -73,10 +74,10 @@ class RouteService:
             self._answers.keep(key, topic, answer)
         call.reply(answer)
 
-    def _topic_for(self, client_id: str, name: str) -> Topic:
+    def _topic_for(self, call: Call, client_id: str, name: str) -> Topic:
         """Only who may be about to send makes a topic by asking (server/metadata.py)."""
         settings = self._clients.find(client_id)
-        if settings is None or settings.kind is ClientKind.PRODUCER:
+        if (settings is None or settings.kind is ClientKind.PRODUCER) and self._edge.may(call, publish(name)):
             return self._directory.topic_to_send(name)
         return self._directory.topic(name)
 

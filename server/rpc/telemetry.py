@@ -42,6 +42,8 @@ CommandAnswered = Callable[[str, service.TelemetryCommand], None]
 @dataclass(slots=True)
 class _Stream:
     identity: Identity | None = None
+    stranger: Exception | None = None
+    """Why nobody knows who opened it."""
     client_id: str | None = None
     unread_answers: int = 0
     stalled: bool = False
@@ -87,6 +89,12 @@ class TelemetryService:
         """End all streams in good order: the broker stops."""
         for call in tuple(self._streams):
             self._end(call, GrpcStatus.OK)
+
+    def end_silent_strangers(self) -> None:
+        """End the streams of those who did not say who they are, nor anything else so far."""
+        for call, stream in tuple(self._streams.items()):
+            if stream.stranger is not None:
+                self._refuse(call, stream.stranger)
 
     def end_where(self, may_go_on: Callable[[Call, Identity, str | None], None]) -> None:
         """End the streams for which `may_go_on` raises PermissionDenied, and take their clients for gone.
@@ -134,17 +142,23 @@ class TelemetryService:
         return True
 
     def _open(self, call: Call) -> None:
-        """Who opens it is found out now: what it is signed with is stale long before the stream ends."""
+        """Who opens it is found out now: what it is signed with is stale long before the stream ends.
+
+        A stranger is told at its first message: libraries fail otherwise when they send to a stream that has ended.
+        """
         self._streams[call] = stream = _Stream()
         call.on_close(lambda: self._forget(call))
         try:
             stream.identity = self._edge.identify(call)
         except Exception as error:  # noqa: BLE001 - the edge: the stream ends, the broker goes on
-            self._refuse(call, error)
+            stream.stranger = error
 
     def _message(self, call: Call, body: bytes) -> None:
         stream = self._streams.get(call)
         if stream is None:  # ended by the broker; what the client had already sent still comes in
+            return
+        if stream.stranger is not None:
+            self._refuse(call, stream.stranger)
             return
         try:
             stream.client_id = client_id = self._edge.caller(call, stream.identity)

@@ -100,17 +100,17 @@ class Audit:
         """`outcome` tells kinds of denials apart, `reason` is for people and may be another one each time."""
         # connections come and go, programs and their addresses stay
         subject = subject._replace(peer=subject.peer.rpartition(":")[0] or subject.peer, user=subject.user[:TEXT_MAX])
-        kind, now_s = _Kind(subject, outcome), self._clock.monotonic_s()
+        kind, now_s = _Kind(subject, outcome[:TEXT_MAX]), self._clock.monotonic_s()
         known = self._denials.get(kind)
         if known is not None and now_s - known.written_s < REPEATED_AFTER_S:
             known.suppressed += 1
-            known.reason = reason
+            known.reason = reason[:TEXT_MAX]
             return
         if known is None and len(self._denials) >= KINDS_MAX:
             self._beyond += 1
             return
         self._write_denial(kind, reason, known.suppressed if known else 0)
-        self._denials[kind] = _Repeated(reason, now_s)
+        self._denials[kind] = _Repeated(reason[:TEXT_MAX], now_s)
         self._denials.move_to_end(kind)
 
     def changed(self, subject: Subject, resources: str, outcome: str) -> None:

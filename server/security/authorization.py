@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, Protocol
 
-from server.security.access import Access
+from server.security.access import NAME_SHOWN_MAX, Access
 from server.security.credentials import Identity
 from server.security.errors import PermissionDenied
 from server.security.source import Source
@@ -72,7 +72,7 @@ class Authorizer:
         known = self._known.get(question)
         decision = self._decision(question) if known is None else known
         self._metrics.decided(decision, cached=known is not None)
-        if known is None:
+        if known is None and len(question.access.name) <= NAME_SHOWN_MAX:
             if self._known.is_full:
                 self._known.rotate()
             self._known.put(question, decision)

@@ -31,11 +31,13 @@ class Freshness:
 
     def fresh_until_ms(self, date: str, now_ms: int) -> int | None:
         """Until when the date is good; None: for ever. Raises Unauthenticated, which says how far off it is."""
+        if len(date) > DATE_SIZE_MAX:
+            raise _no_date(date)
         if self._window_ms is None:
             return None
         read_ms = list(self._readings_ms(date))
         if not read_ms:
-            raise Unauthenticated(f"the date {date[:DATE_SIZE_MAX]!r} is none that a client signs with", Outcome.STALE)
+            raise _no_date(date)
         nearest_ms = min(read_ms, key=lambda each: abs(each - now_ms))
         if abs(nearest_ms - now_ms) > self._window_ms:
             text = _far_off(date, nearest_ms - now_ms, self._window_ms, is_exact=len(read_ms) == 1)
@@ -44,8 +46,6 @@ class Freshness:
 
     def _readings_ms(self, date: str) -> Iterator[int]:
         """All times that the text may mean."""
-        if len(date) > DATE_SIZE_MAX:
-            return
         try:
             if _WITH_OFFSET.fullmatch(date):
                 yield _to_ms(datetime.fromisoformat(date))
@@ -60,6 +60,10 @@ class Freshness:
                     yield _to_ms(plain.replace(tzinfo=zone, fold=fold))
         except (ValueError, OverflowError, OSError):  # 31 February, or a year that machines do not know
             return
+
+
+def _no_date(date: str) -> Unauthenticated:
+    return Unauthenticated(f"the date {date[:DATE_SIZE_MAX]!r} is none that a client signs with", Outcome.STALE)
 
 
 def _to_ms(time: datetime) -> int:

@@ -14,7 +14,7 @@ from server.setting_sections.base import Section
 def _zone(name: str) -> str:
     try:
         ZoneInfo(name)
-    except (OSError, ValueError):  # unknown ones are no ValueError, and names that are paths are one
+    except (KeyError, OSError, ValueError):  # unknown, a folder of the database, a path that leads out of it
         raise ValueError(f"{name!r} is no time zone such as Europe/Berlin") from None
     return name
 
@@ -32,7 +32,7 @@ class SecuritySection(Section):
         description="Whether users may do only what their rules allow. Needs `authentication` (rmq#8613, rmq#9958).",
     )
     admin_authentication: bool | None = Field(
-        default=None, description="The same on the admin port. Without it as `authentication` says."
+        default=None, description="The same for callers of the admin port. Without it as `authentication` says."
     )
     date_window_s: int = Field(
         default=300,

@@ -70,6 +70,7 @@ def test_a_context_says_where_a_broker_is_and_how_it_is_known(tmp_path: Path) ->
         tls_key=Path("/etc/me.key"),
         user="operator",
         secret="s3cret",
+        secret_file=tmp_path / "secret",
     )
     assert "s3cret" not in repr(context)
 
@@ -116,14 +117,25 @@ def test_a_secret_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> 
 
 def test_calls_of_a_user_are_signed_as_official_clients_sign_them() -> None:
     clock = ManualClock(wall_ms=1_700_000_000_000)
-    metadata = dict(call_metadata(Context(user="me", secret="s3cret"), "/package.Service/Method", clock))
+    metadata = dict(call_metadata(Context(user="me", secret="s3cret"), "/apache.rocketmq.v2.Any/Method", clock))
     assert metadata["x-mq-date-time"] == "20231114T221320Z"
     signature = hmac.new(b"s3cret", b"20231114T221320Z", "sha1").hexdigest()
     assert (
         metadata["authorization"]
         == f"MQv2-HMAC-SHA1 Credential=me, SignedHeaders=x-mq-date-time, Signature={signature}"
     )
-    assert call_metadata(Context(), "/package.Service/Method", clock) == ()
+    assert call_metadata(Context(), "/apache.rocketmq.v2.Any/Method", clock) == ()
+
+
+def test_calls_of_the_admin_port_are_signed_each_for_itself() -> None:
+    clock = ManualClock(wall_ms=1_700_000_000_000)
+    context = Context(user="me", secret="s3cret")
+    first, second = (dict(call_metadata(context, "/package.Service/Method", clock)) for _ in range(2))
+    assert first["x-quarry-date"] == "2023-11-14T22:13:20+00:00"
+    covered = f"/package.Service/Method\n{first['x-quarry-date']}\n{first['x-quarry-nonce']}".encode()
+    signature = hmac.new(b"s3cret", covered, "sha256").hexdigest()
+    assert first["authorization"] == f"Quarry-HMAC-SHA256 Credential=me, Signature={signature}"
+    assert first["x-quarry-nonce"] != second["x-quarry-nonce"]
 
 
 class Seen(grpc.GenericRpcHandler):
@@ -156,7 +168,7 @@ def test_every_kind_of_call_is_signed_and_keeps_its_own_headers() -> None:
         server.stop(None).wait()
     assert len(seen.calls) == 2
     for call in seen.calls:
-        assert call["authorization"].startswith("MQv2-HMAC-SHA1 Credential=me, ")
+        assert call["authorization"].startswith("Quarry-HMAC-SHA256 Credential=me, ")
         assert call["x-mq-client-id"] == "client"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from ipaddress import ip_network
 from typing import Final
 
 from cryptography.fernet import Fernet
@@ -32,9 +33,16 @@ def add_user(broker: RunningBroker, name: str, *rules: str, kind: UserKind = Use
     return name
 
 
-def allow(broker: RunningBroker, name: str, text: str, decision: Decision = Decision.ALLOW) -> None:
+def allow(
+    broker: RunningBroker, name: str, text: str, decision: Decision = Decision.ALLOW, *, source: str | None = None
+) -> None:
     resource, *actions = text.split()
-    rule = Rule(resource=Resource.parse(resource), actions=frozenset(map(Action, actions)), decision=decision)
+    rule = Rule(
+        resource=Resource.parse(resource),
+        actions=frozenset(map(Action, actions)),
+        decision=decision,
+        sources=() if source is None else (ip_network(source),),
+    )
     broker.store.policies.put_rule(name, rule)
 
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import grpc
+import pytest
+from cryptography.fernet import Fernet
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -16,6 +18,7 @@ from server.delivery.receipt_handle import ReceiptHandle
 from server.held.recall_handle import RecallHandle
 from server.held.transaction_id import encode_transaction_id
 from server.rpc.methods import METHOD_NAMES
+from store.errors import SecretsUnreadable
 from store.metadata import TopicType
 from store.security.model import Decision, UserKind
 from tests.conformance.broker import RunningBroker, until
@@ -153,6 +156,31 @@ def test_who_calls_is_asked_before_the_client_id_and_before_the_request_is_read(
     with_broker(test, security=SECURED)
 
 
+def test_a_route_makes_a_topic_only_for_who_may_send_to_it(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        add_user(broker, "reader", "topic:* sub")
+        add_user(broker, "writer", "topic:* pub")
+        request = service.QueryRouteRequest(topic=resource("new-topic"))
+        async with client_of(broker, "reader") as reader, client_of(broker, "writer") as writer:
+            assert (await reader.call("QueryRoute", request)).status.code == definition.TOPIC_NOT_FOUND
+            assert (await writer.call("QueryRoute", request)).status.code == definition.OK
+            assert (await reader.call("QueryRoute", request)).status.code == definition.OK
+
+    with_broker(test, security=SECURED)
+
+
+def test_a_rule_may_hold_for_some_addresses_alone(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        add_user(broker, "orders")
+        async with client_of(broker, "orders") as client:
+            allow(broker, "orders", "topic:orders pub", source="10.0.0.0/8")
+            assert (await client.send(message("orders"))).status.code == definition.UNAUTHORIZED
+            allow(broker, "orders", "topic:orders pub", source="127.0.0.0/8")
+            await client.sent(message("orders"))
+
+    with_broker(test, security=SECURED)
+
+
 def test_every_message_of_a_send_counts_and_every_light_queue_it_names(with_broker: WithBroker) -> None:
     async def test(broker: RunningBroker) -> None:
         add_user(broker, "orders", "topic:orders pub", "topic:%LMQ%mine pub")
@@ -175,7 +203,8 @@ def test_every_message_of_a_send_counts_and_every_light_queue_it_names(with_brok
     with_broker(test, security=SECURED)
 
 
-def test_telemetry_tells_a_stranger_so_and_ends_in_good_order(with_broker: WithBroker) -> None:
+@pytest.mark.parametrize("front", ["h2", "grpcio"])
+def test_telemetry_tells_a_stranger_so_and_ends_in_good_order(with_broker: WithBroker, front: str) -> None:
     async def test(broker: RunningBroker) -> None:
         add_user(broker, "orders", "topic:orders pub sub", "group:billing sub")
         async with Client(broker.endpoint) as stranger:
@@ -193,6 +222,17 @@ def test_telemetry_tells_a_stranger_so_and_ends_in_good_order(with_broker: WithB
             broker.clock.push(3600)  # what the stream was opened with is stale by now, the stream goes on
             assert (await client.declare(producer_settings("orders"))).status.code == definition.OK
             assert (await last_word(client, producer_settings("payments"))).code == definition.UNAUTHORIZED
+
+    with_broker(test, security=SECURED, network={"front": front})
+
+
+def test_a_stranger_that_says_nothing_does_not_stay(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        async with Client(broker.endpoint) as stranger:
+            call = stranger.stub.Telemetry(metadata=stranger.metadata)
+            told = await asyncio.wait_for(call.read(), 10)
+            assert told.status.code == definition.UNAUTHORIZED
+            await until(lambda: broker.broker._messaging.telemetry.open_streams == 0, "the stream has ended")
 
     with_broker(test, security=SECURED)
 
@@ -342,6 +382,9 @@ def test_a_user_that_loses_its_rights_loses_its_streams_and_what_waits(with_brok
         clients = {name: client_of(broker, name) for name in ("orders", "billing", "audit")}
         for name, client in clients.items():
             await client.declare(consumer_settings(name, "orders"))
+        revocation = broker.broker._messaging._revocation
+        assert revocation is not None
+        await until(lambda: revocation._generation == revocation._gate.generation, "the new users are known")
         waiting: Any = asyncio.ensure_future(
             clients["billing"].receive("billing", "orders", polling_s=20, deadline_s=30)
         )
@@ -376,6 +419,22 @@ def test_a_secret_is_replaced_without_a_moment_at_which_neither_is_good(with_bro
             assert (await client.send(message("orders"))).status.code == definition.UNAUTHORIZED
 
     with_broker(test, security=SECURED)
+
+
+def test_a_broker_that_cannot_read_the_secrets_it_needs_does_not_start(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        add_user(broker, "orders")
+
+    async def nothing(broker: RunningBroker) -> None:
+        assert broker.store.users.get_sealed("orders") is not None
+
+    other = {**SECURED, "key": Fernet.generate_key().decode()}
+    with_broker(test, security=SECURED)
+    with pytest.raises(SecretsUnreadable, match=r"1 users cannot be read \(orders\)"):
+        with_broker(nothing, security=other)
+    with pytest.raises(SecretsUnreadable):
+        with_broker(nothing, security={"admin_authentication": True})
+    with_broker(nothing, security={"key": other["key"]})  # where nobody asks for users, nobody needs them
 
 
 def test_who_guesses_is_told_to_wait(with_broker: WithBroker) -> None:

@@ -97,7 +97,8 @@ def test_strangers_get_nothing_but_the_health_of_the_broker(with_broker: WithBro
         async with grpc.aio.insecure_channel(broker.admin) as channel:
             health: Any = health_pb2_grpc.HealthStub(channel)
             assert (await health.Check(health_pb2.HealthCheckRequest())).status == 1
-            look: Any = reflection_pb2_grpc.ServerReflectionStub(channel)
+            untyped: Any = channel
+            look: Any = reflection_pb2_grpc.ServerReflectionStub(untyped)
             request = reflection_pb2.ServerReflectionRequest(list_services="")
             with pytest.raises(grpc.aio.AioRpcError, match="UNAUTHENTICATED"):
                 [each async for each in look.ServerReflectionInfo(iter([request]))]
@@ -148,8 +149,8 @@ def test_operators_do_what_their_rules_allow_and_only_super_users_make_users(wit
         ):
             assert await team.code(ADMIN + method, request) == f"PERMISSION_DENIED: {text}"
         assert await mighty.code(ADMIN + "ListTopics", admin_pb2.ListTopicsRequest()) == "OK"
-        request = security_pb2.UpdateUserRequest(name="mighty", kind="super")
-        assert (await mighty.code(SECURITY + "UpdateUser", request)).endswith("only super users may")
+        promotion = security_pb2.UpdateUserRequest(name="mighty", kind="super")
+        assert (await mighty.code(SECURITY + "UpdateUser", promotion)).endswith("only super users may")
 
     with_broker(test, security=SECURED)
 

@@ -101,6 +101,26 @@ def test_a_user_without_a_rule_is_refused_as_unauthorized(secured: Connect, acco
     refused_as_unauthorized(secured(accounts.stranger))
 
 
+@slow
+def test_a_client_in_another_zone_is_a_user_once_the_broker_knows_the_zone(
+    language: str,
+    accounts: Accounts,
+    start_broker: StartBroker,
+    start_clients: StartClients,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Libraries write the local time with a `Z` behind it; those for Node.js and Rust say what time it is."""
+    broker = start_broker(settings={**accounts.settings, "security.client_zones": '["Asia/Kathmandu"]'})
+    monkeypatch.setenv("TZ", "Asia/Kathmandu")  # five hours and three quarters ahead
+    start_clients(language, broker.endpoint, login=accounts.shop).producer(TOPIC).send([Outgoing(TOPIC, b"known")])
+    monkeypatch.setenv("TZ", "America/St_Johns")
+    clients = start_clients(language, broker.endpoint, login=accounts.shop)
+    if language in {"node", "rust"}:
+        clients.producer(TOPIC).send([Outgoing(TOPIC, b"no matter where")])
+    else:
+        refused_as_unauthorized(clients)
+
+
 def refused_as_unauthorized(clients: Clients) -> None:
     """Libraries differ in when they say so: most end the start-up of their program, with their reason on its errors."""
     with pytest.raises((ClientError, AssertionError)) as refusal:

@@ -16,6 +16,7 @@ FEW = {
     *("status", "step", "when"),
     *("cluster", "node_id", "node_type", "storage_medium", "storage_type"),
     *("consume_mode", "is_retry", "is_system", "message_type", "protocol_type"),
+    *("cached", "decision", "port"),
     *("language", "version", "python"),
 }
 """Labels with few values."""

@@ -51,10 +51,10 @@ OS_FUNCTIONS: Final = {"getpid", "environ", "cpu_count", "path"}
 
 READS_CONFIGURATION: Final = {
     "server/settings.py",
-    "store/security/sealing.py",  # the key lies outside of the store
     "server/front/tls.py",
     "server/certificates.py",
     "server/http.py",  # the token of the metrics
+    "store/security/sealing.py",  # the key lies outside of the store
 }
 
 

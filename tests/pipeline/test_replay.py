@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from cryptography.fernet import Fernet
 from pyspark.sql import SparkSession
 
 from pipeline.export.body import plain_body
@@ -19,10 +20,13 @@ from pipeline.wanted import Wanted
 from server.wire.reserved import RESERVED_PROPERTIES
 from store.disk import PosixDisk
 from store.record.system_flag import COMPRESSED, Compression
+from store.security.model import User
+from store.security.offline import users_of
+from store.security.sealing import Sealer
 from tests.cli.spark_runner import SPARK
 from tests.conftest import GoldenStore
 from tests.e2e.broker import Broker, quarry
-from tests.e2e.conftest import StartClients
+from tests.e2e.conftest import StartBroker, StartClients
 from tests.pipeline.conftest import TIMEOUT_S
 from tests.pipeline.streams import latest, rows_between, stream
 from tests.pipeline.tables import messages, plain
@@ -154,3 +158,27 @@ def test_the_command(broker: Broker, start_clients: StartClients, golden_store: 
     assert gone.returncode == 2
     [told] = gone.stderr.splitlines()[-1:]
     assert told.startswith("127.0.0.1:9: topic again: unavailable: ")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(TIMEOUT_S)
+@pytest.mark.usefixtures("java")
+def test_the_command_asks_as_the_user_of_its_context(
+    start_broker: StartBroker, golden_store: GoldenStore, tmp_path: Path
+) -> None:
+    root, key, secret = golden_store("file-clean") / "store", Fernet.generate_key(), tmp_path / "secret"
+    secret.write_text("correct-horse-battery")
+    secret.chmod(0o600)
+    with users_of(PosixDisk(), tmp_path / "store", Sealer([key])) as users:
+        users.create(User(name="spark"))
+        users.add_secret("spark", "correct-horse-battery", 0)
+    broker = start_broker(settings={"security.authentication": True, "security.key": key.decode()})
+    contexts = tmp_path / "contexts.toml"
+    contexts.write_text(f'[secured]\nendpoint = "{broker.endpoint}"\nuser = "spark"\nsecret_file = "secret"\n')
+    command = ("pipeline", "replay", str(root), "--topic", "acme-payments", "--into", "again", *SPARK)
+    named = {"QUARRY_CONTEXTS": str(contexts), "QUARRY_CONTEXT": "secured"}
+    done = quarry(*command, environment=named, timeout_s=280)
+    assert done.returncode == 0, done.stderr
+    stranger = quarry(*command, "--endpoint", broker.endpoint, timeout_s=280)
+    assert stranger.returncode == 2
+    assert "UNAUTHORIZED: the call is not signed" in stranger.stderr.splitlines()[-1]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.fernet import Fernet
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from structlog.testing import capture_logs
 
@@ -17,6 +18,10 @@ from pipeline.stream.errors import BrokerUnreachable, CallRefused, MessagesLost
 from pipeline.stream.options import source_options
 from pipeline.stream.reader import LOOK_INTERVAL_S, StreamReader, stream_schema
 from store.clock import ManualClock, SystemClock
+from store.disk import PosixDisk
+from store.security.model import User
+from store.security.offline import users_of
+from store.security.sealing import Sealer
 from tests.certificates import make_tls
 from tests.e2e.broker import Broker, until
 from tests.e2e.clients import Outgoing
@@ -244,6 +249,19 @@ def test_a_broker_that_speaks_tls(start_broker: StartBroker, tmp_path: Path) -> 
     reader.stop()
 
 
+def test_a_broker_that_asks_for_users_is_told_who_asks(start_broker: StartBroker, tmp_path: Path) -> None:
+    key, secret = Fernet.generate_key(), tmp_path / "secret"
+    secret.write_text("correct-horse-battery\n")
+    with users_of(PosixDisk(), tmp_path / "store", Sealer([key])) as users:
+        users.create(User(name="spark"))
+        users.add_secret("spark", "correct-horse-battery", 0)
+    broker = start_broker(settings={"security.authentication": True, "security.key": key.decode()})
+    with pytest.raises(CallRefused, match="TOPIC_NOT_FOUND"):
+        stream(broker, user="spark", secretFile=secret).initialOffset()
+    with pytest.raises(CallRefused, match="UNAUTHORIZED: the call is not signed"):
+        stream(broker).initialOffset()
+
+
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
@@ -254,6 +272,7 @@ def test_a_broker_that_speaks_tls(start_broker: StartBroker, tmp_path: Path) -> 
         ({"failOnDataLoss": "no"}, "option 'failOnDataLoss': 'no' is neither true nor false"),
         ({"tlsCa": "/ca.pem"}, "option 'tlsCa': it needs tls=true"),
         ({"tls": "true", "tlsKey": "/key.pem"}, "option 'tlsKey': it belongs to tlsCertificate"),
+        ({"user": "spark"}, "option 'secretFile': it belongs to user"),
         ({"path": "/store"}, "option 'path': there are topic, startingOffsets"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from google.protobuf.message import Message
+
 from server._generated.apache.rocketmq.v2 import admin_pb2 as other
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
@@ -11,7 +13,7 @@ from tests.rpc.broker import consumer, producer, resource
 REQUEST_NAMES = {method.input_type.name for method in service.DESCRIPTOR.services_by_name["MessagingService"].methods}
 
 
-def needed(request: object) -> list[str]:
+def needed(request: Message) -> list[str]:
     """Each need, with what is enough for it."""
     return ["|".join(map(str, need)) for need in needs_of(type(request))(request)]
 

@@ -51,9 +51,9 @@ def test_who_calls_under_ever_new_names_gets_no_line_for_each() -> None:
     audit = Audit(clock)
     with capture_logs() as lines:
         for number in range(KINDS_MAX + 100):
-            audit.denied(SEND._replace(user=f"guess{number}" * 100), "wrong", "no")
+            audit.denied(SEND._replace(user=f"guess{number}" * 100), "wrong" * 100, "no" * 1000)
         assert len(lines) == KINDS_MAX
-        assert all(len(each["user"]) <= 256 for each in lines)
+        assert all(len(each[key]) <= 256 for each in lines for key in ("user", "outcome", "reason"))
         clock.advance(61)
         audit.sweep()
     assert lines[-1] == {

@@ -78,5 +78,15 @@ def test_answers_are_remembered_until_a_user_or_a_rule_changes() -> None:
     assert not bench.may(PUBLISH)
 
 
+def test_names_that_are_none_are_not_kept() -> None:
+    bench = Bench()
+    bench.policies.set("orders", rule("topic:orders-*", Action.PUB))
+    endless: Need = (Access(ResourceKind.TOPIC, "payments" * 1_000_000, Action.PUB),)
+    with pytest.raises(PermissionDenied) as denied:
+        bench.authorizer.require(ORDERS, None, [endless])
+    assert len(str(denied.value)) < 400
+    assert not list(bench.authorizer._known)
+
+
 def test_who_is_no_user_may_do_nothing() -> None:
     assert not Bench().may(PUBLISH, identity=Identity("gone", How.SIGNATURE))

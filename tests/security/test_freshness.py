@@ -88,6 +88,8 @@ def test_a_refusal_says_how_far_off_the_date_is_and_what_helps() -> None:
 
 def test_without_a_window_any_text_is_good_for_ever() -> None:
     assert Freshness(None).fresh_until_ms("whatever", 0) is None
+    with pytest.raises(Unauthenticated):
+        Freshness(None).fresh_until_ms("x" * 65, 0)  # it is remembered, so it must end somewhere
 
 
 def test_without_zones_a_date_must_have_an_offset() -> None:

@@ -218,3 +218,22 @@ def test_parts_get_their_share() -> None:
 )
 def test_addresses_split_into_host_and_port(address: str, parts: tuple[str, int]) -> None:
     assert split_address(address) == parts
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        # rmq#8613, rmq#9958: one switch without the other
+        ({"authorization": True}, "authorization needs authentication"),
+        ({"client_zones": ["Europe/Berlin", "Mars/Olympus"]}, "'Mars/Olympus' is no time zone"),
+        ({"client_zones": ["../../etc/passwd"]}, "is no time zone"),
+        ({"client_zones": [""]}, "'' is no time zone"),
+        ({"date_window_s": -1}, "date_window_s"),
+        ({"failures_per_minute": 0}, "failures_per_minute"),
+    ],
+)
+def test_settings_of_security_that_make_no_sense_are_named(settings: dict[str, object], said: str) -> None:
+    with pytest.raises(SettingsInvalid) as caught:
+        load_settings(flags={"security": settings})
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
