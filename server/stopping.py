@@ -125,14 +125,16 @@ class Stop:
         faulthandler.dump_traceback_later(seconds + FALLBACK_S, exit=True, file=sys.__stderr__ or sys.stderr)
 
     def _give_up(self) -> None:
-        with self._lock:
-            step = self._step
-        teller = Thread(
-            target=log.error,
-            args=["the stop takes too long, the process ends: the next start recovers"],
-            kwargs={"step": step, "seconds": round(self.seconds, 1)},
-            daemon=True,
-        )
+        teller = Thread(target=self._tell, daemon=True)
         teller.start()
         teller.join(LAST_WORDS_S)
         self._end_process(STATUS_STOP_HUNG)
+
+    def _tell(self) -> None:
+        with self._lock:
+            step = self._step
+        log.error(
+            "the stop takes too long, the process ends: the next start recovers",
+            step=step,
+            seconds=round(self.seconds, 1),
+        )

@@ -151,7 +151,8 @@ class H2Protocol(asyncio.Protocol):
         self.abort()
 
     def close(self) -> None:
-        if self._transport is not None:
+        # once: a TLS transport of asyncio that is closed twice cannot be aborted any more
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
 
     def abort(self) -> None:
