@@ -145,11 +145,14 @@ def test_no_probe_ends_a_broker_that_recovers(recovering: Broker) -> None:
 
 
 @pytest.mark.slow
-def test_a_broker_that_recovers_can_be_stopped_and_goes_on_at_the_next_start(recovering: Broker) -> None:
+def test_a_broker_that_recovers_can_be_stopped_and_goes_on_at_the_next_start(
+    recovering: Broker, tmp_path: Path
+) -> None:
     assert progress(recovering) < 50, "it is told to stop in time"
     began_s = time.monotonic()
     recovering.stop()
     assert time.monotonic() - began_s < 5
+    assert "stopped before the store was open" in [event["event"] for event in events(tmp_path / "logs")]
     recovering.start()
     recovering.stop()
     done = quarry("verify", str(recovering.store), timeout_s=300)
