@@ -61,6 +61,7 @@ class TelemetryService:
         self._subscribed = subscribed
         self._command_answered = command_answered
         self._streams: dict[Call, _Stream] = {}
+        self._is_ending = False
 
     def methods(self) -> dict[str, Method]:
         return {
@@ -78,7 +79,8 @@ class TelemetryService:
         return len(self._streams)
 
     def end_streams(self) -> None:
-        """End all streams in good order: the broker stops."""
+        """End all streams in good order, and those that are still to come: the broker stops."""
+        self._is_ending = True
         for call in tuple(self._streams):
             self._end(call, GrpcStatus.OK)
 
@@ -99,6 +101,10 @@ class TelemetryService:
         return self.push(client_id, command)
 
     def _open(self, call: Call) -> None:
+        if self._is_ending:
+            # it was on its way already, and would keep the stop waiting for as long as that may take
+            call.finish()
+            return
         self._streams[call] = _Stream()
         call.on_close(lambda: self._forget(call))
 
