@@ -22,6 +22,7 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from cli.demo import free_ports
@@ -52,10 +53,12 @@ class Layout(NamedTuple):
 
     commit: str
     what: str
-    settings: Mapping[str, str]
+    settings: Mapping[str, str] = MappingProxyType({})
     has_every_type: bool = False
     """Whether it takes more than normal messages."""
     ends_by_kill: bool = False
+    has_old_index: bool = False
+    """Files of its tiered index have no checksums where they have them now, and pass for damaged."""
 
 
 DOUBLE: Final = {"QUARRY_CONSUME_QUEUE_MODE": "double_write"}
@@ -69,15 +72,27 @@ INDEXED: Final = {
 }
 
 LAYOUTS: Final[Mapping[str, Layout]] = {
-    "quarry-1-first": Layout("d8a7f6a", "five families, rows up to `backfill_end`; no checkpoint", {}),
-    "quarry-1-killed": Layout("d8a7f6a", "the same, ended by a kill", {}, ends_by_kill=True),
-    "quarry-2-checkpoint": Layout("fc5e848", "`seen_up_to`, `log_begin`, `checkpoint`, durable state", {}),
+    "quarry-1-first": Layout("d8a7f6a", "five families, rows up to `backfill_end`; no checkpoint"),
+    "quarry-1-killed": Layout("d8a7f6a", "the same, ended by a kill", ends_by_kill=True),
+    "quarry-2-checkpoint": Layout("fc5e848", "`seen_up_to`, `log_begin`, `checkpoint`, durable state"),
     "quarry-3-phases": Layout("8ef7bd7", "`queue_phase`, `light_floor`, rows of a migration; queues in both", DOUBLE),
-    "quarry-4-expiry": Layout("c369eec", "`expired_*`; filters of tables in parts", {}),
-    "quarry-5-held": Layout("8666b74", "in-flight rows by time, `held_rocksdb/`, indexes of keys", INDEXED, True),
-    "quarry-5-killed": Layout("8666b74", "the same, ended by a kill", INDEXED, True, True),
-    "quarry-6-index": Layout("7e00967", "index files say of which part of the log they are", INDEXED, True),
-    "quarry-7-checksums": Layout("53135a5", "compacted index files have checksums", INDEXED, True),
+    "quarry-4-expiry": Layout("c369eec", "`expired_*`; filters of tables in parts"),
+    "quarry-5-held": Layout(
+        "8666b74",
+        "in-flight rows by time, `held_rocksdb/`, indexes of keys",
+        INDEXED,
+        has_every_type=True,
+        has_old_index=True,
+    ),
+    "quarry-5-killed": Layout("8666b74", "the same, ended by a kill", INDEXED, has_every_type=True, ends_by_kill=True),
+    "quarry-6-index": Layout(
+        "7e00967",
+        "index files say of which part of the log they are",
+        INDEXED,
+        has_every_type=True,
+        has_old_index=True,
+    ),
+    "quarry-7-checksums": Layout("53135a5", "compacted index files have checksums", INDEXED, has_every_type=True),
 }
 
 
