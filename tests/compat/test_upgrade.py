@@ -98,7 +98,13 @@ def verify(store: Path, *, index_is_whole: bool) -> None:
         assert all("key_index/compacted" in line for line in done.stdout.splitlines() if "compacted" in line)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+FAST: Final = {"quarry-1-first", "quarry-3-phases", "quarry-7-checksums"}
+"""The others take too long for the tests that are run all the time."""
+
+
+@pytest.mark.parametrize(
+    "layout", [pytest.param(each, marks=() if each in FAST else pytest.mark.slow) for each in LAYOUTS]
+)
 def test_a_store_of_an_earlier_layout_is_served_and_agrees_with_itself(
     layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
