@@ -86,6 +86,8 @@ class Stop:
         if not self.is_asked:
             self._times = StopTimes(0.0, self._times.grace_s, self._times.rest_s)
             self._begin(self._times.total_s)
+        else:
+            self._hastened.set()
 
     async def asked(self) -> None:
         """Returns when the process is to end."""

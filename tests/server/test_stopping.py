@@ -115,6 +115,16 @@ def test_a_broker_that_failed_does_not_wait_for_load_balancers(bench: Bench) -> 
     asyncio.run(test())
 
 
+def test_a_broker_that_fails_while_it_waits_for_load_balancers_waits_no_longer(bench: Bench) -> None:
+    async def test() -> None:
+        stop = bench.stop(LONG)
+        stop.told("SIGTERM")
+        stop.failed()
+        await asyncio.wait_for(stop.delay(), PATIENCE_S)
+
+    asyncio.run(test())
+
+
 def test_nothing_is_asked_before_the_signal(bench: Bench) -> None:
     stop = bench.stop(LONG)
     assert not stop.is_asked
