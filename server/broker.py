@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from typing import Final
@@ -68,6 +68,9 @@ from store.verify.verdicts import Verdicts
 log = structlog.get_logger(__name__)
 
 HOUSEKEEPING_INTERVAL_S: Final = 5.0
+
+Hastened = Callable[[], Coroutine[None, None, None]]
+"""Returns when open calls are not to be waited for any longer."""
 
 
 class Broker:
@@ -364,7 +367,7 @@ class Broker:
         )
 
     @contextlib.asynccontextmanager
-    async def serving(self) -> AsyncIterator[dict[str, str]]:
+    async def serving(self, *, hastened: Hastened | None = None) -> AsyncIterator[dict[str, str]]:
         """Listen; on leaving, take no more calls, answer what was accepted, and stop."""
         network = self._settings.network
         try:
@@ -388,7 +391,7 @@ class Broker:
                 async with self._administering() as admin_listening:
                     yield {"listen": listening, "admin": admin_listening}
         finally:
-            await self._stop_front(network.stop_grace_ms / 1000)
+            await self._stop_front(network.stop_grace_ms / 1000, hastened)
             if self._tracing is not None:
                 await asyncio.to_thread(self._tracing.stop)
             await self._retention.stop()
@@ -456,13 +459,20 @@ class Broker:
             )
         return AdminGuard(access, audit=security.audit, metrics=security.metrics, faults=self._faults)
 
-    async def _stop_front(self, grace_s: float) -> None:
+    async def _stop_front(self, grace_s: float, hastened: Hastened | None = None) -> None:
         """Take no more calls, and end those that would wait for something to happen."""
-        stopping = asyncio.get_running_loop().create_task(self._front.stop(grace_s))
+        loop = asyncio.get_running_loop()
+        stopping = loop.create_task(self._front.stop(grace_s))
         await asyncio.sleep(0)
-        self._delivery.end_waiting()
-        self._pulls.end_waiting()
+        self._delivery.drain()
+        self._pulls.drain()
         self._messaging.telemetry.end_streams()
+        if hastened is not None:
+            quick = loop.create_task(hastened())
+            await asyncio.wait([stopping, quick], return_when=asyncio.FIRST_COMPLETED)
+            quick.cancel()
+            if not stopping.done():
+                await self._front.stop(0)
         await stopping
 
     def _administration(self) -> Administration:

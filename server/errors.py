@@ -27,3 +27,7 @@ class NoIndex(BrokerError):
 
 class BrokerFailed(BrokerError):
     """A part of the broker has ended that must run as long as it does. Only a new process helps."""
+
+
+class StartCalledOff(BrokerError):
+    """The process was told to stop before it served anybody."""

@@ -374,8 +374,10 @@ class GroupCommit:
     def refuse_sends(self, reason: str) -> None:
         """Take no sends from now on, since the disk is too full; the empty text: take them again."""
         before = "" if self._too_full is None else str(self._too_full)
-        if bool(reason) != bool(before):
-            log.warning("sends are refused" if reason else "sends are taken again", reason=reason or before)
+        if reason and not before:
+            log.warning("sends are refused", reason=reason)
+        elif before and not reason:
+            log.warning("sends are taken again", reason=before)
         self._too_full = DiskRefused(reason) if reason else None
         if reason or before:
             self._tell_refusing(reason or ("" if self._no_room is None else str(self._no_room)))

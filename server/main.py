@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, AsyncExitStack
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Final
 
@@ -18,15 +19,16 @@ from prometheus_client import CollectorRegistry
 from server.banner import banner
 from server.broker import Broker
 from server.certificates import Certificates
-from server.errors import BrokerFailed
+from server.errors import BrokerFailed, StartCalledOff
 from server.garbage import look_for_garbage_seldom
 from server.health import HealthState
 from server.http import HttpEndpoint, TokenFile
-from server.logs import configure_logs
+from server.logs import Repeats, configure_logs
 from server.metrics import watch, watch_certificates, watch_health
 from server.process_figures import ProcessFigures, RecoveryFigures
 from server.process_metrics import process_figures, recovery_figures, watch_python
 from server.settings import BrokerSettings
+from server.stopping import Stop
 from server.supervision import Supervisor
 from server.tracing import require_tracing
 from store.clock import Clock, SystemClock
@@ -51,90 +53,137 @@ def run(settings: BrokerSettings, show_progress: ShowProgress | None = None) -> 
 
     Raises BrokerError or OSError, whose text is one line, when it cannot start, and BrokerFailed when it cannot go on.
     """
-    configure_logs(settings.log.format, settings.log.level)
+    repeats = configure_logs(settings.log.format, settings.log.level, settings.log.repeats_per_minute)
     look_for_garbage_seldom()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_run(settings, show_progress or _logged_progress))
+    stop = Stop(settings.for_stop(), SystemClock())
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_run(settings, stop, repeats, show_progress or _logged_progress))
+    finally:
+        stop.over()
+        repeats.tell_due(all_of_them=True)
 
 
-async def _run(settings: BrokerSettings, show_progress: ShowProgress) -> int:
+@dataclass(slots=True)
+class _Process:
+    """What is there before the store is open, and after it was closed."""
+
+    settings: BrokerSettings
+    repeats: Repeats
+    health: HealthState = field(default_factory=HealthState)
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+    clock: Clock = field(default_factory=SystemClock)
+    figures: ProcessFigures = field(init=False)
+    recovery: RecoveryFigures = field(init=False)
+    certificates: Certificates = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.figures, self.recovery = ProcessFigures(self.clock), RecoveryFigures(self.clock)
+        self.certificates = Certificates(self.settings.for_tls())
+
+    @contextlib.asynccontextmanager
+    async def observed(self, supervisor: Supervisor) -> AsyncIterator[HttpEndpoint]:
+        """Answer probes and scrapes: recovery may take long, and nobody is to take it for a hang."""
+        self._export()
+        network = self.settings.network
+        token = None if network.metrics_token_file is None else TokenFile(network.metrics_token_file)
+        http = HttpEndpoint(network.http, self.registry, self.health, tls=self.certificates.http, metrics_token=token)
+        with self.figures.watching_garbage():
+            async with supervisor.running("watch of TLS files", self.certificates.watch()):
+                http.start()
+                try:
+                    async with supervisor.running("ticking", self._tick()):
+                        yield http
+                finally:
+                    http.stop()
+
+    def _export(self) -> None:
+        own_version = version("quarry-mq")
+        watch_health(self.registry, self.health)
+        watch_certificates(self.registry, self.certificates)
+        watch_python(self.registry)
+        watch(self.registry, lambda: process_figures(self.figures, own_version))
+        watch(self.registry, lambda: recovery_figures(self.recovery))
+
+    async def _tick(self) -> None:
+        """Show that the event loop still turns, and how late it is; tell of what the log has held back."""
+        while True:
+            self.health.tick()
+            self.repeats.tell_due()
+            due_s = self.clock.monotonic_s() + TICK_INTERVAL_S
+            await asyncio.sleep(TICK_INTERVAL_S)
+            self.figures.loop_late.add(max(0.0, self.clock.monotonic_s() - due_s))
+
+
+async def _run(settings: BrokerSettings, stop: Stop, repeats: Repeats, show_progress: ShowProgress) -> int:
     """Bring everything up in the order in which it depends on each other, and down in the reverse order."""
     loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
     for signal_number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signal_number, stop.set)
-    health = HealthState()
+        loop.add_signal_handler(signal_number, stop.told, signal_number.name)
+    require_tracing(settings.tracing)  # before anything is opened that would have to be closed again
+    process = _Process(settings, repeats)
+    health = process.health
 
     def fail(failure: BrokerFailed) -> None:
         health.poisoned(str(failure))
-        stop.set()
+        stop.failed()
 
     supervisor = Supervisor(fail)
-    require_tracing(settings.tracing)  # before anything is opened that would have to be closed again
-    registry = CollectorRegistry()
     async with AsyncExitStack() as running:
-        clock = SystemClock()
-        process, recovery = ProcessFigures(clock), RecoveryFigures(clock)
-        running.enter_context(process.watching_garbage())
-        watch_health(registry, health)
-        certificates = Certificates(settings.for_tls())
-        watch_certificates(registry, certificates)
-        await running.enter_async_context(supervisor.running("watch of TLS files", certificates.watch()))
-        watch_python(registry)
-        own_version = version("quarry-mq")
-        watch(registry, lambda: process_figures(process, own_version))
-        watch(registry, lambda: recovery_figures(recovery))
-        http = _http_endpoint(settings, registry, health, certificates)
-        http.start()
-        running.callback(http.stop)
-        await running.enter_async_context(supervisor.running("ticking", _tick(health, process, clock)))
+        http = await running.enter_async_context(process.observed(supervisor))
         executor = ThreadPoolExecutor(FLUSH_THREADS, thread_name_prefix="flush")
         running.callback(executor.shutdown)
-
-        store = await loop.run_in_executor(executor, _open_store, settings, health, recovery, show_progress)
+        stop.step("opening the store")
+        try:
+            store = await loop.run_in_executor(executor, _open_store, process, stop, show_progress)
+        except StartCalledOff:
+            log.info("stopped before the store was open", seconds=round(stop.seconds, 3))
+            return 0
         try:
             broker = Broker(
-                settings, store, registry, health, executor, supervisor=supervisor, certificates=certificates
+                settings,
+                store,
+                process.registry,
+                health,
+                executor,
+                supervisor=supervisor,
+                certificates=process.certificates,
             )
             look_for_garbage_seldom()
-            async with broker.serving() as addresses:
+            async with broker.serving(hastened=stop.hastened) as addresses:
                 health.ready()
-                needs_tls = settings.network.tls == "required"
-                told = banner(store=str(settings.store.directory), http=http.url, needs_tls=needs_tls, **addresses)
-                print(told, flush=True)  # noqa: T201
-                await stop.wait()
-                log.info("stopping")
+                print(_banner(settings, http, addresses), flush=True)  # noqa: T201
+                await stop.asked()
                 health.stopping()
+                stop.step("ending calls and background work")
+                await stop.delay()
                 supervisor.raise_failure()
         finally:
+            stop.step("flushing and closing the store")
             await loop.run_in_executor(executor, store.close)
+    log.info("stopped", seconds=round(stop.seconds, 3))
     return 0
 
 
-def _http_endpoint(
-    settings: BrokerSettings, registry: CollectorRegistry, health: HealthState, certificates: Certificates
-) -> HttpEndpoint:
-    network = settings.network
-    token = None if network.metrics_token_file is None else TokenFile(network.metrics_token_file)
-    return HttpEndpoint(network.http, registry, health, tls=certificates.http, metrics_token=token)
+def _banner(settings: BrokerSettings, http: HttpEndpoint, addresses: dict[str, str]) -> str:
+    needs_tls = settings.network.tls == "required"
+    return banner(store=str(settings.store.directory), http=http.url, needs_tls=needs_tls, **addresses)
 
 
-def _open_store(
-    settings: BrokerSettings, health: HealthState, recovery: RecoveryFigures, show_progress: ShowProgress
-) -> OpenStore:
+def _open_store(process: _Process, stop: Stop, show_progress: ShowProgress) -> OpenStore:
+    """Raises StartCalledOff when the process is told to stop meanwhile: what recovery has done so far is kept."""
+    settings = process.settings
     with show_progress() as show:
 
         def report(progress: Progress) -> None:
-            health.recovering(progress.percent)
-            recovery.report(progress)
+            if stop.is_asked:
+                raise StartCalledOff("told to stop while the store was opened")
+            process.health.recovering(progress.percent)
+            process.recovery.report(progress)
             show(progress)
 
         return open_store(
-            settings.for_store(),
-            disk=PosixDisk(),
-            clock=SystemClock(),
-            report=report,
-            sealer=settings.for_sealer(),
+            settings.for_store(), disk=PosixDisk(), clock=SystemClock(), report=report, sealer=settings.for_sealer()
         )
 
 
@@ -148,15 +197,6 @@ def _logged_progress() -> Iterator[ReportProgress]:
         reached = (progress.phase, progress.percent // 10)
         if reached != logged:
             logged = reached
-            log.info(progress.phase, percent=progress.percent, done_bytes=progress.done_bytes)
+            log.info("opening", step=progress.phase, percent=progress.percent, done_bytes=progress.done_bytes)
 
     yield report
-
-
-async def _tick(health: HealthState, process: ProcessFigures, clock: Clock) -> None:
-    """Show that the event loop still turns, and how late it is."""
-    while True:
-        health.tick()
-        due_s = clock.monotonic_s() + TICK_INTERVAL_S
-        await asyncio.sleep(TICK_INTERVAL_S)
-        process.loop_late.add(max(0.0, clock.monotonic_s() - due_s))

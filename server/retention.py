@@ -303,5 +303,5 @@ class Retention:
     def _complain(self, what: str, error: Exception) -> None:
         """Once for the same error in a row."""
         if str(error) != self._complaints.get(what):
-            log.error(f"{what} is held up, it is tried again", error=str(error))
+            log.error("expiry is held up, it is tried again", step=what, error=str(error))
         self._complaints[what] = str(error)

@@ -40,6 +40,7 @@ from server.setting_sections import (
     TracingSection,
     TransactionsSection,
 )
+from server.stopping import StopTimes
 from server.wire.limits import WireLimits
 from store.errors import Invalid
 from store.expiry import ExpirySettings
@@ -116,6 +117,14 @@ class BrokerSettings(Section):
                 keep_uploaded=self.index.keep_uploaded,
                 slot_cache_bytes=self.index.slot_cache,
             ),
+        )
+
+    def for_stop(self) -> StopTimes:
+        network = self.network
+        return StopTimes(
+            delay_s=network.drain_delay_ms / 1000,
+            grace_s=network.stop_grace_ms / 1000,
+            rest_s=network.stop_rest_ms / 1000,
         )
 
     def for_expiry(self) -> ExpirySettings:

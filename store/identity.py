@@ -32,15 +32,40 @@ from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
 
-from kv import KeyValueEngine, WriteBatch
+from kv import KeyValueEngine, KvError, WriteBatch
 from store.errors import NotAStore
 from store.held import HeldBefore
 from store.offsets import PhysicalOffset, QueueOffset
-from store.state import META
+from store.state import META, open_state_engine
 
 FORMAT: Final = b"1"
 _OFFSET: Final = Struct(">q")
 _COUNTS: Final = Struct(">qq")
+
+
+def check_format(engine: KeyValueEngine, directory: Path) -> None:
+    """Raises NotAStore for a layout that this version does not know. Writes nothing."""
+    found = engine.family(META).get(b"format")
+    if found not in {None, FORMAT}:
+        stamp = (found or b"").decode(errors="replace")
+        raise NotAStore(
+            directory, f"written by a newer Quarry (format {stamp}, this one knows {FORMAT.decode()}): use that one"
+        )
+
+
+def refuse_newer(directory: Path) -> None:
+    """`check_format` of the database in a directory, for who needs nothing else of it. None, or a damaged one, passes.
+
+    Raises NotAStore.
+    """
+    try:
+        engine = open_state_engine(directory, create=False, read_only=True)
+    except KvError:
+        return
+    try:
+        check_format(engine, directory)
+    finally:
+        engine.close()
 
 
 class UnitCounts(NamedTuple):
@@ -60,11 +85,9 @@ class StoreIdentity:
     def __init__(self, engine: KeyValueEngine, directory: Path) -> None:
         self._engine = engine
         self._family = engine.family(META)
-        found = self._family.get(b"format")
-        if found is None:
+        check_format(engine, directory)
+        if self._family.get(b"format") is None:
             self._put(b"format", FORMAT)
-        elif found != FORMAT:
-            raise NotAStore(directory, f"written by a newer Quarry (format {found.decode(errors='replace')})")
 
     @property
     def origin(self) -> str | None:

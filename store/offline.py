@@ -13,13 +13,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-from kv import KeyValueEngine
+from kv import KeyValueEngine, KvError
 from store.commitlog import CommitLogReader, SegmentList
 from store.consumequeue import FileConsumeQueueReader, RocksConsumeQueues, open_consume_queue_engine
 from store.consumequeue.protocol import ConsumeQueueEntry
 from store.disk import Disk, DiskLock
 from store.errors import NotAStore, OffsetOutOfRange, StoreLocked, TopicNotFound
 from store.held import HeldBefore, HeldMessages, open_held_engine, progress_now, reading
+from store.identity import check_format
 from store.kind import DATABASE_MARKER, FoundStore, StoreKind, inspect_store
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from store.paths import StorePaths
@@ -129,7 +130,20 @@ class OfflineStore:
                 lock.release()
             raise
         store._lock = lock
+        try:
+            store._refuse_newer()
+        except BaseException:
+            store.close()
+            raise
         return store
+
+    def _refuse_newer(self) -> None:
+        if self._found.kind is not StoreKind.QUARRY:
+            return
+        try:
+            check_format(self.state_engine(), self._paths.quarry)
+        except KvError:
+            return  # a database that cannot be read is told by who needs it
 
     def __enter__(self) -> Self:
         return self

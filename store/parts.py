@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from kv import KeyValueEngine
 from store.clock import Clock
@@ -13,13 +14,18 @@ from store.disk import Disk
 from store.durable_state import DurableState
 from store.engines import StoreEngines
 from store.errors import NotAStore, StoreUnusable
-from store.identity import StoreIdentity
+from store.identity import StoreIdentity, check_format
 from store.kind import FoundStore, StoreKind
 from store.open_queues import OpenQueues
 from store.paths import StorePaths
 from store.queue_opening import advising, open_queues
 from store.settings import StoreSettings
 from store.verdict import Stop
+
+STATE_ADVICE: Final = (
+    "it holds topics, groups and their positions, but no message: restore it, or move the directory away and start "
+    "without them"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +51,11 @@ def open_parts(
 
     Raises StoreUnusable, kv.KvError, OSError.
     """
+    directory = StorePaths(settings.root).quarry
+    look_at_state(engines, directory, disk, found)  # before anything is made that a newer version knows nothing of
     segments = _open_segments(settings, disk)
     closing.callback(segments.close)
-    state_engine, identity = open_identity(engines, StorePaths(settings.root).quarry, disk, found)
+    state_engine, identity = _open_identity(engines, directory, disk, found)
     closing.callback(state_engine.close)
     queues = open_queues(
         settings, disk, engines, identity, found, minimum=segments.minimum, state_engine=state_engine, clock=clock
@@ -59,13 +67,36 @@ def open_parts(
 def open_identity(
     engines: StoreEngines, directory: Path, disk: Disk, found: FoundStore
 ) -> tuple[KeyValueEngine, StoreIdentity]:
-    """The database in `quarry/`, and the rows in which it says what the store was when Quarry met it."""
-    with advising(
-        directory,
-        "it holds topics, groups and their positions, but no message: restore it, or move the directory away and "
-        "start without them",
-    ):
-        engine = _open_state(engines, directory, disk, found)
+    """The database in `quarry/`, and the rows in which it says what the store was when Quarry met it.
+
+    Raises NotAStore for one that a newer Quarry wrote, StoreUnusable, kv.KvError.
+    """
+    look_at_state(engines, directory, disk, found)
+    return _open_identity(engines, directory, disk, found)
+
+
+def look_at_state(engines: StoreEngines, directory: Path, disk: Disk, found: FoundStore) -> None:
+    """Refuse what must not be opened for writing, without a change to it: RocksDB removes what it cannot read.
+
+    Raises as `open_identity`.
+    """
+    if found.kind is not StoreKind.QUARRY:
+        return
+    with advising(directory, STATE_ADVICE):
+        engine = engines.open_state(directory, create=False, read_only=True)
+        try:
+            check_format(engine, directory)
+            if found.has_abort:
+                DurableState(disk, directory, engine).check()
+        finally:
+            engine.close()
+
+
+def _open_identity(
+    engines: StoreEngines, directory: Path, disk: Disk, found: FoundStore
+) -> tuple[KeyValueEngine, StoreIdentity]:
+    with advising(directory, STATE_ADVICE):
+        engine = engines.open_state(directory, create=found.kind is not StoreKind.QUARRY)
     try:
         DurableState(disk, directory, engine).check()
         identity = StoreIdentity(engine, directory)
@@ -76,17 +107,6 @@ def open_identity(
         engine.close()
         raise
     return engine, identity
-
-
-def _open_state(engines: StoreEngines, directory: Path, disk: Disk, found: FoundStore) -> KeyValueEngine:
-    if found.kind is StoreKind.QUARRY and found.has_abort:
-        # looked at first without changing it: opened for writing, RocksDB removes what it cannot read
-        engine = engines.open_state(directory, create=False, read_only=True)
-        try:
-            DurableState(disk, directory, engine).check()
-        finally:
-            engine.close()
-    return engines.open_state(directory, create=found.kind is not StoreKind.QUARRY)
 
 
 def stop_of(found: FoundStore) -> Stop:

@@ -12,8 +12,9 @@ from pyspark.sql.datasource import InputPartition
 
 from store.checkpoint import read_checkpoint
 from store.commitlog import CommitLogReader, SegmentList
-from store.disk import Disk
+from store.disk import Disk, PosixDisk
 from store.errors import NotAStore, StoreDamaged, StoreLocked
+from store.identity import refuse_newer
 from store.kind import StoreKind, inspect_store
 from store.offsets import PhysicalOffset
 from store.paths import StorePaths
@@ -66,6 +67,8 @@ def log_extent(disk: Disk, root: Path, segments: SegmentList, *, is_ours: bool =
     if found.kind is StoreKind.NEW:
         raise NotAStore(root, "there is no store in this directory")
     paths = StorePaths(root)
+    if isinstance(disk, PosixDisk):  # a copy of a log in an object store has no database beside it that could be opened
+        refuse_newer(paths.quarry)
     durable = read_checkpoint(disk, paths.checkpoint).confirmed_up_to
     if not is_ours and _is_running(disk, paths.lock):
         if not durable:

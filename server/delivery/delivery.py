@@ -105,6 +105,7 @@ class Delivery:
         )
         self._subscriptions = Subscriptions()
         self._waiting = WaitingPolls()
+        self._is_draining = False
         writer.stage_all = self._stage_all
 
     def _subscription(self, group: str, topic: str) -> Subscription:
@@ -172,6 +173,9 @@ class Delivery:
         `received` is called exactly once, unless the returned poll is cancelled before. Raises Busy when too
         many receives wait, and Invalid for a retry topic that comes with the one it is for.
         """
+        if self._is_draining:
+            received((), None)
+            return None
         subscription = self._subscription(request.group, request.topic)
         if subscription.is_retry:
             raise Invalid(f"group {request.group} gets topic {request.topic} with topic {subscription.owner.topic}")
@@ -206,9 +210,14 @@ class Delivery:
         self._deliveries.stop()
 
     def end_waiting(self, client_id: str | None = None) -> None:
-        """Answer the waiting receives of a client that says goodbye, or all of them: the broker stops."""
+        """Answer the waiting receives of a client that says goodbye, or of all clients."""
         for poll in tuple(self._waiting) if client_id is None else self._waiting.of_client(client_id):
             self._end_empty(poll)
+
+    def drain(self) -> None:
+        """Hand out nothing any more, and answer all that wait, now and from now on: the broker stops."""
+        self._is_draining = True
+        self.end_waiting()
 
     def _end_empty(self, poll: WaitingPoll) -> None:
         if not poll.done:

@@ -62,6 +62,7 @@ class Pulls:
         self._entries_scanned = entries_scanned_per_pass
         self._waiting: dict[QueueId, dict[WaitingPull, None]] = {}
         self._count = 0
+        self._is_draining = False
 
     def __len__(self) -> int:
         return self._count
@@ -79,7 +80,7 @@ class Pulls:
                 f"{request.queue.number} of topic {request.queue.topic}"
             )
         messages, offset = self._read(request, request.offset)
-        if messages or request.polling_s <= 0 or offset < self._source.maximum(request.queue):
+        if messages or request.polling_s <= 0 or self._is_draining or offset < self._source.maximum(request.queue):
             pulled(messages, offset, None)
             return None
         if self._count >= self._waiting_max:
@@ -102,8 +103,13 @@ class Pulls:
         if waiting.timer is not None:
             waiting.timer.cancel()
 
+    def drain(self) -> None:
+        """Answer all that wait, now and from now on: the broker stops."""
+        self._is_draining = True
+        self.end_waiting()
+
     def end_waiting(self) -> None:
-        """Answer all that wait: the broker stops."""
+        """Answer all that wait."""
         for waiting in [each for of_queue in self._waiting.values() for each in of_queue]:
             self._end(waiting, ())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import structlog
 
+from server.front.caller import told_of
 from server.front.contract import Call
 from server.front.status import GrpcStatus
 
@@ -11,4 +12,4 @@ log = structlog.get_logger(__name__)
 
 
 def log_call(call: Call, status: GrpcStatus, seconds: float) -> None:
-    log.info("call", path=call.path, peer=call.peer, status=status.name, seconds=round(seconds, 6))
+    log.info("call", **told_of(call), status=status.name, seconds=round(seconds, 6))

@@ -138,7 +138,10 @@ class Front(Protocol):
         """
 
     async def stop(self, grace_s: float) -> None:
-        """Take no new calls, let open ones end within `grace_s`, then cancel the rest."""
+        """Take no new calls, let open ones end within `grace_s`, then cancel the rest.
+
+        Called again meanwhile, the shorter grace holds.
+        """
 
     def after_pass(self, callback: Callable[[], None]) -> None:
         """Run the callback once, at the end of the loop pass that is under way, in order of registration.

@@ -30,6 +30,7 @@ import grpc.aio
 import structlog
 
 from server.front.access_log import log_call
+from server.front.caller import told_of
 from server.front.contract import Call, FrontLimits, Method, Methods, check_methods
 from server.front.status import GrpcStatus
 from server.front.tls import LiveTls, Shown
@@ -259,8 +260,7 @@ class GrpcioFront:
         return address if address.startswith(UNIX) else f"{address.rpartition(':')[0]}:{port}"
 
     async def stop(self, grace_s: float) -> None:
-        servers, self._servers = self._servers, []
-        await asyncio.gather(*(server.stop(grace_s) for server in servers))
+        await asyncio.gather(*(server.stop(grace_s) for server in self._servers))
 
     def after_pass(self, callback: Callable[[], None]) -> None:
         if not self._pass_callbacks:
@@ -399,7 +399,7 @@ def _run_step(call: GrpcioCall, step: Callable[..., None], *arguments: object) -
     try:
         step(*arguments)
     except Exception:
-        log.exception("handler failed", path=call.path, peer=call.peer)
+        log.exception("handler failed", **told_of(call))
         call.lose(_Ending(GrpcStatus.INTERNAL, "internal error"))
 
 

@@ -15,13 +15,14 @@ from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server.clients import ClientRegistry
 from server.faults import FaultLog
 from server.front import Call
+from server.front.caller import told_of
 from server.front.contract import MessageHandler
 from server.rpc.access import Needs, needs_of
 from server.security.authorization import Need
 from server.security.credentials import Identity
 from server.security.errors import PermissionDenied
 from server.security.gate import Gate
-from server.wire.status import Refused, fill_ok, fill_status
+from server.wire.status import Refused, fill_ok, fill_status, is_expected
 
 CLIENT_ID: Final = "x-mq-client-id"
 CLIENT_VERSION: Final = "x-mq-client-version"
@@ -174,4 +175,5 @@ class Edge:
 
     def report(self, call: Call, error: Exception) -> None:
         """Log an error that is a fault of the broker."""
-        self._faults.report(error, path=call.path, peer=call.peer)
+        if not is_expected(error):
+            self._faults.report(error, **told_of(call))

@@ -69,6 +69,7 @@ class TelemetryService:
         self._subscribed = subscribed
         self._command_answered = command_answered
         self._streams: dict[Call, _Stream] = {}
+        self._is_ending = False
 
     def methods(self) -> dict[str, Method]:
         return {
@@ -86,7 +87,8 @@ class TelemetryService:
         return len(self._streams)
 
     def end_streams(self) -> None:
-        """End all streams in good order: the broker stops."""
+        """End all streams in good order, and those that are still to come: the broker stops."""
+        self._is_ending = True
         for call in tuple(self._streams):
             self._end(call, GrpcStatus.OK)
 
@@ -146,6 +148,10 @@ class TelemetryService:
 
         A stranger is told at its first message: libraries fail otherwise when they send to a stream that has ended.
         """
+        if self._is_ending:
+            # it was on its way already, and would keep the stop waiting for as long as that may take
+            call.finish()
+            return
         self._streams[call] = stream = _Stream()
         call.on_close(lambda: self._forget(call))
         try:

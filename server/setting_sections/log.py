@@ -23,3 +23,9 @@ class LogSection(Section):
         "a line. It is only added to, and opened anew when it was moved away.",
     )
     access: bool = Field(default=False, description="A line for each call of a messaging client.")
+    repeats_per_minute: int = Field(
+        default=20,
+        ge=0,
+        description="Lines of one event in a minute; of more only the last is written, with how many there were "
+        "before it (`repeated`). 0: all are written, as lines of `log.access` always are.",
+    )

@@ -72,8 +72,20 @@ class NetworkSection(Section):
         description="Who asks for `/metrics` must send the token in this file (`Authorization: Bearer …`). Read each "
         "time, so it can change. `/healthz` and `/readyz` stay open.",
     )
+    drain_delay_ms: int = Field(
+        default=0,
+        ge=0,
+        description="How long the broker serves on after it was told to stop, with `/readyz` red: time for load "
+        "balancers to send nobody here any more.",
+    )
     stop_grace_ms: int = Field(
         default=5_000, ge=0, description="How long open calls may take to end when the broker stops."
+    )
+    stop_rest_ms: int = Field(
+        default=20_000,
+        gt=0,
+        description="How long the rest of a stop may take, which is mostly flushes: beyond delay, grace and this the "
+        "process ends with status 3, and the next start recovers.",
     )
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Final, TypeVar, cast
 
 import numpy as np
@@ -47,8 +48,7 @@ class TieredKeyFiles:
     @staticmethod
     def newest_of(state: object) -> str:
         """The name of the newest file in a state; those before it stay as they were then. "" when there was none."""
-        parsed = _parsed(state)
-        return "" if parsed is None else parsed.name
+        return "" if state is None else str(cast("list[object]", state)[0])
 
     def put(self, items: KeyItems) -> None:
         self.index.put(_as_stored(items))
@@ -98,7 +98,10 @@ def _as_stored(items: KeyItems) -> IndexItems:
 
 
 def _parsed(state: object) -> TieredState | None:
+    """Raises StoreDamaged for the state of an earlier layout, when headers had fewer fields."""
     if state is None:
         return None
     name, kind, *numbers = cast("list[object]", state)
+    if len(numbers) != len(FileHeader._fields) - 1:
+        raise StoreDamaged(Path(str(name)), "what was saved of the file is of an earlier layout")
     return TieredState(str(name), FileHeader(Kind[str(kind)], *cast("list[int]", numbers)))

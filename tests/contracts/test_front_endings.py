@@ -377,6 +377,23 @@ def test_stop_cancels_what_outlives_the_grace(kind: FrontKind, path: str) -> Non
     run(test())
 
 
+@pytest.mark.parametrize("path", [UNARY, STREAM, BIDI])
+def test_a_stop_can_be_hastened(kind: FrontKind, path: str) -> None:
+    async def test() -> None:
+        kept = Kept()
+        async with serving(kind, {path: keep_open(kept, path)}) as (front, channel):
+            client = start_call(channel, path)
+            await soon(kept.arrived.wait())
+            stopping = asyncio.ensure_future(front.stop(3_600))
+            await asyncio.sleep(0.05)
+            assert not stopping.done()
+            await soon(front.stop(0))
+            await soon(stopping)
+            assert await soon(client.code()) in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+
+    run(test())
+
+
 def test_stop_lets_open_calls_end_within_the_grace(kind: FrontKind) -> None:
     async def test() -> None:
         kept = Kept()

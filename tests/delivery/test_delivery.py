@@ -132,9 +132,22 @@ def test_receives_of_a_client_that_says_goodbye_end_at_once_and_others_go_on() -
     leaving, staying = bench.receive(polling_s=20, client="a"), bench.receive(polling_s=20, client="b")
     bench.delivery.end_waiting("a")
     assert (leaving.ended, staying.ended) == (True, False)
-    bench.delivery.end_waiting()
+    bench.delivery.end_waiting("b")
     assert staying.ended
     assert bench.delivery.waiting_polls == 0
+
+
+def test_a_broker_that_drains_hands_out_nothing_and_lets_nobody_wait() -> None:
+    """An answer given now might not get through; the message would be hidden from everybody else."""
+    bench = DeliveryBench()
+    waiting = bench.receive(polling_s=20)
+    bench.delivery.drain()
+    assert (waiting.ended, waiting.bodies) == (True, [])
+    bench.send(b"late")
+    asking = bench.receive(polling_s=20)
+    assert (asking.ended, asking.bodies) == (True, [])
+    assert bench.delivery.waiting_polls == 0
+    assert bench.delivery.inflight_count == 0
 
 
 def test_too_many_waiting_receives_are_refused() -> None:

@@ -320,7 +320,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         self.bench.graves.error = None
         for client in CLIENTS:
             self.lose_client(client)
-        self.bench.delivery.end_waiting()
+            self.bench.delivery.end_waiting(client)
         self.look()
         self.bench.advance(DAY_S)
         rounds = 0

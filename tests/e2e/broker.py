@@ -80,14 +80,20 @@ class Broker:
         assert self._process is not None, "the broker was not started"
         return self._process.pid
 
-    def launch(self, *, under: Sequence[str] = (), settings: Mapping[str, object] = MappingProxyType({})) -> None:
+    def launch(
+        self,
+        *,
+        under: Sequence[str] = (),
+        program: str = "cli.main",
+        settings: Mapping[str, object] = MappingProxyType({}),
+    ) -> None:
         """Start without waiting for anything. `under` goes before the command, such as a tracer; `settings` are for
         this start only.
         """
         assert self._process is None, "the broker runs already"
         with self._output.open("ab") as output, self._errors.open("ab") as errors:
             self._process = subprocess.Popen(
-                [*under, sys.executable, "-m", "cli.main", *self.arguments],
+                [*under, sys.executable, "-m", program, *self.arguments],
                 cwd=PROJECT,
                 env={**self._environment, **environment_of(settings)},
                 stdin=subprocess.DEVNULL,
@@ -123,6 +129,17 @@ class Broker:
         self._process.send_signal(signal.SIGKILL)
         self._process.wait(STOP_TIMEOUT_S)
         self._process = None
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self._process is not None, "the broker was not started"
+        self._process.send_signal(number)
+
+    def ended(self, *, timeout_s: float = STOP_TIMEOUT_S) -> int:
+        """Wait for its end; returns its status."""
+        assert self._process is not None, "the broker was not started"
+        status = self._process.wait(timeout_s)
+        self._process = None
+        return status
 
     def restart(self) -> None:
         """Stop in good order and start again on the same addresses."""

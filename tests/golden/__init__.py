@@ -1,6 +1,6 @@
 """Stores written by Apache RocketMQ 5.5.0, and a reader of what RocketMQ itself says they hold.
 
-Each `<name>.tar.xz` unpacks to `<name>/` with
+Those that earlier versions of Quarry wrote: `quarry_stores.py`. Each other `<name>.tar.xz` unpacks to `<name>/` with
 
 - `store/`          the store directory,
 - `broker.conf`     the configuration RocketMQ ran with: small segments on purpose (1 MiB commit log, 5,000

@@ -115,7 +115,7 @@ def test_an_error_on_purpose_reaches_the_client_and_not_the_log() -> None:
 
 @pytest.mark.parametrize("error", [RuntimeError("secret"), KeyError("secret"), AssertionError("secret")])
 def test_an_unexpected_error_reaches_the_log_and_not_the_client(error: Exception) -> None:
-    call = FakeCall("/test/Heartbeat")
+    call = FakeCall("/test/Heartbeat", client_id="host@1", metadata={"x-mq-request-id": "4711"})
     with structlog.testing.capture_logs() as logs:
         Failing(error).unary(call, b"")
     status = call.answer(service.HeartbeatResponse).status
@@ -125,6 +125,7 @@ def test_an_unexpected_error_reaches_the_log_and_not_the_client(error: Exception
     assert entry["exc_info"] is error
     assert entry["path"] == "/test/Heartbeat"
     assert entry["peer"] == call.peer
+    assert (entry["client_id"], entry["request_id"]) == ("host@1", "4711")
 
 
 def test_the_refusals_of_a_poisoned_store_do_not_fill_the_log() -> None:

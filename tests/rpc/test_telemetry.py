@@ -39,6 +39,17 @@ def test_a_stream_without_client_id_gets_one_status_and_ends(broker: Broker) -> 
     assert broker.telemetry.open_streams == 0
 
 
+def test_a_stream_that_comes_while_the_broker_stops_ends_at_once(broker: Broker) -> None:
+    """One that was on its way kept a stop waiting for all of its grace."""
+    before = broker.connect(producer("orders"))
+    broker.telemetry.end_streams()
+    late = broker.open_telemetry()
+    late.say(producer("orders"))
+    assert (before.call.status, late.call.status) == (GrpcStatus.OK, GrpcStatus.OK)
+    assert late.answers == []
+    assert broker.telemetry.open_streams == 0
+
+
 def test_a_producer_gets_its_policy_and_limits(broker: Broker) -> None:
     """Point 5."""
     settings = the_answer(broker.connect(producer("orders")))

@@ -12,8 +12,11 @@ from server import broker, main
 from server.clients import ClientRegistry
 from server.errors import BrokerFailed
 from server.health import HealthState, Phase
+from server.logs import Repeats
 from server.settings import BrokerSettings
+from server.stopping import Stop
 from server.supervision import Supervisor
+from store.clock import SystemClock
 
 
 async def _fail() -> None:
@@ -83,8 +86,11 @@ def test_a_broker_without_its_housekeeping_stops_in_good_order(
             "network": {"listen": free, "admin": free, "http": free, "stop_grace_ms": 100},
         }
     )
+    stop = Stop(settings.for_stop(), SystemClock())
+    held_back = Repeats(0, SystemClock(), lambda _: None)
     with pytest.raises(BrokerFailed, match="its housekeeping ended with RuntimeError: nobody thought of this"):
-        asyncio.run(asyncio.wait_for(main._run(settings, main._logged_progress), 30))
+        asyncio.run(asyncio.wait_for(main._run(settings, stop, held_back, main._logged_progress), 30))
+    stop.over()
     assert "Traceback" in capsys.readouterr().out, "where it was raised is in the log"
     health = states[0].look()
     assert health.phase is Phase.POISONED, "not ready while it stops"

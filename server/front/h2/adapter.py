@@ -104,6 +104,11 @@ class H2Protocol(asyncio.Protocol):
     def has_calls(self) -> bool:
         return self._connection is not None and bool(self._connection.calls.open)
 
+    @property
+    def open_paths(self) -> list[str]:
+        """Methods of the calls that are open."""
+        return [] if self._connection is None else [call.path for call in self._connection.calls.open.values()]
+
     def flush(self) -> None:
         """Write what the pass has brought, in one piece."""
         connection, transport = self._connection, self._transport
@@ -152,7 +157,8 @@ class H2Protocol(asyncio.Protocol):
         self.abort()
 
     def close(self) -> None:
-        if self._transport is not None:
+        # once: a TLS transport of asyncio that is closed twice cannot be aborted any more
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
 
     def abort(self) -> None:

@@ -8,6 +8,7 @@ from typing import Final
 
 import structlog
 
+from server.front.caller import told_of
 from server.front.contract import Method
 from server.front.h2 import frames
 from server.front.h2.call import Client, H2Call
@@ -251,7 +252,7 @@ class Calls:
             self._fault(call)
 
     def _fault(self, call: H2Call) -> None:
-        log.exception("handler failed", path=call.path, peer=call.peer)
+        log.exception("handler failed", **told_of(call))
         self.fail(call, GrpcStatus.INTERNAL, "internal error")
 
     def _account(self, call: H2Call) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
+
+import structlog
 
 from server.front.access_log import log_call
 from server.front.contract import Front, FrontLimits, Methods, check_methods
@@ -15,6 +18,8 @@ from server.front.h2.door import Door
 from server.front.h2.switchboard import Switchboard
 from server.front.status import GrpcStatus
 from server.front.tls import LiveTls
+
+log = structlog.get_logger(__name__)
 
 BACKLOG: Final = 1024
 UNIX: Final = "unix:"
@@ -113,6 +118,9 @@ class H2Front:
             for protocol in self._protocols
         ):
             await asyncio.sleep(STOP_LOOK_S)
+        left = Counter(path for protocol in self._protocols for path in protocol.open_paths)
+        if left:
+            log.warning("calls did not end within the grace of the stop", calls=left.total(), paths=dict(left))
         for protocol in list(self._protocols):
             protocol.stop()
         while self._pass_ends:

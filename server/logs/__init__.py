@@ -1,0 +1,71 @@
+"""Log lines: key=value on a terminal, JSON elsewhere (a container's log collector).
+
+Everything that this process has to say goes this way, also what libraries say: one line per event, values that came
+from outside made harmless, the same event not more often than an operator can read. `docs/log-events.md` has them all.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Literal
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+from server.logs.cleaning import clean
+from server.logs.levels import number_of
+from server.logs.repeats import Repeats
+from server.logs.standard import take_over_standard_logging
+from store.clock import Clock, SystemClock
+
+__all__ = ["Repeats", "configure_logs"]
+
+
+def configure_logs(
+    log_format: Literal["auto", "json", "console"],
+    level: str,
+    repeats_per_minute: int = 0,
+    *,
+    clock: Clock | None = None,
+) -> Repeats:
+    """Send all log events of this process to standard error. Returns what holds repeated ones back.
+
+    More than `repeats_per_minute` lines of one event are held back; 0: none ever is.
+    """
+    as_json = log_format == "json" or (log_format == "auto" and not sys.stderr.isatty())
+    rendering: list[Processor] = [structlog.processors.format_exc_info, clean]
+    if as_json:
+        rendering += [_in_reading_order, structlog.processors.JSONRenderer()]
+    else:
+        rendering.append(
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+        )
+    output = structlog.PrintLogger(sys.stderr)
+
+    def write(event: EventDict) -> None:
+        rendered: object = event
+        for processor in rendering:
+            rendered = processor(output, str(event["level"]), rendered)  # type: ignore[arg-type]
+        output.msg(str(rendered))
+
+    repeats = Repeats(repeats_per_minute, clock or SystemClock(), write)
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            repeats,
+            *rendering,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(number_of(level)),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    take_over_standard_logging(number_of(level))
+    return repeats
+
+
+def _in_reading_order(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """When, how bad, what; then the rest."""
+    first = ("timestamp", "level", "event")
+    return {key: event[key] for key in (*first, *(key for key in event if key not in first)) if key in event}

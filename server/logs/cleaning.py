@@ -1,0 +1,53 @@
+"""Values of log lines made harmless: they may be what a client sent.
+
+One event must stay one line, and a line must not say what nobody logged: a name with a line break in it would forge
+the next line, one with escape sequences would speak to the operator's terminal, and a long one would fill the disk.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from structlog.typing import EventDict, WrappedLogger
+
+VALUE_LENGTH_MAX: Final = 2_048
+"""Characters of one value. Errors that name a file are far shorter."""
+TRACEBACK_LENGTH_MAX: Final = 16_384
+CUT: Final = "…"
+TRACEBACK: Final = "exception"
+
+
+def clean(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """A processor, to come after exceptions were made text and before rendering."""
+    for key, value in event.items():
+        if key == TRACEBACK:
+            event[key] = clean_traceback(str(value))
+        elif isinstance(value, str):
+            event[key] = clean_text(value, VALUE_LENGTH_MAX)
+        elif not isinstance(value, int | float | None):
+            event[key] = _clean_other(value)
+    return event
+
+
+def clean_text(text: str, length_max: int) -> str:
+    """Printable, on one line, of so many characters at most."""
+    if len(text) > length_max:
+        text = text[: length_max - 1] + CUT
+    return text if text.isprintable() else "".join(map(_visible, text))
+
+
+def clean_traceback(text: str) -> str:
+    """Lines all but the first of which are indented, so that none looks like a log line. The end is what is kept."""
+    if len(text) > TRACEBACK_LENGTH_MAX:
+        text = CUT + text[-TRACEBACK_LENGTH_MAX:]
+    return "\n  ".join(clean_text(line, VALUE_LENGTH_MAX) for line in text.split("\n"))
+
+
+def _clean_other(value: object) -> object:
+    """Collections stay what they are as long as they are short."""
+    text = repr(value)
+    return value if len(text) <= VALUE_LENGTH_MAX else clean_text(text, VALUE_LENGTH_MAX)
+
+
+def _visible(character: str) -> str:
+    return character if character.isprintable() else character.encode("unicode_escape").decode()

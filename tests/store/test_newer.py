@@ -1,0 +1,131 @@
+"""A store that a newer Quarry wrote is left alone, whatever comes to it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import pytest
+
+from bench import scratch_store
+from kv.options import FamilyOptions
+from kv.rocks import RocksEngine
+from pipeline.source.log_splits import log_extent, open_segments
+from store.clock import ManualClock
+from store.disk import PosixDisk
+from store.errors import NotAStore, StoreUnusable
+from store.metadata import Topic, TopicType
+from store.offline import OfflineStore
+from store.opening import OpenStore, open_store
+from store.paths import StorePaths
+from store.repair import NO_ORDERS, Orders
+from store.settings import StoreSettings
+from store.state import FAMILIES, META, open_state_engine
+from tests.cli.offline_runner import refusal
+
+COMMANDS: Final = [
+    ("verify", "{store}"),
+    ("decode", "{store}"),
+    ("queues", "{store}"),
+    ("queues", "{store}", "--summary"),
+    ("units", "{store}", "--topic", "orders", "--queue", "0"),
+    ("query", "{store}", "--topic", "orders", "--key", "k"),
+    ("index", "list", "{store}"),
+    ("index", "verify", "{store}"),
+    ("recover", "{store}"),
+    ("recover", "{store}", "--dry-run"),
+    ("recover", "{store}", "--rebuild-queues"),
+    ("recover", "{store}", "--replace-damaged"),
+    ("migrate", "{store}", "--to", "file"),
+    ("export-metadata", "{store}", "--to", "{other}"),
+    ("backup", "{store}", "{other}"),
+    ("pipeline", "rebuild", "{store}"),
+    ("pipeline", "migrate", "{store}"),
+    ("pipeline", "verify", "{store}"),
+    ("pipeline", "index", "{store}"),
+    ("pipeline", "export", "{store}", "{other}"),
+    ("pipeline", "stats", "{store}"),
+]
+NEWER: Final = "written by a newer Quarry (format 2, this one knows 1)"
+
+
+@pytest.fixture
+def newer(tmp_path: Path) -> Path:
+    """A store of ours, stamped by a later version."""
+    root = tmp_path / "store"
+    store = opened(root)
+    store.topics.create(Topic(scratch_store.TOPIC, TopicType.NORMAL, 8, 8))
+    store.messages.append(scratch_store.make_messages(Random(1), 16, body_sizes=range(10, 20)))
+    store.close()
+    engine = open_state_engine(StorePaths(root).quarry, create=False)
+    batch = engine.batch()
+    batch.put(engine.family(META), b"format", b"2")
+    engine.write(batch, sync=True)
+    engine.close()
+    return root
+
+
+def opened(root: Path, orders: Orders = NO_ORDERS) -> OpenStore:
+    settings = StoreSettings(root=root, segment_size=1 << 20, record_size_max=1 << 16)
+    return open_store(settings, disk=PosixDisk(), clock=ManualClock(), report=lambda _: None, orders=orders)
+
+
+def content(root: Path) -> dict[str, str]:
+    """All files but the lock, which says nothing."""
+    files = (path for path in root.rglob("*") if path.is_file() and path != StorePaths(root).lock)
+    return {str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+@pytest.mark.parametrize("has_abort", [False, True])
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        opened,
+        lambda root: opened(root, Orders(rebuild_queues=True)),
+        lambda root: opened(root, Orders(replace_damaged=True)),
+        lambda root: OfflineStore.open(PosixDisk(), root),
+        lambda root: log_extent(PosixDisk(), root, open_segments(PosixDisk(), root)),
+    ],
+    ids=["start", "rebuild queues", "replace damaged", "offline", "spark"],
+)
+def test_it_is_refused_before_anything_is_changed(
+    newer: Path, attempt: Callable[[Path], object], has_abort: bool
+) -> None:
+    if has_abort:
+        StorePaths(newer).abort.write_text("1")
+    before = content(newer)
+    with pytest.raises(NotAStore, match="written by a newer Quarry") as refused:
+        attempt(newer)
+    assert str(StorePaths(newer).quarry) in str(refused.value)
+    assert content(newer) == before
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(each, marks=pytest.mark.slow if each[0] == "pipeline" else (), id=" ".join(each))
+        for each in COMMANDS
+    ],
+)
+def test_every_command_refuses_it_with_one_line(newer: Path, tmp_path: Path, command: tuple[str, ...]) -> None:
+    before = content(newer)
+    line = refusal(2, *(each.format(store=newer, other=tmp_path / "other") for each in command))
+    assert NEWER in line
+    assert content(newer) == before
+
+
+def test_a_database_with_a_family_that_nobody_here_knows_is_refused(newer: Path) -> None:
+    """A later version that added one, and did not say so."""
+    directory = StorePaths(newer).quarry
+    families = {name: FamilyOptions() for name in (*FAMILIES, "quotas")}
+    engine = RocksEngine.open(directory, families, create=True, write_ahead_log=True)
+    batch = engine.batch()
+    batch.put(engine.family(META), b"format", b"1")
+    engine.write(batch, sync=True)
+    engine.close()
+    with pytest.raises(StoreUnusable, match="quotas") as refused:
+        opened(newer)
+    assert "\n" not in str(refused.value)
