@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from structlog.testing import capture_logs
 
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server._generated.apache.rocketmq.v2.service_pb2_grpc import MessagingServiceStub
 from server._generated.quarry.admin.v1 import (
     admin_pb2,
     dead_letters_pb2,
@@ -27,10 +31,13 @@ from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from server._generated.quarry.admin.v1.security_pb2_grpc import SecurityServiceStub
 from server.rpc.admin_port.access import ACCESSES, SUPER_SERVICES
 from server.security.signature import signed_admin_headers
-from store.security.model import UserKind
+from store.security.model import User, UserKind
+from store.security.subjects import subject_of
+from tests.certificates import make_tls
 from tests.conformance.broker import RunningBroker
+from tests.conformance.client import message
 from tests.conformance.conftest import WithBroker
-from tests.conformance.secured import SECRET, SECURED, add_user
+from tests.conformance.secured import SECRET, SECURED, add_user, disable
 
 ADMIN = "/quarry.admin.v1.AdminService/"
 SECURITY = "/quarry.admin.v1.SecurityService/"
@@ -205,3 +212,39 @@ def test_changes_are_written_down_where_nobody_asks_who_makes_them(with_broker: 
     with_broker(test, log={"audit_file": tmp_path / "audit.log"})
     (line,) = (json.loads(each) for each in (tmp_path / "audit.log").read_text().splitlines())
     assert (line["user"], line["how"], line["resource"], line["outcome"]) == ("-", "-", "topic:orders", "done")
+
+
+def test_a_client_certificate_stands_for_its_user_on_both_ports(with_broker: WithBroker, tmp_path: Path) -> None:
+    tls = make_tls(tmp_path, clients_too=True)
+    assert tls.client is not None
+    certificate, key = tls.client
+    subject = subject_of(ssl.PEM_cert_to_DER_cert(certificate.decode()))
+    assert subject is not None
+    credentials = grpc.ssl_channel_credentials(tls.authority, key, certificate)
+    files = {"tls_certificate": tls.files.certificate, "tls_key": tls.files.key}
+    authorities = {"tls_client_ca": tls.authority_path, "admin_client_ca": tls.authority_path}
+
+    async def test(broker: RunningBroker) -> None:
+        users = broker.store.users
+        async with (
+            grpc.aio.secure_channel(broker.admin, credentials) as admin_channel,
+            grpc.aio.secure_channel(broker.endpoint, credentials) as channel,
+        ):
+            admin: Any = AdminServiceStub(admin_channel)  # type: ignore[no-untyped-call]
+            messaging: Any = MessagingServiceStub(channel)  # type: ignore[no-untyped-call]
+            create = admin_pb2.CreateTopicRequest(name="orders")
+            with pytest.raises(grpc.aio.AioRpcError, match="nor is there a certificate of a user"):
+                await admin.CreateTopic(create)
+            users.create(User(name="ops", kind=UserKind.SUPER, certificates=(subject,)))
+            await admin.CreateTopic(create)
+            send = service.SendMessageRequest(messages=[message("orders")])
+            mine = [("x-mq-client-id", "mine")]
+            assert (await messaging.SendMessage(send, metadata=mine)).status.code == definition.OK
+            disable(broker, "ops")
+            with pytest.raises(grpc.aio.AioRpcError, match="UNAUTHENTICATED"):
+                await admin.DeleteTopic(admin_pb2.DeleteTopicRequest(name="orders"))
+            assert (await messaging.SendMessage(send, metadata=mine)).status.code == definition.UNAUTHORIZED
+
+    with capture_logs() as logged:
+        with_broker(test, security=SECURED, network={"tls": "required", "admin_tls": True, **files, **authorities})
+    assert [each["how"] for each in logged if each["event"] == "admin change"] == ["certificate"]
