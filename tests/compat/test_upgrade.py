@@ -98,7 +98,7 @@ def verify(store: Path, *, index_is_whole: bool) -> None:
         assert all("key_index/compacted" in line for line in done.stdout.splitlines() if "compacted" in line)
 
 
-FAST: Final = {"quarry-1-first", "quarry-3-phases", "quarry-7-checksums"}
+FAST: Final = {"quarry-1-first", "quarry-7-checksums"}
 """The others take too long for the tests that are run all the time."""
 
 

@@ -126,7 +126,7 @@ def judge(broker: Broker, ledger: Ledger, outages: Sequence[Outage]) -> None:
 
 def test_a_stop_under_load_loses_nothing(start_broker: StartBroker, start_clients: StartClients) -> None:
     broker = start_broker()
-    judge(broker, *play(broker, start_clients, languages=["python"], rounds=3, seed=1))
+    judge(broker, *play(broker, start_clients, languages=["python"], rounds=2, seed=1))
 
 
 @pytest.mark.slow
