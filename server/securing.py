@@ -71,6 +71,5 @@ class Security:
 def _warn_without_super(users: UserTable) -> None:
     if not any(user.enabled and user.kind is UserKind.SUPER for user in users.list()):
         log.warning(
-            "users are asked for and there is no super user: nobody can make one on this broker; "
-            "stop it and run `quarry user bootstrap` on its store"
+            "users are asked for and there is no super user", then="stop the broker; quarry user bootstrap STORE NAME"
         )

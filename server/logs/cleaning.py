@@ -18,13 +18,15 @@ TRACEBACK: Final = "exception"
 
 
 def clean(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """A processor, to come after exceptions were made text and before rendering."""
-    for key, value in event.items():
-        if key == TRACEBACK:
+    """A processor, to come after exceptions were made text and before rendering. Keys without a value go."""
+    for key, value in tuple(event.items()):
+        if value is None:
+            del event[key]
+        elif key == TRACEBACK:
             event[key] = clean_traceback(str(value))
         elif isinstance(value, str):
             event[key] = clean_text(value, VALUE_LENGTH_MAX)
-        elif not isinstance(value, int | float | None):
+        elif not isinstance(value, int | float):
             event[key] = _clean_other(value)
     return event
 

@@ -17,7 +17,7 @@ from structlog.typing import EventDict, WrappedLogger
 from store.clock import Clock
 
 MINUTE_S: Final = 60.0
-NEVER_HELD_BACK: Final = frozenset({"call", "audit"})
+NEVER_HELD_BACK: Final = frozenset({"call", "call denied", "admin change"})
 """Events of which every line counts: `log.access` asks for a line per call, and audit lines are a record."""
 
 EVENTS_MAX: Final = 1_024

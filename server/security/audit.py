@@ -115,7 +115,12 @@ class Audit:
 
     def changed(self, subject: Subject, resources: str, outcome: str) -> None:
         """Somebody changed something, or tried to: `outcome` says how that went."""
-        self._write("admin change", subject, resource=resources[:TEXT_MAX], outcome=outcome)
+        resources = resources[:TEXT_MAX]
+        port, method, peer, user, how = subject
+        log.info(
+            "admin change", port=port, method=method, peer=peer, user=user, how=how, resource=resources, outcome=outcome
+        )
+        self._write("admin change", subject, resource=resources, outcome=outcome)
 
     def sweep(self) -> None:
         """Forget what was written a minute ago, with a line for what came since; to be called every few seconds."""
@@ -133,13 +138,25 @@ class Audit:
         if self._file is not None:
             self._file.close()
 
-    def _write_denial(self, kind: _Kind, reason: str, suppressed: int) -> None:
-        more = {"suppressed": suppressed} if suppressed else {}
-        self._write("call denied", kind.subject, outcome=kind.outcome, reason=reason[:TEXT_MAX], **more)
+    def _write_denial(self, kind: _Kind, reason: str, repeated: int) -> None:
+        (port, method, peer, user, how), outcome = kind
+        reason, suppressed = reason[:TEXT_MAX], repeated or None
+        log.warning(
+            "call denied",
+            port=port,
+            method=method,
+            peer=peer,
+            user=user,
+            how=how,
+            outcome=outcome,
+            reason=reason,
+            suppressed=suppressed,
+        )
+        self._write("call denied", kind.subject, outcome=outcome, reason=reason, suppressed=suppressed)
 
     def _write(self, event: str, subject: Subject, **more: object) -> None:
-        fields = {**subject._asdict(), **more}
-        (log.warning if event == "call denied" else log.info)(event, **fields)
+        """Into the file."""
         if self._file is not None:
             at = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC).isoformat(timespec="milliseconds")
-            self._file.write(json.dumps({"at": at, "event": event, **fields}))
+            known = {key: value for key, value in more.items() if value is not None}
+            self._file.write(json.dumps({"at": at, "event": event, **subject._asdict(), **known}))

@@ -164,7 +164,7 @@ def test_other_events_and_levels_are_not_held_back() -> None:
         ]
 
 
-@pytest.mark.parametrize("event", ["call", "audit"])
+@pytest.mark.parametrize("event", ["call", "call denied"])
 def test_lines_for_each_call_and_audit_lines_are_never_held_back(event: str) -> None:
     with pipe(repeats_per_minute=1) as its:
         for _ in range(1_000):
