@@ -27,12 +27,16 @@ from server.group_commit import GroupCommit, Stored
 from server.health import HealthState
 from server.held import DelayedDelivery, Transactions
 from server.key_index import KeyIndex
+from server.limits import LimitsMet
+from server.live_settings import LiveSettings
+from server.logs import set_log_level
 from server.messaging import Components, Messaging
 from server.metrics import ServerMetrics
 from server.queue_cleaning import CleaningSettings, QueueCleaning
 from server.queue_migration import OnlineMigration
 from server.queue_removal import QueueRemoval
 from server.queue_summaries import QueueSummaries
+from server.reconfiguring import Reconfigured
 from server.retention import ExpiryReport, Retention, RetentionTimes
 from server.routing import Address, BrokerIdentity
 from server.rpc.admin_port.dead_letters import DeadLetterService
@@ -40,6 +44,7 @@ from server.rpc.admin_port.index import IndexService
 from server.rpc.admin_port.migration import MigrationService
 from server.rpc.admin_port.queries import QueryService
 from server.rpc.admin_port.server import AdminServer
+from server.rpc.admin_port.settings import SettingsService
 from server.rpc.admin_port.verification import VerificationService
 from server.settings import BrokerSettings
 from server.supervision import Supervisor
@@ -75,15 +80,18 @@ class Broker:
         *,
         supervisor: Supervisor,
     ) -> None:
-        self._settings = settings
+        self._live = LiveSettings(settings, store.state_engine)
+        self._settings = settings = self._live.current
+        set_log_level(settings.log.level)
         self._reached_at = settings.network.advertise or settings.network.listen
         self._identity = _identity(settings)
         self._supervisor = supervisor
         self._store = store
         self._clock = SystemClock()
         self._metrics = ServerMetrics(registry)
+        self._limits_met = LimitsMet()
         self._faults = FaultLog(self._clock, damage_met=self._metrics.damage_met, passed_over=self._metrics.passed_over)
-        self._clients = ClientRegistry(self._clock, settings.for_clients())
+        self._clients = ClientRegistry(self._clock, settings.for_clients(), settings.for_client_limits())
         self._state_writer = StateWriter(
             store.state_engine,
             self._after_pass,
@@ -113,13 +121,32 @@ class Broker:
             limits=settings.for_front(),
             access_log=settings.log.access,
         )
+        self._admin = self._administration()
+        self._take_changes()
         self._watch()
+
+    def _take_changes(self) -> None:
+        """Let settings be changed while the broker runs."""
+        parts = Reconfigured(
+            clients=self._clients,
+            delivery=self._delivery,
+            pulls=self._pulls,
+            transactions=self._transactions,
+            retention=self._retention,
+            expiry=self._store.expiry,
+            migration=self._migration,
+            messaging=self._messaging,
+            administration=self._admin,
+            front=self._front,
+        )
+        self._live.on_change(parts.configure)
 
     def _watch(self) -> None:
         """Export what the parts count by themselves."""
         metrics, store = self._metrics, self._store
         if self._front.figures is not None:
             metrics.watch_front(self._front.figures)
+        metrics.watch_limits(self._limits_met, self._front.figures)
         metrics.watch_delivery(self._delivery)
         metrics.watch_clients(self._clients)
         metrics.watch_engines(store.queues, store.state_engine)
@@ -205,14 +232,7 @@ class Broker:
         self._delays.messages_arrived(requests)
 
     def _make_pulls(self) -> Pulls:
-        settings = self._settings.for_delivery()
-        return Pulls(
-            self._store.messages,
-            asyncio.get_running_loop(),
-            waiting_max=settings.waiting_polls_max,
-            answer_bytes_max=settings.answer_bytes_max,
-            entries_scanned_per_pass=settings.entries_scanned_per_pass,
-        )
+        return Pulls(self._store.messages, asyncio.get_running_loop(), settings=self._settings.for_delivery())
 
     def _make_delays(self) -> DelayedDelivery:
         return DelayedDelivery(
@@ -311,6 +331,7 @@ class Broker:
                 faults=self._faults,
                 store_host=self._store_host,
                 clock=self._clock,
+                limits_met=self._limits_met,
             ),
             self._settings,
         )
@@ -361,8 +382,9 @@ class Broker:
     @contextlib.asynccontextmanager
     async def _administering(self) -> AsyncIterator[str]:
         admin = AdminServer(
-            self._administration(),
+            self._admin,
             self._faults,
+            calls_max=self._settings.limits.admin_calls,
             backups=self._backups,
             expire=self._expire_now,
             summarize=self._queue_summaries.summarize,
@@ -372,6 +394,7 @@ class Broker:
                 DeadLetterService(self._make_dead_letter_box(), self._faults),
                 IndexService(self._key_index, self._faults),
                 QueryService(self._key_index, self._store.messages.reader, self._faults),
+                SettingsService(self._live, self._faults),
             ],
         )
         try:

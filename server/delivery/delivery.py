@@ -37,9 +37,9 @@ from server.delivery.retry_topics import RetryTopic, queue_of_handle, retry_topi
 from server.delivery.state_writer import AfterPass, StateWriter
 from server.delivery.subscription import GroupMessage, Subscription, WaitingPoll
 from server.delivery.taking import DeadLetters, Forwarded, Taking
-from server.errors import InvalidReceiptHandle
+from server.errors import InvalidReceiptHandle, OverLimit
 from store.clock import Clock, SteadyClock
-from store.errors import Busy, Invalid
+from store.errors import Invalid
 from store.in_flight_key import group_prefix, subscription_prefix
 from store.message import DispatchRequest
 from store.metadata.names import RETRY_PREFIX
@@ -102,10 +102,18 @@ class Delivery:
         self._waiting = WaitingPolls()
         writer.stage_all = self._stage_all
 
+    def configure(self, settings: DeliverySettings) -> None:
+        """What is under way goes on as it began."""
+        self._settings = settings
+        for part in (self._positions, self._deliveries, self._taking):
+            part.configure(settings)
+
     def _subscription(self, group: str, topic: str) -> Subscription:
-        """The subscription, opened if it is not in memory."""
+        """The subscription, opened if it is not in memory. Raises OverLimit."""
         subscription = self._subscriptions.find(group, topic)
         if subscription is None:
+            if len(self._subscriptions) >= self._settings.subscriptions_max:
+                raise OverLimit("subscriptions", f"{len(self._subscriptions)} pairs of group and topic are in use")
             subscription = self._subscriptions.of(group, topic)
             self._deliveries.opened(subscription)
             for retry_topic in retry_topics(group, topic):
@@ -151,7 +159,7 @@ class Delivery:
     def receive(self, request: ReceiveRequest, polling_s: float, received: Received) -> WaitingPoll | None:
         """Hand out messages now, or as soon as there are some within `polling_s` seconds.
 
-        `received` is called exactly once, unless the returned poll is cancelled before. Raises Busy when too
+        `received` is called exactly once, unless the returned poll is cancelled before. Raises OverLimit when too
         many receives wait, and Invalid for a retry topic that comes with the one it is for.
         """
         subscription = self._subscription(request.group, request.topic)
@@ -170,7 +178,10 @@ class Delivery:
             received((), None)
             return None
         if len(self._waiting) >= self._settings.waiting_polls_max:
-            raise Busy(f"{len(self._waiting)} receives are waiting already")
+            raise OverLimit("waiting_polls", f"{len(self._waiting)} receives are waiting already")
+        of_client = self._waiting.count_of(request.client_id)
+        if of_client >= self._settings.waiting_polls_per_client_max:
+            raise OverLimit("waiting_polls_per_client", f"{of_client} receives of this client are waiting already")
         poll = WaitingPoll(subscription, request, received)
         poll.timer = self._timers.call_later(max(polling_s, 0.0), lambda: self._end_empty(poll))
         self._waiting.add(poll)

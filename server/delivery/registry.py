@@ -68,6 +68,9 @@ class WaitingPolls:
     def of_client(self, client_id: str) -> Sequence[WaitingPoll]:
         return tuple(self._by_client.get(client_id, ()))
 
+    def count_of(self, client_id: str) -> int:
+        return len(self._by_client.get(client_id, ()))
+
     def add(self, poll: WaitingPoll) -> None:
         poll.subscription.waiting[poll] = None
         self._by_client.setdefault(poll.request.client_id, {})[poll] = None

@@ -239,6 +239,10 @@ class GrpcioFront:
         self._servers: list[grpc.aio.Server] = []
         self._pass_callbacks: list[Callable[[], None]] = []
 
+    def configure(self, limits: FrontLimits) -> None:
+        """Only for what begins to listen from now on: gRPC takes its limits when it starts."""
+        self._limits = limits
+
     async def start(self, address: str, tls: TlsFiles | None = None) -> str:
         server = grpc.aio.server(
             options=channel_options(self._limits), maximum_concurrent_rpcs=self._limits.max_open_calls

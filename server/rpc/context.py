@@ -16,6 +16,7 @@ from server.clients import ClientRegistry
 from server.faults import FaultLog
 from server.front import Call
 from server.front.contract import MessageHandler
+from server.limits import LimitsMet, RequestRates
 from server.wire.status import Refused, fill_ok, fill_status
 
 CLIENT_ID: Final = "x-mq-client-id"
@@ -54,14 +55,25 @@ class Edge:
     the call later; then it uses `refuse_unary` or `refuse_stream` for errors of its own.
     """
 
-    def __init__(self, clients: ClientRegistry, faults: FaultLog) -> None:
+    def __init__(
+        self,
+        clients: ClientRegistry,
+        faults: FaultLog,
+        *,
+        rates: RequestRates | None = None,
+        limits_met: LimitsMet | None = None,
+    ) -> None:
         self._clients = clients
         self._faults = faults
+        self._rates = rates
+        self._limits_met = LimitsMet() if limits_met is None else limits_met
 
     def caller(self, call: Call) -> str:
-        """The caller's id, and a sign of life of that client. Raises Refused."""
+        """The caller's id, and a sign of life of that client. Raises Refused, OverLimit."""
         client_id = client_id_of(call)
         self._clients.touch(client_id)
+        if self._rates is not None:
+            self._rates.request(client_id)
         return client_id
 
     def unary(
@@ -136,5 +148,6 @@ class Edge:
         call.finish()
 
     def report(self, call: Call, error: Exception) -> None:
-        """Log an error that is a fault of the broker."""
+        """Log an error that is a fault of the broker, count one that is a limit's."""
+        self._limits_met.count(error)
         self._faults.report(error, path=call.path, peer=call.peer)

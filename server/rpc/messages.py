@@ -13,6 +13,7 @@ from server.errors import InvalidReceiptHandle
 from server.front import Call, Method
 from server.group_commit import GroupCommit
 from server.held import RecallHandle, Transactions, half_of, held_until
+from server.limits import HeldSizes
 from server.metadata import Directory
 from server.metrics import ServerMetrics
 from server.queue_choice import QueueChooser, queue_of_group, queue_of_priority
@@ -57,7 +58,9 @@ class MessageService:
         store_host: Callable[[], Host],
         clock: Clock,
         metrics: ServerMetrics,
+        waiting_sizes: HeldSizes,
     ) -> None:
+        """`waiting_sizes` counts the bodies of sends that are not answered yet."""
         self._edge = edge
         self._directory = directory
         self._clients = clients
@@ -70,6 +73,10 @@ class MessageService:
         self._clock = clock
         self._metrics = metrics
         self._queues = QueueChooser()
+        self._waiting_sizes = waiting_sizes
+
+    def configure(self, limits: WireLimits) -> None:
+        self._limits = limits
 
     def methods(self) -> dict[str, Method]:
         unary, stream = self._edge.unary, self._edge.server_stream
@@ -127,8 +134,11 @@ class MessageService:
                 _as_held(message, kind, due_ms) for message, kind, due_ms in zip(messages, types, due, strict=True)
             ]
         started_s = self._clock.monotonic_s()
+        size = sum(len(each.body) for each in messages)
+        self._waiting_sizes.take(client_id, size)
 
         def stored(appended: Sequence[Appended], error: Exception | None) -> None:
+            self._waiting_sizes.give(client_id, size)
             if error is not None:
                 self._edge.refuse_unary(call, service.SendMessageResponse, error)
                 return

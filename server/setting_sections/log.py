@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from server.setting_sections.base import Section
+from server.setting_sections.base import LIVE, Section
 
 
 class LogSection(Section):
@@ -14,6 +14,6 @@ class LogSection(Section):
         default="auto", description="`auto`: readable on a terminal, JSON lines elsewhere."
     )
     level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="Least important events shown."
+        default="info", description="Least important events shown.", json_schema_extra=LIVE
     )
     access: bool = Field(default=False, description="A line for each call of a messaging client.")

@@ -8,11 +8,13 @@ from contextlib import suppress
 from threading import Lock
 from typing import Final, Generic, TypeVar
 
-from kv import KeyRange, KeyValueEngine
+from kv import KeyRange, KeyValueEngine, WriteBatch
 from kv.keys import prefix_range
 from store.errors import AlreadyExists, Invalid, StoreDamaged
 
 Row = TypeVar("Row")
+Stage = Callable[[WriteBatch], None]
+"""Adds to a batch what has to be written with it."""
 
 PAGE_ROWS: Final = 256
 """Rows per scan of a listing: no iterator of the engine stays open while the caller works on a page."""
@@ -89,13 +91,15 @@ class NamedRows(Generic[Row]):
         values = self._family.get_many([_key(name) for name in names])
         return [name for name, value in zip(names, values, strict=True) if value is None]
 
-    def insert(self, name: str, row: Row) -> None:
-        """Store a row of a new name. Raises AlreadyExists."""
+    def insert(self, name: str, row: Row, beside: Stage | None = None) -> None:
+        """Store a row of a new name, with what `beside` stages in the same batch. Raises AlreadyExists."""
         with self._writing:
             if self._family.get(_key(name)) is not None:
                 raise AlreadyExists(f"{self._kind} {name} exists")
             batch = self._engine.batch()
             batch.put(self._family, _key(name), self._encode(row))
+            if beside is not None:
+                beside(batch)
             self._engine.write(batch, sync=True)
             with self._caching:
                 self._remember(name, row)
@@ -110,12 +114,14 @@ class NamedRows(Generic[Row]):
             with self._caching:
                 self._remember(name, row)
 
-    def remove(self, name: str) -> None:
-        """Delete a row. Raises the table's not-found error."""
+    def remove(self, name: str, beside: Stage | None = None) -> None:
+        """Delete a row, with what `beside` stages in the same batch. Raises the table's not-found error."""
         with self._writing:
             self._require(name)
             batch = self._engine.batch()
             batch.delete(self._family, _key(name))
+            if beside is not None:
+                beside(batch)
             self._engine.write(batch, sync=True)
             with self._caching:
                 self._cached.pop(name, None)

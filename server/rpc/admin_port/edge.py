@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 
 from kv import EngineCorrupt, EngineFull
-from server.errors import NoIndex
+from server.errors import NoIndex, NoSuchSetting
 from server.faults import FaultLog
 from server.wire.status import INTERNAL_TEXT
 from store import errors
@@ -20,6 +20,7 @@ PAGE_ROWS: Final = 256
 STATUS_CODES: Final[dict[type[BaseException], grpc.StatusCode]] = {
     errors.TopicNotFound: grpc.StatusCode.NOT_FOUND,
     errors.GroupNotFound: grpc.StatusCode.NOT_FOUND,
+    NoSuchSetting: grpc.StatusCode.NOT_FOUND,
     errors.AlreadyExists: grpc.StatusCode.ALREADY_EXISTS,
     errors.Forbidden: grpc.StatusCode.FAILED_PRECONDITION,
     NoIndex: grpc.StatusCode.FAILED_PRECONDITION,
