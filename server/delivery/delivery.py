@@ -182,6 +182,7 @@ class Delivery:
         of_client = self._waiting.count_of(request.client_id)
         if of_client >= self._settings.waiting_polls_per_client_max:
             raise OverLimit("waiting_polls_per_client", f"{of_client} receives of this client are waiting already")
+        self._waiting.filters.check(request.filter)
         poll = WaitingPoll(subscription, request, received)
         poll.timer = self._timers.call_later(max(polling_s, 0.0), lambda: self._end_empty(poll))
         self._waiting.add(poll)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from server.delivery.model import DeliverySettings, MessageSource, Timer, Timers
+from server.delivery.registry import HeldFilters
 from server.errors import OverLimit
 from server.filters import MessageFilter
 from store.consumequeue import ConsumeQueueEntry
@@ -60,6 +61,7 @@ class Pulls:
         self._timers = timers
         self._settings = settings
         self._of_client: Counter[str] = Counter()
+        self._filters = HeldFilters()
         self._waiting: dict[QueueId, dict[WaitingPull, None]] = {}
         self._count = 0
 
@@ -90,6 +92,8 @@ class Pulls:
         of_client = self._of_client[request.client_id]
         if of_client >= self._settings.waiting_polls_per_client_max:
             raise OverLimit("waiting_polls_per_client", f"{of_client} pulls of this client are waiting already")
+        self._filters.check(request.filter)
+        self._filters.add(request.filter)
         waiting = WaitingPull(request, offset, pulled)
         waiting.timer = self._timers.call_later(request.polling_s, lambda: self._end(waiting, ()))
         self._waiting.setdefault(request.queue, {})[waiting] = None
@@ -103,6 +107,7 @@ class Pulls:
         if of_queue is None or waiting not in of_queue:
             return
         del of_queue[waiting]
+        self._filters.remove(waiting.request.filter)
         if not of_queue:
             del self._waiting[waiting.request.queue]
         self._count -= 1

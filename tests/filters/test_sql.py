@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.filters import IllegalExpression, SqlFilter
-from server.filters.sql import INTEGER_MAX, LENGTH_MAX
+from server.filters.remembering import LENGTH_MAX
+from server.filters.sql import INTEGER_MAX
 from server.filters.sql_nodes import NESTED_MAX
 
 ANSWERS = Path(__file__).with_name("rocketmq_answers.jsonl.gz")

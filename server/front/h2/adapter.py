@@ -107,8 +107,8 @@ class H2Protocol(asyncio.Protocol):
         """Handle it within what is left of the turn."""
         was_over = connection.state is State.OVER
         before = connection.frames_received
-        connection.receive(data, source.frames_left)
-        source.frames_left -= connection.frames_received - before
+        connection.receive(data, source.frames_left, source.seconds_left)
+        source.spend(connection.frames_received - before, self._front.board.clock() - connection.calls.now_s)
         if connection.is_behind:
             self._wait_for_turn(source)
         if connection.state is State.OVER and not was_over:

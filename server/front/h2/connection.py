@@ -50,6 +50,8 @@ CONTINUATIONS_MAX: Final = 64
 """Frames of one header block; the whole block is bounded as well."""
 
 UNLIMITED: Final = 1 << 62
+CLOCK_EVERY: Final = 3
+"""A mask: the clock is looked at before every fourth frame."""
 
 DECODED_BEYOND_LIMIT: Final = 4
 """Header blocks of up to so many times the limit are still decoded, so that only their call is refused."""
@@ -116,8 +118,8 @@ class Connection:
 
     # -- bytes in
 
-    def receive(self, data: bytes, frames_max: int = UNLIMITED) -> None:
-        """Handle what has come, up to so many frames. Never raises for anything that a peer can do.
+    def receive(self, data: bytes, frames_max: int = UNLIMITED, seconds_max: float = UNLIMITED) -> None:
+        """Handle what has come, up to so many frames, and for so long. Never raises for anything that a peer can do.
 
         `is_behind` tells whether there is more, which the next call goes on with.
         """
@@ -126,11 +128,12 @@ class Connection:
         if self.state is State.OVER:
             return
         try:
-            self._receive(self._rest + data if self._rest else data, self.frames_received + frames_max)
+            whole = self._rest + data if self._rest else data
+            self._receive(whole, self.frames_received + frames_max, self.calls.now_s + seconds_max)
         except PeerError as error:
             self._end_connection(error)
 
-    def _receive(self, data: bytes, frames_end: int) -> None:
+    def _receive(self, data: bytes, frames_end: int, end_s: float) -> None:
         position = 0
         if self.state is State.NEW:
             if not self._read_preface(data):
@@ -145,7 +148,9 @@ class Connection:
             start = position + FRAME_HEAD_SIZE
             if start + size > end:
                 break
-            if self.frames_received >= frames_end:
+            if self.frames_received >= frames_end or (
+                self.frames_received & CLOCK_EVERY == 0 and self._board.clock() > end_s
+            ):
                 self.is_behind = True
                 break
             position = start + size

@@ -1,9 +1,9 @@
 """Whose bytes are read next: every address has its turn, however much comes from another one.
 
-In one pass of the loop an address gets `FRAMES_PER_TURN` frames handled. What it sent beyond that is put off to the
-next pass, and the connection it came from is not read from meanwhile. So a client that floods the broker makes others
-wait for one turn of its own, some milliseconds, and not for all that it sends. When nobody else is there the turns
-follow each other at once: nothing is slowed down that does not have to be.
+In one pass of the loop an address gets `FRAMES_PER_TURN` frames handled, or `SECONDS_PER_TURN` of time. What it sent
+beyond that is put off to the next pass, and the connection it came from is not read from meanwhile. So a client that
+floods the broker makes others wait for one turn of its own, some milliseconds, and not for all that it sends. When
+nobody else is there the turns follow each other at once: nothing is slowed down that does not have to be.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from typing import Final, Protocol
 
 FRAMES_PER_TURN: Final = 256
 """Some 128 calls, or 4 MiB of large messages: 2 to 5 ms."""
+
+SECONDS_PER_TURN: Final = 0.005
+"""The same for calls that cost more than others. It is looked at between frames, so one call may take longer."""
 
 PUT_OFF_MAX: Final = 16 * 1024 * 1024
 """Bytes of one address that may be put off; beyond it none of its connections is read from until they are handled."""
@@ -34,13 +37,14 @@ class Reader(Protocol):
 class Source:
     """The connections of one address."""
 
-    __slots__ = ("address", "connections", "frames_left", "is_held", "put_off", "put_off_size", "turn")
+    __slots__ = ("address", "connections", "frames_left", "is_held", "put_off", "put_off_size", "seconds_left", "turn")
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.connections: dict[Reader, None] = {}  # the oldest first
         self.turn = 0
         self.frames_left = FRAMES_PER_TURN
+        self.seconds_left = SECONDS_PER_TURN
         self.put_off: dict[Reader, None] = {}
         self.put_off_size = 0
         self.is_held = False
@@ -50,7 +54,13 @@ class Source:
         if self.turn != turn:
             self.turn = turn
             self.frames_left = FRAMES_PER_TURN
-        return self.frames_left > 0
+            self.seconds_left = SECONDS_PER_TURN
+        return self.frames_left > 0 and self.seconds_left > 0
+
+    def spend(self, frames: int, seconds: float) -> None:
+        """So much of its turn is over."""
+        self.frames_left -= frames
+        self.seconds_left -= seconds
 
     def grew(self, size: int) -> None:
         """So many bytes more, or fewer, are put off."""
