@@ -17,7 +17,7 @@ eight million empty ones: counting comes before reading.
 
 
 SETTINGS_SQL_MAX: Final = 64 * 1024
-"""Characters of all SQL expressions of one client's settings: reading each 16 KiB of them takes 15 to 40 ms."""
+"""Characters of all SQL expressions of one client's settings: reading them takes 0.2 s at most."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -46,7 +46,7 @@ def _sql(number: int) -> bytes:
     """A receive with an expression that nobody has sent before and that takes long to read."""
     request = good_request("ReceiveMessage")
     request.filter_expression.type = 2
-    request.filter_expression.expression = "(" * 90 + f"a{number}" + ")" * 90 + " OR b = 'x'" * 1_300
+    request.filter_expression.expression = "(" * 90 + f"a{number}" + ")" * 90 + " OR b = 'x'" * 350
     body: bytes = request.SerializeToString()
     return body
 

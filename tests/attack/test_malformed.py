@@ -73,6 +73,7 @@ def test_malformed_requests_are_answered(broker: Broker, who: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("who", WHO)
 def test_a_hundred_thousand_malformed_requests_of_each_call_are_answered(broker: Broker, who: str) -> None:
     for method in METHODS:

@@ -128,6 +128,7 @@ class H2Protocol(asyncio.Protocol):
     def connection_lost(self, _error: Exception | None) -> None:
         self.depart()
         self._transport = None
+        self._patience = None
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.lost()

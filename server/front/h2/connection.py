@@ -50,8 +50,6 @@ CONTINUATIONS_MAX: Final = 64
 """Frames of one header block; the whole block is bounded as well."""
 
 UNLIMITED: Final = 1 << 62
-CLOCK_EVERY: Final = 3
-"""A mask: the clock is looked at before every fourth frame."""
 
 DECODED_BEYOND_LIMIT: Final = 4
 """Header blocks of up to so many times the limit are still decoded, so that only their call is refused."""
@@ -139,7 +137,7 @@ class Connection:
             if not self._read_preface(data):
                 return
             position = len(PREFACE)
-        end = len(data)
+        end, clock = len(data), self._board.clock
         while end - position >= FRAME_HEAD_SIZE:
             high, low, kind, flags, stream_id = FRAME_HEAD.unpack_from(data, position)
             size = high << 16 | low
@@ -148,9 +146,7 @@ class Connection:
             start = position + FRAME_HEAD_SIZE
             if start + size > end:
                 break
-            if self.frames_received >= frames_end or (
-                self.frames_received & CLOCK_EVERY == 0 and self._board.clock() > end_s
-            ):
+            if self.frames_received >= frames_end or clock() > end_s:
                 self.is_behind = True
                 break
             position = start + size
@@ -441,7 +437,7 @@ class Connection:
             self.sender.control(frames.go_away(self._last_stream_id, ErrorCode.NO_ERROR))
 
     def _end_connection(self, error: PeerError) -> None:
-        self.ended_with = error
+        self.ended_with = error.with_traceback(None)  # which would keep all that was read
         self._rest = b""
         self._partial = None
         self._move(State.OVER)
