@@ -69,7 +69,7 @@ KINDS: Final[dict[str, Callable[[], bytes]]] = {
     "routes": lambda: _repeated("QueryRoute", _request("QueryRoute")),
     "empty receives": lambda: _repeated("ReceiveMessage", _request("ReceiveMessage")),
     "sends": lambda: _repeated("SendMessage", _request("SendMessage")),
-    "costly filters": lambda: b"".join(call(number, block("ReceiveMessage"), _sql(number)) for number in range(200)),
+    "costly filters": lambda: b"".join(call(number, block("ReceiveMessage"), _sql(number)) for number in range(50)),
     "malformed": _malformed,
     "resets": _resets,
     "pings": lambda: ping(bytes(8), ack=False) * FRAMES,

@@ -46,7 +46,9 @@ class GoodClient:
     def send(self, seconds: float) -> Pace:
         """Answers come in the order of the requests, all of which cost the same."""
         connection = self._connection
-        before, waiting, latencies = connection.ended, [], []
+        before = connection.ended
+        waiting: list[float] = []
+        latencies: list[float] = []
         began_s = time.monotonic()
         due_s, seen = began_s, before
         end_s = began_s + seconds

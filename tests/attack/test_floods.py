@@ -69,6 +69,7 @@ def test_an_honest_client_keeps_its_pace_beside_one_connection_that_floods(broke
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("connections", [1, 50])
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_honest_client_keeps_its_pace_for_long(broker: Broker, kind: str, connections: int) -> None:

@@ -65,6 +65,7 @@ def rows(directory: Path) -> set[tuple[str, str, str]]:
     metrics = ServerMetrics(registry)
     engine = open_state_engine(directory, create=True)
     try:
+        metrics.watch_limits({"clients": 1}, FrontFigures())
         metrics.watch_delivery(Figures())
         metrics.watch_clients(())
         metrics.watch_engines(engine, engine)
@@ -98,6 +99,7 @@ def test_no_label_grows_with_topics_queues_or_groups(tmp_path: Path) -> None:
     metrics = ServerMetrics(registry)
     engine = open_state_engine(tmp_path / "quarry", create=True)
     metrics.watch_engines(engine, engine)
+    metrics.watch_limits({"clients": 1}, FrontFigures())
     metrics.watch_front(
         FrontFigures(connections_ended=Counter(["NO_ERROR"]), calls_failed=Counter([GrpcStatus.INTERNAL]))
     )
@@ -116,5 +118,6 @@ def test_no_label_grows_with_topics_queues_or_groups(tmp_path: Path) -> None:
         "how",
         "holds",
         "level",
+        "limit",
         "phase",
     }

@@ -105,10 +105,13 @@ def test_what_is_no_good_is_refused_and_changes_nothing(key: str, text: str) -> 
 )
 def test_nothing_else_can_be_changed_or_seen(key: str) -> None:
     world = World()
-    for ask in (lambda: world.live.show(key), lambda: world.live.set(key, "1"), lambda: world.live.reset(key)):
-        with pytest.raises(NoSuchSetting) as refused:
-            ask()
-        assert len(str(refused.value)) < 200
+    with pytest.raises(NoSuchSetting) as refused:
+        world.live.show(key)
+    assert len(str(refused.value)) < 200
+    with pytest.raises(NoSuchSetting):
+        world.live.set(key, "1")
+    with pytest.raises(NoSuchSetting):
+        world.live.reset(key)
 
 
 def test_a_change_that_another_one_depends_on_is_not_reset_before_it() -> None:

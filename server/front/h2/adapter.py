@@ -85,6 +85,9 @@ class H2Protocol(asyncio.Protocol):
         source = self._source
         if self._connection is None or source is None:
             return
+        if self._peer_is_gone():
+            self.abort()
+            return
         data, self._put_off = bytes(self._put_off), bytearray()
         self._is_behind = False
         source.grew(-len(data))
@@ -116,6 +119,11 @@ class H2Protocol(asyncio.Protocol):
         elif connection.sender.is_paused and self._unread_size > UNREAD_MAX:
             self._is_deaf = True
             self.listen()
+
+    def _peer_is_gone(self) -> bool:
+        """Whether the peer has reset the connection: nobody will hear the answers to what it had sent before."""
+        connected: socket.socket | None = self._transport.get_extra_info("socket") if self._transport else None
+        return connected is not None and connected.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
 
     def _wait_for_turn(self, source: Source) -> None:
         self._is_behind = True
