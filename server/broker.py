@@ -121,7 +121,6 @@ class Broker:
             limits=settings.for_front(),
             access_log=settings.log.access,
         )
-        self._admin = self._administration()
         self._take_changes()
         self._watch()
 
@@ -136,7 +135,6 @@ class Broker:
             expiry=self._store.expiry,
             migration=self._migration,
             messaging=self._messaging,
-            administration=self._admin,
             front=self._front,
         )
         self._live.on_change(parts.configure)
@@ -381,8 +379,10 @@ class Broker:
 
     @contextlib.asynccontextmanager
     async def _administering(self) -> AsyncIterator[str]:
+        administration = self._administration()
+        self._live.on_change(lambda settings: administration.configure(default_queues=settings.topics.default_queues))
         admin = AdminServer(
-            self._admin,
+            administration,
             self._faults,
             calls_max=self._settings.limits.admin_calls,
             backups=self._backups,

@@ -29,6 +29,7 @@ from server.rpc.unsupported import UnsupportedService
 from server.settings import BrokerSettings
 from server.wire.limits import WireLimits
 from store.clock import Clock
+from store.errors import GroupNotFound
 from store.message import Host
 from store.opening import OpenStore
 
@@ -121,12 +122,19 @@ class Messaging:
         )
 
     def _start_groups(self, group: str, topics: Sequence[str]) -> None:
-        """A consumer has said what it wants: fix where its group starts, before anything is sent."""
-        for name in topics:
-            topic = self._components.store.topics.get(name)
-            if topic is not None:
-                queues = range(max(topic.read_queues, topic.write_queues))
-                self._components.delivery.start_group(group, name, queues)
+        """A consumer has said what it wants: fix where its group starts, before anything is sent.
+
+        The group is made by that, and counted: its starts are kept. Raises OverLimit.
+        """
+        found = [topic for name in topics if (topic := self._components.store.topics.get(name)) is not None]
+        try:
+            if found:
+                self._directory.group_to_receive(group)
+        except GroupNotFound:
+            return  # it may not be made, so it will not receive
+        for topic in found:
+            queues = range(max(topic.read_queues, topic.write_queues))
+            self._components.delivery.start_group(group, topic.name, queues)
 
 
 def _waiting_sizes(settings: BrokerSettings) -> dict[str, int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from server.administration import Administration
 from server.clients import ClientRegistry
 from server.delivery import Delivery
 from server.delivery.pulls import Pulls
@@ -30,7 +29,6 @@ class Reconfigured:
     expiry: LogExpiry
     migration: OnlineMigration
     messaging: Messaging
-    administration: Administration
     front: Front
 
     def configure(self, settings: BrokerSettings) -> None:
@@ -46,5 +44,4 @@ class Reconfigured:
         )
         self.migration.configure(backfill_bytes_per_s=settings.consume_queue.backfill_rate)
         self.messaging.configure(settings)
-        self.administration.configure(default_queues=settings.topics.default_queues)
         self.front.configure(settings.for_front())

@@ -18,6 +18,7 @@ from tests.attack.good_client import GoodClient
 from tests.attack.wire import PREFIX, SHUT_GREETING, WIDE_GREETING, block, call
 from tests.certificates import make_tls
 from tests.e2e.broker import Broker, until
+from tests.e2e.load.raw_client import Refused
 from tests.hostile.caller import Client, assert_unharmed
 from tests.hostile.test_connections import CLIENT_HELLO
 from tests.hostile.test_requests import good_request
@@ -226,6 +227,10 @@ def test_topics_and_groups_that_are_made_by_use_are_so_many_and_no_more(tmp_path
         metrics = broker.get("/metrics")[1]
         assert 'quarry_limits_met_total{limit="topics_per_user"} 100.0' in metrics
         assert 'quarry_limits_met_total{limit="groups_per_user"} 100.0' in metrics
+        with Client(broker.endpoint) as client:
+            client.subscribe("made-up-5", "made-up-0")
+            with pytest.raises(Refused, match="groups were made"):
+                client.subscribe("made-up-in-settings", "made-up-0")
         broker.restart()
         broker.administer("topic", "delete", "made-up-7")
         answered(broker, [(block("QueryRoute"), _route(f"later-{number}")) for number in range(3)]).close()
