@@ -154,7 +154,7 @@ def _with(settings: BrokerSettings, texts: Mapping[str, str]) -> BrokerSettings:
         changed = settings.model_copy(update={name: type(section).model_validate(values)})
         changed.for_expiry()
     except ValidationError as cause:
-        raise SettingsInvalid(f"{name}: {in_one_line(cause)}") from cause
+        raise SettingsInvalid(in_one_line(cause, name)) from cause
     except Invalid as cause:
         raise SettingsInvalid(str(cause)) from cause
     return changed

@@ -295,9 +295,10 @@ def _without_service_links(values: object) -> object:
     return {key: value for key, value in values.items() if not SERVICE_LINK.fullmatch(key)}
 
 
-def in_one_line(error: ValidationError) -> str:
-    """What is wrong, each with its key; no value is repeated."""
-    return "; ".join(
-        f"{'.'.join(str(part) for part in each['loc']) or 'settings'}: {each['msg'].removeprefix('Value error, ')}"
-        for each in error.errors()
-    )
+def in_one_line(error: ValidationError, *within: str) -> str:
+    """What is wrong, each with its key, which lies within a section if one is named; no value is repeated."""
+    found = []
+    for each in error.errors():
+        key = ".".join(str(part) for part in (*within, *each["loc"])) or "settings"
+        found.append(f"{key}: {each['msg'].removeprefix('Value error, ')}")
+    return "; ".join(found)
