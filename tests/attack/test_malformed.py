@@ -24,6 +24,8 @@ DEPTH: Final = 200
 FEW: Final = 700
 MANY: Final = 100_000
 GROWTH_KIB: Final = 24 * 1024
+STORED_KIB: Final = 64 * 1024
+"""Some of the changed sends are good: what they store lies in mapped segments and in RocksDB's memtables (32 MiB)."""
 
 WHO: Final[dict[str, tuple[tuple[bytes, bytes], ...]]] = {"nobody": ()}
 """Header fields by which a caller says who it is."""
@@ -82,7 +84,7 @@ def test_a_hundred_thousand_malformed_requests_of_each_call_are_answered(broker:
     for method in METHODS:
         attack(broker, method, MANY, who, seed=4)
         print(method, Footprint.of(broker))
-    Footprint.of(broker).assert_kept(before, growth_kib=GROWTH_KIB)
+    Footprint.of(broker).assert_kept(before, growth_kib=STORED_KIB)
     assert_no_accident(broker)
 
 

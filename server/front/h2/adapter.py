@@ -159,7 +159,8 @@ class H2Protocol(asyncio.Protocol):
 
     @property
     def has_calls(self) -> bool:
-        return self._connection is not None and bool(self._connection.calls.open)
+        """Whether calls are open, or may be in what was put off."""
+        return self._connection is not None and (self._is_behind or bool(self._connection.calls.open))
 
     def flush(self) -> None:
         """Write what the pass has brought, in one piece."""
