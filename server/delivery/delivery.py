@@ -46,6 +46,9 @@ from store.metadata.names import RETRY_PREFIX
 from store.metadata.offsets import ConsumerOffsetTable
 from store.offsets import QueueId, QueueOffset
 
+SERVING_S: Final = 0.01
+"""How long one pass serves receives that go on looking, of all groups together."""
+
 IDLE_SUBSCRIPTION_S: Final = 300.0
 QUEUES_KEPT_MAX: Final = 65_536
 """Of all subscriptions together, about 36 MB; beyond it those that were not used lately go sooner."""
@@ -100,6 +103,8 @@ class Delivery:
         )
         self._subscriptions = Subscriptions()
         self._waiting = WaitingPolls()
+        self._later: dict[Subscription, None] = {}
+        """What is served when the pass has ended."""
         writer.stage_all = self._stage_all
 
     def configure(self, settings: DeliverySettings) -> None:
@@ -187,7 +192,7 @@ class Delivery:
         poll.timer = self._timers.call_later(max(polling_s, 0.0), lambda: self._end_empty(poll))
         self._waiting.add(poll)
         if subscription.may_have_messages:
-            self._after_pass(lambda: self._serve(subscription))
+            self._serve_later(subscription)
         return poll
 
     def cancel(self, poll: WaitingPoll) -> None:
@@ -227,7 +232,23 @@ class Delivery:
             self._waiting.remove(poll)
             self._hand_over(delivered, poll.received)
         if waiting and subscription.may_have_messages:
-            self._after_pass(lambda: self._serve(subscription))
+            self._serve_later(subscription)
+
+    def _serve_later(self, subscription: Subscription) -> None:
+        """Go on when the pass has ended, with all that have something left to look at."""
+        if not self._later:
+            self._after_pass(self._serve_some)
+        self._later[subscription] = None
+
+    def _serve_some(self) -> None:
+        """Serve each of them, for as long as one pass may take: filters that match little look at a lot."""
+        later, self._later = self._later, {}
+        end_s = self._clock.monotonic_s() + SERVING_S
+        for subscription in later:
+            if self._clock.monotonic_s() > end_s:
+                self._serve_later(subscription)
+            else:
+                self._serve(subscription)
 
     def _hand_over(self, delivered: Sequence[Delivered], received: Received) -> None:
         self._writer.when_written(lambda error: received(() if error else delivered, error))

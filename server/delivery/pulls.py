@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from server.delivery.model import DeliverySettings, MessageSource, Timer, Timers
 from server.delivery.registry import HeldFilters
+from server.delivery.taken import LENGTH_PER_ENTRY
 from server.errors import OverLimit
 from server.filters import MessageFilter
 from store.consumequeue import ConsumeQueueEntry
@@ -149,6 +150,7 @@ class Pulls:
         """What the filter wants from an offset on, and where to go on: behind all that was looked at."""
         found: list[StoredMessage] = []
         entries_left, bytes_left = self._settings.entries_scanned_per_pass, self._settings.answer_bytes_max
+        entry_cost = 1 + request.filter.length // LENGTH_PER_ENTRY
         while entries_left > 0 and len(found) < request.batch_size:
             entries = self._source.entries(request.queue, offset, min(request.batch_size, entries_left))
             if not entries:
@@ -162,7 +164,7 @@ class Pulls:
                         found.append(record)
                         bytes_left -= entry.size
                 offset = QueueOffset(entry.queue_offset + 1)
-                entries_left -= 1
+                entries_left -= entry_cost
                 if len(found) == request.batch_size:
                     break
         return found, offset

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from server.delivery.model import Delivered, DeliverySettings, ReceiveRequest
 from store.consumequeue.protocol import ConsumeQueueEntry
+
+LENGTH_PER_ENTRY: Final = 256
+"""So many characters of a filter take as long to evaluate as it takes to read a record, more or less."""
 
 
 class Taken:
@@ -18,6 +23,7 @@ class Taken:
         "_messages_max",
         "_no_room",
         "entries_left",
+        "entry_cost",
         "is_over_limit",
         "messages",
         "new_ones_left",
@@ -30,6 +36,8 @@ class Taken:
         """How many messages may be taken that are not in flight already."""
         self.is_over_limit = False
         """Whether there was one more."""
+        self.entry_cost = 1 + request.filter.length // LENGTH_PER_ENTRY
+        """What each entry takes of `entries_left`: a long expression takes long to evaluate."""
         self._messages_max = request.batch_size
         self._bytes_left = settings.answer_bytes_max
         self._no_room = False

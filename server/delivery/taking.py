@@ -278,7 +278,7 @@ class Taking:
                     if may_match and not (taken.has_room_for(entry) and taken.may_add_new()):
                         drained = False
                         break
-                    taken.entries_left -= 1
+                    taken.entries_left -= taken.entry_cost
                     record = self._read(entry, subscription) if may_match else None
                     if record is not None and wanted.matches(record.properties):
                         message = GroupMessage(subscription, progress, entry.queue_offset)

@@ -10,7 +10,10 @@ from server.delivery import DeliverySettings, InFlightTable
 from server.delivery.registry import FILTERS_LENGTH_MAX
 from server.errors import OverLimit
 from server.filters import SqlFilter, TagFilter
-from tests.delivery.broker import GROUP, TOPIC, DeliveryBench
+from store.clock import ManualClock
+from store.consumequeue.protocol import ConsumeQueueEntry
+from store.offsets import QueueId, QueueOffset
+from tests.delivery.broker import GROUP, TOPIC, DeliveryBench, ListedMessages
 
 
 def over(limit: str, error: Exception | None) -> None:
@@ -130,3 +133,54 @@ def test_receives_with_the_same_expression_count_once() -> None:
     for _ in range(1_000):
         bench.receive(wanted=long_filter(12_345), polling_s=10)
     assert bench.delivery.waiting_polls == 1_000
+
+
+class SlowSource(ListedMessages):
+    """Looking costs time, as it does."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__()
+        self.clock = clock
+        self.looks = 0
+
+    def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]:
+        self.looks += 1
+        self.clock.advance(0.004)
+        return super().entries(queue, start, limit)
+
+
+def one_pass(bench: DeliveryBench) -> None:
+    callbacks, bench._pass[:] = list(bench._pass), []
+    for callback in callbacks:
+        callback()
+
+
+def test_one_pass_looks_so_long_and_the_next_one_goes_on() -> None:
+    """A thousand groups with expressions that match nothing held the loop up for as long as all of them looked."""
+    bench = DeliveryBench(queues=1, settings=DeliverySettings(entries_scanned_per_pass=10))
+    bench.source = source = SlowSource(bench.clock)
+    bench.restart()
+    for number in range(100):
+        bench.send(b"%d" % number, tag="other")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bench, "end_pass", lambda: None)
+        for number in range(20):
+            bench.receive(group=f"g{number}", tags="wanted", polling_s=100_000)
+    for _ in range(10):
+        before = source.looks
+        one_pass(bench)
+        assert 1 <= source.looks - before <= 4
+    bench.end_pass()
+    queue = QueueId(TOPIC, 0)
+    assert {bench.delivery.next_offset(f"g{number}", queue) for number in range(20)} == {100}
+    assert bench.delivery.waiting_polls == 20
+
+
+def test_long_expressions_look_at_less_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = DeliveryBench(queues=1, settings=DeliverySettings(entries_scanned_per_pass=160))
+    for number in range(100):
+        bench.send(b"%d" % number)
+    monkeypatch.setattr(bench, "end_pass", lambda: None)
+    for group, wanted, looked_at in (("short", SqlFilter.parse("a = 'x'"), 100), ("long", long_filter(1), 32)):
+        bench.receive(group=group, wanted=wanted, polling_s=10)
+        assert bench.delivery.next_offset(group, QueueId(TOPIC, 0)) == looked_at
