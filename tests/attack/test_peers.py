@@ -215,6 +215,7 @@ def test_made_up_clients_give_way_to_each_other(broker: Broker) -> None:
     Footprint.of(broker).assert_kept(before, growth_kib=GROWTH_KIB)
 
 
+@pytest.mark.slow
 def test_topics_and_groups_that_are_made_by_use_are_so_many_and_no_more(tmp_path: Path) -> None:
     """Also over a restart; one that is deleted makes room."""
     broker = started(tmp_path)
