@@ -23,7 +23,7 @@ SETTINGS: Mapping[str, object] = {
 }
 
 
-GONE_S = 120.0
+GONE_S = 240.0
 """What a flood has left in the kernel's buffers is handled before the broker sees that nobody is there any more."""
 
 

@@ -24,8 +24,8 @@ from tests.hostile.caller import assert_unharmed
 
 HOSTILE_ADDRESS: Final = "127.0.0.2"
 KEPT: Final = 0.8
-GROWTH_KIB: Final = 96 * 1024
-"""The memory of caches, buffers and the allocator that a first flood makes grow; it does so once."""
+GROWTH_KIB: Final = 192 * 1024
+"""Of caches, and of what the allocator keeps of the buffers of fifty connections; it does not grow from flood to flood."""
 
 
 @contextmanager
@@ -69,7 +69,7 @@ def test_an_honest_client_keeps_its_pace_beside_one_connection_that_floods(broke
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("connections", [1, 50])
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_honest_client_keeps_its_pace_for_long(broker: Broker, kind: str, connections: int) -> None:

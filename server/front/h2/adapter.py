@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -121,9 +122,13 @@ class H2Protocol(asyncio.Protocol):
             self.listen()
 
     def _peer_is_gone(self) -> bool:
-        """Whether the peer has reset the connection: nobody will hear the answers to what it had sent before."""
+        """Whether the peer has closed the connection: nobody will hear the answers to what it had sent before."""
         connected: socket.socket | None = self._transport.get_extra_info("socket") if self._transport else None
-        return connected is not None and connected.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
+        if connected is None or connected.fileno() < 0:
+            return True
+        look = select.poll()
+        look.register(connected.fileno(), select.POLLRDHUP)
+        return bool(look.poll(0))  # errors and hang-ups are told without being asked for
 
     def _wait_for_turn(self, source: Source) -> None:
         self._is_behind = True
