@@ -25,7 +25,7 @@ from tests.hostile.caller import assert_unharmed
 HOSTILE_ADDRESS: Final = "127.0.0.2"
 KEPT: Final = 0.8
 GROWTH_KIB: Final = 192 * 1024
-"""Of caches, and of what the allocator keeps of the buffers of fifty connections; it does not grow from flood to flood."""
+"""Of caches, and of what the allocator keeps of the buffers of fifty connections; the next flood adds nothing."""
 
 
 @contextmanager
