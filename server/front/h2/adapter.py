@@ -74,6 +74,8 @@ class H2Protocol(asyncio.Protocol):
         if self._connection is None or source is None:
             return
         self._front.figures.bytes_received += len(data)
+        if self._connection.state is State.OVER:
+            return  # it is only listened to so that it can read why
         if self._is_behind or not source.has_turn(self._front.turns.number):
             self._put_off += data
             source.grew(len(data))
