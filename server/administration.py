@@ -176,6 +176,9 @@ class Administration:
         self._default_queues = default_queues
         self._queues_deleted = queues_deleted
 
+    def configure(self, *, default_queues: int) -> None:
+        self._default_queues = default_queues
+
     @property
     def facts(self) -> BrokerFacts:
         return self._facts

@@ -29,6 +29,9 @@ from server.group_commit import GroupCommit, Stored
 from server.health import HealthState
 from server.held import DelayedDelivery, Transactions
 from server.key_index import KeyIndex
+from server.limits import LimitsMet
+from server.live_settings import LiveSettings
+from server.logs import set_log_level
 from server.messaging import Components, Messaging
 from server.metrics import ServerMetrics
 from server.observing import Background, Observing, make_background
@@ -36,6 +39,7 @@ from server.queue_cleaning import CleaningSettings, QueueCleaning
 from server.queue_migration import OnlineMigration
 from server.queue_removal import QueueRemoval
 from server.queue_summaries import QueueSummaries
+from server.reconfiguring import Reconfigured
 from server.retention import ExpiryReport, Retention, RetentionTimes
 from server.routing import Address, BrokerIdentity
 from server.rpc.admin_port.dead_letters import DeadLetterService
@@ -45,6 +49,7 @@ from server.rpc.admin_port.migration import MigrationService
 from server.rpc.admin_port.queries import QueryService
 from server.rpc.admin_port.security import SecurityService
 from server.rpc.admin_port.server import AdminServer
+from server.rpc.admin_port.settings import SettingsService
 from server.rpc.admin_port.verification import VerificationService
 from server.securing import Security
 from server.security_metrics import SecurityMetrics
@@ -87,7 +92,9 @@ class Broker:
         supervisor: Supervisor,
         certificates: Certificates,
     ) -> None:
-        self._settings = settings
+        self._live = LiveSettings(settings, store.state_engine)
+        self._settings = settings = self._live.current
+        set_log_level(settings.log.level)
         self._reached_at = settings.network.advertise or settings.network.listen
         self._identity = _identity(settings)
         self._supervisor = supervisor
@@ -101,7 +108,8 @@ class Broker:
         self._security = Security(
             settings, store.users, store.policies, clock=self._clock, metrics=SecurityMetrics(registry)
         )
-        self._clients = ClientRegistry(self._clock, settings.for_clients())
+        self._limits_met = LimitsMet()
+        self._clients = ClientRegistry(self._clock, settings.for_clients(), settings.for_client_limits())
         self._state_writer = StateWriter(
             store.state_engine,
             self._after_pass,
@@ -132,6 +140,7 @@ class Broker:
             limits=settings.for_front(),
             access_log=settings.log.access,
         )
+        self._take_changes()
         self._export(health)
 
     def _export(self, health: HealthState) -> None:
@@ -148,6 +157,7 @@ class Broker:
                 observing=self._observing,
                 background=self._background,
                 health=health,
+                limits_met=self._limits_met,
             ),
             self._settings,
         )
@@ -169,6 +179,21 @@ class Broker:
 
     def _group_exists(self, name: str) -> bool:
         return self._store.groups.get(name) is not None
+
+    def _take_changes(self) -> None:
+        """Let settings be changed while the broker runs."""
+        parts = Reconfigured(
+            clients=self._clients,
+            delivery=self._delivery,
+            pulls=self._pulls,
+            transactions=self._transactions,
+            retention=self._retention,
+            expiry=self._store.expiry,
+            migration=self._migration,
+            messaging=self._messaging,
+            front=self._front,
+        )
+        self._live.on_change(parts.configure)
 
     def _make_delivery(self) -> Delivery:
         store = self._store
@@ -253,14 +278,7 @@ class Broker:
         self._delays.messages_arrived(requests)
 
     def _make_pulls(self) -> Pulls:
-        settings = self._settings.for_delivery()
-        return Pulls(
-            self._store.messages,
-            asyncio.get_running_loop(),
-            waiting_max=settings.waiting_polls_max,
-            answer_bytes_max=settings.answer_bytes_max,
-            entries_scanned_per_pass=settings.entries_scanned_per_pass,
-        )
+        return Pulls(self._store.messages, asyncio.get_running_loop(), settings=self._settings.for_delivery())
 
     def _make_delays(self) -> DelayedDelivery:
         return DelayedDelivery(
@@ -362,6 +380,7 @@ class Broker:
                 clock=self._clock,
                 gate=self._security.gate,
                 tracing=self._tracing,
+                limits_met=self._limits_met,
             ),
             self._settings,
         )
@@ -427,10 +446,13 @@ class Broker:
 
     @contextlib.asynccontextmanager
     async def _administering(self) -> AsyncIterator[str]:
+        administration = self._administration()
+        self._live.on_change(lambda settings: administration.configure(default_queues=settings.topics.default_queues))
         admin = AdminServer(
-            self._administration(),
+            administration,
             self._faults,
             guard=self._make_guard(),
+            calls_max=self._settings.limits.admin_calls,
             backups=self._backups,
             expire=self._expire_now,
             summarize=self._queue_summaries.summarize,
@@ -441,6 +463,7 @@ class Broker:
                 IndexService(self._key_index, self._faults),
                 QueryService(self._key_index, self._store.messages.reader, self._faults),
                 SecurityService(self._store.users, self._store.policies, self._clock, self._faults),
+                SettingsService(self._live, self._faults),
             ],
         )
         try:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from server.errors import OverLimit
 from server.front import Call
 from store.clock import Clock
 
@@ -51,6 +52,15 @@ class ClientTimeouts:
     disconnected_s: float = 20.0
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClientLimits:
+    """How much may be kept of clients; `topics` are those that all of them together declared."""
+
+    clients: int = 100_000
+    topics: int = 1_000_000
+    streams_per_client: int = 32
+
+
 @dataclass(slots=True)
 class Client:
     """One client. `streams` are its open telemetry streams, the one that last sent settings at the end.
@@ -69,10 +79,15 @@ class Client:
 class ClientRegistry:
     """All known clients by their id."""
 
-    def __init__(self, clock: Clock, timeouts: ClientTimeouts | None = None) -> None:
+    def __init__(
+        self, clock: Clock, timeouts: ClientTimeouts | None = None, limits: ClientLimits | None = None
+    ) -> None:
         self._clock = clock
-        self._timeouts = timeouts or ClientTimeouts()
+        self.configure(timeouts or ClientTimeouts(), limits or ClientLimits())
         self._clients: dict[str, Client] = {}
+        self._unattached: dict[str, None] = {}
+        """Those without a telemetry stream; first who has been so for longest."""
+        self._topic_count = 0
         self._producers: dict[str, dict[str, None]] = {}
         """By topic, those that declared it."""
         self._lost_callbacks: list[Callable[[str], None]] = []
@@ -83,6 +98,10 @@ class ClientRegistry:
     def __iter__(self) -> Iterator[Client]:
         """The clients as of now, longest known first."""
         return iter(tuple(self._clients.values()))
+
+    def configure(self, timeouts: ClientTimeouts, limits: ClientLimits) -> None:
+        self._timeouts = timeouts
+        self._limits = limits
 
     def on_lost(self, callback: Callable[[str], None]) -> None:
         """Call back with the id of each client that is gone, or must be taken for gone.
@@ -95,12 +114,18 @@ class ClientRegistry:
         """Take in a client's settings; later ones replace them. `stream` becomes the one to push to.
 
         The client is its first `owner`'s until it is gone: the caller has seen to it that nobody else registers it.
+
+        Raises OverLimit. When there are too many clients, one that has had no stream for longest is forgotten.
         """
         client = self._clients.get(client_id)
+        self._check_room(client, settings, stream)
         if client is None:
             client = Client(client_id, settings, self._clock.monotonic_s(), owner)
             self._clients[client_id] = client
-        self._withdraw(client)
+        else:
+            self._withdraw(client)
+        self._unattached.pop(client_id, None)
+        self._topic_count += len(settings.topics)
         client.settings = settings
         if settings.kind is ClientKind.PRODUCER:
             for topic in settings.topics:
@@ -110,12 +135,27 @@ class ClientRegistry:
             client.streams.remove(stream)
         client.streams.append(stream)
 
+    def _check_room(self, client: Client | None, settings: ClientSettings, stream: Call) -> None:
+        limits = self._limits
+        if client is not None and stream not in client.streams and len(client.streams) >= limits.streams_per_client:
+            raise OverLimit("streams_per_client", f"the client has {len(client.streams)} telemetry streams open")
+        declared = self._topic_count + len(settings.topics) - (0 if client is None else len(client.settings.topics))
+        if settings.topics and declared > limits.topics:
+            raise OverLimit("client_topics", f"all clients together declared {self._topic_count} topics already")
+        if client is None and len(self._clients) >= limits.clients:
+            oldest = next(iter(self._unattached), None)
+            if oldest is None:
+                raise OverLimit("clients", f"{len(self._clients)} clients are connected already")
+            self.terminate(oldest)
+
     def detach(self, client_id: str, stream: Call) -> None:
         """The telemetry stream has ended; the client stays. Does nothing for a stream not registered."""
         client = self._clients.get(client_id)
         if client is not None and stream in client.streams:
             client.streams.remove(stream)
             client.last_seen_s = self._clock.monotonic_s()
+            if not client.streams:
+                self._unattached[client_id] = None
 
     def touch(self, client_id: str) -> None:
         """Any call is a sign of life. Does nothing for an unknown client."""
@@ -151,6 +191,7 @@ class ClientRegistry:
     def terminate(self, client_id: str) -> None:
         """The client says goodbye. Its open streams are left to it: it closes them itself."""
         client = self._clients.pop(client_id, None)
+        self._unattached.pop(client_id, None)
         if client is not None:
             self._withdraw(client)
         if client is not None and not client.is_lost:
@@ -161,6 +202,8 @@ class ClientRegistry:
         return tuple(self._producers.get(topic, ()))
 
     def _withdraw(self, client: Client) -> None:
+        """What the client declared does not count any more."""
+        self._topic_count -= len(client.settings.topics)
         if client.settings.kind is not ClientKind.PRODUCER:
             return
         for topic in client.settings.topics:

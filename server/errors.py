@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from store.errors import BrokerError, Invalid
+from store.errors import BrokerError, Busy, Invalid
 
 
 class InvalidReceiptHandle(Invalid):
@@ -23,6 +23,18 @@ class NotHeld(BrokerError):
 
 class NoIndex(BrokerError):
     """The broker was not told to keep what is asked for."""
+
+
+class OverLimit(Busy):
+    """A limit on what clients may have the broker keep or do. `limit` is its name in metrics and docs/limits.md."""
+
+    def __init__(self, limit: str, reason: str) -> None:
+        super().__init__(reason)
+        self.limit = limit
+
+
+class NoSuchSetting(Invalid):
+    """No setting of that name can be changed while the broker runs."""
 
 
 class BrokerFailed(BrokerError):

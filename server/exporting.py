@@ -8,6 +8,7 @@ from server.clients import ClientRegistry
 from server.delivery import Delivery
 from server.front import FrontFigures
 from server.health import HealthState
+from server.limits import LimitsMet
 from server.metrics import ServerMetrics
 from server.observing import Background, Observing
 from server.queue_cleaning import QueueCleaning
@@ -38,6 +39,7 @@ class Exported:
     observing: Observing
     background: Background
     health: HealthState
+    limits_met: LimitsMet
 
 
 def export(metrics: ServerMetrics, parts: Exported, settings: BrokerSettings) -> None:
@@ -45,6 +47,7 @@ def export(metrics: ServerMetrics, parts: Exported, settings: BrokerSettings) ->
     store = parts.store
     if parts.front is not None:
         metrics.watch_front(parts.front)
+    metrics.watch_limits(parts.limits_met, parts.front)
     metrics.watch_delivery(parts.delivery)
     metrics.watch_clients(parts.clients)
     metrics.watch_engines(store.queues, store.state_engine, store.messages.held)

@@ -12,7 +12,8 @@ from server.faults import FaultLog
 from server.front import Methods
 from server.group_commit import GroupCommit
 from server.held import DelayedDelivery, Transactions
-from server.metadata import AutoCreation, Directory
+from server.limits import HeldSizes, LimitsMet, RequestRates
+from server.metadata import Directory
 from server.metrics import ServerMetrics
 from server.observing import Observing
 from server.routing import BrokerIdentity
@@ -31,7 +32,9 @@ from server.rpc.unsupported import UnsupportedService
 from server.security.gate import Gate
 from server.settings import BrokerSettings
 from server.tracing import Tracing
+from server.wire.limits import WireLimits
 from store.clock import Clock
+from store.errors import GroupNotFound
 from store.message import Host
 from store.opening import OpenStore
 
@@ -54,6 +57,7 @@ class Components:
     faults: FaultLog
     store_host: Callable[[], Host]
     clock: Clock
+    limits_met: LimitsMet
     tracing: Tracing | None
     gate: Gate | None = None
 
@@ -63,20 +67,22 @@ class Messaging:
 
     def __init__(self, components: Components, settings: BrokerSettings) -> None:
         self._components = components
-        self._limits = settings.for_wire()
-        self._edge = Edge(components.clients, components.faults, components.gate)
-        self._directory = Directory(
-            components.store.topics,
-            components.store.groups,
-            AutoCreation(
-                topics=settings.topics.auto_create,
-                groups=settings.groups.auto_create,
-                topic_queues=settings.topics.default_queues,
-            ),
+        limits = settings.for_wire()
+        self._rates = RequestRates(components.clock, settings.limits.requests_per_client)
+        self._waiting_sizes = HeldSizes("waiting_sends", **_waiting_sizes(settings))
+        self._edge = Edge(
+            components.clients,
+            components.faults,
+            components.gate,
+            rates=self._rates,
+            limits_met=components.limits_met,
         )
+        self._directory = Directory(components.store.topics, components.store.groups, settings.for_auto_creation())
         self.telemetry = TelemetryService(
-            self._edge, components.clients, self._directory, self._limits, subscribed=self._start_groups
+            self._edge, components.clients, self._directory, limits, subscribed=self._start_groups
         )
+        self._messages = self._make_messages(limits)
+        self._pulling = self._make_pulling(limits)
 
         self._revocation = None
         if components.gate is not None:
@@ -92,10 +98,17 @@ class Messaging:
         if self._revocation is not None:
             self._revocation.sweep()
 
-    def methods(self) -> Methods:
-        """For a front to serve."""
-        edge, directory, limits, its = self._edge, self._directory, self._limits, self._components
-        messages = MessageService(
+    def configure(self, settings: BrokerSettings) -> None:
+        """Other settings from now on."""
+        self._directory.configure(settings.for_auto_creation())
+        self._rates.configure(settings.limits.requests_per_client)
+        self._waiting_sizes.configure(**_waiting_sizes(settings))
+        for service in (self.telemetry, self._messages, self._pulling):
+            service.configure(settings.for_wire())
+
+    def _make_messages(self, limits: WireLimits) -> MessageService:
+        edge, directory, its = self._edge, self._directory, self._components
+        return MessageService(
             edge,
             directory=directory,
             clients=its.clients,
@@ -108,18 +121,26 @@ class Messaging:
             clock=its.clock,
             metrics=its.metrics,
             observing=its.observing,
+            waiting_sizes=self._waiting_sizes,
         )
-        pulling = PullService(
-            edge,
-            directory=directory,
+
+    def _make_pulling(self, limits: WireLimits) -> PullService:
+        its = self._components
+        return PullService(
+            self._edge,
+            directory=self._directory,
             store=its.store.messages,
             pulls=its.pulls,
             delivery=its.delivery,
             state_writer=its.state_writer,
             limits=limits,
         )
+
+    def methods(self) -> Methods:
+        """For a front to serve."""
+        edge, directory, its = self._edge, self._directory, self._components
         methods = messaging_methods(
-            messages.methods(),
+            self._messages.methods(),
             self.telemetry.methods(),
             RouteService(edge, its.clients, directory, its.identity).methods(),
             SessionService(edge, its.clients).methods(),
@@ -131,15 +152,27 @@ class Messaging:
                 transactions=its.transactions,
                 traffic=its.observing.traffic,
             ).methods(),
-            pulling.methods(),
+            self._pulling.methods(),
             UnsupportedService(edge).methods(),
         )
         return methods if its.tracing is None else traced(methods, its.tracing)
 
     def _start_groups(self, group: str, topics: Sequence[str]) -> None:
-        """A consumer has said what it wants: fix where its group starts, before anything is sent."""
-        for name in topics:
-            topic = self._components.store.topics.get(name)
-            if topic is not None:
-                queues = range(max(topic.read_queues, topic.write_queues))
-                self._components.delivery.start_group(group, name, queues)
+        """A consumer has said what it wants: fix where its group starts, before anything is sent.
+
+        The group is made by that, and counted: its starts are kept. Raises OverLimit.
+        """
+        found = [topic for name in topics if (topic := self._components.store.topics.get(name)) is not None]
+        try:
+            if found:
+                self._directory.group_to_receive(group)
+        except GroupNotFound:
+            return  # it may not be made, so it will not receive
+        for topic in found:
+            queues = range(max(topic.read_queues, topic.write_queues))
+            self._components.delivery.start_group(group, topic.name, queues)
+
+
+def _waiting_sizes(settings: BrokerSettings) -> dict[str, int]:
+    limits = settings.limits
+    return {"total_max": limits.waiting_sends_size, "client_max": limits.waiting_sends_per_client}

@@ -10,8 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from server.errors import OverLimit
 from store.errors import AlreadyExists, GroupNotFound, TopicNotFound
-from store.metadata import Group, GroupTable, Topic, TopicTable, TopicType
+from store.metadata import Group, GroupTable, Topic, TopicTable, TopicType, check_topic_name
+
+ANYBODY: Final = ""
+"""Who does something where there are no users."""
 
 INTERNAL_PREFIX: Final = "%"
 """Begins the names of retry and dead letter topics, which only the broker makes."""
@@ -19,11 +23,13 @@ INTERNAL_PREFIX: Final = "%"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AutoCreation:
-    """What may be made on first use. MIXED is the type that takes messages of every common type."""
+    """What may be made on first use, and how much of it for each user. MIXED takes messages of every common type."""
 
     topics: bool = True
     groups: bool = True
     topic_queues: int = 8
+    topics_per_user: int = 10_000
+    groups_per_user: int = 10_000
     topic_type: TopicType = TopicType.MIXED
 
 
@@ -35,6 +41,9 @@ class Directory:
         self._groups = groups
         self._auto = auto_creation or AutoCreation()
 
+    def configure(self, auto_creation: AutoCreation) -> None:
+        self._auto = auto_creation
+
     def topic(self, name: str) -> Topic:
         """Raises TopicNotFound."""
         topic = self._topics.get(name)
@@ -42,8 +51,11 @@ class Directory:
             raise TopicNotFound(f"topic {name} does not exist")
         return topic
 
-    def topic_to_send(self, name: str) -> Topic:
-        """The topic, made now if need be. Raises TopicNotFound where that is not allowed, IllegalTopicName."""
+    def topic_to_send(self, name: str, owner: str = ANYBODY) -> Topic:
+        """The topic, made now for the owner if need be.
+
+        Raises TopicNotFound where that is not allowed, IllegalTopicName, OverLimit.
+        """
         topic = self._topics.get(name)
         if topic is not None:
             return topic
@@ -51,8 +63,11 @@ class Directory:
         if not auto.topics or name.startswith(INTERNAL_PREFIX):
             raise TopicNotFound(f"topic {name} does not exist")
         topic = Topic(name, auto.topic_type, auto.topic_queues, auto.topic_queues)
+        check_topic_name(name)
+        if self._topics.count_of(owner) >= auto.topics_per_user:
+            raise OverLimit("topics_per_user", f"{auto.topics_per_user} topics were made by being used already")
         try:
-            self._topics.create(topic)
+            self._topics.create(topic, owner=owner)
         except AlreadyExists:
             return self.topic(name)
         return topic
@@ -69,14 +84,20 @@ class Directory:
             group = Group(name)
         return group
 
-    def group_to_receive(self, name: str) -> Group:
-        """The group, made now if need be. Raises GroupNotFound where that is not allowed, IllegalGroupName."""
+    def group_to_receive(self, name: str, owner: str = ANYBODY) -> Group:
+        """The group, made now for the owner if need be.
+
+        Raises GroupNotFound where that is not allowed, IllegalGroupName, OverLimit.
+        """
         group = self._groups.get(name)
         if group is not None:
             return group
         group = self.group(name)
+        most = self._auto.groups_per_user
+        if self._groups.count_of(owner) >= most:
+            raise OverLimit("groups_per_user", f"{most} groups were made by being used already")
         try:
-            self._groups.create(group)
+            self._groups.create(group, owner=owner)
         except AlreadyExists:
             return self.group(name)
         return group

@@ -7,7 +7,7 @@ exported must not grow with the number of queues.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from threading import Lock
 from typing import Final, Protocol
 
@@ -204,6 +204,11 @@ class ServerMetrics:
     def watch_front(self, figures: FrontFigures) -> None:
         self._watch(lambda: _front_figures(figures))
 
+    def watch_limits(self, limits_met: Mapping[str, int], front: FrontFigures | None) -> None:
+        """What is counted at the edge, and by the front if it counts."""
+        sources = [limits_met] if front is None else [limits_met, front.limits_met]
+        self._watch(lambda: _limit_figures(sources))
+
     def stop_watching(self) -> None:
         """Let go of what is watched; when it returns no reading is under way. To be called before it is closed."""
         for watched in self._watched:
@@ -281,6 +286,18 @@ def _delivery_figures(delivery: DeliveryFigures) -> Iterator[Metric]:
     yield CounterMetricFamily(
         "quarry_redeliveries", "Deliveries after the first one of a message", value=delivery.redeliveries
     )
+
+
+def _limit_figures(sources: Sequence[Mapping[str, int]]) -> Iterator[Metric]:
+    family = CounterMetricFamily(
+        "quarry_limits_met",
+        "Requests and connections that were refused, or gave way, because of a limit",
+        labels=["limit"],
+    )
+    for source in sources:
+        for limit, count in list(source.items()):
+            family.add_metric([limit], count)
+    yield family
 
 
 def _expiry_figures(expiry: ExpiryFigures, used_ratios: Mapping[str, float]) -> Iterator[Metric]:

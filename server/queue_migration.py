@@ -110,6 +110,9 @@ class OnlineMigration:
         self._problem: str | None = None
         self._is_checked = False
 
+    def configure(self, *, backfill_bytes_per_s: int) -> None:
+        self._backfill_bytes_per_s = backfill_bytes_per_s
+
     # -- on request
 
     async def advance(self, asked_by: str) -> QueuePhase | None:

@@ -176,6 +176,10 @@ class Retention:
         self._expiry.stop()
         await asyncio.to_thread(self._executor.shutdown)
 
+    def configure(self, settings: ExpirySettings) -> None:
+        """From the next round on."""
+        self._settings = settings
+
     # -- on request
 
     async def expire_now(self, *, dry_run: bool) -> ExpiryReport:

@@ -1,7 +1,8 @@
 """Everything an operator can set: a TOML file, below the environment, below the command line's flags.
 
-The environment variable of `section.key` is `QUARRY_SECTION_KEY`. Settings are checked once, when the broker starts,
-and do not change afterwards. The descriptions here are the documentation: `docs/settings.md` is tested against them.
+The environment variable of `section.key` is `QUARRY_SECTION_KEY`. Settings are checked once, when the broker starts;
+some can be changed afterwards (`server.live_settings`). The descriptions here are the documentation: `docs/settings.md`
+is tested against them.
 """
 
 from __future__ import annotations
@@ -10,17 +11,19 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import ValidationError
+from pydantic import PrivateAttr, ValidationError
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError, TomlConfigSettingsSource
 
 from server.certificates import TlsPorts
-from server.clients import ClientTimeouts
+from server.clients import ClientLimits, ClientTimeouts
 from server.delivery.model import DeliverySettings
 from server.front import FrontLimits, TlsFiles
 from server.held import TransactionSettings
+from server.metadata import AutoCreation
 from server.queue_removal import RemovalSettings
 from server.setting_sections import (
     BrokerSection,
@@ -68,6 +71,13 @@ class SettingsInvalid(Invalid):
     """A setting, its file or its environment variable is wrong. The message is one line that names the key."""
 
 
+@dataclass(frozen=True, slots=True)
+class ValueSources:
+    """Where values come from that are no defaults; settings with the same values are equal all the same."""
+
+    by_key: dict[str, str] = field(default_factory=dict, compare=False)
+
+
 class BrokerSettings(Section):
     """All settings of one broker, frozen. Made directly it holds the defaults; `load_settings` reads them."""
 
@@ -86,6 +96,16 @@ class BrokerSettings(Section):
     log: LogSection = LogSection()
     metrics: MetricsSection = MetricsSection()
     tracing: TracingSection = TracingSection()
+
+    _sources: ValueSources = PrivateAttr(default_factory=ValueSources)
+
+    def tell_sources(self, sources: Mapping[str, str]) -> None:
+        """Where values come from that are no defaults, by `section.key`."""
+        self._sources.by_key.update(sources)
+
+    def source_of(self, key: str) -> str:
+        """Where the value of `section.key` comes from: `flags`, `environment`, `file` or `default`."""
+        return self._sources.by_key.get(key, "default")
 
     def for_store(self) -> StoreSettings:
         """Raises Invalid for what only the store can check."""
@@ -172,6 +192,18 @@ class BrokerSettings(Section):
             lease_ms=delivery.lease_ms,
             lease_total_ms=delivery.lease_total_ms,
             waiting_polls_max=delivery.waiting_polls_max,
+            waiting_polls_per_client_max=self.limits.waiting_polls_per_client,
+            in_flight_per_group_max=self.limits.in_flight_per_group,
+            subscriptions_max=self.limits.subscriptions,
+        )
+
+    def for_auto_creation(self) -> AutoCreation:
+        return AutoCreation(
+            topics=self.topics.auto_create,
+            groups=self.groups.auto_create,
+            topic_queues=self.topics.default_queues,
+            topics_per_user=self.limits.topics_per_user,
+            groups_per_user=self.limits.groups_per_user,
         )
 
     def for_transactions(self) -> TransactionSettings:
@@ -184,12 +216,20 @@ class BrokerSettings(Section):
             silent_s=delivery.client_silent_ms / 1000, disconnected_s=delivery.client_disconnected_ms / 1000
         )
 
+    def for_client_limits(self) -> ClientLimits:
+        limits = self.limits
+        return ClientLimits(
+            clients=limits.clients, topics=limits.client_topics, streams_per_client=limits.streams_per_client
+        )
+
     def for_front(self) -> FrontLimits:
         return FrontLimits(
             max_message_size=self.limits.request_size,
             max_metadata_size=self.limits.metadata_size,
             max_open_calls=self.limits.open_calls,
             max_connections=self.limits.connections,
+            max_connections_per_address=self.limits.connections_per_address,
+            max_unread_size=self.limits.unread_size,
         )
 
     def for_sealer(self) -> Sealer | None:
@@ -234,15 +274,21 @@ def load_settings(file: Path | None = None, flags: Mapping[str, Mapping[str, obj
     if file is not None and not file.is_file():
         raise SettingsInvalid(f"{file}: no such file")
     merged: dict[str, Any] = {}
+    sources: dict[str, str] = {}
     try:
-        for layer in (_from_file(file), _from_environment(), flags or {}):
+        layers = {"file": _from_file(file), "environment": _from_environment(), "flags": flags or {}}
+        for source, layer in layers.items():
             for section, values in layer.items():
                 merged[section] = _over(merged.get(section, {}), values)
+                sources |= (
+                    dict.fromkeys((f"{section}.{key}" for key in values), source) if isinstance(values, Mapping) else {}
+                )
         settings = BrokerSettings.model_validate(merged)
+        settings.tell_sources(sources)
         settings.for_store()
         settings.for_expiry()
     except ValidationError as cause:
-        raise SettingsInvalid(_in_one_line(cause)) from cause
+        raise SettingsInvalid(in_one_line(cause)) from cause
     except Invalid as cause:
         raise SettingsInvalid(str(cause)) from cause
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as cause:
@@ -287,8 +333,10 @@ def _without_service_links(values: object) -> object:
     return {key: value for key, value in values.items() if not SERVICE_LINK.fullmatch(key)}
 
 
-def _in_one_line(error: ValidationError) -> str:
-    return "; ".join(
-        f"{'.'.join(str(part) for part in each['loc']) or 'settings'}: {each['msg'].removeprefix('Value error, ')}"
-        for each in error.errors()
-    )
+def in_one_line(error: ValidationError, *within: str) -> str:
+    """What is wrong, each with its key, which lies within a section if one is named; no value is repeated."""
+    found = []
+    for each in error.errors():
+        key = ".".join(str(part) for part in (*within, *each["loc"])) or "settings"
+        found.append(f"{key}: {each['msg'].removeprefix('Value error, ')}")
+    return "; ".join(found)

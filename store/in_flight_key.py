@@ -31,6 +31,16 @@ def group_prefix(group: str) -> bytes:
     return _text(group)
 
 
+def prefix_of_group(key: bytes) -> bytes:
+    """The beginning of a row's key, or of any prefix, that is its group's. Raises struct.error for other bytes."""
+    return key[: _LENGTH.size + _LENGTH.unpack_from(key)[0]]
+
+
+def group_of(prefix: bytes) -> str:
+    """The group whose rows begin so. Raises struct.error or UnicodeDecodeError for other bytes."""
+    return _read_text(prefix, 0)[0]
+
+
 def subscription_prefix(group: str, topic: str) -> bytes:
     """The common beginning of all rows of one group on one topic."""
     return _text(group) + _text(topic)

@@ -39,6 +39,7 @@ from store.index.opening import IndexedLog, open_indexes
 from store.kind import FoundStore, StoreKind, inspect_store
 from store.message_store import MessageStore
 from store.metadata import READ_WRITE, ConsumerOffsetTable, GroupTable, Topic, TopicTable, TopicType, is_light_queue
+from store.metadata.owners import Owners
 from store.migration import MigrationRows, QueueMigration, forget_deleted
 from store.numbering import LightFloor
 from store.offsets import PhysicalOffset
@@ -67,8 +68,8 @@ class StoreTables:
     """The metadata tables of one store."""
 
     def __init__(self, engine: KeyValueEngine, sealer: Sealer | None) -> None:
-        self.topics = TopicTable(engine)
-        self.groups = GroupTable(engine)
+        self.topics = TopicTable(engine, owners=Owners(engine, "topic"))
+        self.groups = GroupTable(engine, owners=Owners(engine, "group"))
         self.offsets = ConsumerOffsetTable(engine)
         self.policies = PolicyTable(engine)
         self.users = UserTable(engine, sealer, self.policies)

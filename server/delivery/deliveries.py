@@ -17,6 +17,7 @@ from server.delivery.subscription import NEVER_MS, GroupMessage, QueueProgress, 
 from server.delivery.wakeups import Wakeups, round_up
 from server.errors import InvalidReceiptHandle
 from store.clock import Clock
+from store.in_flight_key import group_of
 from store.offsets import QueueOffset
 from store.record import StoredMessage
 
@@ -64,11 +65,18 @@ class Deliveries:
         # a client needs a moment to come back after a restart (rmq#10278)
         self._clients_away_until_ms = now_ms + settings.lease_ms
         # unique over restarts: no clock runs a million deliveries per millisecond
-        self._count, highest_id = table.figures()
+        self._counts, highest_id = table.figures()
         self._delivery_id = max(now_ms * 1_000_000, highest_id)
 
+    def configure(self, settings: DeliverySettings) -> None:
+        self._settings = settings
+
     def __len__(self) -> int:
-        return self._count
+        return self._counts.total()
+
+    def count_of_group(self, group: str) -> int:
+        """How many messages the group has in flight, on all topics."""
+        return self._counts[group]
 
     def opened(self, subscription: Subscription) -> None:
         """Know when messages of a subscription come back that were in flight before it was opened."""
@@ -164,14 +172,13 @@ class Deliveries:
     def forget(self, subscription: Subscription, progress: QueueProgress) -> None:
         """Forget everything that is in flight of the queue."""
         forgotten = len(self.rows_of(subscription, progress))
-        self._count -= forgotten
-        subscription.in_flight_changes -= forgotten
+        self._add(subscription, -forgotten)
         self._table.delete_queue(self._writer.batch(), subscription.prefix, progress.queue.number)
         progress.unwritten.clear()
 
     def delete_rows(self, prefix: bytes) -> None:
         """Delete the stored rows of a group, or of a group and topic, of which nothing is in memory."""
-        self._count -= self._table.count(prefix)
+        self._count_more(group_of(prefix), -self._table.count(prefix))
         self._table.delete_all(self._writer.batch(), prefix)
 
     def stage(self, batch: WriteBatch, subscription: Subscription) -> None:
@@ -295,13 +302,11 @@ class Deliveries:
         subscription, progress, offset = message
         batch, number = self._writer.batch(), progress.queue.number
         if before is None:
-            self._count += 1
-            subscription.in_flight_changes += 1
+            self._add(subscription, 1)
         else:
             self._table.delete(batch, subscription.prefix, number, offset, before)
         if after is None:
-            self._count -= 1
-            subscription.in_flight_changes -= 1
+            self._add(subscription, -1)
         else:
             self._table.put(batch, subscription.prefix, number, offset, after)
             self._watch(subscription, after)
@@ -311,6 +316,18 @@ class Deliveries:
         if not progress.unwritten:
             self._unwritten.append(progress)
         progress.unwritten[offset] = after
+
+    def _add(self, subscription: Subscription, change: int) -> None:
+        """So many more are in flight, or fewer."""
+        subscription.in_flight_changes += change
+        self._count_more(subscription.group, change)
+
+    def _count_more(self, group: str, change: int) -> None:
+        count = self._counts[group] + change
+        if count:
+            self._counts[group] = count
+        else:
+            self._counts.pop(group, None)
 
     def _watch(self, subscription: Subscription, row: InFlight) -> None:
         if row.lease_until_ms:

@@ -37,15 +37,18 @@ from server.delivery.retry_topics import RetryTopic, queue_of_handle, retry_topi
 from server.delivery.state_writer import AfterPass, StateWriter
 from server.delivery.subscription import GroupMessage, Subscription, WaitingPoll
 from server.delivery.taking import DeadLetters, Forwarded, Taking
-from server.errors import InvalidReceiptHandle
+from server.errors import InvalidReceiptHandle, OverLimit
 from server.stages import ReceiveStages
 from store.clock import Clock, SteadyClock
-from store.errors import Busy, Invalid
+from store.errors import Invalid
 from store.in_flight_key import group_prefix, subscription_prefix
 from store.message import DispatchRequest
 from store.metadata.names import RETRY_PREFIX
 from store.metadata.offsets import ConsumerOffsetTable
 from store.offsets import QueueId, QueueOffset
+
+SERVING_S: Final = 0.01
+"""How long one pass serves receives that go on looking, of all groups together."""
 
 IDLE_SUBSCRIPTION_S: Final = 300.0
 QUEUES_KEPT_MAX: Final = 65_536
@@ -106,12 +109,22 @@ class Delivery:
         self._subscriptions = Subscriptions()
         self._waiting = WaitingPolls()
         self._is_draining = False
+        self._later: dict[Subscription, None] = {}
+        """What is served when the pass has ended."""
         writer.stage_all = self._stage_all
 
+    def configure(self, settings: DeliverySettings) -> None:
+        """What is under way goes on as it began."""
+        self._settings = settings
+        for part in (self._positions, self._deliveries, self._taking):
+            part.configure(settings)
+
     def _subscription(self, group: str, topic: str) -> Subscription:
-        """The subscription, opened if it is not in memory."""
+        """The subscription, opened if it is not in memory. Raises OverLimit."""
         subscription = self._subscriptions.find(group, topic)
         if subscription is None:
+            if len(self._subscriptions) >= self._settings.subscriptions_max:
+                raise OverLimit("subscriptions", f"{len(self._subscriptions)} pairs of group and topic are in use")
             subscription = self._subscriptions.of(group, topic)
             self._deliveries.opened(subscription)
             for retry_topic in retry_topics(group, topic):
@@ -170,7 +183,7 @@ class Delivery:
     def receive(self, request: ReceiveRequest, polling_s: float, received: Received) -> WaitingPoll | None:
         """Hand out messages now, or as soon as there are some within `polling_s` seconds.
 
-        `received` is called exactly once, unless the returned poll is cancelled before. Raises Busy when too
+        `received` is called exactly once, unless the returned poll is cancelled before. Raises OverLimit when too
         many receives wait, and Invalid for a retry topic that comes with the one it is for.
         """
         if self._is_draining:
@@ -192,12 +205,16 @@ class Delivery:
             received((), None)
             return None
         if len(self._waiting) >= self._settings.waiting_polls_max:
-            raise Busy(f"{len(self._waiting)} receives are waiting already")
+            raise OverLimit("waiting_polls", f"{len(self._waiting)} receives are waiting already")
+        of_client = self._waiting.count_of(request.client_id)
+        if of_client >= self._settings.waiting_polls_per_client_max:
+            raise OverLimit("waiting_polls_per_client", f"{of_client} receives of this client are waiting already")
+        self._waiting.filters.check(request.filter)
         poll = WaitingPoll(subscription, request, received, subscription.last_used_s)
         poll.timer = self._timers.call_later(max(polling_s, 0.0), lambda: self._end_empty(poll))
         self._waiting.add(poll)
         if subscription.may_have_messages:
-            self._after_pass(lambda: self._serve(subscription))
+            self._serve_later(subscription)
         return poll
 
     def cancel(self, poll: WaitingPoll) -> None:
@@ -243,7 +260,23 @@ class Delivery:
             self._stages.wait.add(self._clock.monotonic_s() - poll.since_s)
             self._hand_over(delivered, poll.received)
         if waiting and subscription.may_have_messages:
-            self._after_pass(lambda: self._serve(subscription))
+            self._serve_later(subscription)
+
+    def _serve_later(self, subscription: Subscription) -> None:
+        """Go on when the pass has ended, with all that have something left to look at."""
+        if not self._later:
+            self._after_pass(self._serve_some)
+        self._later[subscription] = None
+
+    def _serve_some(self) -> None:
+        """Serve each of them, for as long as one pass may take: filters that match little look at a lot."""
+        later, self._later = self._later, {}
+        end_s = self._clock.monotonic_s() + SERVING_S
+        for subscription in later:
+            if self._clock.monotonic_s() > end_s:
+                self._serve_later(subscription)
+            else:
+                self._serve(subscription)
 
     def _hand_over(self, delivered: Sequence[Delivered], received: Received) -> None:
         if not self._stages.is_turn():

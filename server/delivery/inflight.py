@@ -17,6 +17,7 @@ Nothing of it is kept in memory, but for what has not been written yet: a group 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from struct import Struct
 from typing import Final, NamedTuple
@@ -25,10 +26,12 @@ from kv import KeyRange, KeyValueEngine, WriteBatch
 from store.in_flight_key import (
     INDEX_BEGIN,
     ROWS,
+    group_of,
     index_key,
     pack_position,
     parse_key,
     parse_position,
+    prefix_of_group,
     subscription_prefix,
 )
 from store.offsets import QueueId, QueueOffset
@@ -154,13 +157,20 @@ class InFlightTable:
         """The rows of a group on a topic as they are written now, undecoded."""
         return self._family.iterate(KeyRange(prefix, _after(prefix)))
 
-    def figures(self) -> tuple[int, int]:
-        """How many rows there are, and their highest delivery id; at the cost of reading them all."""
-        count = highest = 0
-        for _, value in self._family.iterate(ROWS):
+    def figures(self) -> tuple[Counter[str], int]:
+        """How many rows each group has, and their highest delivery id; at the cost of reading them all."""
+        counts, highest, count = Counter[str](), 0, 0
+        prefix = b""
+        for key, value in self._family.iterate(ROWS):
+            if not prefix or not key.startswith(prefix):
+                if count:
+                    counts[group_of(prefix)] += count
+                prefix, count = prefix_of_group(key), 0
             count += 1
             highest = max(highest, _VALUE.unpack_from(value)[1])
-        return count, highest
+        if count:
+            counts[group_of(prefix)] += count
+        return counts, highest
 
     def make_index(self) -> None:
         """Make the index where it is missing: rows of an earlier version have none."""

@@ -30,6 +30,9 @@ class DeliverySettings:
     lease_ms: int = 60_000
     lease_total_ms: int = 3 * 3_600_000
     waiting_polls_max: int = 20_000
+    waiting_polls_per_client_max: int = 10_000
+    in_flight_per_group_max: int = 10_000_000
+    subscriptions_max: int = 250_000
     entries_scanned_per_pass: int = 4_096
     answer_bytes_max: int = 8 << 20
     """Of records in one receive's answer, which lies in memory as a whole until its client has read it. Two of the

@@ -23,6 +23,9 @@ class Positions:
         self._offsets = offsets
         self._writer = writer
 
+    def configure(self, settings: DeliverySettings) -> None:
+        self._settings = settings
+
     def never_read(self, group: str, topic: str, numbers: Iterable[int]) -> list[int]:
         """Those of the queues in which no position of the group is stored."""
         return [number for number in numbers if self._offsets.get(group, QueueId(topic, number)) is None]

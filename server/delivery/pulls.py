@@ -5,13 +5,17 @@ For clients that keep their own place in each queue, and for each client to get 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from server.delivery.model import MessageSource, Timer, Timers
+from server.delivery.model import DeliverySettings, MessageSource, Timer, Timers
+from server.delivery.registry import HeldFilters
+from server.delivery.taken import LENGTH_PER_ENTRY
+from server.errors import OverLimit
 from server.filters import MessageFilter
 from store.consumequeue import ConsumeQueueEntry
-from store.errors import Busy, MessageGivenUp, OffsetOutOfRange
+from store.errors import MessageGivenUp, OffsetOutOfRange
 from store.message import DispatchRequest
 from store.offsets import QueueId, QueueOffset
 from store.record import StoredMessage
@@ -25,6 +29,7 @@ class PullRequest(NamedTuple):
     filter: MessageFilter
     batch_size: int
     polling_s: float
+    client_id: str = ""
 
 
 Pulled = Callable[[Sequence[StoredMessage], QueueOffset, Exception | None], None]
@@ -51,18 +56,19 @@ class Pulls:
         source: MessageSource,
         timers: Timers,
         *,
-        waiting_max: int,
-        answer_bytes_max: int,
-        entries_scanned_per_pass: int,
+        settings: DeliverySettings,
     ) -> None:
         self._source = source
         self._timers = timers
-        self._waiting_max = waiting_max
-        self._answer_bytes_max = answer_bytes_max
-        self._entries_scanned = entries_scanned_per_pass
+        self._settings = settings
+        self._of_client: Counter[str] = Counter()
+        self._filters = HeldFilters()
         self._waiting: dict[QueueId, dict[WaitingPull, None]] = {}
         self._count = 0
         self._is_draining = False
+
+    def configure(self, settings: DeliverySettings) -> None:
+        self._settings = settings
 
     def __len__(self) -> int:
         return self._count
@@ -71,7 +77,7 @@ class Pulls:
         """Read from an offset on, now or as soon as there is something.
 
         `pulled` is called exactly once, unless the returned pull is cancelled before. Raises OffsetOutOfRange when the
-        queue does not have the offset, which may be its end; Busy when too many wait.
+        queue does not have the offset, which may be its end; OverLimit when too many wait.
         """
         bounds = self._source.bounds(request.queue)
         if not bounds.minimum <= request.offset <= bounds.maximum:
@@ -83,12 +89,18 @@ class Pulls:
         if messages or request.polling_s <= 0 or self._is_draining or offset < self._source.maximum(request.queue):
             pulled(messages, offset, None)
             return None
-        if self._count >= self._waiting_max:
-            raise Busy(f"{self._count} pulls are waiting already")
+        if self._count >= self._settings.waiting_polls_max:
+            raise OverLimit("waiting_polls", f"{self._count} pulls are waiting already")
+        of_client = self._of_client[request.client_id]
+        if of_client >= self._settings.waiting_polls_per_client_max:
+            raise OverLimit("waiting_polls_per_client", f"{of_client} pulls of this client are waiting already")
+        self._filters.check(request.filter)
+        self._filters.add(request.filter)
         waiting = WaitingPull(request, offset, pulled)
         waiting.timer = self._timers.call_later(request.polling_s, lambda: self._end(waiting, ()))
         self._waiting.setdefault(request.queue, {})[waiting] = None
         self._count += 1
+        self._of_client[request.client_id] += 1
         return waiting
 
     def cancel(self, waiting: WaitingPull) -> None:
@@ -97,9 +109,14 @@ class Pulls:
         if of_queue is None or waiting not in of_queue:
             return
         del of_queue[waiting]
+        self._filters.remove(waiting.request.filter)
         if not of_queue:
             del self._waiting[waiting.request.queue]
         self._count -= 1
+        client_id = waiting.request.client_id
+        self._of_client[client_id] -= 1
+        if not self._of_client[client_id]:
+            del self._of_client[client_id]
         if waiting.timer is not None:
             waiting.timer.cancel()
 
@@ -138,7 +155,8 @@ class Pulls:
     def _read(self, request: PullRequest, offset: QueueOffset) -> tuple[list[StoredMessage], QueueOffset]:
         """What the filter wants from an offset on, and where to go on: behind all that was looked at."""
         found: list[StoredMessage] = []
-        entries_left, bytes_left = self._entries_scanned, self._answer_bytes_max
+        entries_left, bytes_left = self._settings.entries_scanned_per_pass, self._settings.answer_bytes_max
+        entry_cost = 1 + request.filter.length // LENGTH_PER_ENTRY
         while entries_left > 0 and len(found) < request.batch_size:
             entries = self._source.entries(request.queue, offset, min(request.batch_size, entries_left))
             if not entries:
@@ -152,7 +170,7 @@ class Pulls:
                         found.append(record)
                         bytes_left -= entry.size
                 offset = QueueOffset(entry.queue_offset + 1)
-                entries_left -= 1
+                entries_left -= entry_cost
                 if len(found) == request.batch_size:
                     break
         return found, offset

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from server.delivery.retry_topics import RetryTopic
 from server.delivery.subscription import Subscription, WaitingPoll
+from server.errors import OverLimit
+from server.filters import MessageFilter
+
+FILTERS_LENGTH_MAX: Final = 1024 * 1024
+"""Characters of all different filters of receives that wait: 160 MB at most."""
 
 
 class Subscriptions:
@@ -52,10 +58,39 @@ class Subscriptions:
                 del self._by_topic[part.topic]
 
 
+class HeldFilters:
+    """The filters of receives that wait: most are the same object, since equal expressions usually are."""
+
+    def __init__(self) -> None:
+        self._uses: dict[int, int] = {}
+        """By the filter's id, which stays its own as long as a receive holds it."""
+        self._length = 0
+
+    def check(self, wanted: MessageFilter) -> None:
+        """Raises OverLimit when there is no room for another one."""
+        if id(wanted) not in self._uses and self._length + wanted.length > FILTERS_LENGTH_MAX:
+            raise OverLimit("waiting_filters", "too many different filter expressions are waiting for messages")
+
+    def add(self, wanted: MessageFilter) -> None:
+        uses = self._uses.get(id(wanted), 0)
+        self._uses[id(wanted)] = uses + 1
+        if not uses:
+            self._length += wanted.length
+
+    def remove(self, wanted: MessageFilter) -> None:
+        uses = self._uses[id(wanted)] - 1
+        if uses:
+            self._uses[id(wanted)] = uses
+        else:
+            del self._uses[id(wanted)]
+            self._length -= wanted.length
+
+
 class WaitingPolls:
     """The receives that wait, by the client that made them."""
 
     def __init__(self) -> None:
+        self.filters = HeldFilters()
         self._by_client: dict[str, dict[WaitingPoll, None]] = {}
         self._count = 0
 
@@ -68,7 +103,11 @@ class WaitingPolls:
     def of_client(self, client_id: str) -> Sequence[WaitingPoll]:
         return tuple(self._by_client.get(client_id, ()))
 
+    def count_of(self, client_id: str) -> int:
+        return len(self._by_client.get(client_id, ()))
+
     def add(self, poll: WaitingPoll) -> None:
+        self.filters.add(poll.request.filter)
         poll.subscription.waiting[poll] = None
         self._by_client.setdefault(poll.request.client_id, {})[poll] = None
         self._count += 1
@@ -76,6 +115,7 @@ class WaitingPolls:
     def remove(self, poll: WaitingPoll) -> None:
         """The poll is over: its timer will not fire any more."""
         poll.finish()
+        self.filters.remove(poll.request.filter)
         del poll.subscription.waiting[poll]
         of_client = self._by_client[poll.request.client_id]
         del of_client[poll]

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from server.delivery.model import Delivered, DeliverySettings, ReceiveRequest
 from store.consumequeue.protocol import ConsumeQueueEntry
+
+LENGTH_PER_ENTRY: Final = 256
+"""So many characters of a filter take as long to evaluate as it takes to read a record, more or less."""
 
 
 class Taken:
@@ -13,11 +18,26 @@ class Taken:
     looked at (`entries_left`), so that a filter which matches nothing does not hold up the loop.
     """
 
-    __slots__ = ("_bytes_left", "_messages_max", "_no_room", "entries_left", "messages")
+    __slots__ = (
+        "_bytes_left",
+        "_messages_max",
+        "_no_room",
+        "entries_left",
+        "entry_cost",
+        "is_over_limit",
+        "messages",
+        "new_ones_left",
+    )
 
     def __init__(self, request: ReceiveRequest, settings: DeliverySettings) -> None:
         self.messages: list[Delivered] = []
         self.entries_left = settings.entries_scanned_per_pass
+        self.new_ones_left = settings.in_flight_per_group_max
+        """How many messages may be taken that are not in flight already."""
+        self.is_over_limit = False
+        """Whether there was one more."""
+        self.entry_cost = 1 + request.filter.length // LENGTH_PER_ENTRY
+        """What each entry takes of `entries_left`: a long expression takes long to evaluate."""
         self._messages_max = request.batch_size
         self._bytes_left = settings.answer_bytes_max
         self._no_room = False
@@ -34,6 +54,11 @@ class Taken:
         if self.messages and entry.size > self._bytes_left:
             self._no_room = True
         return not self.is_full
+
+    def may_add_new(self) -> bool:
+        """Whether a message may be taken that is not in flight already."""
+        self.is_over_limit = self.new_ones_left <= 0
+        return not self.is_over_limit
 
     def add(self, entry: ConsumeQueueEntry, delivered: Delivered) -> None:
         self.messages.append(delivered)

@@ -17,6 +17,7 @@ from server.delivery.model import Delivered, DeliverySettings, Faults, MessageSo
 from server.delivery.positions import Positions
 from server.delivery.subscription import GroupMessage, QueueProgress, Subscription
 from server.delivery.taken import Taken
+from server.errors import OverLimit
 from server.stages import ReceiveStages
 from store.clock import Clock
 from store.consumequeue import ConsumeQueueEntry
@@ -71,11 +72,15 @@ class Taking:
         self._stages = stages
         self.redeliveries = 0
 
+    def configure(self, settings: DeliverySettings) -> None:
+        self._settings = settings
+
     def take(self, subscription: Subscription, request: ReceiveRequest) -> list[Delivered]:
         """What there is, oldest candidate first.
 
         What cannot be read stands back behind the others and is tried again: nothing of it is passed over. Raises its
-        error when there was nothing else, and reports it otherwise.
+        error when there was nothing else, and reports it otherwise. A group that has as much in flight as it may have
+        gets again what comes back, and nothing new; raises OverLimit when that is all there is.
         """
         if not self._stages.is_turn():
             return self._take(subscription, request)
@@ -92,6 +97,7 @@ class Taking:
 
     def _take(self, subscription: Subscription, request: ReceiveRequest) -> list[Delivered]:
         taken = Taken(request, self._settings)
+        taken.new_ones_left = self._settings.in_flight_per_group_max - self._deliveries.count_of_group(request.group)
         failures = []
         for part in subscription.parts_in_turn():
             failures += self._take_part(part, request, taken)
@@ -101,6 +107,9 @@ class Taking:
             raise failures[-1]
         for failure in failures:
             self._report(failure, subscription)
+        if taken.is_over_limit and not taken.messages:
+            most = self._settings.in_flight_per_group_max
+            raise OverLimit("in_flight_per_group", f"group {request.group} has not acknowledged {most} messages")
         return taken.messages
 
     def _take_part(self, part: Subscription, request: ReceiveRequest, taken: Taken) -> list[Exception]:
@@ -280,21 +289,22 @@ class Taking:
         before = progress.next_offset
         wanted, drained = request.filter, False
         try:
-            while not taken.is_full and taken.entries_left > 0 and not drained:
+            while not taken.is_full and taken.entries_left > 0 and not drained and not taken.is_over_limit:
                 limit = min(ENTRIES_PER_SCAN, taken.entries_left)
                 entries = self._source.entries(progress.queue, progress.next_offset, limit)
                 drained = len(entries) < limit
                 for entry in entries:
                     may_match = wanted.may_match(entry.tags_code)
-                    if may_match and not taken.has_room_for(entry):
+                    if may_match and not (taken.has_room_for(entry) and taken.may_add_new()):
                         drained = False
                         break
-                    taken.entries_left -= 1
+                    taken.entries_left -= taken.entry_cost
                     record = self._read(entry, subscription) if may_match else None
                     if record is not None and wanted.matches(record.properties):
                         message = GroupMessage(subscription, progress, entry.queue_offset)
                         delivered = self._deliveries.begin(message, record, request)
                         taken.add(entry, delivered)
+                        taken.new_ones_left -= 1
                     progress.next_offset = QueueOffset(entry.queue_offset + 1)
         finally:
             # with the rows of what was handed out: a message below the next offset without a row is done

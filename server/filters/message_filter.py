@@ -9,6 +9,10 @@ from typing import Protocol
 class MessageFilter(Protocol):
     """Decides in two steps: by the consume queue entry, which costs nothing, then by the record."""
 
+    @property
+    def length(self) -> int:
+        """Characters of its expression, more or less: it takes up to 160 bytes of memory for each."""
+
     def may_match(self, tags_code: int) -> bool:
         """Whether a message with this tags code can be wanted; the record is read only then."""
 

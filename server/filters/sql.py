@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from typing import Final, cast
 
 from lark import Lark, Token, Transformer, UnexpectedInput, UnexpectedToken, v_args
 from lark.exceptions import VisitError
 
 from server.filters import sql_nodes as nodes
+from server.filters.remembering import LENGTH_MAX, remembering
 from server.filters.sql_nodes import IllegalExpression, Node
 
-LENGTH_MAX: Final = 16 * 1024
 INTEGER_MAX: Final = 2**63 - 1
 SHOWN_MAX: Final = 20
 
@@ -32,6 +32,11 @@ class SqlFilter:
         """Raises IllegalExpression, which says where and why."""
         return _parse(expression)
 
+    @property
+    def length(self) -> int:
+        """Characters of the expression."""
+        return len(self.expression)
+
     def may_match(self, tags_code: int) -> bool:  # noqa: ARG002 - which tag a message has is only one of its properties
         return True
 
@@ -43,7 +48,7 @@ class SqlFilter:
             return False
 
 
-@lru_cache(maxsize=1024)
+@remembering
 def _parse(expression: str) -> SqlFilter:
     if len(expression) > LENGTH_MAX:
         raise IllegalExpression(f"a filter expression has at most {LENGTH_MAX} characters, not {len(expression)}")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Final, NamedTuple
 
+from server.filters.remembering import LENGTH_MAX, remembering
+from server.filters.sql_nodes import IllegalExpression
 from store.record import java_hash
 from store.record.properties import TAGS
 
@@ -24,7 +25,13 @@ class TagFilter(NamedTuple):
 
     @classmethod
     def parse(cls, expression: str) -> TagFilter:
+        """Raises IllegalExpression for one that is too long."""
         return _parse(expression)
+
+    @property
+    def length(self) -> int:
+        """Characters that an expression of these tags has at least."""
+        return sum(map(len, self.tags)) + len(SEPARATOR) * len(self.tags)
 
     def may_match(self, tags_code: int) -> bool:
         return not self.tags or tags_code in self.codes
@@ -33,8 +40,10 @@ class TagFilter(NamedTuple):
         return not self.tags or properties.get(TAGS) in self.tags
 
 
-@lru_cache(maxsize=1024)
+@remembering
 def _parse(expression: str) -> TagFilter:
+    if len(expression) > LENGTH_MAX:
+        raise IllegalExpression(f"a filter expression has at most {LENGTH_MAX} characters, not {len(expression)}")
     if expression.strip() in ("", ALL):
         return TagFilter(frozenset(), frozenset())
     tags = frozenset(tag for part in expression.split(SEPARATOR) if (tag := part.strip()))

@@ -99,7 +99,8 @@ class Method:
 class FrontLimits:
     """What a front accepts before it refuses on its own.
 
-    Sizes are in bytes. `stream_buffer_size` is what `Call.send` keeps before it asks to slow down.
+    Sizes are in bytes. `stream_buffer_size` is what `Call.send` keeps before it asks to slow down; `max_unread_size`
+    what may wait for all clients together to be read.
     """
 
     max_message_size: int = 16 * 1024 * 1024
@@ -107,6 +108,8 @@ class FrontLimits:
     max_open_calls: int = 100_000
     stream_buffer_size: int = 1024 * 1024
     max_connections: int = 10_000
+    max_connections_per_address: int = 5_000
+    max_unread_size: int = 512 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +131,9 @@ class Front(Protocol):
     @property
     def figures(self) -> FrontFigures | None:
         """What it counts; None when it does not count."""
+
+    def configure(self, limits: FrontLimits) -> None:
+        """Other limits from now on, as far as what is open already allows. A front need not have this at hand."""
 
     async def start(self, address: str, tls: LiveTls | None = None, *, plain_too: bool = False) -> str:
         """Listen on `host:port` (port 0: any free one) or `unix:path` and return the bound address.

@@ -26,6 +26,9 @@ class FrontFigures:
     connections_ended: Counter[str] = field(default_factory=Counter)
     """Those that we ended, by HTTP/2 error code; `HTTP_1`, `NO_ALPN`, `NO_TLS` and `SILENT` for what was no HTTP/2."""
 
+    limits_met: Counter[str] = field(default_factory=Counter)
+    """What was refused or given up because of a limit, by the limit's name (docs/limits.md)."""
+
     calls: int = 0
     calls_open: int = 0
     calls_failed: Counter[GrpcStatus] = field(default_factory=Counter)

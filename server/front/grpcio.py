@@ -247,6 +247,10 @@ class GrpcioFront:
         self._servers: list[grpc.aio.Server] = []
         self._pass_callbacks: list[Callable[[], None]] = []
 
+    def configure(self, limits: FrontLimits) -> None:
+        """Only for what begins to listen from now on: gRPC takes its limits when it starts."""
+        self._limits = limits
+
     async def start(self, address: str, tls: LiveTls | None = None, *, plain_too: bool = False) -> str:
         if plain_too:
             raise ValueError("the grpcio front does not speak TLS and plain text on one port")

@@ -97,6 +97,10 @@ class Transactions:
         self._timer: Timer | None = None
         self._stopped = False
 
+    def configure(self, settings: TransactionSettings) -> None:
+        """For checks that come from now on."""
+        self._settings = settings
+
     def start(self) -> None:
         """Ask from now on."""
         self._check()

@@ -6,6 +6,7 @@ from outside made harmless, the same event not more often than an operator can r
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import Literal
 
@@ -13,12 +14,12 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from server.logs.cleaning import clean
-from server.logs.levels import number_of
+from server.logs.levels import of_shown_level, set_log_level
 from server.logs.repeats import Repeats
 from server.logs.standard import take_over_standard_logging
 from store.clock import Clock, SystemClock
 
-__all__ = ["Repeats", "configure_logs"]
+__all__ = ["Repeats", "configure_logs", "set_log_level"]
 
 
 def configure_logs(
@@ -51,17 +52,19 @@ def configure_logs(
     repeats = Repeats(repeats_per_minute, clock or SystemClock(), write)
     structlog.configure(
         processors=[
+            of_shown_level,
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             repeats,
             *rendering,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(number_of(level)),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
-    take_over_standard_logging(number_of(level))
+    take_over_standard_logging()
+    set_log_level(level)
     return repeats
 
 

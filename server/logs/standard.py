@@ -16,11 +16,10 @@ from server.logs.levels import known_level
 log = structlog.get_logger(__name__)
 
 
-def take_over_standard_logging(level: int) -> None:
-    """Send everything of `logging` from a level on through structlog, with warnings and ends of threads."""
+def take_over_standard_logging() -> None:
+    """Send everything of `logging` through structlog, with warnings and ends of threads."""
     root = logging.getLogger()
     root.handlers[:] = [_ToStructlog()]
-    root.setLevel(level)
     logging.captureWarnings(capture=True)
     threading.excepthook = _thread_ended
 

@@ -17,6 +17,7 @@ from server.faults import FaultLog
 from server.front import Call
 from server.front.caller import told_of
 from server.front.contract import MessageHandler
+from server.limits import LimitsMet, RequestRates
 from server.rpc.access import Needs, needs_of
 from server.security.authorization import Need
 from server.security.credentials import Identity
@@ -60,10 +61,20 @@ class Edge:
     the call later; then it uses `refuse_unary` or `refuse_stream` for errors of its own.
     """
 
-    def __init__(self, clients: ClientRegistry, faults: FaultLog, gate: Gate | None = None) -> None:
+    def __init__(
+        self,
+        clients: ClientRegistry,
+        faults: FaultLog,
+        gate: Gate | None = None,
+        *,
+        rates: RequestRates | None = None,
+        limits_met: LimitsMet | None = None,
+    ) -> None:
         """`gate` None: everybody may do everything."""
         self._clients = clients
         self._faults = faults
+        self._rates = rates
+        self._limits_met = LimitsMet() if limits_met is None else limits_met
         self.gate = gate
 
     def identify(self, call: Call) -> Identity | None:
@@ -71,11 +82,13 @@ class Edge:
         return None if self.gate is None else self.gate.identify(call)
 
     def caller(self, call: Call, identity: Identity | None) -> str:
-        """The caller's id, and a sign of life of that client. Raises Refused, PermissionDenied."""
+        """The caller's id, and a sign of life of that client. Raises Refused, PermissionDenied, OverLimit."""
         client_id = client_id_of(call)
         if self.gate is not None and identity is not None:
             self.gate.require_own(call, identity, client_id, self._clients.owner_of(client_id))
         self._clients.touch(client_id)
+        if self._rates is not None:
+            self._rates.request(client_id)
         return client_id
 
     def authorize(self, call: Call, identity: Identity | None, needs: Needs, request: Message) -> None:
@@ -174,6 +187,7 @@ class Edge:
         call.finish()
 
     def report(self, call: Call, error: Exception) -> None:
-        """Log an error that is a fault of the broker."""
+        """Log an error that is a fault of the broker, count one that is a limit's."""
+        self._limits_met.count(error)
         if not is_expected(error):
             self._faults.report(error, **told_of(call))

@@ -14,6 +14,7 @@ from server.front import Call, Method
 from server.front.contract import MessageHandler
 from server.group_commit import GroupCommit
 from server.held import RecallHandle, Transactions, half_of, held_until
+from server.limits import HeldSizes
 from server.metadata import Directory
 from server.metrics import ServerMetrics
 from server.observing import Observing
@@ -64,7 +65,9 @@ class MessageService:
         clock: Clock,
         metrics: ServerMetrics,
         observing: Observing,
+        waiting_sizes: HeldSizes,
     ) -> None:
+        """`waiting_sizes` counts the bodies of sends that are not answered yet."""
         self._edge = edge
         self._directory = directory
         self._clients = clients
@@ -78,6 +81,10 @@ class MessageService:
         self._metrics = metrics
         self._observing = observing
         self._queues = QueueChooser()
+        self._waiting_sizes = waiting_sizes
+
+    def configure(self, limits: WireLimits) -> None:
+        self._limits = limits
 
     def methods(self) -> dict[str, Method]:
         unary, stream = self._edge.unary, self._edge.server_stream
@@ -151,8 +158,11 @@ class MessageService:
                 _as_held(message, kind, due_ms) for message, kind, due_ms in zip(messages, types, due, strict=True)
             ]
         started_s = self._clock.monotonic_s()
+        size = sum(len(each.body) for each in messages)
+        self._waiting_sizes.take(client_id, size)
 
         def stored(appended: Sequence[Appended], error: Exception | None) -> None:
+            self._waiting_sizes.give(client_id, size)
             if error is not None:
                 self._edge.refuse_unary(call, service.SendMessageResponse, error)
                 return

@@ -45,6 +45,9 @@ class PullService:
         self._state_writer = state_writer
         self._limits = limits
 
+    def configure(self, limits: WireLimits) -> None:
+        self._limits = limits
+
     def methods(self) -> dict[str, Method]:
         unary, stream = self._edge.unary, self._edge.server_stream
         return {
@@ -59,7 +62,7 @@ class PullService:
 
     # -- PullMessage
 
-    def _pull(self, call: Call, _client_id: str, request: service.PullMessageRequest) -> None:
+    def _pull(self, call: Call, client_id: str, request: service.PullMessageRequest) -> None:
         """A status first, then the messages, then where to go on; that comes with an offset out of range, too."""
         queue = readable_queue(self._directory, request.message_queue)
         self._check_reader(request.group.name)
@@ -73,6 +76,7 @@ class PullService:
             filter=check_filter(request.filter_expression),
             batch_size=min(max(request.batch_size, 1), self._limits.batch_size_max),
             polling_s=polling_ms / 1000,
+            client_id=client_id,
         )
 
         def pulled(messages: Sequence[StoredMessage], following: QueueOffset, error: Exception | None) -> None:

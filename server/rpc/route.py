@@ -27,6 +27,7 @@ MASTER: Final = 0
 
 ADDRESSES_MAX: Final = 16
 HOST_SIZE_MAX: Final = 255
+ENDPOINTS_SIZE_MAX: Final = 1_024
 NAMESPACE_SIZE_MAX: Final = 255
 # what a request holds is repeated for every queue of the answer, so it must not be large
 
@@ -142,3 +143,5 @@ def _check_endpoints(endpoints: definition.Endpoints) -> None:
             definition.ILLEGAL_ACCESS_POINT,
             f"endpoints of more than {ADDRESSES_MAX} addresses or with a host of more than {HOST_SIZE_MAX} characters",
         )
+    if endpoints.ByteSize() > ENDPOINTS_SIZE_MAX:
+        raise Refused(definition.ILLEGAL_ACCESS_POINT, f"endpoints of more than {ENDPOINTS_SIZE_MAX} bytes")

@@ -31,6 +31,8 @@ UNREAD_ANSWERS_MAX: Final = 64
 """Answers a client may leave unread, beyond what the front buffers, before its stream is ended."""
 
 _NEEDS: Final = needs_of(service.TelemetryCommand)
+_SAID_IN_BAND: Final = frozenset({definition.CLIENT_ID_REQUIRED, definition.TOO_MANY_REQUESTS})
+"""Codes that a client is sent before its stream ends."""
 
 Subscribed = Callable[[str, Sequence[str]], None]
 """Told the group and topics of a consumer's settings, so that it misses nothing sent from now on."""
@@ -70,6 +72,10 @@ class TelemetryService:
         self._command_answered = command_answered
         self._streams: dict[Call, _Stream] = {}
         self._is_ending = False
+
+    def configure(self, limits: WireLimits) -> None:
+        """For clients that send their settings from now on."""
+        self._limits = limits
 
     def methods(self) -> dict[str, Method]:
         return {
@@ -211,7 +217,7 @@ class TelemetryService:
     def _refuse(self, call: Call, error: Exception) -> None:
         self._edge.report(call, error)
         status = status_of(error)
-        if status.code == definition.CLIENT_ID_REQUIRED or isinstance(error, Denied):
+        if status.code in _SAID_IN_BAND or isinstance(error, Denied):
             call.send(service.TelemetryCommand(status=status).SerializeToString())
             self._end(call, GrpcStatus.OK)
         else:

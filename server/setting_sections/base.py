@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from ipaddress import ip_address
-from typing import Annotated
+from typing import Annotated, Final
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, JsonValue
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -41,6 +41,11 @@ def _advertised(address: str) -> str:
 
 ListenAddress = Annotated[str, AfterValidator(_listening)]
 AdvertisedAddress = Annotated[str, AfterValidator(_advertised)]
+
+
+LIVE: Final[dict[str, JsonValue]] = {"live": True}
+"""Marks a field that can be changed while the broker runs (`json_schema_extra`). Numbers, switches and levels only: no
+path, address, class or name, nothing that could make the broker do something else than before."""
 
 
 class Section(BaseModel):

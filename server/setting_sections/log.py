@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from server.setting_sections.base import Section
+from server.setting_sections.base import LIVE, Section
 
 
 class LogSection(Section):
@@ -15,7 +15,7 @@ class LogSection(Section):
         default="auto", description="`auto`: readable on a terminal, JSON lines elsewhere."
     )
     level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="Least important events shown."
+        default="info", description="Least important events shown.", json_schema_extra=LIVE
     )
     audit_file: Path | None = Field(
         default=None,

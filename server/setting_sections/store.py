@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import ByteSize, Field
 
-from server.setting_sections.base import Section
+from server.setting_sections.base import LIVE, Section
 from store.queue_phase import QueueMode, QueuePlace
 from store.settings import (
     HASH_ITEMS,
@@ -90,6 +90,7 @@ class ConsumeQueueSection(Section):
         default=ByteSize(32 * MIB),
         gt=0,
         description="How much of the commit log is read per second at most to bring older entries into RocksDB.",
+        json_schema_extra=LIVE,
     )
     removal_interval_ms: int = Field(
         default=3_600_000,
@@ -168,6 +169,7 @@ class ExpirySection(Section):
         gt=0,
         description="How long messages are kept at least. A commit log file expires when its newest message is that "
         "old.",
+        json_schema_extra=LIVE,
     )
     delete_when: list[int] = Field(
         default=[4],
@@ -175,7 +177,11 @@ class ExpirySection(Section):
         "hour.",
     )
     clean_percent: int = Field(
-        default=75, ge=1, le=100, description="Above this use of the disk expired files are deleted at any hour."
+        default=75,
+        ge=1,
+        le=100,
+        description="Above this use of the disk expired files are deleted at any hour.",
+        json_schema_extra=LIVE,
     )
     force_percent: int = Field(
         default=85,
@@ -183,6 +189,7 @@ class ExpirySection(Section):
         le=100,
         description="Above this use of the commit log's disk the oldest files are deleted whatever their age, until "
         "it is reached again.",
+        json_schema_extra=LIVE,
     )
     refuse_percent: int = Field(
         default=90,
@@ -190,25 +197,32 @@ class ExpirySection(Section):
         le=100,
         description="Above this use of the disk of commit log or consume queues no sends are taken; receives and "
         "acknowledgements go on.",
+        json_schema_extra=LIVE,
     )
     force: bool = Field(
         default=True,
         description="Whether anything may be deleted before its time. If not, a disk that fills up ends in sends "
         "being refused.",
+        json_schema_extra=LIVE,
     )
-    segments_per_round: int = Field(default=10, ge=1, description="Commit log files that expire at once at most.")
+    segments_per_round: int = Field(
+        default=10, ge=1, description="Commit log files that expire at once at most.", json_schema_extra=LIVE
+    )
     interval_ms: int = Field(default=10_000, ge=100, description="How often age and disk are looked at.")
     start_delay_ms: int = Field(
         default=60_000,
         ge=0,
         description="Nothing is deleted sooner after a start: clocks are often set right then.",
     )
-    pause_ms: int = Field(default=100, ge=0, description="Pause between the removal of two files.")
+    pause_ms: int = Field(
+        default=100, ge=0, description="Pause between the removal of two files.", json_schema_extra=LIVE
+    )
     reader_patience_ms: int = Field(
         default=120_000,
         ge=0,
         description="How long an expired file stays on disk while the broker still reads it. After that it is removed "
         "all the same; the read goes on, and the room comes back when it ends.",
+        json_schema_extra=LIVE,
     )
     queue_pause_ms: int = Field(
         default=2,

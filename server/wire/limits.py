@@ -16,6 +16,10 @@ eight million empty ones: counting comes before reading.
 """
 
 
+SETTINGS_SQL_MAX: Final = 64 * 1024
+"""Characters of all SQL expressions of one client's settings: reading them takes 0.2 s at most."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WireLimits:
     """What requests may ask for. Sizes are in bytes of UTF-8."""

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.filters import MessageFilter, SqlFilter, TagFilter
-from server.wire.limits import ENTRIES_MAX, WireLimits
+from server.wire.limits import ENTRIES_MAX, SETTINGS_SQL_MAX, WireLimits
 from server.wire.message_types import derive_message_type
 from server.wire.reserved import RESERVED_PREFIX, RESERVED_PROPERTIES
 from server.wire.status import Refused
@@ -308,6 +308,16 @@ def check_filter(expression: definition.FilterExpression) -> MessageFilter:
     return TagFilter.parse(expression.expression)
 
 
+def _check_expressions(entries: Iterable[definition.SubscriptionEntry]) -> None:
+    """Before any of them is read. Raises Refused (PAYLOAD_TOO_LARGE)."""
+    size = sum(len(each.expression.expression) for each in entries if each.expression.type == definition.SQL)
+    if size > SETTINGS_SQL_MAX:
+        raise Refused(
+            definition.PAYLOAD_TOO_LARGE,
+            f"{size} characters of SQL, at most {SETTINGS_SQL_MAX} are allowed",
+        )
+
+
 def check_ack(request: service.AckMessageRequest) -> AckTerms:
     """Raises for illegal names, and for a request without entries or with too many."""
     topic = request.topic.name
@@ -360,6 +370,7 @@ def check_settings(settings: definition.Settings) -> None:
                 raise Refused(definition.BAD_REQUEST, "subscription settings of a client that is no consumer")
             check_group(settings.subscription.group.name)
             check_count(settings.subscription.subscriptions, "subscriptions")
+            _check_expressions(settings.subscription.subscriptions)
             for entry in settings.subscription.subscriptions:
                 check_topic(entry.topic.name)
                 check_filter(entry.expression)

@@ -11,6 +11,7 @@ from typing import Final
 from kv import KeyValueEngine
 from store.errors import GroupNotFound, Invalid
 from store.metadata.names import check_group_name
+from store.metadata.owners import Owners, insert_owned, remove_owned
 from store.metadata.row_json import Document, check_attributes, encode_document
 from store.metadata.rows import NamedRows
 
@@ -87,7 +88,11 @@ class Group:
 class GroupTable:
     """All groups of a store, in the family `groups`. Any thread may call; changes are durable on return."""
 
-    def __init__(self, engine: KeyValueEngine, *, cached_max: int = CACHED_GROUPS_MAX) -> None:
+    def __init__(
+        self, engine: KeyValueEngine, *, owners: Owners | None = None, cached_max: int = CACHED_GROUPS_MAX
+    ) -> None:
+        """Without `owners` nobody's groups are counted."""
+        self._owners = owners
         self._rows = NamedRows[Group](
             engine,
             GROUPS_FAMILY,
@@ -102,11 +107,14 @@ class GroupTable:
         """The group, or None. Never creates one. Raises StoreDamaged for an unreadable row."""
         return self._rows.get(name)
 
-    def create(self, group: Group) -> None:
-        """Add a group. Raises AlreadyExists, IllegalGroupName, or Invalid naming the field."""
+    def create(self, group: Group, *, owner: str | None = None) -> None:
+        """Add a group, counted among those of its owner if it has one.
+
+        Raises AlreadyExists, IllegalGroupName, or Invalid naming the field.
+        """
         check_group_name(group.name)
         _check(group)
-        self._rows.insert(group.name, group)
+        insert_owned(self._rows, self._owners, group.name, group, owner)
 
     def update(self, group: Group) -> None:
         """Replace a group's settings. Raises GroupNotFound, or Invalid naming the field."""
@@ -115,11 +123,15 @@ class GroupTable:
 
     def delete(self, name: str) -> None:
         """Forget a group's settings. Raises GroupNotFound."""
-        self._rows.remove(name)
+        remove_owned(self._rows, self._owners, name)
 
     def list(self, prefix: str = "") -> Iterator[Group]:
         """Groups whose name begins with `prefix`, in name order, read a page at a time."""
         return self._rows.list(prefix)
+
+    def count_of(self, owner: str) -> int:
+        """How many groups were made for the owner and are still there."""
+        return 0 if self._owners is None else self._owners.count(owner)
 
     def add_missing(self, groups: Iterable[Group]) -> int:
         """Add those whose names are free, as they are; returns their number. For groups of an older store."""

@@ -13,6 +13,8 @@ from kv.keys import prefix_range
 from store.errors import AlreadyExists, Invalid, StoreDamaged
 
 Row = TypeVar("Row")
+Stage = Callable[[WriteBatch], None]
+"""Adds to a batch what has to be written with it."""
 
 PAGE_ROWS: Final = 256
 """Rows per scan of a listing: no iterator of the engine stays open while the caller works on a page."""
@@ -92,13 +94,15 @@ class NamedRows(Generic[Row]):
     def is_empty(self) -> bool:
         return not self._family.scan(KeyRange(b"", None), limit=1)
 
-    def insert(self, name: str, row: Row) -> None:
-        """Store a row of a new name. Raises AlreadyExists."""
+    def insert(self, name: str, row: Row, beside: Stage | None = None) -> None:
+        """Store a row of a new name, with what `beside` stages in the same batch. Raises AlreadyExists."""
         with self._writing:
             if self._family.get(_key(name)) is not None:
                 raise AlreadyExists(f"{self._kind} {name} exists")
             batch = self._engine.batch()
             batch.put(self._family, _key(name), self._encode(row))
+            if beside is not None:
+                beside(batch)
             self._engine.write(batch, sync=True)
             with self._caching:
                 self._remember(name, row)
@@ -123,14 +127,14 @@ class NamedRows(Generic[Row]):
             for name in rows:
                 self.forget(name)
 
-    def remove(self, name: str, *, also: Callable[[WriteBatch], None] | None = None) -> None:
-        """Delete a row; `also` adds what goes with it to the batch. Raises the table's not-found error."""
+    def remove(self, name: str, beside: Stage | None = None) -> None:
+        """Delete a row, with what `beside` stages in the same batch. Raises the table's not-found error."""
         with self._writing:
             self._require(name)
             batch = self._engine.batch()
             self.stage_removal(batch, name)
-            if also is not None:
-                also(batch)
+            if beside is not None:
+                beside(batch)
             self._engine.write(batch, sync=True)
             self.forget(name)
 

@@ -18,6 +18,7 @@ from store.metadata.names import (
     is_light_queue,
     is_system_topic,
 )
+from store.metadata.owners import Owners, insert_owned, remove_owned
 from store.metadata.row_json import Document, check_attributes, encode_document
 from store.metadata.rows import NamedRows
 
@@ -81,7 +82,11 @@ class Topic:
 class TopicTable:
     """All topics of a store, in the family `topics`. Any thread may call; changes are durable on return."""
 
-    def __init__(self, engine: KeyValueEngine, *, cached_max: int = CACHED_TOPICS_MAX) -> None:
+    def __init__(
+        self, engine: KeyValueEngine, *, owners: Owners | None = None, cached_max: int = CACHED_TOPICS_MAX
+    ) -> None:
+        """Without `owners` nobody's topics are counted."""
+        self._owners = owners
         self._rows = NamedRows[Topic](
             engine,
             TOPICS_FAMILY,
@@ -104,13 +109,15 @@ class TopicTable:
         """Those of the names that no topic has now."""
         return self._rows.missing(names)
 
-    def create(self, topic: Topic, *, internal: bool = False) -> None:
+    def create(self, topic: Topic, *, internal: bool = False, owner: str | None = None) -> None:
         """Add a topic. `internal` admits names that only the broker may use: system and long retry topics.
+
+        With an `owner` it is counted among those that were made for it.
 
         Raises AlreadyExists, IllegalTopicName, or Invalid naming the field.
         """
         _check(topic, internal=internal)
-        self._rows.insert(topic.name, topic)
+        insert_owned(self._rows, self._owners, topic.name, topic, owner)
 
     def update(self, topic: Topic) -> None:
         """Replace a topic's settings. Raises TopicNotFound, or Invalid naming the field."""
@@ -119,11 +126,15 @@ class TopicTable:
 
     def delete(self, name: str) -> None:
         """Forget a topic's settings. Raises TopicNotFound."""
-        self._rows.remove(name)
+        remove_owned(self._rows, self._owners, name)
 
     def list(self, prefix: str = "") -> Iterator[Topic]:
         """Topics whose name begins with `prefix`, in name order, read a page at a time."""
         return self._rows.list(prefix)
+
+    def count_of(self, owner: str) -> int:
+        """How many topics were made for the owner and are still there."""
+        return 0 if self._owners is None else self._owners.count(owner)
 
     def add_missing(self, topics: Iterable[Topic]) -> int:
         """Add those whose names are free, as they are; returns their number. For topics of an older store."""

@@ -132,7 +132,7 @@ class UserTable:
         """Forget a user and all rules of it. Raises UserNotFound."""
         with self._changing:
             before, subjects = self._required(name), self._certified()
-            self._rows.remove(name, also=lambda batch: self._policies.stage_removal(batch, name))
+            self._rows.remove(name, beside=lambda batch: self._policies.stage_removal(batch, name))
             self._policies.removed(name)
             for subject in before.certificates:
                 subjects.pop(subject, None)

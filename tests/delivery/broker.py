@@ -17,7 +17,7 @@ from server.delivery import (
     ReceiveRequest,
     StateWriter,
 )
-from server.filters import TagFilter
+from server.filters import MessageFilter, TagFilter
 from store.clock import ManualClock
 from store.consumequeue.protocol import ConsumeQueueEntry
 from store.errors import MessageGivenUp
@@ -211,13 +211,14 @@ class DeliveryBench:
         attempt_id: str = "",
         attempts_max: int | None = None,
         highest_first: bool = False,
+        wanted: MessageFilter | None = None,
     ) -> Receive:
         receive = Receive()
         request = ReceiveRequest(
             group,
             TOPIC,
             range(self.queues),
-            TagFilter.parse(tags),
+            wanted or TagFilter.parse(tags),
             batch,
             None if invisible_s is None else int(invisible_s * 1000),
             client,

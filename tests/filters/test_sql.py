@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.filters import IllegalExpression, SqlFilter
-from server.filters.sql import INTEGER_MAX, LENGTH_MAX
+from server.filters.remembering import LENGTH_MAX
+from server.filters.sql import INTEGER_MAX
 from server.filters.sql_nodes import NESTED_MAX
 
 ANSWERS = Path(__file__).with_name("rocketmq_answers.jsonl.gz")
@@ -92,7 +93,7 @@ def test_what_rocketmq_cannot_answer(expression: str, properties: dict[str, str]
         ("a = 'x", "understood at"),
         ("007 = a", "understood at"),
         (f"a = {INTEGER_MAX + 1}", "larger than"),
-        ("a = " + "9" * 5000, "larger than"),
+        ("a = " + "9" * 4000, "larger than"),
         ("a = 1e999", "too large"),
         ("a = 1 /* no end", "understood at"),
         ("a = 1 OR " * LENGTH_MAX + "b", f"at most {LENGTH_MAX}"),
@@ -107,15 +108,15 @@ def test_an_expression_within_itself_ends_somewhere() -> None:
     """And long before Python's own limit: a message must not be able to end the broker."""
     deep = NESTED_MAX - 2
     assert matches("NOT " * deep + "(a IS NULL)")
-    for tower in ("NOT " * NESTED_MAX + "(a IS NULL)", "(" * 5_000 + "a = 1" + ")" * 5_000 + " = b" * 200):
+    for tower in ("NOT " * NESTED_MAX + "(a IS NULL)", "(" * 1_500 + "a = 1" + ")" * 1_500 + " = b" * 200):
         with pytest.raises(IllegalExpression, match="within each other"):
             SqlFilter.parse(tower)
 
 
 def test_many_alternatives_do_not_count_as_nested() -> None:
-    expression = " OR ".join(f"a = {number}" for number in range(1_000))
-    assert matches(expression, a="999")
-    assert not matches(expression, a="1000")
+    expression = " OR ".join(f"a = {number}" for number in range(300))
+    assert matches(expression, a="299")
+    assert not matches(expression, a="300")
 
 
 def test_keywords_in_any_case_names_as_they_are() -> None:

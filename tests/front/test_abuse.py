@@ -279,6 +279,21 @@ def test_headers_above_the_limit_are_refused_and_the_connection_goes_on() -> Non
     assert ended_by(engine.frames()) == ErrorCode.ENHANCE_YOUR_CALM
 
 
+def test_a_connection_that_was_ended_keeps_nothing_of_what_it_was_sent() -> None:
+    """Peers that send nonsense again and again made the broker grow by a gigabyte: the error held what was read."""
+    tracemalloc.start()
+    ended = []
+    for _ in range(50):
+        engine = Engine().greet()
+        engine.receive(bytes(200_000) + b"\xff" * 56_000)
+        assert engine.connection.ended_with is not None
+        ended.append(engine)
+    kept = tracemalloc.get_traced_memory()[0] / len(ended)
+    tracemalloc.stop()
+    print(f"a connection that was ended keeps {kept:,.0f} bytes")
+    assert kept < 50_000
+
+
 # -- windows
 
 

@@ -144,6 +144,31 @@ def test_countless_entries_are_counted_and_not_read(caller: Caller, broker: Brok
     assert broker.resident_kib() - before < 800 * 1024  # what parsing takes for a moment, and the allocator may keep
 
 
+def test_long_expressions_and_endpoints_are_not_read(caller: Caller) -> None:
+    """A tag expression of 16 MB held the loop up for two seconds, and a thousand of them were remembered."""
+    caller.code("QueryRoute", good_request("QueryRoute").SerializeToString())
+    receive = good_request("ReceiveMessage")
+    receive.filter_expression.expression = "x" * 4_096
+    assert caller.code("ReceiveMessage", receive.SerializeToString()) in {"OK", "MESSAGE_NOT_FOUND"}
+    for kind, expression in (("TAG", "x" * 4_097), ("TAG", "a||" * 5_000_000), ("SQL", "a = 1 OR " * 1_000 + "b = 1")):
+        receive.filter_expression.type = definition.FilterType.Value(kind)
+        receive.filter_expression.expression = expression
+        assert caller.code("ReceiveMessage", receive.SerializeToString()) == "ILLEGAL_FILTER_EXPRESSION"
+    settings = good_request("Telemetry")
+    for number in range(20):
+        entry = settings.settings.subscription.subscriptions.add()
+        entry.topic.name = GOOD_NAME
+        entry.expression.type = definition.SQL
+        entry.expression.expression = f"a{number} IN ('" + "x" * 4_000 + "')"
+    assert caller.code("Telemetry", settings.SerializeToString()) == "INVALID_ARGUMENT"
+    del settings.settings.subscription.subscriptions[10:]
+    assert caller.code("Telemetry", settings.SerializeToString()) == "OK"
+    route = good_request("QueryRoute")
+    for number in range(10):
+        route.endpoints.addresses.add(host=f"{number}" + "h" * 100, port=8081)
+    assert caller.code("QueryRoute", route.SerializeToString()) == "ILLEGAL_ACCESS_POINT"
+
+
 def test_bodies_and_requests_above_their_limits_are_refused(caller: Caller) -> None:
     request = good_request("SendMessage")
     request.messages[0].body = bytes(4 * MIB)

@@ -12,7 +12,21 @@ BOUNDED = {"topic", "consumer_group"}
 """Labels whose values are as many as `metrics.top_topics` and `metrics.top_groups` allow."""
 
 FEW = {
-    *("cause", "code", "database", "family", "generation", "holds", "how", "le", "level", "outcome", "phase", "stage"),
+    *(
+        "cause",
+        "code",
+        "database",
+        "family",
+        "generation",
+        "holds",
+        "how",
+        "le",
+        "level",
+        "limit",
+        "outcome",
+        "phase",
+        "stage",
+    ),
     *("status", "step", "when"),
     *("cluster", "node_id", "node_type", "storage_medium", "storage_type"),
     *("consume_mode", "is_retry", "is_system", "message_type", "protocol_type"),

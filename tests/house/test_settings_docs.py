@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ByteSize
 
+from server.live_settings import live_fields
 from server.settings import BrokerSettings
 from tests.house.source import name, production_files, tree
 
@@ -31,13 +32,15 @@ def shown(value: object) -> str:
 
 
 def rows() -> Iterator[tuple[str, str, str]]:
+    changeable = dict(live_fields())
     for section, outer in BrokerSettings.model_fields.items():
         model = outer.annotation
         assert isinstance(model, type)
         assert issubclass(model, BaseModel)
         for key, field in model.model_fields.items():
             assert field.description, f"{section}.{key} has no description"
-            yield f"{section}.{key}", shown(field.default), field.description
+            live = ", live" if f"{section}.{key}" in changeable else ""
+            yield f"{section}.{key}", shown(field.default) + live, field.description
 
 
 def documented() -> list[tuple[str, str, str]]:

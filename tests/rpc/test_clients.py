@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from server.clients import ClientKind, ClientRegistry, ClientSettings, ClientTimeouts
+from server.clients import ClientKind, ClientLimits, ClientRegistry, ClientSettings, ClientTimeouts
+from server.errors import OverLimit
 from store.clock import ManualClock
 from tests.rpc.fake_call import FakeCall
 
@@ -123,3 +126,51 @@ def test_a_foreign_stream_detaches_nothing(world: World) -> None:
     stream = world.join("a")
     world.clients.detach("a", FakeCall())
     assert world.clients.push_stream("a") is stream
+
+
+class LimitedWorld(World):
+    def __init__(self, **limits: int) -> None:
+        super().__init__()
+        self.clients.configure(ClientTimeouts(silent_s=120, disconnected_s=20), ClientLimits(**limits))
+
+
+def test_who_has_had_no_stream_for_longest_gives_way() -> None:
+    world = LimitedWorld(clients=3)
+    streams = {name: world.join(name) for name in ("a", "b", "c")}
+    for name in ("b", "a"):
+        world.clients.detach(name, streams[name])
+    world.join("d")
+    assert world.lost == ["b"]
+    assert [each.client_id for each in world.clients] == ["a", "c", "d"]
+    world.join("a")  # it is back, and gives way no more
+    with pytest.raises(OverLimit) as refused:
+        world.join("e")
+    assert refused.value.limit == "clients"
+    assert len(world.clients) == 3
+
+
+def test_a_client_has_so_many_streams_and_no_more() -> None:
+    world = LimitedWorld(streams_per_client=2)
+    first, _ = world.join("a"), world.join("a")
+    with pytest.raises(OverLimit) as refused:
+        world.join("a")
+    assert refused.value.limit == "streams_per_client"
+    world.clients.register("a", SETTINGS, first)  # the same stream once more
+    world.clients.detach("a", first)
+    world.join("a")
+
+
+def test_clients_declare_so_many_topics_together_and_no_more() -> None:
+    world = LimitedWorld(topics=10)
+    six, five, four = (replace(SETTINGS, topics=tuple(f"t{n}" for n in range(count))) for count in (6, 5, 4))
+    stream = FakeCall()
+    world.clients.register("a", six, stream)
+    with pytest.raises(OverLimit) as refused:
+        world.clients.register("b", five, FakeCall())
+    assert refused.value.limit == "client_topics"
+    assert world.clients.find("b") is None
+    world.clients.register("b", four, FakeCall())
+    world.clients.register("a", five, stream)  # instead of six
+    world.clients.terminate("b")
+    world.clients.register("c", five, FakeCall())
+    world.clients.register("d", replace(SETTINGS, topics=()), FakeCall())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -12,6 +13,7 @@ from server.front.h2.call import Client
 from server.front.h2.connection import Connection, State
 from server.front.h2.frames import ErrorCode
 from server.front.h2.patience import Patience
+from server.front.h2.turns import Source
 
 if TYPE_CHECKING:
     import ssl
@@ -39,13 +41,18 @@ class H2Protocol(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._connection: Connection | None = None
         self._patience: Patience | None = None
+        self._source: Source | None = None  # while it is one of the front's
+        self._put_off = bytearray()  # what came in while the turn of its address was over
+        self._is_behind = False  # whether something waits for the next turn
+        self._is_deaf = False  # not read from until it reads itself
         self._has_left = False  # the last words are written
 
     # -- what asyncio calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        if not self._front.add(self):
+        self._source = self._front.add(self, peer_host(transport))
+        if self._source is None:
             self._transport.abort()
             return
         tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
@@ -64,23 +71,80 @@ class H2Protocol(asyncio.Protocol):
         self._patience = Patience(self._connection, self._front.board.clock())
 
     def data_received(self, data: bytes) -> None:
-        connection = self._connection
-        if connection is None:
+        source = self._source
+        if self._connection is None or source is None:
             return
         self._front.figures.bytes_received += len(data)
+        if self._connection.state is State.OVER:
+            return  # it is only listened to so that it can read why
+        if self._is_behind or not source.has_turn(self._front.turns.number):
+            self._put_off += data
+            source.grew(len(data))
+            self._wait_for_turn(source)
+        else:
+            self._handle(self._connection, source, data)
+
+    def catch_up(self) -> None:
+        """See `turns.Reader`."""
+        source = self._source
+        if self._connection is None or source is None:
+            return
+        if self._peer_is_gone():
+            self.abort()
+            return
+        data, self._put_off = bytes(self._put_off), bytearray()
+        self._is_behind = False
+        source.grew(-len(data))
+        self._handle(self._connection, source, data)
+        if not self._is_behind:
+            self.listen()
+
+    def listen(self) -> None:
+        """See `turns.Reader`."""
+        transport, source = self._transport, self._source
+        if transport is None or source is None or transport.is_closing():
+            return
+        if self._is_behind or self._is_deaf or source.is_held:
+            if transport.is_reading():
+                transport.pause_reading()
+        elif not transport.is_reading():
+            transport.resume_reading()
+
+    def _handle(self, connection: Connection, source: Source, data: bytes) -> None:
+        """Handle it within what is left of the turn."""
         was_over = connection.state is State.OVER
-        connection.receive(data)
+        before = connection.frames_received
+        connection.receive(data, source.frames_left, source.seconds_left)
+        source.spend(connection.frames_received - before, self._front.board.clock() - connection.calls.now_s)
+        if connection.is_behind:
+            self._wait_for_turn(source)
         if connection.state is State.OVER and not was_over:
             self._leave(LINGER_S)
-        elif connection.sender.is_paused and self._unread_size > UNREAD_MAX and self._transport is not None:
-            self._transport.pause_reading()
+        elif connection.sender.is_paused and self._unread_size > UNREAD_MAX:
+            self._is_deaf = True
+            self.listen()
+
+    def _peer_is_gone(self) -> bool:
+        """Whether the peer has closed the connection: nobody will hear the answers to what it had sent before."""
+        connected: socket.socket | None = self._transport.get_extra_info("socket") if self._transport else None
+        if connected is None or connected.fileno() < 0:
+            return True
+        look = select.poll()
+        look.register(connected.fileno(), select.POLLRDHUP)
+        return bool(look.poll(0))  # errors and hang-ups are told without being asked for
+
+    def _wait_for_turn(self, source: Source) -> None:
+        self._is_behind = True
+        self._front.turns.put_off(source, self)
+        self.listen()
 
     def eof_received(self) -> bool:
         return False  # gRPC clients do not half close their sockets: the transport closes
 
     def connection_lost(self, _error: Exception | None) -> None:
-        self._front.remove(self)
+        self.depart()
         self._transport = None
+        self._patience = None
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.lost()
@@ -94,15 +158,17 @@ class H2Protocol(asyncio.Protocol):
         connection, transport = self._connection, self._transport
         if connection is not None and transport is not None:
             connection.sender.is_paused = False
-            if not transport.is_reading() and connection.state is not State.OVER:
-                transport.resume_reading()
+            if self._is_deaf and connection.state is not State.OVER:
+                self._is_deaf = False
+                self.listen()
             connection.sender.pump()
 
     # -- what the front calls
 
     @property
     def has_calls(self) -> bool:
-        return self._connection is not None and bool(self._connection.calls.open)
+        """Whether calls are open, or may be in what was put off."""
+        return self._connection is not None and (self._is_behind or bool(self._connection.calls.open))
 
     @property
     def open_paths(self) -> list[str]:
@@ -150,6 +216,14 @@ class H2Protocol(asyncio.Protocol):
         if self._connection is not None and self._connection.state is not State.OVER:
             self._connection.end(code, reason)
             self._leave(LINGER_S)
+
+    def depart(self) -> None:
+        """Be no connection of the front any more. What was put off is dropped: nobody waits for its answers."""
+        source, self._source = self._source, None
+        if source is not None:
+            source.grew(-len(self._put_off))
+            self._front.remove(self, source)
+        self._put_off.clear()
 
     def give_way(self) -> None:
         """Make room for another connection: the last words are written, but not waited for."""
@@ -204,6 +278,12 @@ class H2Protocol(asyncio.Protocol):
 
     def _something_to_write(self) -> None:
         self._front.to_flush(self)
+
+
+def peer_host(transport: asyncio.BaseTransport) -> str:
+    """`127.0.0.1`, `::1`, `unix`."""
+    address: Any = transport.get_extra_info("peername")
+    return str(address[0]) if isinstance(address, tuple) else "unix"
 
 
 def peer_text(transport: asyncio.BaseTransport) -> str:

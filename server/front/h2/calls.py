@@ -101,9 +101,10 @@ class Calls:
             if served is None:
                 raise BadMessage(GrpcStatus.UNIMPLEMENTED, "no such method")
             if figures.calls_open >= board.limits.max_open_calls:
-                raise BadMessage(GrpcStatus.RESOURCE_EXHAUSTED, "too many calls are open")
+                raise BadMessage(GrpcStatus.RESOURCE_EXHAUSTED, "too many calls are open", "open_calls")
             remaining_s = None if timeout is None else timeout_s(decoded(timeout))
         except BadMessage as bad:
+            self._count(bad.limit)
             self.refuse(stream_id, bad.status, bad.reason, client_done)
             return
         call = H2Call(self, stream_id, served, fields, remaining_s)
@@ -186,6 +187,7 @@ class Calls:
             try:
                 self._read(call, reader, data)
             except BadMessage as bad:
+                self._count(bad.limit)
                 self.fail(call, bad.status, bad.reason)
             self._account(call)
         if call.received >= STREAM_WINDOW // 2 and not call.client_done and call.stream_id in self.open:
@@ -218,6 +220,7 @@ class Calls:
             if reader is None or message is None or reader.size:
                 raise BadMessage(GrpcStatus.INTERNAL, "the request is not exactly one message")
         except BadMessage as bad:
+            self._count(bad.limit)
             self.fail(call, bad.status, bad.reason)
         else:
             call.reader = None
@@ -265,7 +268,13 @@ class Calls:
         board.buffered_size += grown
         bound = BUFFERED_MESSAGES_MAX * board.limits.max_message_size
         if grown > 0 and (self._buffered_size > bound or board.buffered_size > BUFFERED_CONNECTIONS_MAX * bound):
+            self._count("incoming_size")
             self.fail(call, GrpcStatus.RESOURCE_EXHAUSTED, "too many large messages at once")
+
+    def _count(self, limit: str | None) -> None:
+        """Something is refused, because of a limit if one is named."""
+        if limit is not None:
+            self._board.figures.limits_met[limit] += 1
 
     # -- how they end
 
@@ -280,6 +289,7 @@ class Calls:
     def stream(self, call: H2Call, body: bytes) -> None:
         """One message of an answer; it ends the call when the client leaves too much lying here."""
         if self.sender.is_full:
+            self._count("unread_size")
             self.fail(call, GrpcStatus.RESOURCE_EXHAUSTED, "too much waits to be read by this client")
         else:
             self.sender.message(call, body)

@@ -49,6 +49,8 @@ CONNECTION_WINDOW: Final = 16 * 1024 * 1024
 CONTINUATIONS_MAX: Final = 64
 """Frames of one header block; the whole block is bounded as well."""
 
+UNLIMITED: Final = 1 << 62
+
 DECODED_BEYOND_LIMIT: Final = 4
 """Header blocks of up to so many times the limit are still decoded, so that only their call is refused."""
 
@@ -94,10 +96,11 @@ class Connection:
     """One client's connection. `notify` is called when `sender.take` has something to give."""
 
     def __init__(self, board: Switchboard, client: Client, notify: Callable[[], None]) -> None:
-        self.sender = Sender(board.limits.stream_buffer_size, notify)
+        self.sender = Sender(board.limits.stream_buffer_size, notify, board.unread)
         self.calls = Calls(board, client, self.sender)
         self.state = State.NEW
         self.frames_received = 0
+        self.is_behind = False
         self.ended_with: PeerError | None = None
         self._board = board
         self._rest = b""
@@ -113,23 +116,28 @@ class Connection:
 
     # -- bytes in
 
-    def receive(self, data: bytes) -> None:
-        """Handle what has come. Never raises for anything that a peer can do."""
+    def receive(self, data: bytes, frames_max: int = UNLIMITED, seconds_max: float = UNLIMITED) -> None:
+        """Handle what has come, up to so many frames, and for so long. Never raises for anything that a peer can do.
+
+        `is_behind` tells whether there is more, which the next call goes on with.
+        """
         self.calls.now_s = self._board.clock()
+        self.is_behind = False
         if self.state is State.OVER:
             return
         try:
-            self._receive(self._rest + data if self._rest else data)
+            whole = self._rest + data if self._rest else data
+            self._receive(whole, self.frames_received + frames_max, self.calls.now_s + seconds_max)
         except PeerError as error:
             self._end_connection(error)
 
-    def _receive(self, data: bytes) -> None:
+    def _receive(self, data: bytes, frames_end: int, end_s: float) -> None:
         position = 0
         if self.state is State.NEW:
             if not self._read_preface(data):
                 return
             position = len(PREFACE)
-        end = len(data)
+        end, clock = len(data), self._board.clock
         while end - position >= FRAME_HEAD_SIZE:
             high, low, kind, flags, stream_id = FRAME_HEAD.unpack_from(data, position)
             size = high << 16 | low
@@ -137,6 +145,9 @@ class Connection:
                 raise PeerError(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {size} bytes; {FRAME_SIZE_MAX} are allowed")
             start = position + FRAME_HEAD_SIZE
             if start + size > end:
+                break
+            if self.frames_received >= frames_end or clock() > end_s:
+                self.is_behind = True
                 break
             position = start + size
             self.frames_received += 1
@@ -356,6 +367,7 @@ class Connection:
             self._spend(1)
             self.calls.send_reset(stream_id, ErrorCode.PROTOCOL_ERROR)
         except TooLarge:
+            self._board.figures.limits_met["metadata_size"] += 1
             self.calls.refuse(
                 stream_id, GrpcStatus.RESOURCE_EXHAUSTED, "the request headers are too large", client_done
             )
@@ -364,6 +376,7 @@ class Connection:
         else:
             if stream_id > self._refuse_above or len(self.calls.open) >= STREAMS_MAX:
                 self._spend(1)
+                self._board.figures.limits_met["calls_per_connection"] += stream_id <= self._refuse_above
                 self.calls.send_reset(stream_id, ErrorCode.REFUSED_STREAM)
             else:
                 self.calls.begin(stream_id, head, client_done)
@@ -424,7 +437,7 @@ class Connection:
             self.sender.control(frames.go_away(self._last_stream_id, ErrorCode.NO_ERROR))
 
     def _end_connection(self, error: PeerError) -> None:
-        self.ended_with = error
+        self.ended_with = error.with_traceback(None)  # which would keep all that was read
         self._rest = b""
         self._partial = None
         self._move(State.OVER)
@@ -435,6 +448,7 @@ class Connection:
         """Charge the peer for a frame that brings nobody anything."""
         calls = self.calls
         if not self._allowance.spend(amount, calls.messages + self.sender.data_frames, calls.now_s):
+            self._board.figures.limits_met["frames_that_carry_nothing"] += 1
             raise PeerError(ErrorCode.ENHANCE_YOUR_CALM, "too many frames that carry nothing")
 
     def _move(self, state: State) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Final, cast
 
 import structlog
 
@@ -16,6 +16,7 @@ from server.front.h2.adapter import H2Protocol
 from server.front.h2.call import H2Call, run_guarded
 from server.front.h2.door import Door
 from server.front.h2.switchboard import Switchboard
+from server.front.h2.turns import Source, Turns
 from server.front.status import GrpcStatus
 from server.front.tls import LiveTls
 
@@ -52,8 +53,14 @@ class H2Front:
         self._pass_began_s = 0.0
         self._calls_seen = 0
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self.turns = Turns(_soon)
 
     # -- server.front.contract.Front
+
+    def configure(self, limits: FrontLimits) -> None:
+        self._limits = limits
+        if self._board is not None:
+            self._board.limits = limits
 
     async def start(self, address: str, tls: LiveTls | None = None, *, plain_too: bool = False) -> str:
         self._begin()
@@ -153,22 +160,34 @@ class H2Front:
     def figures(self) -> FrontFigures:
         return self._figures
 
-    def add(self, protocol: H2Protocol) -> bool:
-        """Whether there is room for one more connection; the oldest that has no call open gives way."""
-        figures = self._figures
-        if len(self._protocols) >= self._limits.max_connections:
-            idle = next((each for each in self._protocols if not each.has_calls), None)
+    def add(self, protocol: H2Protocol, host: str) -> Source | None:
+        """Take in one more connection of the host; None when there is no room.
+
+        The oldest that has no call open gives way: of its own address, when that has too many.
+        """
+        figures, limits = self._figures, self.board.limits
+        source = self.turns.source(host)
+        for limit, most, present in (
+            ("connections_per_address", limits.max_connections_per_address, source.connections),
+            ("connections", limits.max_connections, self._protocols),
+        ):
+            if len(present) < most:
+                continue
+            figures.limits_met[limit] += 1
+            idle = next((each for each in cast("Mapping[H2Protocol, None]", present) if not each.has_calls), None)
             if idle is None:
                 figures.connections_refused += 1
-                return False
+                return None
             idle.give_way()
-            self._protocols.pop(idle)
+            idle.depart()
         self._protocols[protocol] = None
+        self.turns.join(source, protocol)
         figures.connections += 1
         figures.connections_open = len(self._protocols)
-        return True
+        return source
 
-    def remove(self, protocol: H2Protocol) -> None:
+    def remove(self, protocol: H2Protocol, source: Source) -> None:
+        self.turns.leave(source, protocol)
         self._protocols.pop(protocol, None)
         self._figures.connections_open = len(self._protocols)
 
@@ -189,6 +208,7 @@ class H2Front:
     def _end_pass(self) -> None:
         """Work that was put off to here first, then all answers, one write per connection."""
         self._pass_ends = False
+        self.turns.next()
         callbacks, self._pass_callbacks = self._pass_callbacks, []
         for callback in callbacks:
             run_guarded(callback)
@@ -213,6 +233,10 @@ class H2Front:
     def _look_after(self, now_s: float) -> None:
         for protocol in list(self._protocols):
             protocol.look_after(now_s)
+
+
+def _soon(callback: Callable[[], None]) -> None:
+    asyncio.get_running_loop().call_soon(callback)
 
 
 def _log_call(call: H2Call, status: GrpcStatus) -> None:

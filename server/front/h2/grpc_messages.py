@@ -39,10 +39,12 @@ _MESSAGE_SIZE_MAX: Final = 1_024
 class BadMessage(Exception):
     """What a client sent is no message of the method it called: its call ends with `status`."""
 
-    def __init__(self, status: GrpcStatus, reason: str) -> None:
+    def __init__(self, status: GrpcStatus, reason: str, limit: str | None = None) -> None:
+        """`limit` is the name of the one that the message is above."""
         super().__init__(reason)
         self.status = status
         self.reason = reason
+        self.limit = limit
 
 
 def with_prefix(body: bytes) -> bytes:
@@ -83,7 +85,9 @@ def plain_body(body: bytes, flag: int, encoding: bytes, size_max: int) -> bytes:
 
 
 def too_large(size: int, size_max: int) -> BadMessage:
-    return BadMessage(GrpcStatus.RESOURCE_EXHAUSTED, f"a message of {size} bytes; at most {size_max} are taken")
+    return BadMessage(
+        GrpcStatus.RESOURCE_EXHAUSTED, f"a message of {size} bytes; at most {size_max} are taken", "request_size"
+    )
 
 
 def trailers(status: GrpcStatus, message: str) -> bytes:

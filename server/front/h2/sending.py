@@ -27,6 +27,9 @@ UNWRITTEN_MAX: Final = 256 * 1024
 WAITING_MAX: Final = 64 * 1024 * 1024
 """Bytes that may wait in the outboxes of one connection. Who wants to add to more has to give up its call."""
 
+UNREAD_SHARE: Final = 1024 * 1024
+"""Bytes that every connection may have waiting, also when all of them together have too much."""
+
 _HEAD_SIZE: Final = len(RESPONSE_HEAD)
 _ANSWER: Final = Struct(f">BHBBI{_HEAD_SIZE}sBHBBIBI")
 """A whole HEADERS frame, the head of a DATA frame, and the prefix of the message that follows."""
@@ -43,6 +46,16 @@ _pack_answer: Final = _ANSWER.pack
 _pack_ending_ok: Final = _ENDING_OK.pack
 
 
+class Unread:
+    """Bytes that wait in the outboxes of all connections, and how many may."""
+
+    __slots__ = ("size", "size_max")
+
+    def __init__(self, size_max: int) -> None:
+        self.size = 0
+        self.size_max = size_max
+
+
 class Sender:
     """What goes out on one connection. Written by its calls, emptied by `take`."""
 
@@ -50,6 +63,7 @@ class Sender:
         "_initial_window",
         "_notify",
         "_stream_buffer_size",
+        "_unread",
         "_unwritten",
         "_unwritten_size",
         "_waiting",
@@ -59,9 +73,10 @@ class Sender:
         "waiting_size",
     )
 
-    def __init__(self, stream_buffer_size: int, notify: Callable[[], None]) -> None:
+    def __init__(self, stream_buffer_size: int, notify: Callable[[], None], unread: Unread | None = None) -> None:
         """`notify` is called when there is something to `take` where there was nothing before."""
         self._notify = notify
+        self._unread = unread or Unread(WAITING_MAX)
         self._stream_buffer_size = stream_buffer_size
         self._window = WINDOW_DEFAULT
         self._initial_window = WINDOW_DEFAULT
@@ -83,8 +98,11 @@ class Sender:
 
     @property
     def is_full(self) -> bool:
-        """Whether so much waits for the peer that nothing may be added."""
-        return self.waiting_size > WAITING_MAX
+        """Whether so much waits for the peer, or for all peers and not little of it for this one, that nothing may be
+        added.
+        """
+        unread = self._unread
+        return self.waiting_size > (UNREAD_SHARE if unread.size > unread.size_max else WAITING_MAX)
 
     def control(self, frame: bytes) -> None:
         """A frame that no window holds back."""
@@ -153,7 +171,7 @@ class Sender:
             return False
         call.outbox = None
         self._waiting.pop(call, None)
-        self.waiting_size -= call.waiting_size
+        self._wait(-call.waiting_size)
         call.waiting_size = 0
         return True
 
@@ -227,7 +245,12 @@ class Sender:
                 self._waiting[call] = None
         call.outbox.append(rest)
         call.waiting_size += len(rest)
-        self.waiting_size += len(rest)
+        self._wait(len(rest))
+
+    def _wait(self, size: int) -> None:
+        """So many bytes more, or fewer, wait for the peer."""
+        self.waiting_size += size
+        self._unread.size += size
 
     def _may_emit(self) -> bool:
         return self._window > 0 and not self.is_paused and self._unwritten_size < UNWRITTEN_MAX
@@ -240,7 +263,7 @@ class Sender:
         rest = self._emit(call, first, FRAME_SIZE_MAX)
         gone = len(first) - (0 if rest is None else len(rest))
         call.waiting_size -= gone
-        self.waiting_size -= gone
+        self._wait(-gone)
         if rest is not None:
             outbox.appendleft(rest)
         elif not outbox:

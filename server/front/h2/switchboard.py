@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from server.front.contract import FrontLimits, Method, Methods
 from server.front.figures import FrontFigures
+from server.front.h2.sending import Unread
 from server.front.status import GrpcStatus
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Switchboard:
         self.figures = figures
         self.buffered_size = 0
         """Bytes of messages that have not come in whole, of all connections."""
+        self.unread = Unread(limits.max_unread_size)
         self._young: list[Calls] = []  # of connections that have calls which are not noted yet
         self._deadlines: list[tuple[float, int, Calls, int]] = []
         self._order = 0

@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 
 from kv import EngineCorrupt, EngineFull
-from server.errors import NoIndex
+from server.errors import NoIndex, NoSuchSetting
 from server.faults import FaultLog
 from server.security.errors import PermissionDenied, TooManyFailures, Unauthenticated
 from server.wire.status import INTERNAL_TEXT
@@ -24,6 +24,7 @@ STATUS_CODES: Final[dict[type[BaseException], grpc.StatusCode]] = {
     errors.UserNotFound: grpc.StatusCode.NOT_FOUND,
     errors.RuleNotFound: grpc.StatusCode.NOT_FOUND,
     errors.SecretsUnreadable: grpc.StatusCode.FAILED_PRECONDITION,
+    NoSuchSetting: grpc.StatusCode.NOT_FOUND,
     errors.AlreadyExists: grpc.StatusCode.ALREADY_EXISTS,
     Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
     PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,

@@ -6,7 +6,7 @@ It shares the event loop with the broker, so that administration needs no locks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import grpc
 import grpc.aio
@@ -22,6 +22,16 @@ from server.front import LiveTls
 from server.front.grpcio import bind
 from server.rpc.admin_port.guard import AdminGuard
 from server.rpc.admin_port.service import SERVICE_NAME, AdministeredBackups, AdminService, Expire, Summarize
+
+REQUEST_SIZE_MAX: Final = 1024 * 1024
+"""Bytes. What operators say is small."""
+
+METADATA_SIZE_MAX: Final = 16 * 1024
+_OPTIONS: Final = (
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_receive_message_length", REQUEST_SIZE_MAX),
+    ("grpc.max_metadata_size", METADATA_SIZE_MAX),
+)
 
 
 class MoreService(Protocol):
@@ -44,16 +54,21 @@ class AdminServer:
         expire: Expire,
         summarize: Summarize,
         more: Sequence[MoreService] = (),
+        calls_max: int = 256,
     ) -> None:
+        """Beyond `calls_max` that are open at once calls are refused with RESOURCE_EXHAUSTED."""
         self._guard = guard
         self._more = more
+        self._calls_max = calls_max
         self._service = AdminService(administration, faults, backups, expire, summarize)
         self._health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None
 
     async def start(self, address: str, tls: LiveTls | None = None) -> str:
         """Listen on `host:port` and return the bound address. Raises OSError that names the address."""
-        server = grpc.aio.server(interceptors=[self._guard] if self._guard else (), options=[("grpc.so_reuseport", 0)])
+        server = grpc.aio.server(
+            interceptors=[self._guard] if self._guard else (), options=_OPTIONS, maximum_concurrent_rpcs=self._calls_max
+        )
         add_AdminServiceServicer_to_server(self._service, server)  # type: ignore[no-untyped-call]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         names = (SERVICE_NAME, *(each.add_to(server) for each in self._more))

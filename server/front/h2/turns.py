@@ -1,0 +1,146 @@
+"""Whose bytes are read next: every address has its turn, however much comes from another one.
+
+In one pass of the loop an address gets `FRAMES_PER_TURN` frames handled, or `SECONDS_PER_TURN` of time. What it sent
+beyond that is put off to the next pass, and the connection it came from is not read from meanwhile. So a client that
+floods the broker makes others wait for one turn of its own, some milliseconds, and not for all that it sends. When
+nobody else is there the turns follow each other at once: nothing is slowed down that does not have to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from ipaddress import IPv6Address, ip_address
+from typing import Final, Protocol
+
+FRAMES_PER_TURN: Final = 256
+"""Some 128 calls, or 4 MiB of large messages: 2 to 5 ms."""
+
+SECONDS_PER_TURN: Final = 0.005
+"""The same for calls that cost more than others. It is looked at between frames, so one call may take longer."""
+
+PUT_OFF_MAX: Final = 16 * 1024 * 1024
+"""Bytes of one address that may be put off; beyond it none of its connections is read from until they are handled."""
+
+_NETWORK_BITS: Final = 64
+
+
+class Reader(Protocol):
+    """A connection, as far as turns are concerned."""
+
+    def catch_up(self) -> None:
+        """Handle what was put off, within what is left of the turn; put off again what is more."""
+
+    def listen(self) -> None:
+        """Read from the peer, or stop to, as `Source.is_held` and its own state say."""
+
+
+class Source:
+    """The connections of one address."""
+
+    __slots__ = ("address", "connections", "frames_left", "is_held", "put_off", "put_off_size", "seconds_left", "turn")
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.connections: dict[Reader, None] = {}  # the oldest first
+        self.turn = 0
+        self.frames_left = FRAMES_PER_TURN
+        self.seconds_left = SECONDS_PER_TURN
+        self.put_off: dict[Reader, None] = {}
+        self.put_off_size = 0
+        self.is_held = False
+
+    def has_turn(self, turn: int) -> bool:
+        """Whether more of it may be handled in this turn."""
+        if self.turn != turn:
+            self.turn = turn
+            self.frames_left = FRAMES_PER_TURN
+            self.seconds_left = SECONDS_PER_TURN
+        return self.frames_left > 0 and self.seconds_left > 0
+
+    def spend(self, frames: int, seconds: float) -> None:
+        """So much of its turn is over."""
+        self.frames_left -= frames
+        self.seconds_left -= seconds
+
+    def grew(self, size: int) -> None:
+        """So many bytes more, or fewer, are put off."""
+        self.put_off_size += size
+        held = self.put_off_size > (PUT_OFF_MAX // 2 if self.is_held else PUT_OFF_MAX)
+        if held is not self.is_held:
+            self.is_held = held
+            for connection in list(self.connections):
+                connection.listen()
+
+
+class Turns:
+    """The sources of one front. `soon` runs a callback in the next pass of the loop."""
+
+    def __init__(self, soon: Callable[[Callable[[], None]], None]) -> None:
+        self._soon = soon
+        self._sources: dict[str, Source] = {}
+        self._waiting: dict[Source, None] = {}
+        self._is_scheduled = False
+        self.number = 0
+
+    def __len__(self) -> int:
+        """How many addresses are connected."""
+        return len(self._sources)
+
+    def source(self, host: str) -> Source:
+        """That of a host's address; to be joined by `join`."""
+        address = address_of(host)
+        return self._sources.get(address) or Source(address)
+
+    def join(self, source: Source, connection: Reader) -> None:
+        self._sources[source.address] = source
+        source.connections[connection] = None
+
+    def leave(self, source: Source, connection: Reader) -> None:
+        source.connections.pop(connection, None)
+        source.put_off.pop(connection, None)
+        if not source.connections and self._sources.get(source.address) is source:
+            del self._sources[source.address]
+
+    def next(self) -> None:
+        """A pass has ended: everybody may have some more frames handled."""
+        self.number += 1
+
+    def put_off(self, source: Source, connection: Reader) -> None:
+        """The connection has something that has to wait for its source's next turn."""
+        source.put_off[connection] = None
+        self._waiting[source] = None
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """One turn for every source that waits."""
+        self._is_scheduled = False
+        self.next()
+        waiting, self._waiting = self._waiting, {}
+        for source in waiting:
+            while source.put_off and source.has_turn(self.number):
+                connection = next(iter(source.put_off))
+                del source.put_off[connection]
+                connection.catch_up()
+            if source.put_off:
+                self._waiting[source] = None
+        if self._waiting:
+            self._schedule()
+
+
+def address_of(host: str) -> str:
+    """The host's address; of IPv6 the first 64 bits, which is what one customer of a network has at least."""
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if not isinstance(address, IPv6Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    network = int(address) >> (128 - _NETWORK_BITS) << (128 - _NETWORK_BITS)
+    return f"{IPv6Address(network)}/{_NETWORK_BITS}"

@@ -1,0 +1,92 @@
+"""Limits on what clients may have the broker keep or do: counted here, refused with TOO_MANY_REQUESTS.
+
+Each has a name, which is a label of `quarry_limits_met_total` and a row of docs/limits.md. What the front refuses by
+itself is counted there (`server.front.figures`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from typing import Final
+
+from server.errors import OverLimit
+from store.clock import Clock
+
+RATES_KEPT_MAX: Final = 65_536
+"""Clients whose rate is remembered. One that is forgotten begins with a full second's requests again."""
+
+BURST_S: Final = 1.0
+
+
+class LimitsMet(Counter[str]):
+    """How often each limit was met, by its name."""
+
+    def count(self, error: Exception) -> None:
+        """Count a refusal, if a limit is its reason."""
+        if isinstance(error, OverLimit):
+            self[error.limit] += 1
+
+
+class HeldSizes:
+    """Bytes that are held for clients until something is done with them."""
+
+    def __init__(self, name: str, *, total_max: int, client_max: int) -> None:
+        """`name` is that of the limit in all; with `_per_client` behind it, of the one for each client."""
+        self._name = name
+        self._sizes: dict[str, int] = {}
+        self._total = 0
+        self.configure(total_max=total_max, client_max=client_max)
+
+    def configure(self, *, total_max: int, client_max: int) -> None:
+        self._total_max = total_max
+        self._client_max = client_max
+
+    @property
+    def total(self) -> int:
+        return self._total
+
+    def take(self, client_id: str, size: int) -> None:
+        """Hold so much more. Raises OverLimit, unless nothing is held: what is allowed at all has to pass."""
+        held = self._sizes.get(client_id, 0)
+        if held and held + size > self._client_max:
+            raise OverLimit(f"{self._name}_per_client", f"{held} bytes of this client are waiting already")
+        if self._total and self._total + size > self._total_max:
+            raise OverLimit(self._name, f"{self._total} bytes of all clients are waiting already")
+        self._sizes[client_id] = held + size
+        self._total += size
+
+    def give(self, client_id: str, size: int) -> None:
+        """So much is held no longer."""
+        self._total -= size
+        left = self._sizes[client_id] - size
+        if left:
+            self._sizes[client_id] = left
+        else:
+            del self._sizes[client_id]
+
+
+class RequestRates:
+    """How many requests each client makes per second: as many as it likes (0), or up to a number."""
+
+    def __init__(self, clock: Clock, per_second: int) -> None:
+        self._clock = clock
+        self._free_at_s: OrderedDict[str, float] = OrderedDict()
+        """By client, when it will have made up for what it asked so far."""
+        self.configure(per_second)
+
+    def configure(self, per_second: int) -> None:
+        self._interval_s = 1 / per_second if per_second else 0.0
+        self._free_at_s.clear()
+
+    def request(self, client_id: str) -> None:
+        """The client makes a request. Raises OverLimit when it had a second's requests in advance."""
+        if not self._interval_s:
+            return
+        now_s = self._clock.monotonic_s()
+        free_at_s = max(now_s, self._free_at_s.get(client_id, 0.0)) + self._interval_s
+        if free_at_s - self._interval_s / 2 > now_s + max(BURST_S, self._interval_s):  # half: sums are not exact
+            raise OverLimit("requests_per_client", "this client makes too many requests per second")
+        self._free_at_s[client_id] = free_at_s
+        self._free_at_s.move_to_end(client_id)
+        if len(self._free_at_s) > RATES_KEPT_MAX:
+            self._free_at_s.popitem(last=False)

@@ -1,0 +1,72 @@
+"""What comes from outside names no path, command, class or address: every text of an admin request is on a list."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any, Final, Literal, get_args, get_origin
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from pydantic import ByteSize
+
+from server._generated.quarry.admin import v1
+from server.live_settings import live_fields
+
+WHAT_TEXTS_NAME: Final = {
+    "name": "a topic, a group or a backup that there is, or a topic or group that shall be: checked names",
+    "topic": "a topic, looked up",
+    "group": "a group, looked up",
+    "prefix": "the beginning of names that are listed",
+    "attributes.key": "what operators note of a topic or group: bounded and kept, never looked into",
+    "attributes.value": "what operators note of a topic or group: bounded and kept, never looked into",
+    "key": "a key of messages, or a setting out of those that can be changed",
+    "value": "a setting's new value: a number, a switch or a level, checked as in the file",
+    "asked_by": "who asks, for the log; bounded",
+}
+"""Every text in a request to the admin port, by its name, and why it can do no harm. Nothing is here that is a path."""
+
+CLOSED_TYPES: Final = (int, float, bool, ByteSize)
+
+
+def texts_of(message: Descriptor, prefix: str = "", depth: int = 0) -> Iterator[str]:
+    for field in message.fields:
+        name = f"{prefix}{field.name}"
+        if field.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES):
+            yield name
+        elif field.message_type is not None and depth < 5:
+            yield from texts_of(field.message_type, f"{name}.", depth + 1)
+
+
+def requests() -> Iterator[tuple[str, Descriptor]]:
+    for module in pkgutil.iter_modules(v1.__path__):
+        if not module.name.endswith("_pb2"):
+            continue
+        file = import_module(f"{v1.__name__}.{module.name}").DESCRIPTOR
+        for service in file.services_by_name.values():
+            for method in service.methods:
+                yield f"{service.name}.{method.name}", method.input_type
+
+
+def test_every_text_of_an_admin_request_is_known() -> None:
+    found = {text for _, message in requests() for text in texts_of(message)}
+    assert len(list(requests())) > 30
+    assert found == set(WHAT_TEXTS_NAME)
+
+
+def is_closed(annotation: Any) -> bool:
+    """A number, a switch, or one of a few words that the code lists."""
+    if get_origin(annotation) is Literal:
+        return all(isinstance(each, str) for each in get_args(annotation))
+    return annotation in CLOSED_TYPES
+
+
+def test_what_can_be_changed_while_a_broker_runs_is_a_number_a_switch_or_a_level() -> None:
+    fields = dict(live_fields())
+    assert len(fields) > 30
+    assert {key for key, field in fields.items() if not is_closed(field.annotation)} == set()
+
+
+def test_where_a_broker_listens_and_what_it_reads_cannot_be_changed_while_it_runs() -> None:
+    sections = {key.partition(".")[0] for key, _ in live_fields()}
+    assert sections <= {"consume_queue", "delivery", "expiry", "groups", "limits", "log", "topics", "transactions"}
