@@ -14,9 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from kv import WriteBatch
 from server.administration import Administration, BrokerFacts
-from server.backup_points import BackupPoints, Engines
 from server.certificates import Certificates
-from server.checkpointing import CheckpointKeeper
 from server.clients import ClientRegistry
 from server.dead_letter_box import DeadLetterBox
 from server.dead_letters import DeadLetterStore
@@ -28,19 +26,13 @@ from server.front import make_front
 from server.group_commit import GroupCommit, Stored
 from server.health import HealthState
 from server.held import DelayedDelivery, Transactions
-from server.key_index import KeyIndex
 from server.limits import LimitsMet
 from server.live_settings import LiveSettings
 from server.logs import set_log_level
 from server.messaging import Components, Messaging
 from server.metrics import ServerMetrics
 from server.observing import Background, Observing, make_background
-from server.queue_cleaning import CleaningSettings, QueueCleaning
-from server.queue_migration import OnlineMigration
-from server.queue_removal import QueueRemoval
-from server.queue_summaries import QueueSummaries
 from server.reconfiguring import Reconfigured
-from server.retention import ExpiryReport, Retention, RetentionTimes
 from server.routing import Address, BrokerIdentity
 from server.rpc.admin_port.dead_letters import DeadLetterService
 from server.rpc.admin_port.guard import AdminAccess, AdminGuard
@@ -56,19 +48,14 @@ from server.security_metrics import SecurityMetrics
 from server.settings import BrokerSettings
 from server.supervision import Supervisor
 from server.tracing import make_tracing
-from server.verification import OnlineVerification
+from server.upkeep import Surroundings, Upkeep
 from server.warm_up import warm_up
 from server.wire.messages import host_from_text
 from store.clock import SteadyClock, SystemClock
-from store.disk import PosixCopyingDisk, PosixDisk
-from store.log_begins import LogBegins
 from store.message import DispatchRequest, Host, Message
 from store.opening import OpenStore
-from store.queue_summary import SummarySource
 from store.record import StoredMessage
-from store.rocketmq import read_metadata
 from store.settings import Durability
-from store.verify.verdicts import Verdicts
 
 log = structlog.get_logger(__name__)
 
@@ -124,14 +111,7 @@ class Broker:
         self._pulls = self._make_pulls()
         self._delays = self._make_delays()
         self._transactions = self._make_transactions()
-        self._retention, self._cleaning = self._make_expiry()
-        self._queue_removal = self._make_queue_removal()
-        self._queue_summaries = QueueSummaries(self._summary_source, store.queues.using_rocks)
-        self._migration = self._make_migration()
-        self._key_index = KeyIndex(store.messages.indexes, store.messages.record_at, self._clock, self._metrics.index)
-        self._checkpoint = CheckpointKeeper(store.checkpoint.save, poisoned=lambda error: health.poisoned(str(error)))
-        self._backups = self._backup_points()
-        self._verification = self._make_verification()
+        self._upkeep = self._make_upkeep(health)
         self._background = self._make_background()
         self._messaging = self._make_messaging()
         self._front = make_front(
@@ -152,14 +132,29 @@ class Broker:
                 front=self._front.figures,
                 delivery=self._delivery,
                 clients=self._clients,
-                retention=self._retention,
-                cleaning=self._cleaning,
+                retention=self._upkeep.retention,
+                cleaning=self._upkeep.cleaning,
                 observing=self._observing,
                 background=self._background,
                 health=health,
                 limits_met=self._limits_met,
             ),
             self._settings,
+        )
+
+    def _make_upkeep(self, health: HealthState) -> Upkeep:
+        return Upkeep(
+            self._store,
+            self._settings,
+            Surroundings(
+                commit=self._commit,
+                progress=self._delivery,
+                carry_over=self._delays.carry_over,
+                write_state=self._state_writer.write_now,
+                poisoned=lambda error: health.poisoned(str(error)),
+                clock=self._clock,
+                metrics=self._metrics,
+            ),
         )
 
     def _make_background(self) -> Background:
@@ -187,9 +182,9 @@ class Broker:
             delivery=self._delivery,
             pulls=self._pulls,
             transactions=self._transactions,
-            retention=self._retention,
+            retention=self._upkeep.retention,
             expiry=self._store.expiry,
-            migration=self._migration,
+            migration=self._upkeep.migration,
             messaging=self._messaging,
             front=self._front,
         )
@@ -221,39 +216,6 @@ class Broker:
     def _buried(self, group: str, topic: str) -> None:
         self._metrics.held.buried()
         self._observing.traffic.buried(group, topic)
-
-    async def _expire_now(self, *, dry_run: bool, rewrite_queues: bool) -> ExpiryReport:
-        report = await self._retention.expire_now(dry_run=dry_run)
-        if rewrite_queues and not dry_run:
-            self._cleaning.rewrite_soon()
-        return report
-
-    def _make_expiry(self) -> tuple[Retention, QueueCleaning]:
-        """The expiry of the log, and that of the queues, which follows it."""
-        settings, store = self._settings.expiry, self._store
-        store.expiry.remover.configure(patience_s=settings.reader_patience_ms / 1000, pause_s=settings.pause_ms / 1000)
-        cleaning = QueueCleaning(
-            store.queue_expiry,
-            store.expiry,
-            CleaningSettings(
-                pause_s=settings.queue_pause_ms / 1000,
-                retry_interval_s=settings.interval_ms / 1000,
-                rewrite_ratio=settings.queue_rewrite_percent / 100,
-            ),
-            clock=self._clock,
-            metrics=self._metrics.cleaning,
-        )
-        retention = Retention(
-            store.expiry,
-            self._settings.for_expiry(),
-            RetentionTimes(interval_s=settings.interval_ms / 1000, start_delay_s=settings.start_delay_ms / 1000),
-            commit=self._commit,
-            clock=self._clock,
-            metrics=self._metrics,
-            carry_over=self._delays.carry_over,
-            minimum_grew=[cleaning.minimum_grew],
-        )
-        return retention, cleaning
 
     def _make_commit(self, health: HealthState, executor: ThreadPoolExecutor) -> GroupCommit:
         settings = self._settings
@@ -328,39 +290,6 @@ class Broker:
     def _store_host(self) -> Host:
         return host_from_text(self._reached_at)
 
-    def _make_migration(self) -> OnlineMigration:
-        rate = self._settings.consume_queue.backfill_rate
-        return OnlineMigration(self._store.migration, self._commit, self._clock, backfill_bytes_per_s=rate)
-
-    def _make_queue_removal(self) -> QueueRemoval:
-        store = self._store
-        return QueueRemoval(
-            store.messages,
-            self._settings.for_queue_removal(),
-            topics=store.topics,
-            topics_elsewhere=self._topics_of_rocketmq,
-            progress=self._delivery,
-            begins=LogBegins(store.identity.log_begins, store.identity.set_log_begins),
-            log_begin=lambda: store.expiry.minimum,
-            commit=self._commit,
-            clock=self._clock,
-            metrics=self._metrics,
-        )
-
-    def _topics_of_rocketmq(self) -> list[str]:
-        return [topic.name for topic in read_metadata(PosixDisk(), self._settings.store.directory).topics]
-
-    def _summary_source(self) -> SummarySource:
-        queues = self._store.queues
-        return SummarySource(
-            PosixDisk(),
-            queues.file_directory,
-            queues.rocks_directory,
-            queues.engine,
-            reads_rocksdb=queues.phase.reads_rocksdb,
-            minimum=self._store.expiry.minimum,
-        )
-
     def _make_messaging(self) -> Messaging:
         return Messaging(
             Components(
@@ -392,14 +321,7 @@ class Broker:
         try:
             async with (
                 self._supervisor.running("housekeeping", self._keep_house()),
-                self._supervisor.running("checkpoint", self._checkpoint.run()),
-                self._supervisor.running("expiry", self._retention.watch()),
-                self._supervisor.running("removal of expired segments", self._retention.remove()),
-                self._supervisor.running("removal of queues", self._queue_removal.run()),
-                self._supervisor.running("queue migration", self._migration.run()),
-                self._supervisor.running("clean-up of queues", self._cleaning.run()),
-                self._supervisor.running("verification", self._verification.run()),
-                self._supervisor.running("key index", self._key_index.run()),
+                self._upkeep.running(self._supervisor),
                 self._supervisor.running("figures", self._background.sampling.run()),
                 self._supervisor.running("warm-up", warm_up(self._store.topics)),
             ):
@@ -413,13 +335,7 @@ class Broker:
             await self._stop_front(network.stop_grace_ms / 1000, hastened)
             if self._tracing is not None:
                 await asyncio.to_thread(self._tracing.stop)
-            await self._retention.stop()
-            await self._queue_removal.stop()
-            await self._queue_summaries.stop()
-            await self._key_index.stop()
-            await self._verification.stop()
-            await self._migration.stop()
-            await self._cleaning.stop()
+            await self._upkeep.stop()
             self._delays.stop()
             self._transactions.stop()
             await self._commit.drain()
@@ -453,15 +369,15 @@ class Broker:
             self._faults,
             guard=self._make_guard(),
             calls_max=self._settings.limits.admin_calls,
-            backups=self._backups,
-            expire=self._expire_now,
-            summarize=self._queue_summaries.summarize,
+            backups=self._upkeep.backups,
+            expire=self._upkeep.expire_now,
+            summarize=self._upkeep.summaries.summarize,
             more=[
-                MigrationService(self._migration, self._faults),
-                VerificationService(self._verification, self._faults),
+                MigrationService(self._upkeep.migration, self._faults),
+                VerificationService(self._upkeep.verification, self._faults),
                 DeadLetterService(self._make_dead_letter_box(), self._faults),
-                IndexService(self._key_index, self._faults),
-                QueryService(self._key_index, self._store.messages.reader, self._faults),
+                IndexService(self._upkeep.key_index, self._faults),
+                QueryService(self._upkeep.key_index, self._store.messages.reader, self._faults),
                 SecurityService(self._store.users, self._store.policies, self._clock, self._faults),
                 SettingsService(self._live, self._faults),
             ],
@@ -518,30 +434,6 @@ class Broker:
             queues_deleted=self._commit.flush_queues_soon,
         )
 
-    def _backup_points(self) -> BackupPoints:
-        store = self._store
-        return BackupPoints(
-            self._settings.store.directory,
-            store=store.messages,
-            segments=store.segments,
-            engines=Engines(lambda: store.queues.engine, store.queues.rocks_directory.name, store.state_engine),
-            pins=store.pins,
-            disk=PosixCopyingDisk(),
-            clock=self._clock,
-            write_state=self._state_writer.write_now,
-        )
-
-    def _make_verification(self) -> OnlineVerification:
-        return OnlineVerification(
-            self._settings.store.directory,
-            points=self._backups,
-            queues=self._store.queues,
-            dispatched_up_to=lambda: self._store.messages.dispatched_up_to,
-            verdicts=Verdicts(self._store.state_engine),
-            disk=PosixCopyingDisk(),
-            clock=self._clock,
-        )
-
     def _after_pass(self, callback: Callable[[], None]) -> None:
         self._front.after_pass(callback)
 
@@ -553,7 +445,7 @@ class Broker:
             await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
             self._clients.sweep()
             self._delivery.drop_idle_subscriptions()
-            self._backups.sweep()
+            self._upkeep.backups.sweep()
             self._messaging.sweep()
             self._security.audit.sweep()
 

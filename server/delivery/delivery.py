@@ -22,7 +22,6 @@ from server.delivery.deliveries import Deliveries
 from server.delivery.inflight import InFlightTable
 from server.delivery.life_cycle import Event
 from server.delivery.model import (
-    Delivered,
     DeliverySettings,
     Faults,
     MessageSource,
@@ -32,8 +31,9 @@ from server.delivery.model import (
 )
 from server.delivery.positions import Positions
 from server.delivery.receipt_handle import ReceiptHandle
-from server.delivery.registry import Subscriptions, WaitingPolls
+from server.delivery.registry import Subscriptions
 from server.delivery.retry_topics import RetryTopic, queue_of_handle, retry_topics
+from server.delivery.serving import Serving
 from server.delivery.state_writer import AfterPass, StateWriter
 from server.delivery.subscription import GroupMessage, Subscription, WaitingPoll
 from server.delivery.taking import DeadLetters, Forwarded, Taking
@@ -46,9 +46,6 @@ from store.message import DispatchRequest
 from store.metadata.names import RETRY_PREFIX
 from store.metadata.offsets import ConsumerOffsetTable
 from store.offsets import QueueId, QueueOffset
-
-SERVING_S: Final = 0.01
-"""How long one pass serves receives that go on looking, of all groups together."""
 
 IDLE_SUBSCRIPTION_S: Final = 300.0
 QUEUES_KEPT_MAX: Final = 65_536
@@ -79,9 +76,7 @@ class Delivery:
         self._offsets = offsets
         self._writer = writer
         self._clock = clock = SteadyClock(clock)
-        self._timers = timers
-        self._after_pass = after_pass
-        self._stages = stages or ReceiveStages()
+        stages = stages or ReceiveStages()
         self._positions = Positions(settings, source=source, offsets=offsets, writer=writer)
         inflight.make_index()
         self._deliveries = Deliveries(
@@ -93,7 +88,7 @@ class Delivery:
             is_client_alive=is_client_alive,
             open_subscription=self._subscription,
             open_queue=self._positions.open,
-            ready=self._serve_all,
+            ready=lambda ready: self._serving.serve_all(ready),  # noqa: PLW0108 - it is made below
         )
         self._taking = Taking(
             settings,
@@ -102,21 +97,26 @@ class Delivery:
             deliveries=self._deliveries,
             dead_letters=dead_letters,
             faults=faults,
-            ready=self._serve_all_after_pass,
+            ready=lambda ready: self._serving.serve_all_after_pass(ready),  # noqa: PLW0108 - the same
             clock=clock,
-            stages=self._stages,
+            stages=stages,
         )
         self._subscriptions = Subscriptions()
-        self._waiting = WaitingPolls()
-        self._is_draining = False
-        self._later: dict[Subscription, None] = {}
-        """What is served when the pass has ended."""
+        self._serving = Serving(
+            settings,
+            self._taking,
+            writer=writer,
+            clock=clock,
+            timers=timers,
+            after_pass=after_pass,
+            stages=stages,
+        )
         writer.stage_all = self._stage_all
 
     def configure(self, settings: DeliverySettings) -> None:
         """What is under way goes on as it began."""
         self._settings = settings
-        for part in (self._positions, self._deliveries, self._taking):
+        for part in (self._positions, self._deliveries, self._taking, self._serving):
             part.configure(settings)
 
     def _subscription(self, group: str, topic: str) -> Subscription:
@@ -136,7 +136,7 @@ class Delivery:
 
     @property
     def waiting_polls(self) -> int:
-        return len(self._waiting)
+        return self._serving.waiting_count
 
     @property
     def redeliveries(self) -> int:
@@ -186,7 +186,7 @@ class Delivery:
         `received` is called exactly once, unless the returned poll is cancelled before. Raises OverLimit when too
         many receives wait, and Invalid for a retry topic that comes with the one it is for.
         """
-        if self._is_draining:
+        if self._serving.is_draining:
             received((), None)
             return None
         subscription = self._subscription(request.group, request.topic)
@@ -196,31 +196,11 @@ class Delivery:
         self._positions.open_all(subscription, request.queue_numbers)
         for part in subscription.parts:
             part.is_ordered = request.is_ordered
-        if not subscription.waiting:
-            delivered = self._taking.take(subscription, request)
-            if delivered:
-                self._hand_over(delivered, received)
-                return None
-        if polling_s <= 0 and not subscription.may_have_messages:
-            received((), None)
-            return None
-        if len(self._waiting) >= self._settings.waiting_polls_max:
-            raise OverLimit("waiting_polls", f"{len(self._waiting)} receives are waiting already")
-        of_client = self._waiting.count_of(request.client_id)
-        if of_client >= self._settings.waiting_polls_per_client_max:
-            raise OverLimit("waiting_polls_per_client", f"{of_client} receives of this client are waiting already")
-        self._waiting.filters.check(request.filter)
-        poll = WaitingPoll(subscription, request, received, subscription.last_used_s)
-        poll.timer = self._timers.call_later(max(polling_s, 0.0), lambda: self._end_empty(poll))
-        self._waiting.add(poll)
-        if subscription.may_have_messages:
-            self._serve_later(subscription)
-        return poll
+        return self._serving.receive(subscription, request, polling_s, received)
 
     def cancel(self, poll: WaitingPoll) -> None:
         """The receive is gone, nobody waits for its end."""
-        if not poll.done:
-            self._waiting.remove(poll)
+        self._serving.cancel(poll)
 
     def stop(self) -> None:
         """Do nothing more of its own accord: the store is about to close."""
@@ -228,67 +208,11 @@ class Delivery:
 
     def end_waiting(self, client_id: str | None = None) -> None:
         """Answer the waiting receives of a client that says goodbye, or of all clients."""
-        for poll in tuple(self._waiting) if client_id is None else self._waiting.of_client(client_id):
-            self._end_empty(poll)
+        self._serving.end_waiting(client_id)
 
     def drain(self) -> None:
         """Hand out nothing any more, and answer all that wait, now and from now on: the broker stops."""
-        self._is_draining = True
-        self.end_waiting()
-
-    def _end_empty(self, poll: WaitingPoll) -> None:
-        if not poll.done:
-            self._waiting.remove(poll)
-            poll.received((), None)
-
-    def _serve(self, subscription: Subscription) -> None:
-        """Give what the candidates hold to the waiting receives, oldest first."""
-        waiting = subscription.waiting
-        for _ in range(len(waiting)):
-            if not waiting or not subscription.may_have_messages:
-                return
-            poll = next(iter(waiting))
-            try:
-                delivered = self._taking.take(subscription, poll.request)
-            except Exception as error:  # noqa: BLE001 - the receive ends with it; the others go on
-                self._waiting.remove(poll)
-                poll.received((), error)
-                continue
-            if not delivered:
-                break
-            self._waiting.remove(poll)
-            self._stages.wait.add(self._clock.monotonic_s() - poll.since_s)
-            self._hand_over(delivered, poll.received)
-        if waiting and subscription.may_have_messages:
-            self._serve_later(subscription)
-
-    def _serve_later(self, subscription: Subscription) -> None:
-        """Go on when the pass has ended, with all that have something left to look at."""
-        if not self._later:
-            self._after_pass(self._serve_some)
-        self._later[subscription] = None
-
-    def _serve_some(self) -> None:
-        """Serve each of them, for as long as one pass may take: filters that match little look at a lot."""
-        later, self._later = self._later, {}
-        end_s = self._clock.monotonic_s() + SERVING_S
-        for subscription in later:
-            if self._clock.monotonic_s() > end_s:
-                self._serve_later(subscription)
-            else:
-                self._serve(subscription)
-
-    def _hand_over(self, delivered: Sequence[Delivered], received: Received) -> None:
-        if not self._stages.is_turn():
-            self._writer.when_written(lambda error: received(() if error else delivered, error))
-            return
-        taken_s = self._clock.monotonic_s()
-
-        def written(error: Exception | None) -> None:
-            self._stages.write.add(self._clock.monotonic_s() - taken_s)
-            received(() if error else delivered, error)
-
-        self._writer.when_written(written)
+        self._serving.drain()
 
     # -- acknowledge and change
 
@@ -308,7 +232,7 @@ class Delivery:
         if message.subscription.is_ordered:
             # the next ones of the queue may be handed out now
             message.subscription.mark(message.progress.queue.number)
-            self._serve_after_pass(message.subscription)
+            self._serving.serve_after_pass(message.subscription)
 
     def bury(self, group: str, topic: str, handle: str, buried: Forwarded) -> None:
         """Let the message go to the group's dead letters; `buried` hears when it is there.
@@ -319,11 +243,6 @@ class Delivery:
         message = self._delivered_from(group, topic, decoded)
         row = self._deliveries.standing(message, decoded)
         self._taking.forward(message, row, buried)
-
-    def _serve_after_pass(self, subscription: Subscription) -> None:
-        owner = subscription.owner
-        if owner.waiting:
-            self._after_pass(lambda: self._serve(owner))
 
     def change_invisible(self, group: str, topic: str, handle: str, invisible_ms: int) -> str:
         """Hide the message for `invisible_ms` from now (0: visible at once); the new handle replaces the old one.
@@ -376,7 +295,7 @@ class Delivery:
                 subscription.mark(request.queue_number)
                 if subscription.owner.waiting:
                     woken.setdefault(subscription.owner)
-        self._serve_all(woken)
+        self._serving.serve_all(woken)
 
     def _attach_to(self, topic: str) -> Sequence[Subscription]:
         """A retry topic is new: find the subscription beside whose topic it is, among those in memory."""
@@ -392,15 +311,6 @@ class Delivery:
             companion = self._subscriptions.attach(owner, retry_topic)
             self._deliveries.opened(companion)
             self._positions.open_all(companion, ())
-
-    def _serve_all_after_pass(self, subscriptions: Iterable[Subscription]) -> None:
-        """For who may be in the middle of serving one of them."""
-        for subscription in subscriptions:
-            self._serve_after_pass(subscription)
-
-    def _serve_all(self, subscriptions: Iterable[Subscription]) -> None:
-        for subscription in subscriptions:
-            self._serve(subscription.owner)
 
     # -- administration
 
@@ -425,7 +335,7 @@ class Delivery:
         subscription = self._subscription(group, queue.topic)
         self._positions.store(subscription, progress)
         subscription.mark(queue.number)
-        self._serve_after_pass(subscription)
+        self._serving.serve_after_pass(subscription)
 
     def reset_offset(self, group: str, queue: QueueId, offset: QueueOffset) -> None:
         """Go on at `offset`; everything the group had in flight in this queue is forgotten."""
@@ -435,7 +345,7 @@ class Delivery:
         progress.next_offset = offset
         self._positions.store(subscription, progress)
         subscription.mark(queue.number)
-        self._serve(subscription)
+        self._serving.serve(subscription)
 
     def delete_group(self, group: str) -> None:
         """Forget the group's progress in all topics, durably: the group itself goes next.
@@ -507,5 +417,5 @@ class Delivery:
         if self._subscriptions.find(subscription.group, subscription.topic) is not subscription:
             return  # gone with the one whose retry topic it is
         for poll in tuple(subscription.owner.waiting):
-            self._end_empty(poll)
+            self._serving.end(poll)
         self._subscriptions.remove(subscription)

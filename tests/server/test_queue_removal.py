@@ -46,7 +46,7 @@ def with_queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...
 
 
 def removal(broker: RunningBroker) -> QueueRemoval:
-    return broker.broker._queue_removal
+    return broker.broker._upkeep.removal
 
 
 def store_in(broker: RunningBroker, topic: str, *numbers: int, light: str = "") -> None:
@@ -298,7 +298,7 @@ async def expire_all(broker: RunningBroker) -> None:
     messages.dispatch(messages.flush())
     broker.clock.push(2 * HOUR_S)
     # the first record behind tells how old the segment is
-    await broker.broker._retention.expire_now(dry_run=False)
+    await broker.broker._upkeep.retention.expire_now(dry_run=False)
     await until(lambda: expiry.minimum > written, "the log begins later")
 
 

@@ -1,0 +1,164 @@
+"""Receives that wait, and when they get what there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from server.delivery.model import Delivered, DeliverySettings, Received, ReceiveRequest, Timers
+from server.delivery.registry import WaitingPolls
+from server.delivery.state_writer import AfterPass, StateWriter
+from server.delivery.subscription import Subscription, WaitingPoll
+from server.delivery.taking import Taking
+from server.errors import OverLimit
+from server.stages import ReceiveStages
+from store.clock import Clock
+
+SERVING_S: Final = 0.01
+"""How long one pass serves receives that go on looking, of all groups together."""
+
+
+class Serving:
+    """Hands over what `taking` takes, when it is written that it is taken."""
+
+    def __init__(
+        self,
+        settings: DeliverySettings,
+        taking: Taking,
+        *,
+        writer: StateWriter,
+        clock: Clock,
+        timers: Timers,
+        after_pass: AfterPass,
+        stages: ReceiveStages,
+    ) -> None:
+        self._settings = settings
+        self._taking = taking
+        self._writer = writer
+        self._clock = clock
+        self._timers = timers
+        self._after_pass = after_pass
+        self._stages = stages
+        self._waiting = WaitingPolls()
+        self._later: dict[Subscription, None] = {}
+        """Those that are served when the pass has ended."""
+        self.is_draining = False
+
+    def configure(self, settings: DeliverySettings) -> None:
+        self._settings = settings
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self._waiting)
+
+    def receive(
+        self, subscription: Subscription, request: ReceiveRequest, polling_s: float, received: Received
+    ) -> WaitingPoll | None:
+        """As `Delivery.receive`, of a subscription that is open. Raises OverLimit."""
+        if not subscription.waiting:
+            delivered = self._taking.take(subscription, request)
+            if delivered:
+                self._hand_over(delivered, received)
+                return None
+        if polling_s <= 0 and not subscription.may_have_messages:
+            received((), None)
+            return None
+        self._require_room(request)
+        poll = WaitingPoll(subscription, request, received, subscription.last_used_s)
+        poll.timer = self._timers.call_later(max(polling_s, 0.0), lambda: self.end(poll))
+        self._waiting.add(poll)
+        if subscription.may_have_messages:
+            self._serve_later(subscription)
+        return poll
+
+    def _require_room(self, request: ReceiveRequest) -> None:
+        if len(self._waiting) >= self._settings.waiting_polls_max:
+            raise OverLimit("waiting_polls", f"{len(self._waiting)} receives are waiting already")
+        of_client = self._waiting.count_of(request.client_id)
+        if of_client >= self._settings.waiting_polls_per_client_max:
+            raise OverLimit("waiting_polls_per_client", f"{of_client} receives of this client are waiting already")
+        self._waiting.filters.check(request.filter)
+
+    def cancel(self, poll: WaitingPoll) -> None:
+        """The receive is gone, nobody waits for its end."""
+        if not poll.done:
+            self._waiting.remove(poll)
+
+    def end_waiting(self, client_id: str | None = None) -> None:
+        """Answer the waiting receives of a client that says goodbye, or of all clients."""
+        for poll in tuple(self._waiting) if client_id is None else self._waiting.of_client(client_id):
+            self.end(poll)
+
+    def drain(self) -> None:
+        """Hand out nothing any more, and answer all that wait, now and from now on: the broker stops."""
+        self.is_draining = True
+        self.end_waiting()
+
+    def end(self, poll: WaitingPoll) -> None:
+        """Nothing came in time."""
+        if not poll.done:
+            self._waiting.remove(poll)
+            poll.received((), None)
+
+    def serve(self, subscription: Subscription) -> None:
+        """Give what the candidates hold to the waiting receives, oldest first."""
+        waiting = subscription.waiting
+        for _ in range(len(waiting)):
+            if not waiting or not subscription.may_have_messages:
+                return
+            poll = next(iter(waiting))
+            try:
+                delivered = self._taking.take(subscription, poll.request)
+            except Exception as error:  # noqa: BLE001 - the receive ends with it; the others go on
+                self._waiting.remove(poll)
+                poll.received((), error)
+                continue
+            if not delivered:
+                break
+            self._waiting.remove(poll)
+            self._stages.wait.add(self._clock.monotonic_s() - poll.since_s)
+            self._hand_over(delivered, poll.received)
+        if waiting and subscription.may_have_messages:
+            self._serve_later(subscription)
+
+    def _serve_later(self, subscription: Subscription) -> None:
+        """Go on when the pass has ended, with all that have something left to look at."""
+        if not self._later:
+            self._after_pass(self._serve_some)
+        self._later[subscription] = None
+
+    def _serve_some(self) -> None:
+        """Serve each of them, for as long as one pass may take: filters that match little look at a lot."""
+        later, self._later = self._later, {}
+        end_s = self._clock.monotonic_s() + SERVING_S
+        for subscription in later:
+            if self._clock.monotonic_s() > end_s:
+                self._serve_later(subscription)
+            else:
+                self.serve(subscription)
+
+    def _hand_over(self, delivered: Sequence[Delivered], received: Received) -> None:
+        if not self._stages.is_turn():
+            self._writer.when_written(lambda error: received(() if error else delivered, error))
+            return
+        taken_s = self._clock.monotonic_s()
+
+        def written(error: Exception | None) -> None:
+            self._stages.write.add(self._clock.monotonic_s() - taken_s)
+            received(() if error else delivered, error)
+
+        self._writer.when_written(written)
+
+    def serve_after_pass(self, subscription: Subscription) -> None:
+        owner = subscription.owner
+        if owner.waiting:
+            self._after_pass(lambda: self.serve(owner))
+
+    def serve_all_after_pass(self, subscriptions: Iterable[Subscription]) -> None:
+        """For who may be in the middle of serving one of them."""
+        for subscription in subscriptions:
+            self.serve_after_pass(subscription)
+
+    def serve_all(self, subscriptions: Iterable[Subscription]) -> None:
+        for subscription in subscriptions:
+            self.serve(subscription.owner)

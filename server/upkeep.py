@@ -1,0 +1,178 @@
+"""What a broker does with its store beside serving: expiry and clean-up, migration, index, backups, comparisons."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+
+from server.backup_points import BackupPoints, Engines
+from server.checkpointing import CheckpointKeeper
+from server.delivery import Delivery
+from server.group_commit import GroupCommit
+from server.key_index import KeyIndex
+from server.metrics import ServerMetrics
+from server.queue_cleaning import CleaningSettings, QueueCleaning
+from server.queue_migration import OnlineMigration
+from server.queue_removal import QueueRemoval
+from server.queue_summaries import QueueSummaries
+from server.retention import ExpiryReport, Retention, RetentionTimes
+from server.settings import BrokerSettings
+from server.supervision import Supervisor
+from server.verification import OnlineVerification
+from store.clock import Clock
+from store.disk import PosixCopyingDisk, PosixDisk
+from store.log_begins import LogBegins
+from store.offsets import PhysicalOffset
+from store.opening import OpenStore
+from store.queue_summary import SummarySource
+from store.rocketmq import read_metadata
+from store.verify.verdicts import Verdicts
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Surroundings:
+    """What upkeep asks of the rest of a broker. `poisoned` is told what ends the store."""
+
+    commit: GroupCommit
+    progress: Delivery
+    carry_over: Callable[[PhysicalOffset], Awaitable[int]]
+    write_state: Callable[[], None]
+    poisoned: Callable[[Exception], None]
+    clock: Clock
+    metrics: ServerMetrics
+
+
+class Upkeep:
+    """Its parts, and when they run."""
+
+    def __init__(self, store: OpenStore, settings: BrokerSettings, around: Surroundings) -> None:
+        self._store = store
+        self._settings = settings
+        self._around = around
+        self.cleaning = self._make_cleaning()
+        self.retention = self._make_retention()
+        self.removal = self._make_removal()
+        self.summaries = QueueSummaries(self._summary_source, store.queues.using_rocks)
+        self.migration = OnlineMigration(
+            store.migration,
+            around.commit,
+            around.clock,
+            backfill_bytes_per_s=settings.consume_queue.backfill_rate,
+        )
+        self.key_index = KeyIndex(store.messages.indexes, store.messages.record_at, around.clock, around.metrics.index)
+        self.checkpoint = CheckpointKeeper(store.checkpoint.save, poisoned=around.poisoned)
+        self.backups = self._make_backups()
+        self.verification = self._make_verification()
+
+    @contextlib.asynccontextmanager
+    async def running(self, supervisor: Supervisor) -> AsyncIterator[None]:
+        async with (
+            supervisor.running("checkpoint", self.checkpoint.run()),
+            supervisor.running("expiry", self.retention.watch()),
+            supervisor.running("removal of expired segments", self.retention.remove()),
+            supervisor.running("removal of queues", self.removal.run()),
+            supervisor.running("queue migration", self.migration.run()),
+            supervisor.running("clean-up of queues", self.cleaning.run()),
+            supervisor.running("verification", self.verification.run()),
+            supervisor.running("key index", self.key_index.run()),
+        ):
+            yield
+
+    async def stop(self) -> None:
+        """Wait for what must not be cut short."""
+        await self.retention.stop()
+        await self.removal.stop()
+        await self.summaries.stop()
+        await self.key_index.stop()
+        await self.verification.stop()
+        await self.migration.stop()
+        await self.cleaning.stop()
+
+    async def expire_now(self, *, dry_run: bool, rewrite_queues: bool) -> ExpiryReport:
+        report = await self.retention.expire_now(dry_run=dry_run)
+        if rewrite_queues and not dry_run:
+            self.cleaning.rewrite_soon()
+        return report
+
+    def _make_cleaning(self) -> QueueCleaning:
+        settings, store = self._settings.expiry, self._store
+        return QueueCleaning(
+            store.queue_expiry,
+            store.expiry,
+            CleaningSettings(
+                pause_s=settings.queue_pause_ms / 1000,
+                retry_interval_s=settings.interval_ms / 1000,
+                rewrite_ratio=settings.queue_rewrite_percent / 100,
+            ),
+            clock=self._around.clock,
+            metrics=self._around.metrics.cleaning,
+        )
+
+    def _make_retention(self) -> Retention:
+        """The expiry of the log. That of the queues follows it."""
+        settings, store = self._settings.expiry, self._store
+        store.expiry.remover.configure(patience_s=settings.reader_patience_ms / 1000, pause_s=settings.pause_ms / 1000)
+        return Retention(
+            store.expiry,
+            self._settings.for_expiry(),
+            RetentionTimes(interval_s=settings.interval_ms / 1000, start_delay_s=settings.start_delay_ms / 1000),
+            commit=self._around.commit,
+            clock=self._around.clock,
+            metrics=self._around.metrics,
+            carry_over=self._around.carry_over,
+            minimum_grew=[self.cleaning.minimum_grew],
+        )
+
+    def _make_removal(self) -> QueueRemoval:
+        store = self._store
+        return QueueRemoval(
+            store.messages,
+            self._settings.for_queue_removal(),
+            topics=store.topics,
+            topics_elsewhere=self._topics_of_rocketmq,
+            progress=self._around.progress,
+            begins=LogBegins(store.identity.log_begins, store.identity.set_log_begins),
+            log_begin=lambda: store.expiry.minimum,
+            commit=self._around.commit,
+            clock=self._around.clock,
+            metrics=self._around.metrics,
+        )
+
+    def _topics_of_rocketmq(self) -> list[str]:
+        return [topic.name for topic in read_metadata(PosixDisk(), self._settings.store.directory).topics]
+
+    def _summary_source(self) -> SummarySource:
+        queues = self._store.queues
+        return SummarySource(
+            PosixDisk(),
+            queues.file_directory,
+            queues.rocks_directory,
+            queues.engine,
+            reads_rocksdb=queues.phase.reads_rocksdb,
+            minimum=self._store.expiry.minimum,
+        )
+
+    def _make_backups(self) -> BackupPoints:
+        store = self._store
+        return BackupPoints(
+            self._settings.store.directory,
+            store=store.messages,
+            segments=store.segments,
+            engines=Engines(lambda: store.queues.engine, store.queues.rocks_directory.name, store.state_engine),
+            pins=store.pins,
+            disk=PosixCopyingDisk(),
+            clock=self._around.clock,
+            write_state=self._around.write_state,
+        )
+
+    def _make_verification(self) -> OnlineVerification:
+        return OnlineVerification(
+            self._settings.store.directory,
+            points=self.backups,
+            queues=self._store.queues,
+            dispatched_up_to=lambda: self._store.messages.dispatched_up_to,
+            verdicts=Verdicts(self._store.state_engine),
+            disk=PosixCopyingDisk(),
+            clock=self._around.clock,
+        )
