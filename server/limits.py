@@ -18,8 +18,29 @@ RATES_KEPT_MAX: Final = 65_536
 BURST_S: Final = 1.0
 
 
+EDGE_LIMITS: Final = (
+    "requests_per_client",
+    "waiting_sends",
+    "waiting_sends_per_client",
+    "waiting_polls",
+    "waiting_polls_per_client",
+    "waiting_filters",
+    "clients",
+    "streams_per_client",
+    "client_topics",
+    "subscriptions",
+    "in_flight_per_group",
+    "topics_per_user",
+    "groups_per_user",
+)
+"""Those that are found out here; `server.front.figures` has the front's."""
+
+
 class LimitsMet(Counter[str]):
     """How often each limit was met, by its name."""
+
+    def __init__(self) -> None:
+        super().__init__(dict.fromkeys(EDGE_LIMITS, 0))
 
     def count(self, error: Exception) -> None:
         """Count a refusal, if a limit is its reason."""

@@ -70,7 +70,7 @@ class _Process:
 
     settings: BrokerSettings
     repeats: Repeats
-    health: HealthState = field(default_factory=HealthState)
+    health: HealthState = field(init=False)
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     clock: Clock = field(default_factory=SystemClock)
     figures: ProcessFigures = field(init=False)
@@ -78,6 +78,7 @@ class _Process:
     certificates: Certificates = field(init=False)
 
     def __post_init__(self) -> None:
+        self.health = HealthState()
         self.figures, self.recovery = ProcessFigures(self.clock), RecoveryFigures(self.clock)
         self.certificates = Certificates(self.settings.for_tls())
 

@@ -165,7 +165,7 @@ class Messaging:
         found = [topic for name in topics if (topic := self._components.store.topics.get(name)) is not None]
         try:
             if found:
-                self._directory.group_to_receive(group)
+                self._directory.group_to_receive(group, self._edge.user)
         except GroupNotFound:
             return  # it may not be made, so it will not receive
         for topic in found:

@@ -16,6 +16,20 @@ CALL_BUCKETS: Final = tuple(2**step for step in range(12))
 """1 … 2048 calls: what one read of 256 KiB can hold, from several connections."""
 
 
+FRONT_LIMITS: Final = (
+    "connections",
+    "connections_per_address",
+    "calls_per_connection",
+    "open_calls",
+    "metadata_size",
+    "request_size",
+    "incoming_size",
+    "unread_size",
+    "frames_that_carry_nothing",
+)
+"""Names of what is refused here, before anybody else hears of it."""
+
+
 @dataclass(slots=True)
 class FrontFigures:
     """Totals since the start, unless the name says open."""
@@ -26,7 +40,7 @@ class FrontFigures:
     connections_ended: Counter[str] = field(default_factory=Counter)
     """Those that we ended, by HTTP/2 error code; `HTTP_1`, `NO_ALPN`, `NO_TLS` and `SILENT` for what was no HTTP/2."""
 
-    limits_met: Counter[str] = field(default_factory=Counter)
+    limits_met: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(FRONT_LIMITS, 0)))
     """What was refused or given up because of a limit, by the limit's name (docs/limits.md)."""
 
     calls: int = 0

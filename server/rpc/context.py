@@ -18,6 +18,7 @@ from server.front import Call
 from server.front.caller import told_of
 from server.front.contract import MessageHandler
 from server.limits import LimitsMet, RequestRates
+from server.metadata import ANYBODY
 from server.rpc.access import Needs, needs_of
 from server.security.authorization import Need
 from server.security.credentials import Identity
@@ -76,6 +77,8 @@ class Edge:
         self._rates = rates
         self._limits_met = LimitsMet() if limits_met is None else limits_met
         self.gate = gate
+        self.user = ANYBODY
+        """Whose call is being served: of use while it is, on the one thread there is."""
 
     def identify(self, call: Call) -> Identity | None:
         """Who calls; None where nobody asks. Raises Unauthenticated, TooManyFailures."""
@@ -84,6 +87,7 @@ class Edge:
     def caller(self, call: Call, identity: Identity | None) -> str:
         """The caller's id, and a sign of life of that client. Raises Refused, PermissionDenied, OverLimit."""
         client_id = client_id_of(call)
+        self.user = ANYBODY if identity is None else identity.user
         if self.gate is not None and identity is not None:
             self.gate.require_own(call, identity, client_id, self._clients.owner_of(client_id))
         self._clients.touch(client_id)

@@ -133,7 +133,7 @@ class MessageService:
         """All messages of the request become records of one queue, one after the other."""
         now_ms = self._clock.wall_ms()
         checked = check_send(request, self._limits, now_ms)
-        topic = self._directory.topic_to_send(checked.topic)
+        topic = self._directory.topic_to_send(checked.topic, self._edge.user)
         types = checked.types
         check_types(topic, types)
         if Permission.WRITE not in topic.permission or topic.write_queues < 1:
@@ -210,7 +210,7 @@ class MessageService:
         topic = self._directory.topic(terms.topic)
         if Permission.READ not in topic.permission or topic.read_queues < 1:
             raise Forbidden(f"topic {topic.name} may not be read")
-        group = self._directory.group_to_receive(terms.group)
+        group = self._directory.group_to_receive(terms.group, self._edge.user)
         if not group.enabled:
             raise Forbidden(f"consumer group {group.name} is disabled")
         wanted = ReceiveRequest(

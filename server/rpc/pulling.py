@@ -126,7 +126,7 @@ class PullService:
             raise OffsetOutOfRange(
                 f"offset {request.offset} is outside of [{bounds.minimum}, {bounds.maximum}] of the queue"
             )
-        self._directory.group_to_receive(group)
+        self._directory.group_to_receive(group, self._edge.user)
         self._delivery.commit_offset(group, queue, QueueOffset(request.offset))
         self._state_writer.when_written(self._edge.later(call, service.UpdateOffsetResponse()))
 

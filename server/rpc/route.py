@@ -79,7 +79,7 @@ class RouteService:
         """Only who may be about to send makes a topic by asking (server/metadata.py)."""
         settings = self._clients.find(client_id)
         if (settings is None or settings.kind is ClientKind.PRODUCER) and self._edge.may(call, publish(name)):
-            return self._directory.topic_to_send(name)
+            return self._directory.topic_to_send(name, self._edge.user)
         return self._directory.topic(name)
 
     def _query_assignment(

@@ -169,6 +169,21 @@ def test_a_route_makes_a_topic_only_for_who_may_send_to_it(with_broker: WithBrok
     with_broker(test, security=SECURED)
 
 
+def test_topics_made_by_use_are_counted_for_the_user_whose_they_are(with_broker: WithBroker) -> None:
+    async def scenario(broker: RunningBroker) -> None:
+        for user in ("shop", "mill"):
+            add_user(broker, user, "topic:* pub")
+            async with client_of(broker, user) as client:
+                sent = [await client.send(message(f"{user}-{number}")) for number in range(3)]
+                assert [each.status.code for each in sent] == [
+                    definition.OK,
+                    definition.OK,
+                    definition.TOO_MANY_REQUESTS,
+                ]
+
+    with_broker(scenario, security=SECURED, limits={"topics_per_user": 2})
+
+
 def test_a_rule_may_hold_for_some_addresses_alone(with_broker: WithBroker) -> None:
     async def test(broker: RunningBroker) -> None:
         add_user(broker, "orders")
