@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -64,6 +65,12 @@ class Broker:
         self._output = logs / "broker.out"
         self._errors = logs / "broker.err"
         self._process: subprocess.Popen[bytes] | None = None
+        self._listening: socket.socket | None = None
+
+    def keep_listening(self) -> None:
+        """From now on the messaging port is open whether the broker runs or not, as systemd keeps it."""
+        host, _, port = self.endpoint.rpartition(":")
+        self._listening = socket.create_server((host, int(port)), backlog=1024)
 
     @property
     def arguments(self) -> list[str]:
@@ -80,6 +87,12 @@ class Broker:
         assert self._process is not None, "the broker was not started"
         return self._process.pid
 
+    @property
+    def _passing(self) -> Sequence[str]:
+        if self._listening is None:
+            return ()
+        return (sys.executable, str(Path(__file__).with_name("pass_socket.py")), str(self._listening.fileno()))
+
     def launch(
         self,
         *,
@@ -93,7 +106,8 @@ class Broker:
         assert self._process is None, "the broker runs already"
         with self._output.open("ab") as output, self._errors.open("ab") as errors:
             self._process = subprocess.Popen(
-                [*under, sys.executable, "-m", program, *self.arguments],
+                [*under, *self._passing, sys.executable, "-m", program, *self.arguments],
+                pass_fds=() if self._listening is None else (self._listening.fileno(),),
                 cwd=PROJECT,
                 env={**self._environment, **environment_of(settings)},
                 stdin=subprocess.DEVNULL,
@@ -163,6 +177,8 @@ class Broker:
         """Leave no process behind, whatever happened."""
         if self._process is not None:
             self.kill()
+        if self._listening is not None:
+            self._listening.close()
 
     def words(self, *, last: int = 4000) -> str:
         """What it wrote lately, for failure messages."""

@@ -30,12 +30,16 @@ def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
     """`start_broker(store=…, settings={…})` is a running broker; all are ended with the test."""
     brokers: list[Broker] = []
 
-    def start(*, store: Path | None = None, settings: Mapping[str, object] | None = None) -> Broker:
+    def start(
+        *, store: Path | None = None, settings: Mapping[str, object] | None = None, keeps_listening: bool = False
+    ) -> Broker:
         broker = Broker(
             store or tmp_path / "store",
             logs=tmp_path / f"broker-{len(brokers)}",
             environment=environment_of({**QUICK, **(settings or {})}),
         )
+        if keeps_listening:
+            broker.keep_listening()
         brokers.append(broker)
         return broker.start()
 

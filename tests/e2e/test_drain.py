@@ -100,7 +100,7 @@ def longest_after_ready_s(ledger: Ledger, outages: Sequence[Outage]) -> float:
     return max(lags_s)
 
 
-def judge(broker: Broker, ledger: Ledger, outages: Sequence[Outage]) -> None:
+def judge(broker: Broker, ledger: Ledger, outages: Sequence[Outage], *, may_refuse: bool = True) -> None:
     stops_s = [each.ended_s - each.signal_s for each in outages]
     figures = {
         "stops": len(outages),
@@ -118,6 +118,8 @@ def judge(broker: Broker, ledger: Ledger, outages: Sequence[Outage]) -> None:
     assert max(stops_s) < GRACE_S
     unexplained = [each for each in ledger.refusals if not any(outage.explains(each) for outage in outages)]
     assert not unexplained, Counter(each.refusal for each in unexplained)
+    if not may_refuse:
+        assert not ledger.refusals, Counter(each.refusal for each in ledger.refusals)
     broker.assert_no_stack_trace()
     broker.stop()
     done = quarry("verify", str(broker.store), timeout_s=300)
@@ -131,8 +133,13 @@ def test_a_stop_under_load_loses_nothing(start_broker: StartBroker, start_client
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_fifty_stops_under_load_lose_nothing(start_broker: StartBroker, start_clients: StartClients) -> None:
+@pytest.mark.parametrize("keeps_listening", [True, False], ids=["the-port-stays-open", "the-port-is-closed"])
+def test_fifty_stops_under_load_lose_nothing(
+    keeps_listening: bool, start_broker: StartBroker, start_clients: StartClients
+) -> None:
+    """With a port that stays open (`deploy/quarry.socket`) no client raises anything."""
     seed = int(os.environ.get("E2E_SEED") or random.SystemRandom().randrange(1 << 32))
     print(f"E2E_SEED={seed}")
-    broker = start_broker()
-    judge(broker, *play(broker, start_clients, languages=["python", "java"], rounds=ROUNDS, seed=seed))
+    broker = start_broker(keeps_listening=keeps_listening)
+    played = play(broker, start_clients, languages=["python", "java"], rounds=ROUNDS, seed=seed)
+    judge(broker, *played, may_refuse=not keeps_listening)

@@ -17,6 +17,11 @@ def test_the_example_file_names_every_setting_with_its_default() -> None:
             assert f"\n{key} = " in text or f"\n# {key} = " in text, f"{section}.{key}"
 
 
+def test_the_socket_is_the_port_that_clients_use() -> None:
+    unit = (DEPLOY / "quarry.socket").read_text(encoding="utf-8")
+    assert f"ListenStream={BrokerSettings().network.listen}\n" in unit
+
+
 def test_the_unit_starts_a_command_that_exists() -> None:
     unit = (DEPLOY / "quarry.service").read_text(encoding="utf-8")
     assert "quarry serve --config /etc/quarry/quarry.toml --store " in unit

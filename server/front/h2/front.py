@@ -17,6 +17,7 @@ from server.front.h2.call import H2Call, run_guarded
 from server.front.h2.door import Door
 from server.front.h2.switchboard import Switchboard
 from server.front.h2.turns import Source, Turns
+from server.front.inherited import inherited_socket
 from server.front.status import GrpcStatus
 from server.front.tls import LiveTls
 
@@ -85,7 +86,11 @@ class H2Front:
 
     async def _listen(self, host: str, port: int) -> int:
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(self._protocol, host, port, backlog=BACKLOG)
+        inherited = inherited_socket(host, port)
+        if inherited is None:
+            server = await loop.create_server(self._protocol, host, port, backlog=BACKLOG)
+        else:
+            server = await loop.create_server(self._protocol, sock=inherited, backlog=BACKLOG)
         self._servers.append(server)
         return int(server.sockets[0].getsockname()[1])
 

@@ -1,0 +1,54 @@
+"""Listening sockets that are passed to a process, as systemd passes them."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+PASS_SOCKET = str(Path(__file__).parents[1] / "e2e" / "pass_socket.py")
+SHOW = """
+import sys
+from server.front.inherited import inherited_socket
+for host, port in (each.rsplit(":", 1) for each in sys.argv[1:]):
+    found = inherited_socket(host, int(port))
+    print("none" if found is None else "%s:%d" % found.getsockname())
+"""
+
+
+def shown(passed: socket.socket, *addresses: str) -> list[str]:
+    """What a process that gets the socket finds at these addresses."""
+    command: list[str] = [sys.executable, PASS_SOCKET, str(passed.fileno()), sys.executable, "-c", SHOW, *addresses]
+    done = subprocess.run(command, pass_fds=[passed.fileno()], capture_output=True, text=True, timeout=30, check=True)
+    found: list[str] = done.stdout.split()
+    return found
+
+
+def test_a_passed_socket_is_found_by_its_address_as_often_as_it_is_asked_for() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        here = f"127.0.0.1:{port}"
+        assert shown(listening, here, f"localhost:{port}", "127.0.0.1:1", here) == [here, here, "none", here]
+
+
+def test_a_socket_that_does_not_listen_is_left_alone() -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        assert shown(bound, f"127.0.0.1:{bound.getsockname()[1]}") == ["none"]
+
+
+def test_what_was_passed_to_another_process_is_not_taken() -> None:
+    """The environment is inherited by children, the meaning is not."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        here = f"127.0.0.1:{listening.getsockname()[1]}"
+        inner = [
+            sys.executable,
+            "-c",
+            f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SHOW!r}, {here!r}])",
+        ]
+        command = [sys.executable, PASS_SOCKET, str(listening.fileno()), *inner]
+        done = subprocess.run(
+            command, pass_fds=[listening.fileno()], capture_output=True, text=True, timeout=30, check=True
+        )
+        assert done.stdout.split() == ["none"]
