@@ -17,7 +17,7 @@ from typing import Final
 
 from server.front.h2.frames import ErrorCode, ping, reset, settings
 from tests.attack.mutation import Mutator
-from tests.attack.wire import WIDE_GREETING, block, call
+from tests.attack.wire import WIDE_GREETING, block, call, signed
 from tests.hostile.caller import METHODS
 from tests.hostile.test_requests import good_request
 
@@ -65,6 +65,14 @@ def _resets() -> bytes:
     )
 
 
+def _wrong_secrets() -> bytes:
+    """Sends of a user that there is, signed now with what is not its secret."""
+    head, body = block("SendMessage", *signed("shop", "not-the-secret-0001")), _request("SendMessage")
+    return b"".join(call(number, head, body) for number in range(CALLS))
+
+
+WRONG_SECRETS: Final = "wrong secrets"
+
 KINDS: Final[dict[str, Callable[[], bytes]]] = {
     "routes": lambda: _repeated("QueryRoute", _request("QueryRoute")),
     "empty receives": lambda: _repeated("ReceiveMessage", _request("ReceiveMessage")),
@@ -75,6 +83,7 @@ KINDS: Final[dict[str, Callable[[], bytes]]] = {
     "pings": lambda: ping(bytes(8), ack=False) * FRAMES,
     "settings": lambda: settings({}) * FRAMES,
     "noise": lambda: Random(6).randbytes(1 << 20),
+    WRONG_SECRETS: _wrong_secrets,
     "unknown frames": lambda: (bytes(3) + b"\xfa" + bytes(5)) * FRAMES,
 }
 """What is sent on each connection, again and again."""

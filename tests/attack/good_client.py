@@ -9,7 +9,7 @@ from random import Random
 from typing import Final, NamedTuple
 
 from bench.raw_client import RawClient
-from tests.attack.wire import block, call
+from tests.attack.wire import Headers, block, call
 from tests.hostile.test_requests import good_request
 
 PER_SECOND: Final = 200
@@ -31,12 +31,12 @@ class Pace(NamedTuple):
 class GoodClient:
     """One connection that sends messages of 200 bytes, 200 each second whatever becomes of those before."""
 
-    def __init__(self, endpoint: str, topic: str) -> None:
+    def __init__(self, endpoint: str, topic: str, who: Headers = ()) -> None:
         request = good_request("SendMessage")
         request.messages[0].topic.name = topic
         request.messages[0].body = Random(1).randbytes(200)
         self._body: bytes = request.SerializeToString()
-        self._head = block("SendMessage", client_id=b"good")
+        self._head = block("SendMessage", *who, client_id=b"good")
         self._client = RawClient(endpoint, 1)
         (self._connection,) = self._client.connections
         self._sent = 0

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from struct import Struct
 from typing import Final
 
 from server.front.h2.frames import Flag, FrameType, Setting, frame, settings, window_update
 from server.front.h2.header_blocks import encode_fields
+from server.security.signature import signed_messaging_headers
 from tests.hostile.http2 import PREFACE, SERVICE
 
 PREFIX: Final = Struct(">BI")
@@ -16,11 +18,19 @@ WIDE_GREETING: Final = (
 )
 """Windows as wide as they can be: answers never wait for the client's leave."""
 
+Headers = tuple[tuple[bytes, bytes], ...]
+
 SHUT_GREETING: Final = PREFACE + settings({Setting.INITIAL_WINDOW_SIZE: 0})
 """No answer ever gets the client's leave."""
 
 TABLE_SIZE_0: Final = b"\x20"
 FRAME_SIZE: Final = 16_384
+
+
+def signed(user: str, secret: str, *, off_s: float = 0.0) -> Headers:
+    """What says who calls; the date is so far off."""
+    headers = signed_messaging_headers(user, secret, now_ms=int((time.time() + off_s) * 1000))
+    return tuple((name.encode(), value.encode()) for name, value in headers)
 
 
 def block(method: str, *extra: tuple[bytes, bytes], client_id: bytes = b"hostile") -> bytes:
