@@ -25,6 +25,7 @@ from server._generated.quarry.admin.v1 import (
     migration_pb2,
     query_pb2,
     security_pb2,
+    settings_pb2,
     verification_pb2,
 )
 from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
@@ -41,7 +42,16 @@ from tests.conformance.secured import SECRET, SECURED, add_user, disable
 
 ADMIN = "/quarry.admin.v1.AdminService/"
 SECURITY = "/quarry.admin.v1.SecurityService/"
-SERVICES = (admin_pb2, dead_letters_pb2, index_pb2, migration_pb2, query_pb2, security_pb2, verification_pb2)
+SERVICES = (
+    admin_pb2,
+    dead_letters_pb2,
+    index_pb2,
+    migration_pb2,
+    query_pb2,
+    security_pb2,
+    settings_pb2,
+    verification_pb2,
+)
 
 Headers = Sequence[tuple[str, str]]
 
