@@ -119,6 +119,7 @@ def list_families(path: Path) -> list[str]:
     Raises EngineMissing or EngineCorrupt.
     """
     require_database(path)
+    check_manifest(path)  # there are damaged ones of which RocksDB never gets to the end
     try:
         names: list[str] = rocksdict.Rdict.list_cf(str(path))
     except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception

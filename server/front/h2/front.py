@@ -54,6 +54,7 @@ class H2Front:
         self._pass_began_s = 0.0
         self._calls_seen = 0
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self.is_stopping = False
         self.turns = Turns(_soon)
 
     # -- server.front.contract.Front
@@ -119,6 +120,7 @@ class H2Front:
 
     async def stop(self, grace_s: float) -> None:
         loop = asyncio.get_running_loop()
+        self.is_stopping = True
         servers, self._servers = self._servers, []
         for server in servers:
             server.close()
