@@ -50,7 +50,7 @@ def run_bench(tmp_path: Path) -> RunBench:
     return run_it
 
 
-NEED_JAVA = {"front", "clients", "many_queues", "spark_jobs"}
+NEED_JAVA = {"front", "clients", "many_queues", "security_cost", "spark_jobs"}
 
 
 @pytest.mark.parametrize("name", [name for name in BENCHMARKS if name not in NEED_JAVA])
@@ -115,6 +115,17 @@ def test_the_official_client_is_run_against_both_fronts(run_bench: RunBench) -> 
     for case in line["cases"]:
         assert case["per_second"] > 0
         assert case["server_cpu_ratio"] > 0
+        assert case["errors"] == case["peer_errors"] == 0
+
+
+@pytest.mark.slow
+def test_the_official_client_is_run_with_tls_and_as_a_user(run_bench: RunBench) -> None:
+    [line] = run_bench("security_cost", "--tiny")
+    if "skipped" in line:
+        pytest.skip(line["skipped"])
+    assert [case["mode"] for case in line["cases"]] == ["send", "pipeline", "receive"] * 3
+    for case in line["cases"]:
+        assert case["per_second"] > 0
         assert case["errors"] == case["peer_errors"] == 0
 
 
