@@ -35,10 +35,6 @@ LAST_WORDS_S: Final = 0.25
 LATE_CALLS_S: Final = 1.0
 """How long a stop waits for a client without calls to say that it has read the GOAWAY. It may be gone for good."""
 
-FAREWELL_S: Final = 0.3
-"""How long a stop waits for clients to close connections on which nothing is open any more, as they do after a GOAWAY.
-Who closes a socket into which its peer still writes resets it, and the peer may lose answers it has not read."""
-
 
 class H2Front:
     """Serves `methods` on our own engine. Implements server.front.contract.Front."""
@@ -135,9 +131,6 @@ class H2Front:
             protocol.has_calls or (protocol.awaits_late_calls and passed_s < LATE_CALLS_S)
             for protocol in self._protocols
         ):
-            await asyncio.sleep(STOP_LOOK_S)
-        farewell_s = min(loop.time() + FAREWELL_S, began_s + grace_s)
-        while self._protocols and loop.time() < farewell_s:
             await asyncio.sleep(STOP_LOOK_S)
         left = Counter(path for protocol in self._protocols for path in protocol.open_paths)
         if left:
