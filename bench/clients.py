@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bench.harness import CannotRun, Case, Options, Scale
-from bench.java_load import JavaLoad, Modes, Server
+from bench.java_load import GROUP, SEND_AND_RECEIVE, TITLES, JavaLoad, Server
 from bench.peers import load as load_generator
 from bench.peers import rocketmq as rocketmq_server
 from bench.peers.load import LoadGenerator
@@ -28,22 +28,8 @@ QUESTION: Final = (
     "What does the official Java client get from Quarry, as a multiple of what it gets from RocketMQ 5.5.0?"
 )
 TOPIC: Final = "bench-orders"
-GROUP: Final = "bench-billing"
 QUEUES: Final = 8
 """Quarry's default for a topic that a client asks for."""
-
-MODES: Final[Modes] = {
-    "send": {"threads": 32, "body": 1024},
-    "pipeline": {"in_flight": 256, "body": 1024},
-    "receive": {"threads": 8, "batch": 32, "group": GROUP},
-}
-"""In this order: receiving takes what sending left."""
-
-TITLES: Final = {
-    "send": "send, 32 threads that wait",
-    "pipeline": "send, 256 in flight",
-    "receive": "receive 32, acknowledge each",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +68,13 @@ def _cases(options: Options, sizes: Sizes, durability: Durability) -> list[Case]
     ):
         quarry.start()
         rocketmq.start()
-        aimed = JavaLoad(load, MODES, topic=TOPIC, sample_s=sizes.sample_s, seed=options.seed)
+        aimed = JavaLoad(load, SEND_AND_RECEIVE, topic=TOPIC, sample_s=sizes.sample_s, seed=options.seed)
         servers = (quarry, rocketmq)
         for server in servers:
             aimed.wait_until_served(server)
         aimed.warm(rocketmq, sizes.warm_rocketmq_s)
         aimed.warm(quarry, sizes.warm_quarry_s)
-        return [_case(aimed, mode, durability, sizes, servers) for mode in MODES]
+        return [_case(aimed, mode, durability, sizes, servers) for mode in SEND_AND_RECEIVE]
 
 
 def _case(aimed: JavaLoad, mode: str, durability: Durability, sizes: Sizes, servers: tuple[Server, Server]) -> Case:

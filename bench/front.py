@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bench.harness import Case, Options, Scale
-from bench.java_load import JavaLoad, Modes
+from bench.java_load import TITLES, JavaLoad, Modes
 from bench.peers import load as load_generator
 from bench.peers.bare_broker import BareBroker
 from bench.peers.load import LoadGenerator
@@ -26,7 +26,6 @@ MODES: Final[Modes] = {
     "pipeline": {"in_flight": 256, "body": BODY_SIZE},
     "send": {"threads": 32, "body": BODY_SIZE},
 }
-TITLES: Final = {"pipeline": "send, 256 in flight", "send": "send, 32 threads that wait"}
 
 CPU_RATIO_TARGET: Final = 0.1
 RATE_TARGET: Final = 8.0

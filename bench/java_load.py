@@ -15,6 +15,20 @@ from bench.peers.load import LoadFailed, LoadGenerator
 Modes = Mapping[str, Mapping[str, object]]
 """Mode of the load generator to what it is asked with."""
 
+GROUP: Final = "bench-billing"
+SEND_AND_RECEIVE: Final[Modes] = {
+    "send": {"threads": 32, "body": 1024},
+    "pipeline": {"in_flight": 256, "body": 1024},
+    "receive": {"threads": 8, "batch": 32, "group": GROUP},
+}
+"""In this order: receiving takes what sending left."""
+
+TITLES: Final = {
+    "send": "send, 32 threads that wait",
+    "pipeline": "send, 256 in flight",
+    "receive": "receive 32, acknowledge each",
+}
+
 SERVE_TIMEOUT_S: Final = 60.0
 PROBE_INTERVAL_S: Final = 0.5
 

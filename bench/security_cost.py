@@ -17,7 +17,7 @@ from typing import Final
 import trustme
 
 from bench.harness import Case, Options, Scale
-from bench.java_load import JavaLoad, Modes
+from bench.java_load import SEND_AND_RECEIVE, TITLES, JavaLoad
 from bench.peers import load as load_generator
 from bench.peers.load import LoadGenerator
 from bench.peers.maven import class_path
@@ -31,22 +31,8 @@ from store.settings import Durability, StoreSettings
 
 QUESTION: Final = "What is left of the rates of the official Java client with TLS, with users and rules, and with both?"
 TOPIC: Final = "bench-orders"
-GROUP: Final = "bench-billing"
 USER: Final = "bench-shop"
 SECRET: Final = "bench-secret-0001"
-
-MODES: Final[Modes] = {
-    "send": {"threads": 32, "body": 1024},
-    "pipeline": {"in_flight": 256, "body": 1024},
-    "receive": {"threads": 8, "batch": 32, "group": GROUP},
-}
-"""In this order: receiving takes what sending left."""
-
-TITLES: Final = {
-    "send": "send, 32 threads that wait",
-    "pipeline": "send, 256 in flight",
-    "receive": "receive 32, acknowledge each",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +81,12 @@ def run(options: Options) -> list[Case]:
         }
         load = running.enter_context(closing(LoadGenerator(options.scratch / "load")))
         access = {broker.endpoint: guards.access for guards, broker in brokers.items()}
-        aimed = JavaLoad(load, MODES, topic=TOPIC, sample_s=sizes.sample_s, seed=options.seed, access=access)
+        aimed = JavaLoad(load, SEND_AND_RECEIVE, topic=TOPIC, sample_s=sizes.sample_s, seed=options.seed, access=access)
         for broker in brokers.values():
             broker.start()
             aimed.wait_until_served(broker)
             aimed.warm(broker, sizes.warm_s)
-        return [_case(aimed, mode, sizes.rounds, guards, brokers) for guards in GUARDED for mode in MODES]
+        return [_case(aimed, mode, sizes.rounds, guards, brokers) for guards in GUARDED for mode in SEND_AND_RECEIVE]
 
 
 def _case(aimed: JavaLoad, mode: str, rounds: int, guards: Guards, brokers: Mapping[Guards, Quarry]) -> Case:

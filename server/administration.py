@@ -315,7 +315,7 @@ class Administration:
 
     def _queues_of(self, topic: Topic) -> list[QueueId]:
         """Those the topic has now, and those that hold messages from when it had more."""
-        numbers = set(range(max(topic.read_queues, topic.write_queues)))
+        numbers = set(range(topic.queue_count))
         numbers.update(queue.number for queue in self._store.iterate_queues(topic.name))
         return [QueueId(topic.name, number) for number in sorted(numbers)]
 

@@ -182,9 +182,7 @@ class Broker:
             delivery=self._delivery,
             pulls=self._pulls,
             transactions=self._transactions,
-            retention=self._upkeep.retention,
-            expiry=self._store.expiry,
-            migration=self._upkeep.migration,
+            upkeep=self._upkeep,
             messaging=self._messaging,
             front=self._front,
         )

@@ -33,7 +33,7 @@ class CheckpointKeeper:
         self._complaint = ""
 
     async def run(self) -> None:
-        """Until cancelled, or until the database can no longer be written.
+        """Until cancelled; a database that fails ends the broker.
 
         A file that cannot be written does no harm as long as the old one is there: it only claims less.
         """

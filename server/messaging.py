@@ -169,7 +169,7 @@ class Messaging:
         except GroupNotFound:
             return  # it may not be made, so it will not receive
         for topic in found:
-            queues = range(max(topic.read_queues, topic.write_queues))
+            queues = range(topic.queue_count)
             self._components.delivery.start_group(group, topic.name, queues)
 
 

@@ -11,10 +11,8 @@ from server.front import Front
 from server.held import Transactions
 from server.logs import set_log_level
 from server.messaging import Messaging
-from server.queue_migration import OnlineMigration
-from server.retention import Retention
 from server.settings import BrokerSettings
-from store.expiry import LogExpiry
+from server.upkeep import Upkeep
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,9 +23,7 @@ class Reconfigured:
     delivery: Delivery
     pulls: Pulls
     transactions: Transactions
-    retention: Retention
-    expiry: LogExpiry
-    migration: OnlineMigration
+    upkeep: Upkeep
     messaging: Messaging
     front: Front
 
@@ -38,10 +34,6 @@ class Reconfigured:
         self.delivery.configure(settings.for_delivery())
         self.pulls.configure(settings.for_delivery())
         self.transactions.configure(settings.for_transactions())
-        self.retention.configure(settings.for_expiry())
-        self.expiry.remover.configure(
-            patience_s=settings.expiry.reader_patience_ms / 1000, pause_s=settings.expiry.pause_ms / 1000
-        )
-        self.migration.configure(backfill_bytes_per_s=settings.consume_queue.backfill_rate)
+        self.upkeep.configure(settings)
         self.messaging.configure(settings)
         self.front.configure(settings.for_front())

@@ -55,7 +55,7 @@ def _other_topic(_key: TopicKey) -> TopicKey:
 
 
 class Traffic:
-    """See `server.traffic_metrics` for what becomes of it."""
+    """See `server.rocketmq_metrics` for what becomes of it."""
 
     def __init__(self, *, topics_max: int, groups_max: int) -> None:
         self.sent_by_topic: Final = TopCounts[InKey](topics_max, _other_in, _hides_topic)

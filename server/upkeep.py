@@ -50,6 +50,7 @@ class Upkeep:
         self._store = store
         self._settings = settings
         self._around = around
+        self._configure_remover(settings)
         self.cleaning = self._make_cleaning()
         self.retention = self._make_retention()
         self.removal = self._make_removal()
@@ -64,6 +65,18 @@ class Upkeep:
         self.checkpoint = CheckpointKeeper(store.checkpoint.save, poisoned=around.poisoned)
         self.backups = self._make_backups()
         self.verification = self._make_verification()
+
+    def configure(self, settings: BrokerSettings) -> None:
+        """Other settings from now on, as far as they are looked at more than once."""
+        self._configure_remover(settings)
+        self.retention.configure(settings.for_expiry())
+        self.migration.configure(backfill_bytes_per_s=settings.consume_queue.backfill_rate)
+
+    def _configure_remover(self, settings: BrokerSettings) -> None:
+        expiry = settings.expiry
+        self._store.expiry.remover.configure(
+            patience_s=expiry.reader_patience_ms / 1000, pause_s=expiry.pause_ms / 1000
+        )
 
     @contextlib.asynccontextmanager
     async def running(self, supervisor: Supervisor) -> AsyncIterator[None]:
@@ -112,7 +125,6 @@ class Upkeep:
     def _make_retention(self) -> Retention:
         """The expiry of the log. That of the queues follows it."""
         settings, store = self._settings.expiry, self._store
-        store.expiry.remover.configure(patience_s=settings.reader_patience_ms / 1000, pause_s=settings.pause_ms / 1000)
         return Retention(
             store.expiry,
             self._settings.for_expiry(),

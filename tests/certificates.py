@@ -20,6 +20,14 @@ class Tls:
     authority_path: Path
     client: tuple[bytes, bytes] | None = None
 
+    def settings(self, tls: str = "required") -> dict[str, object]:
+        """Of a broker that shows the certificate on its messaging port, or where its other settings say."""
+        return {
+            "network.tls": tls,
+            "network.tls_certificate": self.files.certificate,
+            "network.tls_key": self.files.key,
+        }
+
     def live(self) -> LiveTls:
         """For a listener."""
         return LiveTls(self.files)

@@ -94,6 +94,7 @@ class _Signing(
         )
         return continuation(signed, request)
 
+    # gRPC's types tell the four kinds of calls apart, which signing need not
     intercept_unary_unary = _intercept  # type: ignore[assignment]
     intercept_unary_stream = _intercept  # type: ignore[assignment]
     intercept_stream_unary = _intercept  # type: ignore[assignment]

@@ -12,14 +12,12 @@ from google.protobuf.message import Message
 
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.security.access import Access
-from server.security.authorization import Need
+from server.security.authorization import SUPER_USERS_ONLY, Need
 from server.wire.limits import ENTRIES_MAX
 from server.wire.validate import check_count
 from store.metadata.names import DEAD_LETTER_PREFIX, LIGHT_QUEUE_PREFIX, RETRY_PREFIX
 from store.record.properties import LIGHT_QUEUES
 from store.security.model import Action, ResourceKind
-
-NOBODY: Final[tuple[Need, ...]] = ((),)
 
 Needs = Callable[[Any], Iterable[Need]]
 """What a request needs. Raises Refused for one that names more than a request may."""
@@ -125,4 +123,4 @@ NEEDS: Final[Mapping[type[Message], Needs]] = {
 
 
 def needs_of(request_type: type[Message]) -> Needs:
-    return NEEDS.get(request_type, lambda _request: NOBODY)
+    return NEEDS.get(request_type, lambda _request: SUPER_USERS_ONLY)

@@ -216,7 +216,7 @@ class MessageService:
         wanted = ReceiveRequest(
             group=group.name,
             topic=topic.name,
-            queue_numbers=range(_queue_count(topic)),
+            queue_numbers=range(topic.queue_count),
             filter=terms.filter,
             batch_size=terms.batch_size,
             invisible_ms=terms.invisible_ms,
@@ -355,11 +355,6 @@ def _changed(error: Exception | None, receipt_handle: str) -> service.ChangeInvi
     response = service.ChangeInvisibleDurationResponse(receipt_handle=receipt_handle)
     fill_status(response.status, error)
     return response
-
-
-def _queue_count(topic: Topic) -> int:
-    """Queues that may hold messages: a topic whose number of queues was lowered still has the higher ones."""
-    return max(topic.read_queues, topic.write_queues)
 
 
 def _as_held(message: Message, kind: definition.MessageType, due_ms: int | None) -> Message:

@@ -68,6 +68,6 @@ def readable_queue(directory: Directory, asked: definition.MessageQueue) -> Queu
     topic = directory.topic(asked.topic.name)
     if Permission.READ not in topic.permission:
         raise Forbidden(f"topic {topic.name} may not be read")
-    if not 0 <= asked.id < max(topic.read_queues, topic.write_queues):
+    if not 0 <= asked.id < topic.queue_count:
         raise Refused(definition.BAD_REQUEST, f"topic {topic.name} has no queue {asked.id}")
     return QueueId(topic.name, asked.id)

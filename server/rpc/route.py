@@ -65,7 +65,7 @@ class RouteService:
         _check_resource(request.topic)
         topic = self._topic_for(call, client_id, request.topic.name)
         broker = self._broker_at(call, request.endpoints)
-        if max(topic.read_queues, topic.write_queues) < QUEUES_MIN:
+        if topic.queue_count < QUEUES_MIN:
             call.reply(_route(request.topic, topic, broker).SerializeToString())
             return
         key = request.topic.SerializeToString(), broker.SerializeToString()

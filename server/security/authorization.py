@@ -23,6 +23,9 @@ INTERNAL_PREFIXES: Final = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
 Need = tuple[Access, ...]
 """One thing that a call must be allowed to do: any of these is enough. An empty one is for super users."""
 
+SUPER_USERS_ONLY: Final[tuple[Need, ...]] = ((),)
+"""What a call needs that is in no table."""
+
 Decide = Callable[[Policy, ResourceKind, str, Action, Source], Decision]
 """See `store.security.policies.decide`."""
 

@@ -87,8 +87,13 @@ class Credentials:
         self.metrics.authenticated(Outcome(identity.how.value), self._clock.monotonic_s() - began_s)
         return identity
 
-    def by_certificate(self, certificate: bytes | None) -> Identity | None:
-        """The enabled user whose client certificate (DER) it is. The front has checked who signed it."""
+    def by_certificate(self, certificate: bytes | None) -> Identity:
+        """The enabled user whose client certificate (DER) it is, of a call that is not signed.
+
+        The front has checked who signed the certificate. Raises Unauthenticated.
+        """
         subject = None if certificate is None else subject_of(certificate)
         user = None if subject is None else self._users.by_certificate(subject)
-        return Identity(user.name, How.CERTIFICATE) if user is not None and user.enabled else None
+        if user is None or not user.enabled:
+            raise Unauthenticated("the call is not signed, nor is there a certificate of a user", Outcome.ABSENT)
+        return Identity(user.name, How.CERTIFICATE)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable
-from ipaddress import IPv6Address
 from typing import Final, NamedTuple
 
+from server.addresses import network_of
 from server.security.source import Source
 from store.clock import Clock
 
@@ -76,5 +76,5 @@ class FailureLimit:
 
 
 def _network(source: Source) -> Hashable:
-    """Of IPv6 the first half: whoever has one address there has all of them."""
-    return int(source) >> 64 if isinstance(source, IPv6Address) else source
+    """Whoever has one address of IPv6 has all of its network."""
+    return None if source is None else network_of(source)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address
 from typing import Final
+
+from server.addresses import plain_address
 
 Source = IPv4Address | IPv6Address | None
 """The address of the peer; None where it has none (a Unix socket)."""
@@ -19,9 +21,4 @@ def source_of(peer: str) -> Source:
 
 @lru_cache(ADDRESSES_REMEMBERED)
 def _address(host: str) -> Source:
-    try:
-        address = ip_address(host.strip("[]"))
-    except ValueError:
-        return None
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return mapped or address
+    return plain_address(host.strip("[]"))

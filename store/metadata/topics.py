@@ -74,6 +74,11 @@ class Topic:
             object.__setattr__(self, "attributes", MappingProxyType(dict(self.attributes)))
 
     @property
+    def queue_count(self) -> int:
+        """Queues that may hold messages: those whose number was lowered may still be read up to the higher one."""
+        return max(self.read_queues, self.write_queues)
+
+    @property
     def is_system(self) -> bool:
         """True for a broker's own topics: listings leave them out unless asked."""
         return is_system_topic(self.name) or self.attributes.get(SYSTEM_ATTRIBUTE) == "true"

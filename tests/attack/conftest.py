@@ -9,17 +9,13 @@ from typing import NamedTuple
 import pytest
 
 from tests.e2e.broker import Broker, environment_of, until
+from tests.hostile import conftest as hostile
 from tests.hostile.caller import assert_unharmed
 
 SETTINGS: Mapping[str, object] = {
-    "store.segment_size": "16MiB",
-    "store.durability": "async",  # the disk is not what these tests are about
-    "topics.default_queues": 2,
-    "delivery.polling_min_ms": 0,
-    "delivery.polling_max_ms": 100,  # receives that find nothing are answered soon
+    **hostile.SETTINGS,
     "limits.topics_per_user": 200,
     "limits.groups_per_user": 200,
-    "network.stop_grace_ms": 500,
 }
 
 

@@ -9,9 +9,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
-from tests.e2e.clients import ClientError, Delivery, Outgoing, Producer, SimpleConsumer
+from tests.e2e.clients import ClientError, ClientProcess, Clients, Delivery, Outgoing, Producer, SimpleConsumer
 
 ANSWER_TIMEOUT_S: Final = 150.0
 """How long a client may be busy with one call: it tries again by itself while the broker is down."""
@@ -119,6 +120,28 @@ class Workers:
         for threads in self._threads.values():
             for thread in threads:
                 thread.join(ABANDON_TIMEOUT_S)
+
+
+def start_pairs(
+    workers: Workers,
+    ledger: Ledger,
+    clients_of: Callable[[str], Clients],
+    languages: Sequence[str],
+    *,
+    topic: str,
+    group: str,
+) -> list[ClientProcess]:
+    """Two producers and two consumers of each language, at work; returns their processes."""
+    processes: list[ClientProcess] = []
+    for language in languages:
+        clients = clients_of(language)
+        for number in range(2):
+            name = f"{language}-{number}"
+            producer, consumer = clients.producer(topic), clients.simple_consumer(topic, group=group, await_s=2)
+            processes += [producer, consumer]
+            workers.start("producer", partial(produce, producer, name, ledger, topics=[topic]))
+            workers.start("consumer", partial(consume, consumer, name, ledger))
+    return processes
 
 
 def produce(

@@ -23,13 +23,7 @@ def test_the_three_lines_of_python_send_and_receive(broker: Broker, tmp_path: Pa
 @pytest.mark.slow
 def test_so_they_do_where_the_broker_wants_tls(start_broker: StartBroker, tmp_path: Path) -> None:
     tls = make_tls(tmp_path)
-    broker = start_broker(
-        settings={
-            "network.tls": "required",
-            "network.tls_certificate": tls.files.certificate,
-            "network.tls_key": tls.files.key,
-        }
-    )
+    broker = start_broker(settings=tls.settings())
     text = banner(listen=broker.endpoint, admin=broker.admin, http=f"http://{broker.http}", store="s", needs_tls=True)
     assert text in broker.words().replace(str(broker.store), "s")
     assert "hello" in run_lines(text, tmp_path, GRPC_DEFAULT_SSL_ROOTS_FILE_PATH=str(tls.authority_path))

@@ -49,11 +49,7 @@ def clients(
     if not is_tls:
         return start_clients(language, start_broker(settings=settings).endpoint)
     tls, (port,) = make_tls(tmp_path), free_ports(1)
-    settings |= {
-        "network.tls_listen": f"127.0.0.1:{port}",
-        "network.tls_certificate": tls.files.certificate,
-        "network.tls_key": tls.files.key,
-    }
+    settings |= {"network.tls_listen": f"127.0.0.1:{port}", **tls.settings("off")}
     start_broker(settings=settings)
     return start_clients(language, settings["network.tls_listen"], tls_authority=tls.authority_path)
 

@@ -14,7 +14,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from statistics import median
 from typing import Final, NamedTuple
 
@@ -22,9 +21,8 @@ import pytest
 
 from store.paths import StorePaths
 from tests.e2e.broker import Broker, quarry, until
-from tests.e2e.clients import ClientProcess
 from tests.e2e.conftest import StartBroker, StartClients
-from tests.e2e.ledger import Call, Ledger, Workers, consume, produce
+from tests.e2e.ledger import Call, Ledger, Workers, start_pairs
 
 ROUNDS: Final = int(os.environ.get("E2E_DRAINS", "50"))
 TOPIC: Final = "orders"
@@ -69,15 +67,14 @@ def play(
 ) -> tuple[Ledger, list[Outage]]:
     """The rounds with clients of these languages, to the last message."""
     ledger, workers = Ledger(), Workers()
-    processes: list[ClientProcess] = []
-    for language in languages:
-        clients = start_clients(language, broker.endpoint)
-        for number in range(2):
-            name = f"{language}-{number}"
-            producer, consumer = clients.producer(TOPIC), clients.simple_consumer(TOPIC, group=GROUP, await_s=2)
-            processes += [producer, consumer]
-            workers.start("producer", partial(produce, producer, name, ledger, topics=[TOPIC]))
-            workers.start("consumer", partial(consume, consumer, name, ledger))
+    processes = start_pairs(
+        workers,
+        ledger,
+        lambda language: start_clients(language, broker.endpoint),
+        languages,
+        topic=TOPIC,
+        group=GROUP,
+    )
     try:
         outages = drain_again_and_again(broker, ledger, random.Random(seed), rounds)
         workers.stop("producer")

@@ -21,9 +21,8 @@ import pytest
 
 from store.settings import Durability
 from tests.e2e.broker import Broker, quarry, until
-from tests.e2e.clients import ClientProcess
 from tests.e2e.conftest import StartBroker, StartClients
-from tests.e2e.ledger import Ledger, Workers, consume, produce
+from tests.e2e.ledger import Ledger, Workers, start_pairs
 
 ROUNDS: Final = int(os.environ.get("E2E_KILLS", "200"))
 LANGUAGES: Final = ("python", "node")
@@ -67,15 +66,14 @@ def test_nothing_is_lost_and_nothing_consumed_comes_back(
     print(f"E2E_SEED={seed}")
     broker = start_broker(settings={"store.queue_flush_size": "1MiB"})
     ledger, workers = Ledger(), Workers()
-    processes: list[ClientProcess] = []
-    for language in LANGUAGES:
-        clients = start_clients(language, broker.endpoint)
-        for number in range(2):
-            name = f"{language}-{number}"
-            producer, consumer = clients.producer(TOPIC), clients.simple_consumer(TOPIC, group=GROUP, await_s=2)
-            processes += [producer, consumer]
-            workers.start("producer", partial(produce, producer, name, ledger, topics=[TOPIC]))
-            workers.start("consumer", partial(consume, consumer, name, ledger))
+    processes = start_pairs(
+        workers,
+        ledger,
+        lambda language: start_clients(language, broker.endpoint),
+        LANGUAGES,
+        topic=TOPIC,
+        group=GROUP,
+    )
     starts = kill_again_and_again(broker, ledger, random.Random(seed))
     workers.stop("producer")
     with suppress(AssertionError):

@@ -42,14 +42,7 @@ def secured(
 ) -> Connect:
     """`secured(login)` starts clients of a user on a broker that wants TLS and a signature."""
     tls = make_tls(tmp_path)
-    broker = start_broker(
-        settings={
-            **accounts.settings,
-            "network.tls": "required",
-            "network.tls_certificate": tls.files.certificate,
-            "network.tls_key": tls.files.key,
-        }
-    )
+    broker = start_broker(settings={**accounts.settings, **tls.settings()})
     return lambda login: start_clients(language, broker.endpoint, tls_authority=tls.authority_path, login=login)
 
 
@@ -66,11 +59,7 @@ def clients(
     tls = make_tls(tmp_path)
     settings: dict[str, object] = dict(accounts.settings) if with_user else {}
     if with_tls:
-        settings |= {
-            "network.tls": "required",
-            "network.tls_certificate": tls.files.certificate,
-            "network.tls_key": tls.files.key,
-        }
+        settings |= tls.settings()
     broker = start_broker(settings=settings)
     return start_clients(
         language,

@@ -24,13 +24,7 @@ def test_clients_with_tls_and_plain_ones_exchange_messages_on_one_port(
     language: str, start_broker: StartBroker, start_clients: StartClients, tmp_path: Path
 ) -> None:
     tls = make_tls(tmp_path)
-    broker = start_broker(
-        settings={
-            "network.tls": "optional",
-            "network.tls_certificate": tls.files.certificate,
-            "network.tls_key": tls.files.key,
-        }
-    )
+    broker = start_broker(settings=tls.settings("optional"))
     secure = start_clients(language, broker.endpoint, tls_authority=tls.authority_path)
     plain = start_clients("python", broker.endpoint)
     sent = [Outgoing(topic=TOPIC, body=b"%d" % number) for number in range(2 * COUNT)]

@@ -7,7 +7,8 @@ from google.protobuf.message import Message
 from server._generated.apache.rocketmq.v2 import admin_pb2 as other
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.rpc.access import NEEDS, NOBODY, needs_of
+from server.rpc.access import NEEDS, needs_of
+from server.security.authorization import SUPER_USERS_ONLY
 from tests.rpc.broker import consumer, producer, resource
 
 REQUEST_NAMES = {method.input_type.name for method in service.DESCRIPTOR.services_by_name["MessagingService"].methods}
@@ -23,7 +24,7 @@ def test_every_request_of_the_protocol_has_a_row() -> None:
 
 
 def test_a_request_without_a_row_is_for_nobody() -> None:
-    assert needs_of(other.ChangeLogLevelRequest)(other.ChangeLogLevelRequest()) == NOBODY
+    assert needs_of(other.ChangeLogLevelRequest)(other.ChangeLogLevelRequest()) == SUPER_USERS_ONLY
 
 
 def test_clients_need_what_their_settings_name() -> None:

@@ -15,7 +15,7 @@ from server.checkpointing import CheckpointKeeper
 
 
 def run_until(save: Callable[[int], None], saves: int) -> tuple[list[Exception], list[str]]:
-    """Let the keeper save so often; returns what it called fatal and what it logged."""
+    """Let the keeper save at least so often; returns what it called fatal and what it logged."""
     fatal: list[Exception] = []
     done = 0
 
@@ -26,13 +26,12 @@ def run_until(save: Callable[[int], None], saves: int) -> tuple[list[Exception],
         def counted() -> None:
             nonlocal done
             done += 1
-            if done >= saves:
+            if done > saves:  # so what came of those before has been handled
                 loop.call_soon_threadsafe(enough.set)
             save(done)
 
         task = loop.create_task(CheckpointKeeper(counted, poisoned=fatal.append, interval_s=0.001).run())
         await enough.wait()
-        await asyncio.sleep(0.002)
         task.cancel()
         await asyncio.wait([task])
 

@@ -9,8 +9,9 @@ nobody else is there the turns follow each other at once: nothing is slowed down
 from __future__ import annotations
 
 from collections.abc import Callable
-from ipaddress import IPv6Address, ip_address
 from typing import Final, Protocol
+
+from server.addresses import network_of, plain_address
 
 FRAMES_PER_TURN: Final = 256
 """Some 128 calls, or 4 MiB of large messages: 2 to 5 ms."""
@@ -20,8 +21,6 @@ SECONDS_PER_TURN: Final = 0.005
 
 PUT_OFF_MAX: Final = 16 * 1024 * 1024
 """Bytes of one address that may be put off; beyond it none of its connections is read from until they are handled."""
-
-_NETWORK_BITS: Final = 64
 
 
 class Reader(Protocol):
@@ -133,14 +132,6 @@ class Turns:
 
 
 def address_of(host: str) -> str:
-    """The host's address; of IPv6 the first 64 bits, which is what one customer of a network has at least."""
-    try:
-        address = ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    if not isinstance(address, IPv6Address):
-        return str(address)
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    network = int(address) >> (128 - _NETWORK_BITS) << (128 - _NETWORK_BITS)
-    return f"{IPv6Address(network)}/{_NETWORK_BITS}"
+    """The host's address; of IPv6 the network, which is one peer's."""
+    address = plain_address(host.partition("%")[0])
+    return host if address is None else str(network_of(address))

@@ -6,13 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from server.security.access import Access
-from server.security.authorization import Need
+from server.security.authorization import SUPER_USERS_ONLY, Need
 from store.security.model import Action, ResourceKind
 
 ALL: Final = "*"
 """What a list is of. Only rules for everything of a kind cover it."""
-
-NOBODY: Final[tuple[Need, ...]] = ((),)
 
 OPEN_SERVICES: Final = ("grpc.health.v1.Health",)
 """Probes cannot sign."""
@@ -102,7 +100,7 @@ READING: Final = ("Get", "List", "Query", "Summarize", "Verify", "Test", "RenewB
 def admin_needs(method: str, request: Any, cluster: str) -> list[Need]:
     """`method` is the whole path."""
     accesses = ACCESSES.get(short_name(method))
-    return list(NOBODY) if accesses is None else [(each,) for each in accesses(request, cluster)]
+    return list(SUPER_USERS_ONLY) if accesses is None else [(each,) for each in accesses(request, cluster)]
 
 
 def short_name(method: str) -> str:

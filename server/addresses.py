@@ -1,0 +1,25 @@
+"""Addresses of peers, as they are told apart and compared."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from typing import Final
+
+NETWORK_BITS: Final = 64
+
+
+def plain_address(text: str) -> IPv4Address | IPv6Address | None:
+    """IPv4 as such, also where a socket for both kinds shows it as `::ffff:192.0.2.1`; None for what is no address."""
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return mapped or address
+
+
+def network_of(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Network:
+    """What one customer of a network has at least: an IPv4 address, or all of IPv6 with the same first 64 bits."""
+    if isinstance(address, IPv4Address):
+        return address
+    return IPv6Network((address, NETWORK_BITS), strict=False)
