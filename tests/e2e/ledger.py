@@ -29,7 +29,9 @@ class Call(NamedTuple):
     began_s: float
     ended_s: float
     refusal: str | None = None
-    """What the client library raised."""
+    """The kind of error that the client library raised."""
+    text: str = ""
+    """Its words."""
 
 
 class Ledger:
@@ -78,9 +80,9 @@ class Ledger:
             for body in bodies:
                 self.consumed_s.setdefault(body, now_s)
 
-    def note_refused(self, who: str, what: str, began_s: float) -> None:
+    def note_refused(self, who: str, what: str, began_s: float, text: str) -> None:
         with self._lock:
-            self.refusals.append(Call(who, began_s, time.monotonic(), what))
+            self.refusals.append(Call(who, began_s, time.monotonic(), what, text))
 
     @property
     def refused(self) -> Counter[str]:
@@ -166,7 +168,7 @@ def produce(
         try:
             receipts = producer.request("send", messages=messages, timeout_s=ANSWER_TIMEOUT_S)["receipts"]
         except ClientError as error:
-            ledger.note_refused(name, error.kind, began_s)
+            ledger.note_refused(name, error.kind, began_s, str(error))
             stop.wait(PAUSE_S)
             continue
         call = Call(name, began_s, time.monotonic())
@@ -174,7 +176,7 @@ def produce(
         ledger.note_sent(sent, call if sent == bodies else None)
         for receipt in receipts:
             if "error" in receipt:
-                ledger.note_refused(name, receipt["error"]["type"], began_s)
+                ledger.note_refused(name, receipt["error"]["type"], began_s, receipt["error"]["text"])
                 stop.wait(PAUSE_S)
         if pause_s:
             stop.wait(pause_s)
@@ -191,11 +193,12 @@ def consume(consumer: SimpleConsumer, name: str, ledger: Ledger, stop: threading
                 "ack", deliveries=[each.number for each in deliveries], timeout_s=ANSWER_TIMEOUT_S
             )
         except ClientError as error:
-            ledger.note_refused(name, error.kind, asked_s)
+            ledger.note_refused(name, error.kind, asked_s, str(error))
             stop.wait(PAUSE_S)
             continue
         done = [each for each, result in zip(deliveries, answer["results"], strict=True) if "error" not in result]
         for result in answer["results"]:
             if "error" in result:
-                ledger.note_refused(name, f"acknowledgement: {result['error']['type']}", asked_s)
+                error = result["error"]
+                ledger.note_refused(name, f"acknowledgement: {error['type']}", asked_s, error["text"])
         ledger.note_consumed([each.body.decode() for each in done])

@@ -30,6 +30,12 @@ GROUP: Final = "workers"
 GRACE_S: Final = 5.0
 RECONNECT_S: Final = 10.0
 """How long after the start a client may still refuse calls by itself: gRPC waits longer after each attempt in vain."""
+NEVER_SENT: Final = "GOAWAY shut down transport"
+"""grpc-java's word for a call that one thread was about to put on a connection while another read its GOAWAY. The call
+is not on the wire, and gRPC would repeat it unseen, but RocketMQ's Java client turns gRPC's retries off: it sends again
+by itself, and raises the error for receives and acknowledgements."""
+NEVER_SENT_SHARE: Final = 0.1
+"""Of the stops: so many may meet such a call."""
 
 
 class Outage(NamedTuple):
@@ -116,7 +122,9 @@ def judge(broker: Broker, ledger: Ledger, outages: Sequence[Outage], *, may_refu
     unexplained = [each for each in ledger.refusals if not any(outage.explains(each) for outage in outages)]
     assert not unexplained, Counter(each.refusal for each in unexplained)
     if not may_refuse:
-        assert not ledger.refusals, Counter(each.refusal for each in ledger.refusals)
+        raised = [each for each in ledger.refusals if NEVER_SENT not in each.text]
+        assert not raised, Counter(each.text for each in raised)
+        assert len(ledger.refusals) <= NEVER_SENT_SHARE * len(outages)
     broker.assert_no_stack_trace()
     broker.stop()
     done = quarry("verify", str(broker.store), timeout_s=300)
@@ -134,7 +142,7 @@ def test_a_stop_under_load_loses_nothing(start_broker: StartBroker, start_client
 def test_fifty_stops_under_load_lose_nothing(
     keeps_listening: bool, start_broker: StartBroker, start_clients: StartClients
 ) -> None:
-    """With a port that stays open (`deploy/quarry.socket`) no client raises anything."""
+    """With a port that stays open (`deploy/quarry.socket`) clients raise nothing that the broker could prevent."""
     seed = int(os.environ.get("E2E_SEED") or random.SystemRandom().randrange(1 << 32))
     print(f"E2E_SEED={seed}")
     broker = start_broker(keeps_listening=keeps_listening)

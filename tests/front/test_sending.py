@@ -220,11 +220,14 @@ def test_trailers_come_behind_all_that_waits() -> None:
     assert engine.retained() == NOTHING
 
 
-def cost_us(engine: Engine, piece: bytes, count: int) -> float:
-    """Microseconds of CPU per frame of a piece that holds `count`."""
-    began_s = process_time()
-    engine.receive(piece)
-    return (process_time() - began_s) / count * 1e6
+def cost_us(engine: Engine, frame: bytes, count: int) -> float:
+    """Microseconds of CPU per frame: the least of five, since the collector of garbage may come in between."""
+    costs_s = []
+    for _ in range(5):
+        began_s = process_time()
+        engine.receive(frame * count)
+        costs_s.append(process_time() - began_s)
+    return min(costs_s) / count * 1e6
 
 
 @pytest.mark.parametrize("stream_id", [0, 1])
@@ -235,7 +238,7 @@ def test_a_window_update_costs_the_same_however_many_calls_wait(stream_id: int) 
         engine, calls = opened(waiting, initial_window=0)
         for each in calls:
             each.send(bytes(10_000))
-        costs[waiting] = cost_us(engine, frames.window_update(stream_id, 1) * 2_000, 2_000)
+        costs[waiting] = cost_us(engine, frames.window_update(stream_id, 1), 400)
         assert engine.connection.ended_with is None
     print(f"WINDOW_UPDATE on stream {stream_id}, µs with so many calls waiting: {costs}")
     assert costs[5_000] < 10 * costs[10] + 20

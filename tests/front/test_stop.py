@@ -69,6 +69,28 @@ def test_a_call_that_was_on_its_way_when_the_front_stopped_is_served() -> None:
     run(test())
 
 
+@pytest.mark.parametrize("greeted", [GREETING, GREETING[:3], b""])
+def test_who_has_just_connected_says_first_what_for(greeted: bytes) -> None:
+    """Sent away before its first call, a client that does not repeat by itself shows its user an error."""
+
+    async def test() -> None:
+        front = make_front("h2", {ECHO: Method(echo)})
+        client = await RawClient.connect(await front.start("127.0.0.1:0"))
+        client.write(greeted)
+        await asyncio.sleep(0.05)  # the broker has seen as much
+        stopping = asyncio.ensure_future(front.stop(PATIENCE_S))
+        await asyncio.sleep(0.05)
+        client.write(GREETING[len(greeted) :], call(1, b"first"))
+        assert (await client.next(FrameType.DATA)).payload.endswith(b"first")
+        ping = await client.next(FrameType.PING)
+        client.write(frames.ping(ping.payload, ack=True))
+        await soon(stopping)
+        await client.end()
+        await client.close()
+
+    run(test())
+
+
 def test_a_connection_that_was_sent_away_is_closed_by_the_stop() -> None:
     """It lingers to let its client read why; nobody is there to close it once the front is gone."""
 

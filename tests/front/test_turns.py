@@ -9,6 +9,7 @@ import pytest
 
 from server.front import FrontLimits
 from server.front.h2 import frames, turns
+from server.front.h2.adapter import H2Protocol
 from server.front.h2.connection import UNLIMITED
 from server.front.h2.frames import ErrorCode
 from server.front.h2.grpc_messages import with_prefix
@@ -153,7 +154,7 @@ def test_a_read_is_handled_in_parts_that_come_to_the_same() -> None:
     engine = Engine().greet()
     engine.connection.receive(whole, 7)
     parts = 1
-    while engine.connection.is_behind:
+    while engine.connection.behind_size:
         engine.connection.receive(b"", 7)
         parts += 1
     assert parts == 12
@@ -165,7 +166,7 @@ def test_half_a_frame_is_nothing_to_go_on_with() -> None:
     engine = Engine().greet()
     whole = call(1, b"x")
     engine.connection.receive(whole[:-1], 2)
-    assert not engine.connection.is_behind
+    assert not engine.connection.behind_size
     engine.connection.receive(whole[-1:], 2)
     assert statuses(engine.frames()) == {1: 0}
 
@@ -173,20 +174,34 @@ def test_half_a_frame_is_nothing_to_go_on_with() -> None:
 def test_time_ends_a_turn_as_well() -> None:
     engine = Engine().greet()
     engine.connection.receive(b"".join(call(stream_of(number)) for number in range(100)), UNLIMITED, -1.0)
-    assert engine.connection.is_behind
+    assert engine.connection.behind_size
     assert len(statuses(engine.frames())) <= 2
 
 
 def test_what_was_put_off_ends_with_its_connection() -> None:
     engine = Engine().greet()
     engine.connection.receive(headers(1, BIDI) + frames.settings({})[:9] + b"?" * 30, 1)
-    assert engine.connection.is_behind
+    assert engine.connection.behind_size
     engine.connection.end(ErrorCode.NO_ERROR, "enough")
     engine.connection.receive(b"", 1)
-    assert not engine.connection.is_behind
+    assert not engine.connection.behind_size
 
 
 # -- on sockets
+
+READ_SIZE = 256 * 1024
+"""What asyncio reads at once."""
+
+
+def waiting_size(protocol: H2Protocol) -> int:
+    connection = protocol._connection
+    return len(protocol._put_off) + (0 if connection is None else len(connection._rest))
+
+
+async def read_until(reader: asyncio.StreamReader, end: bytes) -> None:
+    answer = b""
+    while end not in answer:
+        answer += await soon(reader.read(1 << 16))
 
 
 def test_a_pipeline_of_thousands_of_calls_is_answered_in_full() -> None:
@@ -238,6 +253,31 @@ def test_too_many_connections_of_one_address_give_way_to_its_own() -> None:
             assert figures is not None
             assert figures.limits_met["connections_per_address"] >= 2
             for _, writer in (busy, idle, *later):
+                writer.close()
+
+    run(test())
+
+
+def test_what_waits_of_one_address_is_bounded_however_many_connections_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Bytes that came and wait for a turn, wherever they lie: 50 connections had the broker hold 250 MB of them."""
+    bound = 1 << 20
+    monkeypatch.setattr(turns, "PUT_OFF_MAX", bound)
+
+    async def test() -> None:
+        async with serving() as served:
+            clients = [await served.connect(GREETING) for _ in range(40)]
+            unknown = (bytes(3) + b"\xfa" + bytes(5)) * 9_000
+            for _, writer in clients:
+                writer.write(unknown + call(1, b"end"))
+            reading = asyncio.gather(*(read_until(reader, with_prefix(b"end")) for reader, _ in clients))
+            most = 0
+            while not reading.done():
+                most = max(most, sum(waiting_size(each) for each in served.front._protocols))
+                await asyncio.sleep(0)
+            assert bound // 2 < most < bound + READ_SIZE
+            for _, writer in clients:
                 writer.close()
 
     run(test())

@@ -43,8 +43,10 @@ class H2Protocol(asyncio.Protocol):
         self._patience: Patience | None = None
         self._source: Source | None = None  # while it is one of the front's
         self._put_off = bytearray()  # what came in while the turn of its address was over
+        self._waiting_size = 0  # bytes of it, and of what the connection is behind with, as its address knows them
         self._is_behind = False  # whether something waits for the next turn
         self._is_deaf = False  # not read from until it reads itself
+        self._is_to_drain = False  # when its first call has come
         self._has_left = False  # the last words are written
 
     # -- what asyncio calls
@@ -69,8 +71,10 @@ class H2Protocol(asyncio.Protocol):
         client = Client(peer_text(transport), is_secure=self._secure, peer_certificate=certificate)
         self._connection = Connection(self._front.board, client, self._something_to_write)
         self._patience = Patience(self._connection, self._front.board.clock())
+        if self._source.is_held:
+            self.listen()
         if self._front.is_stopping:
-            self.drain()  # it was accepted just before the listener closed
+            self.see_off()  # it was accepted just before the listener closed
 
     def data_received(self, data: bytes) -> None:
         source = self._source
@@ -81,7 +85,7 @@ class H2Protocol(asyncio.Protocol):
             return  # it is only listened to so that it can read why
         if self._is_behind or not source.has_turn(self._front.turns.number):
             self._put_off += data
-            source.grew(len(data))
+            self._account(self._connection, source)
             self._wait_for_turn(source)
         else:
             self._handle(self._connection, source, data)
@@ -96,7 +100,6 @@ class H2Protocol(asyncio.Protocol):
             return
         data, self._put_off = bytes(self._put_off), bytearray()
         self._is_behind = False
-        source.grew(-len(data))
         self._handle(self._connection, source, data)
         if not self._is_behind:
             self.listen()
@@ -118,13 +121,23 @@ class H2Protocol(asyncio.Protocol):
         before = connection.frames_received
         connection.receive(data, source.frames_left, source.seconds_left)
         source.spend(connection.frames_received - before, self._front.board.clock() - connection.calls.now_s)
-        if connection.is_behind:
+        self._account(connection, source)
+        if connection.behind_size:
             self._wait_for_turn(source)
+        if self._is_to_drain:
+            self.see_off()
         if connection.state is State.OVER and not was_over:
             self._leave(LINGER_S)
         elif connection.sender.is_paused and self._unread_size > UNREAD_MAX:
             self._is_deaf = True
             self.listen()
+
+    def _account(self, connection: Connection, source: Source) -> None:
+        """Tell the address how much of it waits here."""
+        size = len(self._put_off) + connection.behind_size
+        if size != self._waiting_size:
+            grown, self._waiting_size = size - self._waiting_size, size
+            source.grew(grown)
 
     def _peer_is_gone(self) -> bool:
         """Whether the peer has closed the connection: nobody will hear the answers to what it had sent before."""
@@ -199,11 +212,16 @@ class H2Protocol(asyncio.Protocol):
 
     @property
     def awaits_late_calls(self) -> bool:
-        return self._connection is not None and self._connection.awaits_late_calls
+        connection = self._connection
+        return connection is not None and (self._is_to_drain or connection.awaits_late_calls)
 
-    def drain(self) -> None:
-        if self._connection is not None:
-            self._connection.drain()
+    def see_off(self) -> None:
+        """Drain. Who has just connected may say first what for: sent away before, it would show its user an error."""
+        connection = self._connection
+        if connection is not None:
+            self._is_to_drain = not connection.is_used and connection.state is not State.OVER
+            if not self._is_to_drain:
+                connection.drain()
 
     def stop(self) -> None:
         """Whatever is still open ends now."""
@@ -223,7 +241,8 @@ class H2Protocol(asyncio.Protocol):
         """Be no connection of the front any more. What was put off is dropped: nobody waits for its answers."""
         source, self._source = self._source, None
         if source is not None:
-            source.grew(-len(self._put_off))
+            source.grew(-self._waiting_size)
+            self._waiting_size = 0
             self._front.remove(self, source)
         self._put_off.clear()
 

@@ -100,7 +100,7 @@ class Connection:
         self.calls = Calls(board, client, self.sender)
         self.state = State.NEW
         self.frames_received = 0
-        self.is_behind = False
+        self.behind_size = 0
         self.ended_with: PeerError | None = None
         self._board = board
         self._rest = b""
@@ -119,10 +119,10 @@ class Connection:
     def receive(self, data: bytes, frames_max: int = UNLIMITED, seconds_max: float = UNLIMITED) -> None:
         """Handle what has come, up to so many frames, and for so long. Never raises for anything that a peer can do.
 
-        `is_behind` tells whether there is more, which the next call goes on with.
+        `behind_size` tells how many bytes there are beyond, which the next call goes on with.
         """
         self.calls.now_s = self._board.clock()
-        self.is_behind = False
+        self.behind_size = 0
         if self.state is State.OVER:
             return
         try:
@@ -147,7 +147,7 @@ class Connection:
             if start + size > end:
                 break
             if self.frames_received >= frames_end or clock() > end_s:
-                self.is_behind = True
+                self.behind_size = end - position
                 break
             position = start + size
             self.frames_received += 1
@@ -405,6 +405,11 @@ class Connection:
             self.sender.control(frames.go_away(STREAM_MASK, ErrorCode.NO_ERROR) + frames.ping(_DRAIN_PING, ack=False))
 
     @property
+    def is_used(self) -> bool:
+        """Whether the peer has begun a call yet."""
+        return self._last_stream_id > 0
+
+    @property
     def awaits_late_calls(self) -> bool:
         """Whether the peer may have opened calls before it read that it shall open no more."""
         return self.state is State.DRAINING and self._refuse_above == STREAM_MASK
@@ -438,7 +443,7 @@ class Connection:
 
     def _end_connection(self, error: PeerError) -> None:
         self.ended_with = error.with_traceback(None)  # which would keep all that was read
-        self._rest = b""
+        self._rest, self.behind_size = b"", 0
         self._partial = None
         self._move(State.OVER)
         self.calls.lose_all()

@@ -33,7 +33,8 @@ STOP_LOOK_S: Final = 0.01
 LAST_WORDS_S: Final = 0.25
 """How long a peer may take to read what it is told when the front stops."""
 LATE_CALLS_S: Final = 1.0
-"""How long a stop waits for a client without calls to say that it has read the GOAWAY. It may be gone for good."""
+"""How long a stop waits for a client without calls: for the first one of who has just connected, else for the word that
+it has read the GOAWAY. It may be gone for good."""
 
 
 class H2Front:
@@ -125,7 +126,7 @@ class H2Front:
         for server in servers:
             server.close()
         for protocol in list(self._protocols):
-            protocol.drain()
+            protocol.see_off()
         began_s = loop.time()
         while (passed_s := loop.time() - began_s) < grace_s and any(
             protocol.has_calls or (protocol.awaits_late_calls and passed_s < LATE_CALLS_S)
