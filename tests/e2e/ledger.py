@@ -199,6 +199,6 @@ def consume(consumer: SimpleConsumer, name: str, ledger: Ledger, stop: threading
         done = [each for each, result in zip(deliveries, answer["results"], strict=True) if "error" not in result]
         for result in answer["results"]:
             if "error" in result:
-                error = result["error"]
-                ledger.note_refused(name, f"acknowledgement: {error['type']}", asked_s, error["text"])
+                failure = result["error"]
+                ledger.note_refused(name, f"acknowledgement: {failure['type']}", asked_s, failure["text"])
         ledger.note_consumed([each.body.decode() for each in done])

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from server.front import FrontLimits
-from server.front.h2 import frames, turns
+from server.front.h2 import H2Front, frames, turns
 from server.front.h2.adapter import H2Protocol
 from server.front.h2.connection import UNLIMITED
 from server.front.h2.frames import ErrorCode
@@ -272,6 +272,7 @@ def test_what_waits_of_one_address_is_bounded_however_many_connections_it_has(
             for _, writer in clients:
                 writer.write(unknown + call(1, b"end"))
             reading = asyncio.gather(*(read_until(reader, with_prefix(b"end")) for reader, _ in clients))
+            assert isinstance(served.front, H2Front)
             most = 0
             while not reading.done():
                 most = max(most, sum(waiting_size(each) for each in served.front._protocols))

@@ -50,7 +50,7 @@ class HistoryReader:
             try:
                 self._read_on(f"historians-{self._groups}", stop)
             except grpc.RpcError as error:
-                self._ledger.note_refused("history", type(error).__name__ + _details(error), began_s)
+                self._ledger.note_refused("history", type(error).__name__, began_s, _details(error))
             except AssertionError as error:
                 self._ledger.faults.append(f"history in {self.phase}: {error}")
                 return
