@@ -35,8 +35,8 @@ NEVER_SENT: Final = (
     "Stream removed (GOAWAY received; Error code: 0; Debug Text: )",  # gRPC's C core
 )
 """Of a call that one thread was about to put on a connection while another read its GOAWAY. It is not on the wire, and
-gRPC would repeat it unseen, but RocketMQ's clients turn gRPC's retries off: they send again by themselves, and raise the
-error for receives and acknowledgements."""
+gRPC would repeat it unseen, but RocketMQ's clients turn gRPC's retries off: they send again by themselves, and raise
+the error for receives and acknowledgements."""
 NEVER_SENT_SHARE: Final = 0.1
 """Of the stops: so many may meet such a call."""
 
