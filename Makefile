@@ -6,8 +6,9 @@ STAMP  := $(VENV)/.installed
 TOOLS  := $(VENV)/.installed-dev
 SERVE_ARGS ?=
 CLIENTS_ARGS ?=
-# more would wait for the same disk
-PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
+# a third of the time tests wait for servers of their own; more than four would wait for the same disk
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(4, (os.cpu_count() or 1) * 3 // 2))')
+PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help install serve demo test test-slow test-clients check fix bench bench-queues proto clean
