@@ -25,6 +25,7 @@ FRONT_LIMITS: Final = (
     "request_size",
     "incoming_size",
     "unread_size",
+    "unhandled_size",
     "frames_that_carry_nothing",
 )
 """Names of what is refused here, before anybody else hears of it."""

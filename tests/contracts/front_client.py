@@ -10,6 +10,7 @@ from typing import Any, TypeVar, get_args
 
 import grpc
 import grpc.aio
+import uvloop
 
 from server.front import Call, Front, FrontKind, FrontLimits, Method, Methods, make_front
 from tests.certificates import Tls
@@ -26,7 +27,8 @@ PATIENCE_S = 10.0
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(test, PATIENCE_S * 4))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # what a broker runs on
+        runner.run(asyncio.wait_for(test, PATIENCE_S * 4))
 
 
 async def soon(awaitable: Awaitable[T]) -> T:

@@ -267,18 +267,23 @@ def test_what_waits_of_one_address_is_bounded_however_many_connections_it_has(
 
     async def test() -> None:
         async with serving() as served:
-            clients = [await served.connect(GREETING) for _ in range(40)]
             unknown = (bytes(3) + b"\xfa" + bytes(5)) * 9_000
+            clients = [await served.connect(GREETING) for _ in range(40)]
             for _, writer in clients:
                 writer.write(unknown + call(1, b"end"))
             reading = asyncio.gather(*(read_until(reader, with_prefix(b"end")) for reader, _ in clients))
             assert isinstance(served.front, H2Front)
-            most = 0
+            most, late = 0, None
             while not reading.done():
                 most = max(most, sum(waiting_size(each) for each in served.front._protocols))
                 await asyncio.sleep(0)
+                if most > bound and late is None:
+                    late = await served.connect(GREETING + unknown)
             assert bound // 2 < most < bound + READ_SIZE
-            for _, writer in clients:
+            assert late is not None
+            assert await read_to_end(late[0]) == b""
+            assert served.front.figures.limits_met["unhandled_size"] == 1
+            for _, writer in (*clients, late):
                 writer.close()
 
     run(test())

@@ -71,8 +71,6 @@ class H2Protocol(asyncio.Protocol):
         client = Client(peer_text(transport), is_secure=self._secure, peer_certificate=certificate)
         self._connection = Connection(self._front.board, client, self._something_to_write)
         self._patience = Patience(self._connection, self._front.board.clock())
-        if self._source.is_held:
-            self.listen()
         if self._front.is_stopping:
             self.see_off()  # it was accepted just before the listener closed
 

@@ -36,7 +36,7 @@ from server.front.h2.frames import (
     PeerError,
     Setting,
 )
-from server.front.h2.header_blocks import BlockDecoder
+from server.front.h2.header_blocks import BlockDecoder, PartialBlock
 from server.front.h2.request_head import HeadReader, Malformed, NotGrpc, TooLarge, check_trailers
 from server.front.h2.sending import Sender
 from server.front.h2.stream_rules import RULES, Outcome, StreamState
@@ -80,18 +80,6 @@ TRANSITIONS: Final = {
 }
 
 
-class _PartialBlock:
-    """A header block whose end has not come."""
-
-    __slots__ = ("block", "continuations", "flags", "stream_id")
-
-    def __init__(self, stream_id: int, flags: int, block: bytes) -> None:
-        self.stream_id = stream_id
-        self.flags = flags
-        self.block = bytearray(block)
-        self.continuations = 0
-
-
 class Connection:
     """One client's connection. `notify` is called when `sender.take` has something to give."""
 
@@ -103,11 +91,12 @@ class Connection:
         self.behind_size = 0
         self.ended_with: PeerError | None = None
         self._board = board
-        self._rest = b""
+        self._rest = b""  # what has come and is not handled, from _begin on
+        self._begin = 0
         self._block_size_max = DECODED_BEYOND_LIMIT * board.limits.max_metadata_size
         self._decoder = BlockDecoder(self._block_size_max)
         self._heads = HeadReader(self._decoder, board.limits.max_metadata_size)
-        self._partial: _PartialBlock | None = None
+        self._partial: PartialBlock | None = None
         self._expected: FrameType | None = FrameType.SETTINGS  # what the next frame has to be
         self._last_stream_id = 0
         self._refuse_above = STREAM_MASK  # streams that a GOAWAY of ours has excluded
@@ -119,20 +108,20 @@ class Connection:
     def receive(self, data: bytes, frames_max: int = UNLIMITED, seconds_max: float = UNLIMITED) -> None:
         """Handle what has come, up to so many frames, and for so long. Never raises for anything that a peer can do.
 
-        `behind_size` tells how many bytes there are beyond, which the next call goes on with.
+        `behind_size` is 0, or how many bytes are kept because the next call has to go on with them.
         """
         self.calls.now_s = self._board.clock()
-        self.behind_size = 0
         if self.state is State.OVER:
             return
+        self.behind_size = 0
+        if self._rest:
+            data, self._begin = (self._rest[self._begin :] + data, 0) if data else (self._rest, self._begin)
         try:
-            whole = self._rest + data if self._rest else data
-            self._receive(whole, self.frames_received + frames_max, self.calls.now_s + seconds_max)
+            self._receive(data, self._begin, self.frames_received + frames_max, self.calls.now_s + seconds_max)
         except PeerError as error:
             self._end_connection(error)
 
-    def _receive(self, data: bytes, frames_end: int, end_s: float) -> None:
-        position = 0
+    def _receive(self, data: bytes, position: int, frames_end: int, end_s: float) -> None:
         if self.state is State.NEW:
             if not self._read_preface(data):
                 return
@@ -147,7 +136,7 @@ class Connection:
             if start + size > end:
                 break
             if self.frames_received >= frames_end or clock() > end_s:
-                self.behind_size = end - position
+                self.behind_size = end
                 break
             position = start + size
             self.frames_received += 1
@@ -157,7 +146,8 @@ class Connection:
                 _HANDLERS[kind](self, flags, stream_id & STREAM_MASK, data, start, position)
             else:
                 self._spend(1)
-        self._rest = data[position:]
+        # not cut off while more of it is to be handled: that would copy all of it in every turn
+        self._rest, self._begin = (data, position) if self.behind_size else (data[position:], 0)
         if self._received >= CONNECTION_WINDOW // 2:
             self.sender.control(frames.window_update(0, self._received))
             self._received = 0
@@ -224,7 +214,7 @@ class Connection:
         if flags & Flag.END_HEADERS:
             self._header_block(stream_id, flags, data[start:end])
         else:
-            self._partial = _PartialBlock(stream_id, flags, data[start:end])
+            self._partial = PartialBlock(stream_id, flags, data[start:end])
             self._expected = FrameType.CONTINUATION
 
     def on_continuation(self, flags: int, stream_id: int, data: bytes, start: int, end: int) -> None:

@@ -171,10 +171,15 @@ class H2Front:
     def add(self, protocol: H2Protocol, host: str) -> Source | None:
         """Take in one more connection of the host; None when there is no room.
 
-        The oldest that has no call open gives way: of its own address, when that has too many.
+        The oldest that has no call open gives way: of its own address, when that has too many. While too much of an
+        address waits to be handled it gets none: what a new one sends is read before it can be told to wait.
         """
         figures, limits = self._figures, self.board.limits
         source = self.turns.source(host)
+        if source.is_held:
+            figures.limits_met["unhandled_size"] += 1
+            figures.connections_refused += 1
+            return None
         for limit, most, present in (
             ("connections_per_address", limits.max_connections_per_address, source.connections),
             ("connections", limits.max_connections, self._protocols),

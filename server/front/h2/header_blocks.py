@@ -55,6 +55,18 @@ class Field(NamedTuple):
     end: int = 0
 
 
+class PartialBlock:
+    """A header block whose end has not come."""
+
+    __slots__ = ("block", "continuations", "flags", "stream_id")
+
+    def __init__(self, stream_id: int, flags: int, block: bytes) -> None:
+        self.stream_id = stream_id
+        self.flags = flags
+        self.block = bytearray(block)
+        self.continuations = 0
+
+
 class BlockDecoder:
     """The decoding side of one connection.
 
