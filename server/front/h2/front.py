@@ -171,12 +171,12 @@ class H2Front:
     def add(self, protocol: H2Protocol, host: str) -> Source | None:
         """Take in one more connection of the host; None when there is no room.
 
-        The oldest that has no call open gives way: of its own address, when that has too many. While too much of an
-        address waits to be handled it gets none: what a new one sends is read before it can be told to wait.
+        The oldest that has no call open gives way: of its own address, when that has too many. While far too much of an
+        address waits to be handled it gets none.
         """
         figures, limits = self._figures, self.board.limits
         source = self.turns.source(host)
-        if source.is_held:
+        if source.is_full:
             figures.limits_met["unhandled_size"] += 1
             figures.connections_refused += 1
             return None

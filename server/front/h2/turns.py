@@ -22,6 +22,10 @@ SECONDS_PER_TURN: Final = 0.005
 PUT_OFF_MAX: Final = 16 * 1024 * 1024
 """Bytes of one address that may be put off; beyond it none of its connections is read from until they are handled."""
 
+REFUSED_BEYOND: Final = 4 * PUT_OFF_MAX
+"""The same for new connections. They are read from once before they can be told to wait, so they are let in for longer,
+but not without end."""
+
 
 class Reader(Protocol):
     """A connection, as far as turns are concerned."""
@@ -60,6 +64,11 @@ class Source:
         """So much of its turn is over."""
         self.frames_left -= frames
         self.seconds_left -= seconds
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it may have no new connections."""
+        return self.put_off_size > REFUSED_BEYOND
 
     def grew(self, size: int) -> None:
         """So many bytes more, or fewer, are put off."""
