@@ -25,10 +25,12 @@ WITH_STUBS: Final = (
     "quarry/admin/v1/dead_letters.proto",
     "quarry/admin/v1/index.proto",
     "quarry/admin/v1/settings.proto",
+    "quarry/admin/v1/members.proto",
     "quarry/admin/v1/migration.proto",
     "quarry/admin/v1/query.proto",
     "quarry/admin/v1/security.proto",
     "quarry/admin/v1/verification.proto",
+    "quarry/cluster/v1/cluster.proto",
 )
 """Files whose services are called or served through grpcio; the others need only messages."""
 

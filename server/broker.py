@@ -16,6 +16,8 @@ from kv import WriteBatch
 from server.administration import Administration, BrokerFacts
 from server.certificates import Certificates
 from server.clients import ClientRegistry
+from server.cluster.cluster import Cluster
+from server.cluster.signing import ClusterKeys
 from server.dead_letter_box import DeadLetterBox
 from server.dead_letters import DeadLetterStore
 from server.delivery import Delivery, InFlightTable, StateWriter
@@ -33,16 +35,19 @@ from server.messaging import Components, Messaging
 from server.metrics import ServerMetrics
 from server.observing import Background, Observing, make_background
 from server.reconfiguring import Reconfigured
-from server.routing import Address, BrokerIdentity
+from server.routing import Address
 from server.rpc.admin_port.dead_letters import DeadLetterService
 from server.rpc.admin_port.guard import AdminAccess, AdminGuard
 from server.rpc.admin_port.index import IndexService
+from server.rpc.admin_port.members import MembersService
 from server.rpc.admin_port.migration import MigrationService
 from server.rpc.admin_port.queries import QueryService
 from server.rpc.admin_port.security import SecurityService
-from server.rpc.admin_port.server import AdminServer
+from server.rpc.admin_port.server import AdminServer, MoreService
 from server.rpc.admin_port.settings import SettingsService
 from server.rpc.admin_port.verification import VerificationService
+from server.rpc.cluster.client import PeerClient
+from server.rpc.cluster.service import ClusterService
 from server.securing import Security
 from server.security_metrics import SecurityMetrics
 from server.settings import BrokerSettings
@@ -56,6 +61,7 @@ from store.message import DispatchRequest, Host, Message
 from store.opening import OpenStore
 from store.record import StoredMessage
 from store.settings import Durability
+from store.shared import Applied, SharedKind
 
 log = structlog.get_logger(__name__)
 
@@ -83,7 +89,7 @@ class Broker:
         self._settings = settings = self._live.current
         set_log_level(settings.log.level)
         self._reached_at = settings.network.advertise or settings.network.listen
-        self._identity = _identity(settings)
+        self._identity = settings.for_identity()
         self._supervisor = supervisor
         self._certificates = certificates
         self._store = store
@@ -112,6 +118,7 @@ class Broker:
         self._delays = self._make_delays()
         self._transactions = self._make_transactions()
         self._upkeep = self._make_upkeep(health)
+        self._cluster = self._make_cluster()
         self._background = self._make_background()
         self._messaging = self._make_messaging()
         self._front = make_front(
@@ -156,6 +163,29 @@ class Broker:
                 metrics=self._metrics,
             ),
         )
+
+    def _make_cluster(self) -> Cluster | None:
+        """Raises Invalid for a key file that is no good."""
+        shared, key_file = self._store.shared, self._settings.cluster.key_file
+        if shared is None or key_file is None:
+            return None
+        return Cluster(
+            self._settings,
+            shared,
+            self._clock,
+            keys=ClusterKeys.read(key_file),
+            connect=lambda address, keys: PeerClient(address, keys, self._clock, self._settings.for_peer_tls()),
+            applied=self._shared_rows_applied,
+        )
+
+    def _shared_rows_applied(self, applied: Applied) -> None:
+        """Other members have deleted topics and groups: what lies beside their rows goes, too."""
+        for row in applied.changed:
+            if row.value is None and row.kind is SharedKind.TOPIC:
+                self._delivery.delete_topic(row.name)
+                self._store.messages.delete_topic(row.name)
+            elif row.value is None and row.kind is SharedKind.GROUP:
+                self._delivery.delete_group(row.name)
 
     def _make_background(self) -> Background:
         return make_background(
@@ -307,6 +337,7 @@ class Broker:
                 clock=self._clock,
                 gate=self._security.gate,
                 tracing=self._tracing,
+                members=None if self._cluster is None else self._cluster.members,
                 limits_met=self._limits_met,
             ),
             self._settings,
@@ -327,7 +358,7 @@ class Broker:
                 self._reached_at = network.advertise or listening
                 self._delays.start()
                 self._transactions.start()
-                async with self._administering() as admin_listening:
+                async with self._administering() as admin_listening, self._joined(admin_listening):
                     yield {"listen": listening, "admin": admin_listening}
         finally:
             await self._stop_front(network.stop_grace_ms / 1000, hastened)
@@ -342,6 +373,12 @@ class Broker:
             self._state_writer.write_now()
             self._security.audit.close()
             self._metrics.stop_watching()
+
+    def _joined(self, admin_listening: str) -> contextlib.AbstractAsyncContextManager[None]:
+        """A member of the cluster, where there is one."""
+        if self._cluster is None:
+            return contextlib.nullcontext()
+        return self._cluster.running(self._supervisor, self._identity, admin_listening)
 
     async def _listen(self) -> str:
         """Open the messaging ports; returns the address of the first, which all know."""
@@ -378,12 +415,22 @@ class Broker:
                 QueryService(self._upkeep.key_index, self._store.messages.reader, self._faults),
                 SecurityService(self._store.users, self._store.policies, self._clock, self._faults),
                 SettingsService(self._live, self._faults),
+                *self._cluster_services(),
             ],
         )
         try:
             yield await admin.start(self._settings.network.admin, self._certificates.admin)
         finally:
             await admin.stop(grace_s=0.5)
+
+    def _cluster_services(self) -> list[MoreService]:
+        cluster = self._cluster
+        if cluster is None:
+            return [MembersService(None, self._faults)]
+        return [
+            MembersService(cluster.members, self._faults),
+            ClusterService(cluster.exchange, cluster.keys, self._clock, self._faults),
+        ]
 
     def _make_guard(self) -> AdminGuard:
         security, access = self._security, None
@@ -446,19 +493,3 @@ class Broker:
             self._upkeep.backups.sweep()
             self._messaging.sweep()
             self._security.audit.sweep()
-
-
-def _identity(settings: BrokerSettings) -> BrokerIdentity:
-    network = settings.network
-    advertise = Address.parse(network.advertise) if network.advertise else None
-    if network.tls_advertise is not None:
-        secure_advertise: Address | None = Address.parse(network.tls_advertise)
-    else:
-        # without TLS on `listen` that is the wrong place for who came with TLS
-        secure_advertise = None if network.tls == "off" else advertise
-    return BrokerIdentity(
-        name=settings.broker.name,
-        listen=Address.parse(network.listen),
-        advertise=advertise,
-        secure_advertise=secure_advertise,
-    )

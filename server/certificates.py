@@ -37,6 +37,14 @@ class TlsPorts(NamedTuple):
     http: TlsFiles | None = None
 
 
+class PeerTls(NamedTuple):
+    """What the admin ports of other members are checked with, and what is shown to them."""
+
+    authority: Path | None
+    certificate: Path | None
+    key: Path | None
+
+
 class Certificates:
     """What the ports of one broker show now. `look` may run on any thread, one at a time."""
 

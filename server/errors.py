@@ -43,3 +43,19 @@ class BrokerFailed(BrokerError):
 
 class StartCalledOff(BrokerError):
     """The process was told to stop before it served anybody."""
+
+
+class NoSuchMember(Invalid):
+    """The cluster has no member of that name, as far as it is known here."""
+
+
+class NotAMember(BrokerError):
+    """Who calls, or answers, has not shown that it has the cluster's key."""
+
+
+class MemberUnreachable(BrokerError):
+    """A member of the cluster does not answer, or not as it should."""
+
+
+class NoCluster(BrokerError):
+    """The broker is the only one."""

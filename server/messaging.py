@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from server.clients import ClientRegistry
+from server.cluster.members import Members
 from server.delivery import Delivery, StateWriter
 from server.delivery.pulls import Pulls
 from server.faults import FaultLog
@@ -59,6 +60,7 @@ class Components:
     clock: Clock
     limits_met: LimitsMet
     tracing: Tracing | None
+    members: Members | None = None
     gate: Gate | None = None
 
 
@@ -142,7 +144,7 @@ class Messaging:
         methods = messaging_methods(
             self._messages.methods(),
             self.telemetry.methods(),
-            RouteService(edge, its.clients, directory, its.identity).methods(),
+            RouteService(edge, its.clients, directory, its.identity, its.members).methods(),
             SessionService(edge, its.clients).methods(),
             OffsetService(edge, directory, its.store.messages).methods(),
             HeldMessageService(

@@ -26,6 +26,17 @@ class Address:
             raise ValueError(f"{text!r} is no host:port")
         return cls(host, int(port))
 
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_unspecified(self) -> bool:
+        """Whether it is all addresses of a machine, which nobody can connect to."""
+        try:
+            return ip_address(self.host).is_unspecified
+        except ValueError:
+            return False
+
     @property
     def ip_version(self) -> int | None:
         """4 or 6; None for a host name."""

@@ -13,20 +13,22 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
-from pydantic import PrivateAttr, ValidationError
+from pydantic import PrivateAttr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError, TomlConfigSettingsSource
 
-from server.certificates import TlsPorts
+from server.certificates import PeerTls, TlsPorts
 from server.clients import ClientLimits, ClientTimeouts
 from server.delivery.model import DeliverySettings
 from server.front import FrontLimits, TlsFiles
 from server.held import TransactionSettings
 from server.metadata import AutoCreation
 from server.queue_removal import RemovalSettings
+from server.routing import Address, BrokerIdentity
 from server.setting_sections import (
     BrokerSection,
+    ClusterSection,
     ConsumeQueueSection,
     DeliverySection,
     ExpirySection,
@@ -87,6 +89,7 @@ class BrokerSettings(Section):
     expiry: ExpirySection = ExpirySection()
     network: NetworkSection = NetworkSection()
     broker: BrokerSection = BrokerSection()
+    cluster: ClusterSection = ClusterSection()
     topics: TopicsSection = TopicsSection()
     groups: GroupsSection = GroupsSection()
     delivery: DeliverySection = DeliverySection()
@@ -98,6 +101,16 @@ class BrokerSettings(Section):
     tracing: TracingSection = TracingSection()
 
     _sources: ValueSources = PrivateAttr(default_factory=ValueSources)
+
+    @model_validator(mode="after")
+    def _members_reach_it(self) -> Self:
+        network = self.network
+        if self.cluster.is_on and network.advertise is None and Address.parse(network.listen).is_unspecified:
+            raise ValueError(
+                f"cluster needs network.advertise: network.listen is {network.listen}, which other members cannot tell "
+                "their clients"
+            )
+        return self
 
     def tell_sources(self, sources: Mapping[str, str]) -> None:
         """Where values come from that are no defaults, by `section.key`."""
@@ -125,6 +138,7 @@ class BrokerSettings(Section):
             mapped_segments_max=store.mapped_segments_max,
             cached_queues_max=store.cached_queues_max,
             check_after_ms=self.transactions.check_after_ms,
+            member=self.broker.name if self.cluster.is_on else None,
             index=IndexSettings(
                 hash_files=self.index.hash_files,
                 hash_slots=self.index.hash_slots,
@@ -255,6 +269,28 @@ class BrokerSettings(Section):
             messaging if network.serves_tls else None,
             TlsFiles(certificate, key, network.admin_client_ca) if network.admin_tls else None,
             TlsFiles(certificate, key, protocol="http/1.1") if network.http_tls else None,
+        )
+
+    def for_peer_tls(self) -> PeerTls | None:
+        """What other members' admin ports are called with: all of a cluster speak TLS there, or none."""
+        network = self.network
+        if not network.admin_tls:
+            return None
+        return PeerTls(self.cluster.tls_ca, network.tls_certificate, network.tls_key)
+
+    def for_identity(self) -> BrokerIdentity:
+        network = self.network
+        advertise = Address.parse(network.advertise) if network.advertise else None
+        if network.tls_advertise is not None:
+            secure_advertise: Address | None = Address.parse(network.tls_advertise)
+        else:
+            # without TLS on `listen` that is the wrong place for who came with TLS
+            secure_advertise = None if network.tls == "off" else advertise
+        return BrokerIdentity(
+            name=self.broker.name,
+            listen=Address.parse(network.listen),
+            advertise=advertise,
+            secure_advertise=secure_advertise,
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from cli.online import dead_letters, groups, index, migration, rules, settings, topics, users, verification
+from cli.online import cluster, dead_letters, groups, index, migration, rules, settings, topics, users, verification
 from cli.online.backup import backup
 from cli.online.expire import expire
 from cli.online.messages import consume, produce, tail
@@ -21,6 +21,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(migration.commands)
     app.add_typer(verification.commands)
     app.add_typer(settings.commands)
+    app.add_typer(cluster.commands)
     app.add_typer(users.commands)
     app.add_typer(rules.commands)
     for command in (produce, consume, tail, backup, expire, query, queues):

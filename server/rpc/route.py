@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.clients import ClientKind, ClientRegistry
+from server.cluster.member import MemberState
+from server.cluster.members import Members
 from server.front import Call, Method
 from server.metadata import Directory
 from server.routing import Address, BrokerIdentity, assigned_queues, route_queues
@@ -44,12 +46,28 @@ _SCHEMES: Final[Mapping[int | None, definition.AddressScheme]] = {
 }
 
 
+class Place(NamedTuple):
+    """A broker of the cluster, and what clients may do there whatever a topic allows."""
+
+    broker: definition.Broker
+    limit: Permission
+
+
 class RouteService:
-    def __init__(self, edge: Edge, clients: ClientRegistry, directory: Directory, broker: BrokerIdentity) -> None:
+    def __init__(
+        self,
+        edge: Edge,
+        clients: ClientRegistry,
+        directory: Directory,
+        broker: BrokerIdentity,
+        members: Members | None = None,
+    ) -> None:
+        """`members` are those of the cluster, where there is one."""
         self._edge = edge
         self._clients = clients
         self._directory = directory
         self._broker = broker
+        self._members = members
         self._answers = RouteAnswers()
 
     def methods(self) -> dict[str, Method]:
@@ -64,14 +82,14 @@ class RouteService:
     def _query_route(self, call: Call, client_id: str, request: service.QueryRouteRequest) -> None:
         _check_resource(request.topic)
         topic = self._topic_for(call, client_id, request.topic.name)
-        broker = self._broker_at(call, request.endpoints)
-        if topic.queue_count < QUEUES_MIN:
-            call.reply(_route(request.topic, topic, broker).SerializeToString())
+        places = self._places(call, request.endpoints)
+        if topic.queue_count * len(places) < QUEUES_MIN:
+            call.reply(_route(request.topic, topic, places).SerializeToString())
             return
-        key = request.topic.SerializeToString(), broker.SerializeToString()
+        key = request.topic.SerializeToString(), _key_of(places)
         answer = self._answers.find(key, topic)
         if answer is None:
-            answer = _route(request.topic, topic, broker).SerializeToString()
+            answer = _route(request.topic, topic, places).SerializeToString()
             self._answers.keep(key, topic, answer)
         call.reply(answer)
 
@@ -89,17 +107,32 @@ class RouteService:
         check_group(request.group.name)
         topic = self._directory.topic(request.topic.name)
         numbers = assigned_queues(topic, self._directory.group(request.group.name))
-        broker = self._broker_at(call, request.endpoints)
         response = service.QueryAssignmentResponse()
         fill_ok(response.status)
-        for number in numbers:
-            queue = response.assignments.add().message_queue
-            queue.topic.CopyFrom(request.topic)
-            queue.id = ANY_QUEUE if number is None else number
-            queue.permission = _PERMISSIONS[topic.permission]
-            queue.broker.CopyFrom(broker)
-            queue.accept_message_types.extend(ACCEPTED_TYPES[topic.type])
+        for place in self._places(call, request.endpoints):
+            for number in numbers:
+                queue = response.assignments.add().message_queue
+                queue.topic.CopyFrom(request.topic)
+                queue.id = ANY_QUEUE if number is None else number
+                queue.permission = _PERMISSIONS[topic.permission & place.limit]
+                queue.broker.CopyFrom(place.broker)
+                queue.accept_message_types.extend(ACCEPTED_TYPES[topic.type])
         return response
+
+    def _places(self, call: Call, dialled: definition.Endpoints) -> list[Place]:
+        """All brokers that such a client can reach, by name: every member says the same."""
+        own, members = self._broker_at(call, dialled), self._members
+        if members is None:
+            return [Place(own, READ_WRITE)]
+        places = [Place(own, Permission.READ if members.is_draining else READ_WRITE)]
+        for member in members.others():
+            address = member.advertised_to(is_secure=call.is_secure)
+            if address is not None:
+                broker = definition.Broker(name=member.name, id=MASTER)
+                _fill_endpoints(broker.endpoints, address)
+                limit = Permission.READ if member.state is MemberState.DRAINING else READ_WRITE
+                places.append(Place(broker, limit))
+        return sorted(places, key=lambda place: place.broker.name)
 
     def _broker_at(self, call: Call, dialled: definition.Endpoints) -> definition.Broker:
         """The broker, reachable where it advertises itself or else where the client dialled."""
@@ -115,14 +148,20 @@ class RouteService:
         return broker
 
 
-def _route(asked: definition.Resource, topic: Topic, broker: definition.Broker) -> service.QueryRouteResponse:
+def _route(asked: definition.Resource, topic: Topic, places: Sequence[Place]) -> service.QueryRouteResponse:
     response = service.QueryRouteResponse()
     fill_ok(response.status)
-    queue = definition.MessageQueue(topic=asked, broker=broker, accept_message_types=ACCEPTED_TYPES[topic.type])
-    for queue.id, permission in route_queues(topic):
-        queue.permission = _PERMISSIONS[permission]
-        response.message_queues.append(queue)  # copies it, at a third of what filling in a new one costs
+    queues = route_queues(topic)
+    for broker, limit in places:
+        queue = definition.MessageQueue(topic=asked, broker=broker, accept_message_types=ACCEPTED_TYPES[topic.type])
+        for queue.id, permission in queues:
+            queue.permission = _PERMISSIONS[permission & limit]
+            response.message_queues.append(queue)  # copies it, at a third of what filling in a new one costs
     return response
+
+
+def _key_of(places: Sequence[Place]) -> bytes:
+    return b"".join(bytes([place.limit.value]) + place.broker.SerializeToString() for place in places)
 
 
 def _fill_endpoints(endpoints: definition.Endpoints, address: Address) -> None:

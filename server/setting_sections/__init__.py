@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from server.setting_sections.base import Section, split_address
+from server.setting_sections.cluster import ClusterSection
 from server.setting_sections.delivery import DeliverySection, GroupsSection, TopicsSection, TransactionsSection
 from server.setting_sections.limits import LimitsSection
 from server.setting_sections.log import LogSection
@@ -13,6 +14,7 @@ from server.setting_sections.store import ConsumeQueueSection, ExpirySection, In
 
 __all__ = [
     "BrokerSection",
+    "ClusterSection",
     "ConsumeQueueSection",
     "DeliverySection",
     "ExpirySection",

@@ -12,8 +12,8 @@ from store.security.model import Action, ResourceKind
 ALL: Final = "*"
 """What a list is of. Only rules for everything of a kind cover it."""
 
-OPEN_SERVICES: Final = ("grpc.health.v1.Health",)
-"""Probes cannot sign."""
+OPEN_SERVICES: Final = ("grpc.health.v1.Health", "quarry.cluster.v1.ClusterService")
+"""Probes cannot sign, and members of the cluster sign with its key, which is looked at there."""
 
 READERS_SERVICES: Final = ("grpc.reflection.v1alpha.ServerReflection",)
 """For every user: what the services look like is no secret, but no stranger's business."""
@@ -78,6 +78,10 @@ ACCESSES: Final[Mapping[str, Accesses]] = {
     "IndexService/VerifyIndexFiles": _cluster(Action.GET),
     "IndexService/CompactIndexFiles": _cluster(Action.UPDATE),
     "IndexService/UploadIndexFiles": _cluster(Action.UPDATE),
+    "MembersService/ListMembers": _cluster(Action.GET),
+    "MembersService/DrainMember": _cluster(Action.UPDATE),
+    "MembersService/ActivateMember": _cluster(Action.UPDATE),
+    "MembersService/RemoveMember": _cluster(Action.UPDATE),
     "MigrationService/GetMigration": _cluster(Action.GET),
     "MigrationService/AdvanceMigration": _cluster(Action.UPDATE),
     "MigrationService/RollBackMigration": _cluster(Action.UPDATE),

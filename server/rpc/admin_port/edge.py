@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 
 from kv import EngineCorrupt, EngineFull
-from server.errors import NoIndex, NoSuchSetting
+from server.errors import NoCluster, NoIndex, NoSuchMember, NoSuchSetting, NotAMember
 from server.faults import FaultLog
 from server.security.errors import PermissionDenied, TooManyFailures, Unauthenticated
 from server.wire.status import INTERNAL_TEXT
@@ -31,6 +31,9 @@ STATUS_CODES: Final[dict[type[BaseException], grpc.StatusCode]] = {
     TooManyFailures: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.Forbidden: grpc.StatusCode.FAILED_PRECONDITION,
     NoIndex: grpc.StatusCode.FAILED_PRECONDITION,
+    NoCluster: grpc.StatusCode.FAILED_PRECONDITION,
+    NoSuchMember: grpc.StatusCode.NOT_FOUND,
+    NotAMember: grpc.StatusCode.UNAUTHENTICATED,
     errors.Invalid: grpc.StatusCode.INVALID_ARGUMENT,
     errors.Unavailable: grpc.StatusCode.UNAVAILABLE,
     errors.DiskRefused: grpc.StatusCode.RESOURCE_EXHAUSTED,

@@ -1,0 +1,1 @@
+"""Many brokers as one cluster: who its members are, and what they tell each other (docs/cluster.md)."""

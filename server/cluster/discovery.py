@@ -1,0 +1,47 @@
+"""Where members are looked for: the addresses in the settings, and all addresses of a name."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Sequence
+
+import structlog
+
+from server.routing import Address
+
+log = structlog.get_logger(__name__)
+
+
+class Discovery:
+    """Admin addresses, as `host:port`."""
+
+    def __init__(self, members: Sequence[str], dns: str | None) -> None:
+        self._members = frozenset(members)
+        self._dns = None if dns is None else Address.parse(dns)
+        self._found: set[str] = set()
+        self._complaint = ""
+
+    async def addresses(self) -> set[str]:
+        """Those of the settings and those of the name. While the name cannot be looked up: as it was found last."""
+        if self._dns is not None:
+            await self._look_up(self._dns)
+        return {*self._members, *self._found}
+
+    async def _look_up(self, name: Address) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.getaddrinfo(name.host, name.port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            complaint = str(error)
+            if complaint != self._complaint:
+                log.warning("the members' name cannot be looked up", name=name.host, reason=complaint)
+            self._complaint = complaint
+            return
+        self._complaint = ""
+        self._found = {_text(address) for *_, address in found}
+
+
+def _text(address: tuple[object, ...]) -> str:
+    host, port = address[:2]
+    return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"

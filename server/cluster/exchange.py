@@ -1,0 +1,242 @@
+"""Shared rows become alike: each member asks each other one for what has changed there since it asked last.
+
+    every interval, and when told that there is something new:
+        ask ─→ a page of rows ─→ apply (the later version stays) ─→ ask again while there is more
+
+Nobody waits for anybody: each member is asked by a task of its own, and one that does not answer is asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple, Protocol
+
+import structlog
+
+from server.cluster.members import Members
+from server.errors import MemberUnreachable, NotAMember
+from store.clock import Clock
+from store.errors import BrokerError, Invalid
+from store.shared import Applied, Position, SharedRow, SharedRows
+
+log = structlog.get_logger(__name__)
+
+PAGE_ROWS: Final = 1_000
+NUDGE_DELAY_S: Final = 0.02
+"""Changes within so long are told of together."""
+ADDRESSES_MAX: Final = 1_000
+FORGET_S: Final = 600.0
+"""An address that is known only because somebody there has asked is forgotten when nobody asks any more."""
+
+
+class Page(NamedTuple):
+    """Some of what has changed at a member."""
+
+    name: str
+    rows: Sequence[SharedRow]
+    since: int
+    until: Position
+    more: bool
+
+
+class Peer(Protocol):
+    """Another member's admin port. All raise MemberUnreachable, NotAMember or Invalid."""
+
+    async def exchange(self, name: str, address: str, since: Position | None, rows_max: int) -> Page: ...
+
+    async def nudge(self, name: str, address: str) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class _Followed:
+    """A member that is asked, known by its address; its name is what it says."""
+
+    __slots__ = ("address", "complaint", "name", "peer", "woken")
+
+    def __init__(self, address: str, peer: Peer) -> None:
+        self.address = address
+        self.peer = peer
+        self.name: str | None = None
+        self.woken = asyncio.Event()
+        self.complaint = ""
+
+
+class Exchange:
+    """Lives on the event loop's thread; rows are applied on another."""
+
+    def __init__(
+        self,
+        name: str,
+        shared: SharedRows,
+        members: Members,
+        *,
+        interval_s: float,
+        clock: Clock,
+        connect: Callable[[str], Peer],
+        discover: Callable[[], Awaitable[set[str]]],
+        applied: Callable[[Applied], None],
+    ) -> None:
+        """`name` is this member's. `discover` finds admin addresses, `applied` hears of what others have changed."""
+        self._name = name
+        self._interval_s = interval_s
+        self._shared = shared
+        self._members = members
+        self._clock = clock
+        self._connect = connect
+        self._discover = discover
+        self._applied = applied
+        self._followed: dict[str, _Followed] = {}
+        self._told: dict[str, float] = {}  # addresses that have asked here, and when
+        self._targets: set[str] = set()
+        self._own_addresses: set[str] = set()
+        self._look = asyncio.Event()
+        self._has_news = asyncio.Event()
+
+    @property
+    def _own_address(self) -> str:
+        own = self._members.own
+        return "" if own is None else own.admin_address
+
+    # -- what others ask
+
+    def asked(self, name: str, address: str, since: Position | None, rows_max: int) -> Page:
+        """The next page for another member, which is known from now on."""
+        self._remember(name, address)
+        begin = since.sequence if since is not None and since.incarnation == self._shared.incarnation else 0
+        page = self._shared.changes(begin, rows_max)
+        return Page(self._name, page.rows, page.since, Position(page.incarnation, page.until), page.more)
+
+    def nudged(self, name: str, address: str) -> None:
+        """Another member has something new."""
+        self._remember(name, address)
+        for followed in self._followed.values():
+            if followed.name == name:
+                followed.woken.set()
+
+    def changed(self) -> None:
+        """Something has changed here: the others are told. To be called on the loop."""
+        self._has_news.set()
+
+    # -- what is asked
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._tell())
+            while True:
+                self._targets = await self._wanted()
+                for address in self._targets:
+                    if address not in self._followed:
+                        self._followed[address] = _Followed(address, self._connect(address))
+                        tasks.create_task(self._follow(self._followed[address]))
+                self._members.notice()
+                self._look.clear()
+                await _until_set(self._look, self._interval_s)
+
+    async def _wanted(self) -> set[str]:
+        rows = {seen.member.admin_address for seen in self._members.all()}
+        found = await self._discover()
+        forgotten_s = self._clock.monotonic_s() - FORGET_S
+        self._told = {address: at_s for address, at_s in self._told.items() if at_s > forgotten_s}
+        return (found | self._told.keys() | rows) - self._own_addresses - {self._own_address}
+
+    async def _follow(self, followed: _Followed) -> None:
+        try:
+            while followed.address in self._targets:
+                followed.woken.clear()
+                try:
+                    await self._read_on(followed)
+                    followed.complaint = ""
+                except BrokerError as error:
+                    self._complain(followed, error)
+                await _until_set(followed.woken, self._interval_s)
+        finally:
+            del self._followed[followed.address]
+            await followed.peer.close()
+
+    async def _read_on(self, followed: _Followed) -> None:
+        """All that is new there."""
+        if followed.name is None and not await self._meet(followed):
+            return
+        name = followed.name
+        if name is None or self._is_followed_elsewhere(followed):
+            return
+        more = True
+        while more:
+            page = await self._ask(followed, self._shared.position(name), PAGE_ROWS)
+            if page.name != name:
+                followed.name = None  # another one has its address now
+                return
+            applied = await asyncio.to_thread(
+                self._shared.apply, page.rows, peer=name, until=page.until, since=page.since
+            )
+            self._members.heard(name)
+            self._take(applied)
+            more = page.more
+
+    async def _meet(self, followed: _Followed) -> bool:
+        """Learn who it is; False for this member itself."""
+        page = await self._ask(followed, None, 1)
+        if page.name == self._name:
+            if page.until.incarnation == self._shared.incarnation:
+                self._own_addresses.add(followed.address)
+                self._targets.discard(followed.address)
+                return False
+            raise Invalid(f"the member there is called {page.name}, as this one is: give each its own broker.name")
+        followed.name = page.name
+        return True
+
+    def _is_followed_elsewhere(self, followed: _Followed) -> bool:
+        """Whether the same member is asked at another of its addresses, and answers."""
+        others = (each for each in self._followed.values() if each.name == followed.name)
+        first = next(others)
+        return first is not followed and not first.complaint
+
+    async def _ask(self, followed: _Followed, since: Position | None, rows_max: int) -> Page:
+        return await followed.peer.exchange(self._name, self._own_address, since, rows_max)
+
+    def _take(self, applied: Applied) -> None:
+        for conflict in applied.conflicts:
+            log.warning(
+                "a change was overwritten by a later one, whose member did not know of it",
+                kind=conflict.kind.value,
+                name=conflict.name,
+                changed_at_ms=conflict.overwritten.time_ms,
+                later_at_ms=conflict.kept.time_ms,
+            )
+        if applied.changed:
+            self._members.changed(applied.changed)
+            self._applied(applied)
+
+    def _complain(self, followed: _Followed, error: BrokerError) -> None:
+        """Once per reason: it is asked again and again."""
+        complaint = str(error)
+        if complaint != followed.complaint:
+            log.warning("a member cannot be asked", address=followed.address, member=followed.name, reason=complaint)
+        followed.complaint = complaint
+
+    async def _tell(self) -> None:
+        """Let the others know that there is something new, instead of waiting for them to ask."""
+        while True:
+            await self._has_news.wait()
+            await asyncio.sleep(NUDGE_DELAY_S)
+            self._has_news.clear()
+            nudges = [each.peer.nudge(self._name, self._own_address) for each in self._followed.values()]
+            for outcome in await asyncio.gather(*nudges, return_exceptions=True):
+                if isinstance(outcome, Exception) and not isinstance(outcome, MemberUnreachable | NotAMember):
+                    raise outcome
+
+    def _remember(self, name: str, address: str) -> None:
+        if not address or name == self._name or len(self._told) >= ADDRESSES_MAX:
+            return
+        if address not in self._targets:
+            self._look.set()
+        self._told[address] = self._clock.monotonic_s()
+
+
+async def _until_set(event: asyncio.Event, timeout_s: float) -> None:
+    with suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), timeout_s)

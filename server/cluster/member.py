@@ -1,0 +1,77 @@
+"""A member of a cluster, as all members know it: a shared row (docs/formats/shared-rows.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from server.routing import Address
+from store.errors import Invalid
+from store.metadata.row_json import Document, encode_document
+
+TEXT_MAX: Final = 300
+"""Characters of an address or a version."""
+
+
+class MemberState(StrEnum):
+    ACTIVE = "active"
+    DRAINING = "draining"
+    """Takes no new messages; consumers read it to its end."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Member:
+    """Addresses are `host:port`. `address` is None where clients without TLS are not let in, `tls_address` likewise."""
+
+    name: str
+    address: str | None
+    tls_address: str | None
+    admin_address: str
+    state: MemberState = MemberState.ACTIVE
+    version: str = ""
+
+    def advertised_to(self, *, is_secure: bool) -> Address | None:
+        """Where such clients are sent; None when they cannot reach it."""
+        text = self.tls_address if is_secure else self.address
+        return None if text is None else Address.parse(text)
+
+    def in_state(self, state: MemberState) -> Member:
+        return replace(self, state=state)
+
+    def encode(self) -> bytes:
+        return encode_document(
+            {
+                "address": self.address or "",
+                "tls_address": self.tls_address or "",
+                "admin_address": self.admin_address,
+                "state": self.state.value,
+                "version": self.version,
+            }
+        )
+
+    @classmethod
+    def decode(cls, name: str, value: bytes) -> Member:
+        """Raises StoreDamaged, or Invalid for an address that is none."""
+        row = Document("members", name, value)
+        texts = {key: row.text(key) for key in ("address", "tls_address", "admin_address", "version")}
+        too_long = [key for key, text in texts.items() if len(text) > TEXT_MAX]
+        if too_long:
+            raise Invalid(f"member {name}: {too_long[0]} has more than {TEXT_MAX} characters")
+        for key in ("address", "tls_address", "admin_address"):
+            if texts[key] or key == "admin_address":
+                try:
+                    Address.parse(texts[key])
+                except ValueError as cause:
+                    raise Invalid(f"member {name}: {key}: {cause}") from None
+        state = row.text("state")
+        if state not in set(MemberState):
+            row.damaged(f"state is {state!r}")
+        return cls(
+            name=name,
+            address=texts["address"] or None,
+            tls_address=texts["tls_address"] or None,
+            admin_address=texts["admin_address"],
+            state=MemberState(state),
+            version=texts["version"],
+        )

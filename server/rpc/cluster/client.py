@@ -1,0 +1,81 @@
+"""Calls of another member. Both sides show that they have the cluster's key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError, Message
+
+from server._generated.quarry.cluster.v1 import cluster_pb2 as pb
+from server.certificates import PeerTls
+from server.cluster.exchange import Page
+from server.cluster.signing import ClusterKeys
+from server.errors import MemberUnreachable
+from server.rpc.cluster.methods import EXCHANGE, NUDGE
+from server.wire.shared_rows import from_position, to_position, to_row
+from store.clock import Clock
+from store.shared import Position
+
+CALL_TIMEOUT_S: Final = 5.0
+ANSWER_SIZE_MAX: Final = 8 * 1024 * 1024
+_OPTIONS: Final = (
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_receive_message_length", ANSWER_SIZE_MAX),
+    # a member that comes back is asked soon, not after minutes
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+)
+
+Answer = TypeVar("Answer", bound=Message)
+
+
+class PeerClient:
+    """One member's admin port. Each call may take `CALL_TIMEOUT_S`; raises MemberUnreachable with the reason."""
+
+    def __init__(self, address: str, keys: ClusterKeys, clock: Clock, tls: PeerTls | None) -> None:
+        self._address = address
+        self._keys = keys
+        self._clock = clock
+        if tls is None:
+            self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        else:
+            credentials = grpc.ssl_channel_credentials(_bytes(tls.authority), _bytes(tls.key), _bytes(tls.certificate))
+            self._channel = grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
+
+    async def exchange(self, name: str, address: str, since: Position | None, rows_max: int) -> Page:
+        """What has changed there since; Invalid for an answer that makes no sense."""
+        request = pb.ExchangeRequest(
+            name=name, address=address, since=None if since is None else from_position(since), rows_max=rows_max
+        )
+        answer = await self._call(EXCHANGE, request, pb.ExchangeResponse)
+        rows = [to_row(each) for each in answer.rows]
+        return Page(answer.name, rows, answer.since, to_position(answer.until), answer.more)
+
+    async def nudge(self, name: str, address: str) -> None:
+        await self._call(NUDGE, pb.NudgeRequest(name=name, address=address), pb.NudgeResponse)
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    async def _call(self, method: str, request: Message, answer_type: type[Answer]) -> Answer:
+        body = request.SerializeToString()
+        headers = self._keys.sign_call(method, body, self._clock.wall_ms() // 1000)
+        make: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(method)
+        call = make(body, metadata=headers, timeout=CALL_TIMEOUT_S)
+        try:
+            answered = await call
+            trailers = {key: value for key, value in await call.trailing_metadata() if isinstance(value, str)}
+        except grpc.aio.AioRpcError as error:
+            raise MemberUnreachable(f"{self._address}: {error.code().name.lower()}: {error.details()}") from None
+        self._keys.check_answer(headers[1][1], answered, trailers)
+        try:
+            return answer_type.FromString(answered)
+        except DecodeError:
+            raise MemberUnreachable(f"{self._address}: its answer is no {answer_type.__name__}") from None
+
+
+def _bytes(path: Path | None) -> bytes | None:
+    return None if path is None else path.read_bytes()

@@ -1,0 +1,11 @@
+"""The paths of members' calls."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from server._generated.quarry.cluster.v1 import cluster_pb2 as pb
+
+SERVICE: Final[str] = pb.DESCRIPTOR.services_by_name["ClusterService"].full_name
+EXCHANGE: Final = f"/{SERVICE}/Exchange"
+NUDGE: Final = f"/{SERVICE}/Nudge"

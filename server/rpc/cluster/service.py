@@ -1,0 +1,79 @@
+"""`quarry.cluster.v1.ClusterService`. Bytes in, bytes out: what is signed is what was sent, not what it means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError, Message
+
+from server._generated.quarry.cluster.v1 import cluster_pb2 as pb
+from server.cluster.exchange import Exchange
+from server.cluster.signing import ClusterKeys
+from server.faults import FaultLog
+from server.rpc.admin_port.edge import refuse
+from server.rpc.cluster.methods import EXCHANGE, NUDGE, SERVICE
+from server.wire.shared_rows import from_position, from_row, to_position
+from store.clock import Clock
+from store.errors import Invalid
+
+ROWS_MAX: Final = 1_000
+
+Request = TypeVar("Request", bound=Message)
+
+
+class ClusterService:
+    """For the other members."""
+
+    def __init__(self, exchange: Exchange, keys: ClusterKeys, clock: Clock, faults: FaultLog) -> None:
+        self._exchange = exchange
+        self._keys = keys
+        self._clock = clock
+        self._faults = faults
+
+    def add_to(self, server: grpc.aio.Server) -> str:
+        """Serve it, too; returns its full name."""
+        handlers = {
+            EXCHANGE: self._checked(EXCHANGE, pb.ExchangeRequest, self._answer_exchange),
+            NUDGE: self._checked(NUDGE, pb.NudgeRequest, self._answer_nudge),
+        }
+        by_name = {path.rpartition("/")[2]: handler for path, handler in handlers.items()}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, by_name),))
+        return SERVICE
+
+    def _checked(self, method: str, request_type: type[Request], answer: Callable[[Request], Message]) -> Any:
+        async def call(body: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
+            headers = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+            try:
+                signature = self._keys.check_call(method, body, headers, self._clock.wall_ms() // 1000)
+                answered = answer(_parsed(request_type, body)).SerializeToString()
+            except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
+                await refuse(context, error, self._faults)
+            context.set_trailing_metadata(self._keys.sign_answer(signature, answered))
+            return answered
+
+        return grpc.unary_unary_rpc_method_handler(call)
+
+    def _answer_exchange(self, request: pb.ExchangeRequest) -> pb.ExchangeResponse:
+        since = to_position(request.since) if request.HasField("since") else None
+        page = self._exchange.asked(request.name, request.address, since, min(request.rows_max or ROWS_MAX, ROWS_MAX))
+        return pb.ExchangeResponse(
+            name=page.name,
+            rows=map(from_row, page.rows),
+            since=page.since,
+            until=from_position(page.until),
+            more=page.more,
+        )
+
+    def _answer_nudge(self, request: pb.NudgeRequest) -> pb.NudgeResponse:
+        self._exchange.nudged(request.name, request.address)
+        return pb.NudgeResponse()
+
+
+def _parsed(request_type: type[Request], body: bytes) -> Request:
+    try:
+        return request_type.FromString(body)
+    except DecodeError:
+        raise Invalid(f"no {request_type.__name__}") from None

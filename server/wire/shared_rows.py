@@ -1,0 +1,52 @@
+"""Shared rows as members send them to each other."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from server._generated.quarry.cluster.v1 import cluster_pb2 as pb
+from store.errors import Invalid
+from store.shared import Position, SharedKind, SharedRow, Version
+
+KINDS: Final = frozenset(SharedKind)
+
+
+def to_row(message: pb.Row) -> SharedRow:
+    """What it says is looked at by the store. Raises Invalid for a kind that is not known here."""
+    if message.kind not in KINDS:
+        raise Invalid(f"a row of kind {message.kind[:40]!r}, which is not known here: upgrade this member first")
+    return SharedRow(
+        kind=SharedKind(message.kind),
+        name=message.name,
+        version=_version(message.version),
+        based_on=_version(message.based_on) if message.HasField("based_on") else None,
+        value=message.value if message.HasField("value") else None,
+        seen=tuple(map(_version, message.seen)),
+    )
+
+
+def from_row(row: SharedRow) -> pb.Row:
+    return pb.Row(
+        kind=row.kind.value,
+        name=row.name,
+        version=_from_version(row.version),
+        based_on=None if row.based_on is None else _from_version(row.based_on),
+        value=row.value,
+        seen=map(_from_version, row.seen),
+    )
+
+
+def to_position(message: pb.Position) -> Position:
+    return Position(message.incarnation, message.sequence)
+
+
+def from_position(position: Position) -> pb.Position:
+    return pb.Position(incarnation=position.incarnation, sequence=position.sequence)
+
+
+def _version(message: pb.Version) -> Version:
+    return Version(message.time_ms, message.counter, message.member)
+
+
+def _from_version(version: Version) -> pb.Version:
+    return pb.Version(time_ms=version.time_ms, counter=version.counter, member=version.member)

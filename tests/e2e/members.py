@@ -1,0 +1,76 @@
+"""Brokers in processes of their own that are one cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from store.security.sealing import new_key
+from tests.e2e.broker import Broker, until
+
+QUICK: Mapping[str, object] = {
+    "store.segment_size": "16MiB",
+    "delivery.polling_min_ms": 100,
+    "network.stop_grace_ms": 500,
+    "cluster.exchange_interval_ms": 200,
+    "cluster.unreachable_after_ms": 2_000,
+}
+
+
+class ClusterOfBrokers:
+    """Members are called `quarry-0`, `quarry-1`, …; each knows the admin address of the first, and finds the others."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._key = root / "cluster.key"
+        self._key.write_bytes(new_key())
+        self._key.chmod(0o600)
+        self.brokers: list[Broker] = []
+
+    def add(self) -> Broker:
+        name = f"quarry-{len(self.brokers)}"
+        broker = Broker(self._root / name, logs=self._root / f"{name}-logs")
+        self.brokers.append(broker)
+        self.start(broker)
+        return broker
+
+    def start(self, broker: Broker) -> None:
+        broker.start(
+            settings={
+                **QUICK,
+                "broker.name": f"quarry-{self.brokers.index(broker)}",
+                "cluster.members": json.dumps([self.brokers[0].admin]),
+                "cluster.key_file": self._key,
+            }
+        )
+
+    def agree(self, found: Callable[[Broker], Any], expected: Any) -> None:
+        """Wait until all members say so."""
+        for broker in self.brokers:
+            until(lambda: _or_none(found, broker) == expected, f"{broker.admin} says {expected}", timeout_s=10)  # noqa: B023
+
+    def close(self) -> None:
+        for broker in self.brokers:
+            broker.close()
+
+
+def _or_none(found: Callable[[Broker], Any], broker: Broker) -> Any:
+    with suppress(AssertionError):
+        return found(broker)
+    return None
+
+
+def rows(broker: Broker, *command: str) -> list[dict[str, Any]]:
+    """What a command lists."""
+    return [json.loads(line) for line in broker.administer(*command, "--json").splitlines()]
+
+
+def reachable(broker: Broker) -> list[str]:
+    return [each["name"] for each in rows(broker, "cluster", "members") if each["reachable"]]
+
+
+def names(broker: Broker, what: str) -> list[str]:
+    return [each["name"] for each in rows(broker, what, "list")]
