@@ -56,6 +56,8 @@ from store.security.policies import PolicyTable
 from store.security.sealing import Sealer
 from store.security.users import UserTable
 from store.settings import Durability, StoreSettings
+from store.shared import Ledger, SharedKind, SharedRows
+from store.shared.ledger import open_ledger
 
 log = structlog.get_logger(__name__)
 
@@ -67,12 +69,31 @@ NAMED_SEGMENTS_MAX: Final = 16
 class StoreTables:
     """The metadata tables of one store."""
 
-    def __init__(self, engine: KeyValueEngine, sealer: Sealer | None) -> None:
-        self.topics = TopicTable(engine, owners=Owners(engine, "topic"))
-        self.groups = GroupTable(engine, owners=Owners(engine, "group"))
+    def __init__(self, engine: KeyValueEngine, sealer: Sealer | None, ledger: Ledger | None) -> None:
+        """`ledger`: keeps account of their changes where the store is, or was, in a cluster."""
+        topics, groups, users, policies = (
+            None if ledger is None else ledger.journal(kind)
+            for kind in (SharedKind.TOPIC, SharedKind.GROUP, SharedKind.USER, SharedKind.POLICY)
+        )
+        self.topics = TopicTable(engine, owners=Owners(engine, "topic"), journal=topics)
+        self.groups = GroupTable(engine, owners=Owners(engine, "group"), journal=groups)
         self.offsets = ConsumerOffsetTable(engine)
-        self.policies = PolicyTable(engine)
-        self.users = UserTable(engine, sealer, self.policies)
+        self.policies = PolicyTable(engine, policies)
+        self.users = UserTable(engine, sealer, self.policies, journal=users)
+
+    def share(self, ledger: Ledger) -> SharedRows:
+        """Their rows as other members of a cluster see them, all with a version from here on."""
+        shared = SharedRows(
+            ledger,
+            {
+                SharedKind.TOPIC: self.topics,
+                SharedKind.GROUP: self.groups,
+                SharedKind.USER: self.users,
+                SharedKind.POLICY: self.policies,
+            },
+        )
+        shared.enable()
+        return shared
 
 
 class OpenStore:
@@ -83,6 +104,7 @@ class OpenStore:
         *,
         messages: MessageStore,
         tables: StoreTables,
+        shared: SharedRows | None,
         identity: StoreIdentity,
         checkpoint: StoreCheckpoint,
         recovery: RecoveryReport,
@@ -104,6 +126,8 @@ class OpenStore:
         self.offsets = tables.offsets
         self.users = tables.users
         self.policies = tables.policies
+        self.shared = shared
+        """What the store shares with the other members of its cluster; None without `StoreSettings.member`."""
         self.identity = identity
         self.checkpoint = checkpoint
         self.recovery = recovery
@@ -236,7 +260,9 @@ class _Opening:
             recovery = self._recover(parts, found)
             if identity.log_begin != segments.minimum:
                 identity.log_begin = segments.minimum
-            tables = self._open_tables(parts, recovery.end)
+            ledger = open_ledger(parts.state_engine, self._clock, self._settings.member)
+            tables = self._open_tables(parts, recovery.end, ledger)
+            shared = None if ledger is None or self._settings.member is None else tables.share(ledger)
             messages, checkpoint = self._begin_writing(parts, found, recovery, durable_up_to, closing)
             pins = SegmentPins(self._clock)
             expiry = LogExpiry(
@@ -254,6 +280,7 @@ class _Opening:
             return OpenStore(
                 messages=messages,
                 tables=tables,
+                shared=shared,
                 identity=identity,
                 checkpoint=checkpoint,
                 recovery=recovery,
@@ -385,10 +412,10 @@ class _Opening:
         backfill(parts.segments, queues, start=start, end=goal, save_position=save_position, report=self._report)
         log.info("queues of a double-write store completed", start=start, end=goal)
 
-    def _open_tables(self, parts: StoreParts, end: PhysicalOffset) -> StoreTables:
+    def _open_tables(self, parts: StoreParts, end: PhysicalOffset, ledger: Ledger | None) -> StoreTables:
         """The metadata, imported if it was not yet, and in agreement with the log that recovery left."""
         engine, queues, identity = parts.state_engine, parts.queues.store, parts.identity
-        tables = StoreTables(engine, self._sealer)
+        tables = StoreTables(engine, self._sealer, ledger)
         if not identity.metadata_imported:
             if identity.origin != StoreKind.NEW.value:
                 self._import_metadata(engine, tables, identity)

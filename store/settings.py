@@ -92,6 +92,8 @@ class StoreSettings:
     mapped_segments_max: int = 64
     cached_queues_max: int = 16_384
     index: IndexSettings = field(default_factory=IndexSettings)
+    member: str | None = None
+    """The store's name in its cluster; None without one."""
 
     def __post_init__(self) -> None:
         _require(

@@ -11,9 +11,10 @@ It never holds the only copy of a message. One column family per table:
 | `meta`     | store.state                   | what this store is: origin, format version, migration progress |
 | `users`    | store.security.users          | user name -> user JSON, secrets sealed |
 | `policies` | store.security.policies       | user name -> JSON of its rules |
+| `shared`   | store.shared                  | versions of topics, groups, users and rules in a cluster; its members |
 
-A store that an older version made has no `users` and `policies`: they are added when it is opened for writing, and a
-reading open goes without them.
+A store that an older version made has no `users`, `policies` or `shared`: they are added when it is opened for writing,
+and a reading open goes without them.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ INFLIGHT: Final = "inflight"
 META: Final = "meta"
 USERS: Final = "users"
 POLICIES: Final = "policies"
-FAMILIES: Final = (TOPICS, GROUPS, OFFSETS, INFLIGHT, META, USERS, POLICIES)
-ADDED_FAMILIES: Final = frozenset({USERS, POLICIES})
+SHARED: Final = "shared"
+FAMILIES: Final = (TOPICS, GROUPS, OFFSETS, INFLIGHT, META, USERS, POLICIES, SHARED)
+ADDED_FAMILIES: Final = frozenset({USERS, POLICIES, SHARED})
 """Those that a store of an older version does not have."""
 
 

@@ -75,7 +75,7 @@ def bootstrap(
     with (
         reporting_errors(store),
         logs_aside(logging.ERROR),
-        users_of(PosixDisk(), store, Sealer(read_keys(key_file))) as users,
+        users_of(PosixDisk(), store, Sealer(read_keys(key_file)), SystemClock()) as users,
     ):
         secret = make_first_administrator(users, name, given, SystemClock().wall_ms(), force=force)
     fields = {"name": name, "kind": "super", "secret": secret.text if given is None else None}

@@ -11,9 +11,9 @@ from typing import Final
 from kv import KeyValueEngine
 from store.errors import GroupNotFound, Invalid
 from store.metadata.names import check_group_name
-from store.metadata.owners import Owners, insert_owned, remove_owned
+from store.metadata.owners import Owners, insert_owned, remove_owned, take_over_owned
 from store.metadata.row_json import Document, check_attributes, encode_document
-from store.metadata.rows import NamedRows
+from store.metadata.rows import NamedRows, Resolve, RowJournal
 
 GROUPS_FAMILY: Final = "groups"
 CACHED_GROUPS_MAX: Final = 65_536
@@ -89,7 +89,12 @@ class GroupTable:
     """All groups of a store, in the family `groups`. Any thread may call; changes are durable on return."""
 
     def __init__(
-        self, engine: KeyValueEngine, *, owners: Owners | None = None, cached_max: int = CACHED_GROUPS_MAX
+        self,
+        engine: KeyValueEngine,
+        *,
+        owners: Owners | None = None,
+        journal: RowJournal | None = None,
+        cached_max: int = CACHED_GROUPS_MAX,
     ) -> None:
         """Without `owners` nobody's groups are counted."""
         self._owners = owners
@@ -101,6 +106,7 @@ class GroupTable:
             encode=encode_group,
             decode=decode_group,
             cached_max=cached_max,
+            journal=journal,
         )
 
     def get(self, name: str) -> Group | None:
@@ -136,6 +142,10 @@ class GroupTable:
     def add_missing(self, groups: Iterable[Group]) -> int:
         """Add those whose names are free, as they are; returns their number. For groups of an older store."""
         return self._rows.insert_missing((group.name, group) for group in groups)
+
+    def take_over(self, resolve: Resolve) -> None:
+        """Have rows as another store has them, as `NamedRows.take_over`."""
+        take_over_owned(self._rows, self._owners, resolve)
 
 
 def encode_group(group: Group) -> bytes:

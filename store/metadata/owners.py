@@ -9,12 +9,13 @@ Both are written, and deleted, in one batch with the row of the topic or group i
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from threading import Lock
 from typing import Final, TypeVar
 
 from kv import KeyValueEngine, WriteBatch
 from kv.keys import prefix_range
-from store.metadata.rows import NamedRows
+from store.metadata.rows import Changes, NamedRows, Resolve
 from store.state import META
 
 Row = TypeVar("Row")
@@ -91,6 +92,26 @@ def remove_owned(rows: NamedRows[Row], owners: Owners | None, name: str) -> None
         return
     released: list[str | None] = []
     rows.remove(name, lambda batch: released.append(owners.stage_deleted(batch, name)))
+    _release(owners, released)
+
+
+def take_over_owned(rows: NamedRows[Row], owners: Owners | None, resolve: Resolve) -> None:
+    """`NamedRows.take_over`; the owners of rows that it deletes have fewer then."""
+    if owners is None:
+        rows.take_over(resolve)
+        return
+    released: list[str | None] = []
+
+    def resolve_owned(batch: WriteBatch) -> Changes:
+        changes = resolve(batch)
+        released.extend(owners.stage_deleted(batch, name) for name, value in changes.items() if value is None)
+        return changes
+
+    rows.take_over(resolve_owned)
+    _release(owners, released)
+
+
+def _release(owners: Owners, released: Iterable[str | None]) -> None:
     for owner in released:
         if owner is not None:
             owners.add(owner, -1)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from threading import Lock
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from kv import KeyRange, KeyValueEngine, WriteBatch
 from kv.keys import prefix_range
@@ -16,11 +16,28 @@ Row = TypeVar("Row")
 Stage = Callable[[WriteBatch], None]
 """Adds to a batch what has to be written with it."""
 
+Changes = Mapping[str, bytes | None]
+"""Rows by name as they are to be stored; None: to be deleted."""
+
+Resolve = Callable[[WriteBatch], Changes]
+"""Says which rows are to be taken over as they are now, and adds to the batch what has to be written with them."""
+
 PAGE_ROWS: Final = 256
 """Rows per scan of a listing: no iterator of the engine stays open while the caller works on a page."""
 
 BATCH_ROWS: Final = 1000
 """Rows per batch of a bulk import: about 200 KiB."""
+
+
+class RowJournal(Protocol):
+    """Who keeps account of the changes of a table, in the batches that make them (`store.shared`)."""
+
+    @property
+    def writing(self) -> AbstractContextManager[object]:
+        """Held from before the first `stage` of a batch until that is written; the holder may take it again."""
+
+    def stage(self, batch: WriteBatch, name: str, value: bytes | None) -> None:
+        """The row becomes this with the batch, which changes it once; None: it is deleted."""
 
 
 class NamedRows(Generic[Row]):
@@ -40,6 +57,7 @@ class NamedRows(Generic[Row]):
         encode: Callable[[Row], bytes],
         decode: Callable[[str, bytes], Row],
         cached_max: int,
+        journal: RowJournal | None = None,
     ) -> None:
         self._engine = engine
         self._family = engine.family(family)
@@ -48,7 +66,9 @@ class NamedRows(Generic[Row]):
         self._encode = encode
         self._decode = decode
         self._cached_max = cached_max
-        # Lock order: _writing -> _caching. A get never waits for another thread's write to become durable.
+        self._journal = journal
+        self._recording: AbstractContextManager[object] = nullcontext() if journal is None else journal.writing
+        # Lock order: _writing, _recording, _caching. A get never waits for another thread's write to become durable.
         self._writing = Lock()  # makes "is it there?" and the write one step
         self._caching = Lock()
         self._cached: OrderedDict[str, Row] = OrderedDict()  # guarded by _caching
@@ -96,11 +116,11 @@ class NamedRows(Generic[Row]):
 
     def insert(self, name: str, row: Row, beside: Stage | None = None) -> None:
         """Store a row of a new name, with what `beside` stages in the same batch. Raises AlreadyExists."""
-        with self._writing:
+        with self._writing, self._recording:
             if self._family.get(_key(name)) is not None:
                 raise AlreadyExists(f"{self._kind} {name} exists")
             batch = self._engine.batch()
-            batch.put(self._family, _key(name), self._encode(row))
+            self._stage(batch, name, self._encode(row))
             if beside is not None:
                 beside(batch)
             self._engine.write(batch, sync=True)
@@ -109,27 +129,27 @@ class NamedRows(Generic[Row]):
 
     def replace(self, name: str, row: Row) -> None:
         """Store a row in place of another of the same name. Raises the table's not-found error."""
-        with self._writing:
+        with self._writing, self._recording:
             self._require(name)
             batch = self._engine.batch()
-            batch.put(self._family, _key(name), self._encode(row))
+            self._stage(batch, name, self._encode(row))
             self._engine.write(batch, sync=True)
             with self._caching:
                 self._remember(name, row)
 
     def replace_many(self, rows: Mapping[str, Row]) -> None:
         """Store rows in place of others of the same names in one batch; who calls knows that they are there."""
-        with self._writing:
+        with self._writing, self._recording:
             batch = self._engine.batch()
             for name, row in rows.items():
-                batch.put(self._family, _key(name), self._encode(row))
+                self._stage(batch, name, self._encode(row))
             self._engine.write(batch, sync=True)
             for name in rows:
                 self.forget(name)
 
     def remove(self, name: str, beside: Stage | None = None) -> None:
         """Delete a row, with what `beside` stages in the same batch. Raises the table's not-found error."""
-        with self._writing:
+        with self._writing, self._recording:
             self._require(name)
             batch = self._engine.batch()
             self.stage_removal(batch, name)
@@ -139,8 +159,11 @@ class NamedRows(Generic[Row]):
             self.forget(name)
 
     def stage_removal(self, batch: WriteBatch, name: str) -> None:
-        """Delete a row, if there is one, with somebody else's batch: once that is written, `forget` it."""
-        batch.delete(self._family, _key(name))
+        """Delete a row, if there is one, with somebody else's batch: once that is written, `forget` it.
+
+        With a journal it has to be the batch of a table with the same one.
+        """
+        self._stage(batch, name, None)
 
     def forget(self, name: str) -> None:
         """Have the row read anew when it is next asked for."""
@@ -167,14 +190,14 @@ class NamedRows(Generic[Row]):
         After a crash the rows of whole batches are there; doing it again completes the rest.
         """
         inserted = 0
-        with self._writing:
+        with self._writing, self._recording:
             batch = self._engine.batch()
             staged: set[str] = set()
             for name, row in rows:
                 if name in staged or self._family.get(_key(name)) is not None:
                     continue
                 staged.add(name)
-                batch.put(self._family, _key(name), self._encode(row))
+                self._stage(batch, name, self._encode(row))
                 inserted += 1
                 if len(batch) >= BATCH_ROWS:
                     self._engine.write(batch)
@@ -182,6 +205,33 @@ class NamedRows(Generic[Row]):
                     staged.clear()
             self._engine.write(batch, sync=True)
         return inserted
+
+    def take_over(self, resolve: Resolve) -> Changes:
+        """Store or delete rows as another store has them, past the journal; returns which.
+
+        `resolve` is called under the locks.
+        """
+        with self._writing, self._recording:
+            batch = self._engine.batch()
+            changes = resolve(batch)
+            for name, value in changes.items():
+                self._put(batch, name, value)
+            if len(batch):
+                self._engine.write(batch, sync=True)
+            for name in changes:
+                self.forget(name)
+        return changes
+
+    def _stage(self, batch: WriteBatch, name: str, value: bytes | None) -> None:
+        self._put(batch, name, value)
+        if self._journal is not None:
+            self._journal.stage(batch, name, value)
+
+    def _put(self, batch: WriteBatch, name: str, value: bytes | None) -> None:
+        if value is None:
+            batch.delete(self._family, _key(name))
+        else:
+            batch.put(self._family, _key(name), value)
 
     def _require(self, name: str) -> None:
         if self._family.get(_key(name)) is None:

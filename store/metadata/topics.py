@@ -18,9 +18,9 @@ from store.metadata.names import (
     is_light_queue,
     is_system_topic,
 )
-from store.metadata.owners import Owners, insert_owned, remove_owned
+from store.metadata.owners import Owners, insert_owned, remove_owned, take_over_owned
 from store.metadata.row_json import Document, check_attributes, encode_document
-from store.metadata.rows import NamedRows
+from store.metadata.rows import NamedRows, Resolve, RowJournal
 
 TOPICS_FAMILY: Final = "topics"
 
@@ -88,7 +88,12 @@ class TopicTable:
     """All topics of a store, in the family `topics`. Any thread may call; changes are durable on return."""
 
     def __init__(
-        self, engine: KeyValueEngine, *, owners: Owners | None = None, cached_max: int = CACHED_TOPICS_MAX
+        self,
+        engine: KeyValueEngine,
+        *,
+        owners: Owners | None = None,
+        journal: RowJournal | None = None,
+        cached_max: int = CACHED_TOPICS_MAX,
     ) -> None:
         """Without `owners` nobody's topics are counted."""
         self._owners = owners
@@ -100,6 +105,7 @@ class TopicTable:
             encode=encode_topic,
             decode=decode_topic,
             cached_max=cached_max,
+            journal=journal,
         )
 
     def get(self, name: str) -> Topic | None:
@@ -144,6 +150,10 @@ class TopicTable:
     def add_missing(self, topics: Iterable[Topic]) -> int:
         """Add those whose names are free, as they are; returns their number. For topics of an older store."""
         return self._rows.insert_missing((topic.name, topic) for topic in topics)
+
+    def take_over(self, resolve: Resolve) -> None:
+        """Have rows as another store has them, as `NamedRows.take_over`."""
+        take_over_owned(self._rows, self._owners, resolve)
 
 
 def encode_topic(topic: Topic) -> bytes:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kv import KvError
+from store.clock import Clock
 from store.disk import Disk
 from store.engines import RocksStoreEngines
 from store.errors import Invalid, StoreLocked, StoreUnusable
@@ -15,16 +16,19 @@ from store.kind import inspect_store
 from store.parts import open_identity
 from store.paths import StorePaths
 from store.security.model import Secret, User, UserKind
+from store.security.policies import PolicyTable
 from store.security.sealing import Sealer
 from store.security.users import UserTable, checked_secret, generated_secret
+from store.shared import SharedKind
+from store.shared.ledger import open_ledger
 
 
 @contextmanager
-def users_of(disk: Disk, root: Path, sealer: Sealer) -> Iterator[UserTable]:
+def users_of(disk: Disk, root: Path, sealer: Sealer, clock: Clock) -> Iterator[UserTable]:
     """The users of the store at `root`; no broker can start while the block runs.
 
-    A new store gets the database that users lie in, and is otherwise left for a broker to make. Raises StoreLocked,
-    StoreUnusable, OSError.
+    Where the store is one of a cluster the others hear of changes when its broker runs again. A new store gets the
+    database that users lie in, and is otherwise left for a broker to make. Raises StoreLocked, StoreUnusable, OSError.
     """
     inspect_store(disk, root)
     disk.make_directories(root)
@@ -36,7 +40,12 @@ def users_of(disk: Disk, root: Path, sealer: Sealer) -> Iterator[UserTable]:
     try:
         engine, _ = open_identity(RocksStoreEngines(), paths.quarry, disk, inspect_store(disk, root))
         try:
-            yield UserTable(engine, sealer)
+            ledger = open_ledger(engine, clock, None)
+            if ledger is None:
+                yield UserTable(engine, sealer)
+            else:
+                policies = PolicyTable(engine, ledger.journal(SharedKind.POLICY))
+                yield UserTable(engine, sealer, policies, journal=ledger.journal(SharedKind.USER))
         finally:
             engine.close()
     except KvError as error:

@@ -12,7 +12,7 @@ from typing import Final
 from kv import KeyValueEngine, WriteBatch
 from store.errors import Invalid, RuleNotFound, UserNotFound
 from store.metadata.row_json import Document, Fields, encode_document
-from store.metadata.rows import NamedRows
+from store.metadata.rows import NamedRows, Resolve, RowJournal
 from store.security.model import (
     RULES_MAX,
     Action,
@@ -42,7 +42,7 @@ SourceAddress = IPv4Address | IPv6Address
 class PolicyTable:
     """The rules of all users, in the family `policies`. Any thread may call; changes are durable on return."""
 
-    def __init__(self, engine: KeyValueEngine) -> None:
+    def __init__(self, engine: KeyValueEngine, journal: RowJournal | None = None) -> None:
         self._users = engine.family(USERS_FAMILY)
         self._rows = NamedRows[Policy](
             engine,
@@ -52,6 +52,7 @@ class PolicyTable:
             encode=encode_policy,
             decode=decode_policy,
             cached_max=CACHED_POLICIES_MAX,
+            journal=journal,
         )
         self.changing = Lock()
         """Held by every change of users and rules: no rule is set for a user that is just being deleted."""
@@ -116,6 +117,12 @@ class PolicyTable:
     def removed(self, user: str) -> None:
         self._rows.forget(user)
         self._generation += 1
+
+    def take_over(self, resolve: Resolve) -> None:
+        """Have rows as another store has them, as `NamedRows.take_over`."""
+        with self.changing:
+            if self._rows.take_over(resolve):
+                self._generation += 1
 
 
 def decide(policy: Policy, kind: ResourceKind, name: str, action: Action, source: SourceAddress | None) -> Decision:

@@ -11,7 +11,7 @@ from typing import Final
 
 from kv import KeyValueEngine
 from store.errors import AlreadyExists, Invalid, SecretsUnreadable, UserNotFound
-from store.metadata.rows import NamedRows
+from store.metadata.rows import NamedRows, Resolve, RowJournal
 from store.security.model import CERTIFICATES_MAX, SECRET_TEXT, SECRETS_MAX, USER_NAME, Secret, User
 from store.security.policies import PolicyTable
 from store.security.sealing import KEY_SETTINGS, Sealer
@@ -34,9 +34,20 @@ NAMED_MAX: Final = 5
 class UserTable:
     """All users of a store, in the family `users`. Any thread may call; changes are durable on return."""
 
-    def __init__(self, engine: KeyValueEngine, sealer: Sealer | None, policies: PolicyTable | None = None) -> None:
-        """`sealer`: None without a key. `policies`: the table that is asked for rules beside this one."""
+    def __init__(
+        self,
+        engine: KeyValueEngine,
+        sealer: Sealer | None,
+        policies: PolicyTable | None = None,
+        *,
+        journal: RowJournal | None = None,
+    ) -> None:
+        """`sealer`: None without a key. `policies`: the table that is asked for rules beside this one.
+
+        With a journal `policies` has to have one of the same owner.
+        """
         self._sealer = sealer
+        self._is_shared = journal is not None
         self._policies = policies or PolicyTable(engine)
         self._rows = NamedRows[SealedUser](
             engine,
@@ -46,17 +57,24 @@ class UserTable:
             encode=encode_user,
             decode=decode_user,
             cached_max=CACHED_USERS_MAX,
+            journal=journal,
         )
         # by the whole row: what was opened before a change is never found after it
         self._opened = lru_cache(CACHED_USERS_MAX)(self._open)
         self._changing = self._policies.changing
         self._subjects: dict[str, str] | None = None  # read when first needed; changed under _changing
+        self._disputed = frozenset[str]()
         self._generation = 0
 
     @property
     def generation(self) -> int:
         """Grows after every change: who remembers an answer remembers this, read before, with it."""
         return self._generation
+
+    @property
+    def disputed_subjects(self) -> frozenset[str]:
+        """Of certificates that several users claim, as two stores can bring about: these stand for nobody."""
+        return self._disputed
 
     def is_empty(self) -> bool:
         return self._rows.is_empty()
@@ -105,8 +123,13 @@ class UserTable:
         with self._changing:
             subjects = self._certified()
             _require_free(subjects, sealed)
-            self._rows.insert(user.name, sealed)
-            subjects.update(dict.fromkeys(certificates, user.name))
+            if self._is_shared:
+                # another store may just have set rules for one of this name before: they must not become this one's
+                self._rows.insert(user.name, sealed, lambda batch: self._policies.stage_removal(batch, user.name))
+                self._policies.removed(user.name)
+            else:
+                self._rows.insert(user.name, sealed)
+            self._claimed(subjects, (), sealed)
             self._generation += 1
         return sealed
 
@@ -122,9 +145,7 @@ class UserTable:
             subjects = self._certified()
             _require_free(subjects, after)
             self._rows.replace(user.name, after)
-            for subject in before.certificates:
-                subjects.pop(subject, None)
-            subjects.update(dict.fromkeys(certificates, user.name))
+            self._claimed(subjects, before.certificates, after)
             self._generation += 1
         return after
 
@@ -134,9 +155,16 @@ class UserTable:
             before, subjects = self._required(name), self._certified()
             self._rows.remove(name, beside=lambda batch: self._policies.stage_removal(batch, name))
             self._policies.removed(name)
-            for subject in before.certificates:
-                subjects.pop(subject, None)
+            self._claimed(subjects, before.certificates, None)
             self._generation += 1
+
+    def take_over(self, resolve: Resolve) -> None:
+        """Have rows as another store has them, as `NamedRows.take_over`: secrets stay sealed as they are."""
+        with self._changing:
+            if self._rows.take_over(resolve):
+                if self._subjects is not None:
+                    self._read_subjects()
+                self._generation += 1
 
     def add_secret(self, name: str, text: str | None, now_ms: int) -> Secret:
         """Give a user one more live secret; None: a generated one.
@@ -219,9 +247,29 @@ class UserTable:
 
     def _certified(self) -> dict[str, str]:
         """Users by the subjects of their certificates; _changing is held."""
-        if self._subjects is None:
-            self._subjects = {subject: row.name for row in self._rows.list("") for subject in row.certificates}
-        return self._subjects
+        return self._read_subjects() if self._subjects is None else self._subjects
+
+    def _read_subjects(self) -> dict[str, str]:
+        subjects: dict[str, str] = {}
+        disputed = set()
+        for row in self._rows.list(""):
+            for subject in row.certificates:
+                if subjects.setdefault(subject, row.name) != row.name:
+                    disputed.add(subject)
+        for subject in disputed:
+            del subjects[subject]
+        self._subjects, self._disputed = subjects, frozenset(disputed)
+        return subjects
+
+    def _claimed(self, subjects: dict[str, str], before: tuple[str, ...], after: SealedUser | None) -> None:
+        """A user has other certificates than before."""
+        if self._disputed:
+            self._read_subjects()  # who gives one up may leave it to another user
+            return
+        for subject in before:
+            subjects.pop(subject, None)
+        if after is not None:
+            subjects.update(dict.fromkeys(after.certificates, after.name))
 
     def _open(self, row: SealedUser) -> User:
         return User(

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.main import app
+from store.clock import SystemClock
 from store.disk import PosixDisk
 from store.security.model import SECRET_TEXT, UserKind
 from store.security.offline import users_of
@@ -48,7 +49,7 @@ def key_file(tmp_path: Path) -> Path:
 
 
 def stored_secret(store: Path, key_file: Path, name: str) -> str:
-    with users_of(PosixDisk(), store, Sealer(read_keys(key_file))) as users:
+    with users_of(PosixDisk(), store, Sealer(read_keys(key_file)), SystemClock()) as users:
         user = users.get(name)
     assert user is not None
     assert user.kind is UserKind.SUPER

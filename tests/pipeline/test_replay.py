@@ -18,6 +18,7 @@ from pipeline.replay import REPLAYED_FROM, REPLAYED_ID, Target, replay
 from pipeline.replay.job import stored_bodies
 from pipeline.wanted import Wanted
 from server.wire.reserved import RESERVED_PROPERTIES
+from store.clock import SystemClock
 from store.disk import PosixDisk
 from store.record.system_flag import COMPRESSED, Compression
 from store.security.model import User
@@ -169,7 +170,7 @@ def test_the_command_asks_as_the_user_of_its_context(
     root, key, secret = golden_store("file-clean") / "store", Fernet.generate_key(), tmp_path / "secret"
     secret.write_text("correct-horse-battery")
     secret.chmod(0o600)
-    with users_of(PosixDisk(), tmp_path / "store", Sealer([key])) as users:
+    with users_of(PosixDisk(), tmp_path / "store", Sealer([key]), SystemClock()) as users:
         users.create(User(name="spark"))
         users.add_secret("spark", "correct-horse-battery", 0)
     broker = start_broker(settings={"security.authentication": True, "security.key": key.decode()})

@@ -252,7 +252,7 @@ def test_a_broker_that_speaks_tls(start_broker: StartBroker, tmp_path: Path) -> 
 def test_a_broker_that_asks_for_users_is_told_who_asks(start_broker: StartBroker, tmp_path: Path) -> None:
     key, secret = Fernet.generate_key(), tmp_path / "secret"
     secret.write_text("correct-horse-battery\n")
-    with users_of(PosixDisk(), tmp_path / "store", Sealer([key])) as users:
+    with users_of(PosixDisk(), tmp_path / "store", Sealer([key]), SystemClock()) as users:
         users.create(User(name="spark"))
         users.add_secret("spark", "correct-horse-battery", 0)
     broker = start_broker(settings={"security.authentication": True, "security.key": key.decode()})

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from store.clock import SystemClock
 from store.disk import PosixDisk
 from store.errors import StoreLocked
 from store.paths import StorePaths
@@ -18,7 +19,7 @@ from tests.users.tables import FIRST_KEY
 
 
 def bootstrap(root: Path) -> None:
-    with users_of(PosixDisk(), root, Sealer([FIRST_KEY])) as users:
+    with users_of(PosixDisk(), root, Sealer([FIRST_KEY]), SystemClock()) as users:
         make_first_administrator(users, "admin", None, 1_000, force=False)
 
 

@@ -1,0 +1,35 @@
+"""Rows that all stores of a cluster share: topics, groups, users, rules and members, each with a version."""
+
+from store.shared.checking import AHEAD_MAX_MS, PeerAhead, RowRefused
+from store.shared.ledger import Ledger
+from store.shared.rows import (
+    Applied,
+    ChangePage,
+    Conflict,
+    Position,
+    SharedKind,
+    SharedRow,
+    Version,
+    is_shared,
+    member_id,
+)
+from store.shared.shared_rows import PAGE_BYTES_MAX, PAGE_ROWS_MAX, SharedRows
+
+__all__ = [
+    "AHEAD_MAX_MS",
+    "PAGE_BYTES_MAX",
+    "PAGE_ROWS_MAX",
+    "Applied",
+    "ChangePage",
+    "Conflict",
+    "Ledger",
+    "PeerAhead",
+    "Position",
+    "RowRefused",
+    "SharedKind",
+    "SharedRow",
+    "SharedRows",
+    "Version",
+    "is_shared",
+    "member_id",
+]

@@ -1,0 +1,181 @@
+"""Versions and order of shared rows, written in the batches that change the rows themselves.
+
+One lock is held from the first number that a batch is given until it is written. So whoever reads the order of changes
+finds no gap that is filled later, and a row always goes with its own version.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from threading import RLock
+from typing import Final
+
+from kv import KeyValueEngine, WriteBatch
+from store.clock import Clock
+from store.shared.hybrid_clock import HybridClock
+from store.shared.layout import (
+    CLOCK,
+    EVERYTHING,
+    INCARNATION,
+    INCARNATION_BYTES,
+    MEMBER,
+    ORDER_RANGE,
+    VALUES,
+    VERSIONS,
+    Stamp,
+    decode_clock,
+    encode_clock,
+    order_key,
+    parse_order_key,
+    row_id,
+)
+from store.shared.rows import SEEN_MAX, SharedKind, SharedRow, Version, is_shared, member_id
+from store.state import SHARED
+
+MICROSECONDS: Final = 1000
+
+
+class Ledger:
+    """The family `shared` of one open store. Without `begin` in some earlier life it keeps account of nothing."""
+
+    def __init__(self, engine: KeyValueEngine, clock: Clock, member: str) -> None:
+        """`member`: the name by which this store writes. Writes nothing."""
+        self.engine = engine
+        self.family = engine.family(SHARED)
+        self.member = member
+        self.clock = clock
+        self.writing: Final = RLock()
+        self._id = member_id(member)
+        self._versions = HybridClock(clock, self._id)  # guarded by writing, as all that follows
+        self.incarnation = self.family.get(INCARNATION)
+        self.sequence = 0
+        self.own_changes = 0
+        if self.incarnation is not None:
+            self._load()
+
+    @property
+    def is_enabled(self) -> bool:
+        return self.incarnation is not None
+
+    def journal(self, kind: SharedKind) -> KindJournal:
+        return KindJournal(self, kind)
+
+    def clear(self) -> None:
+        """Forget what an earlier `begin` that was killed has left."""
+        batch = self.engine.batch()
+        batch.delete_range(self.family, EVERYTHING)
+        self.engine.write(batch, sync=True)
+
+    def begin(self) -> None:
+        """From here on account is kept: all rows that there are have their versions."""
+        incarnation = secrets.token_bytes(INCARNATION_BYTES)
+        batch = self.engine.batch()
+        batch.put(self.family, INCARNATION, incarnation)
+        batch.put(self.family, MEMBER, self.member.encode())
+        self.engine.write(batch, sync=True)
+        self.incarnation = incarnation
+
+    def stamp(self, kind: SharedKind, name: str) -> Stamp | None:
+        return self.stamps([row_id(kind, name)])[0]
+
+    def stamps(self, rows: Sequence[bytes]) -> list[Stamp | None]:
+        """By `row_id`. Raises StoreDamaged."""
+        found = self.family.get_many([VERSIONS + row for row in rows])
+        return [None if data is None else Stamp.decode(data) for data in found]
+
+    def stage_own(self, batch: WriteBatch, kind: SharedKind, name: str, *, deleted: bool) -> None:
+        """A row is changed by this store."""
+        before = self.stamp(kind, name)
+        version = self._versions.next()
+        based_on = None if before is None else before.version
+        seen = () if before is None else self._seen(before)
+        self._put(batch, kind, name, before, Stamp(version, based_on, seen, deleted, self._next_sequence()))
+        self.own_changes += 1
+
+    def stage_first(self, batch: WriteBatch, kind: SharedKind, name: str) -> None:
+        """A row was there before its store was in a cluster: any change that is made in one is later."""
+        self._put(
+            batch,
+            kind,
+            name,
+            None,
+            Stamp(Version(0, 0, self._id), None, (), deleted=False, sequence=self._next_sequence()),
+        )
+
+    def stage_taken(self, batch: WriteBatch, row: SharedRow, before: Stamp | None) -> None:
+        """A row is taken over from another store."""
+        self._versions.saw(row.version.time_ms, row.version.counter)
+        stamp = Stamp(row.version, row.based_on, row.seen, row.value is None, self._next_sequence())
+        self._put(batch, row.kind, row.name, before, stamp)
+
+    def stage_value(self, batch: WriteBatch, kind: SharedKind, name: str, value: bytes | None) -> None:
+        """The value of a row that has no table of its own."""
+        key = VALUES + row_id(kind, name)
+        if value is None:
+            batch.delete(self.family, key)
+        else:
+            batch.put(self.family, key, value)
+
+    def _put(self, batch: WriteBatch, kind: SharedKind, name: str, before: Stamp | None, stamp: Stamp) -> None:
+        row = row_id(kind, name)
+        if before is not None:
+            batch.delete(self.family, order_key(before.sequence))
+        batch.put(self.family, VERSIONS + row, stamp.encode())
+        batch.put(self.family, order_key(stamp.sequence), row)
+        batch.put(self.family, CLOCK, encode_clock(self._versions.time_ms, self._versions.counter))
+
+    def _next_sequence(self) -> int:
+        # By time: a store that is put back from a copy never gives a number again that others have read up to.
+        self.sequence = max(self.sequence + 1, self.clock.wall_ms() * MICROSECONDS)
+        return self.sequence
+
+    def _seen(self, before: Stamp) -> tuple[Version, ...]:
+        """What a change of the row has seen beside the version that it is based on."""
+        known = before.seen if before.based_on is None else (before.based_on, *before.seen)
+        others = (each for each in known if each.member not in {self._id, before.version.member})
+        newest: dict[bytes, Version] = {}
+        for version in sorted(others, reverse=True):
+            newest.setdefault(version.member, version)
+        return tuple(newest.values())[:SEEN_MAX]
+
+    def _load(self) -> None:
+        clock = self.family.get(CLOCK)
+        if clock is not None:
+            self._versions.saw(*decode_clock(clock))
+        last = self.family.scan(ORDER_RANGE, limit=1, reverse=True)
+        self.sequence = parse_order_key(last[0][0]) if last else 0
+        if self.family.get(MEMBER) != self.member.encode():
+            batch = self.engine.batch()
+            batch.put(self.family, MEMBER, self.member.encode())
+            self.engine.write(batch, sync=True)
+
+
+class KindJournal:
+    """Implements `store.metadata.rows.RowJournal` for the table of one kind."""
+
+    def __init__(self, ledger: Ledger, kind: SharedKind) -> None:
+        self._ledger = ledger
+        self._kind = kind
+
+    @property
+    def writing(self) -> AbstractContextManager[object]:
+        return self._ledger.writing
+
+    def stage(self, batch: WriteBatch, name: str, value: bytes | None) -> None:
+        if self._ledger.is_enabled and is_shared(self._kind, name):
+            self._ledger.stage_own(batch, self._kind, name, deleted=value is None)
+
+
+def open_ledger(engine: KeyValueEngine, clock: Clock, member: str | None) -> Ledger | None:
+    """The ledger of a member; without a name that of a store that was one before, which goes on under its last name.
+
+    None for a store that never was in a cluster.
+    """
+    if member is None:
+        stored = engine.family(SHARED).get(MEMBER)
+        if stored is None:
+            return None
+        member = stored.decode()
+    return Ledger(engine, clock, member)

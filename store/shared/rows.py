@@ -1,0 +1,150 @@
+"""Shared rows as values: what members of a cluster tell each other."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from enum import StrEnum
+from struct import Struct
+from typing import Final
+
+from store.errors import Invalid
+from store.metadata.names import (
+    INTERNAL_TOPIC_NAME_MAX,
+    RETRY_PREFIX,
+    is_light_queue,
+    is_system_group,
+    is_system_topic,
+)
+from store.security.model import USER_NAME
+
+MEMBER_ID_BYTES: Final = 8
+SEEN_MAX: Final = 15
+"""Versions that a row carries beside the one it was based on: of that many other members."""
+
+COUNTER_MAX: Final = 2**32 - 1
+_VERSION: Final = Struct(">QI8s")
+VERSION_BYTES: Final = _VERSION.size
+assert VERSION_BYTES == 20
+
+
+class SharedKind(StrEnum):
+    """What a shared row is about."""
+
+    TOPIC = "topic"
+    GROUP = "group"
+    USER = "user"
+    POLICY = "policy"
+    MEMBER = "member"
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Version:
+    """When a row was written, on a clock behind nothing its writer had seen, and by whom. The later one wins."""
+
+    time_ms: int
+    counter: int
+    member: bytes
+
+    def encode(self) -> bytes:
+        """20 bytes, big endian, in the order of the versions."""
+        return _VERSION.pack(self.time_ms, self.counter, self.member)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Version:
+        """Raises Invalid for anything but 20 bytes."""
+        if len(data) != VERSION_BYTES:
+            raise Invalid(f"a version has {VERSION_BYTES} bytes, not {len(data)}")
+        return cls(*_VERSION.unpack(data))
+
+
+@dataclass(frozen=True, slots=True)
+class SharedRow:
+    """One row, or its deletion: `value` is None then.
+
+    `based_on` is the version that its writer changed, None for one that was new. `seen` are the last versions by other
+    members that came before that, at most `SEEN_MAX`.
+    """
+
+    kind: SharedKind
+    name: str
+    version: Version
+    based_on: Version | None
+    value: bytes | None = field(repr=False)  # those of users hold sealed secrets
+    seen: tuple[Version, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far one store has read the changes of another."""
+
+    incarnation: bytes
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePage:
+    """Changes of a store behind `since`, in the order in which it came to know them.
+
+    `until` is what to ask for next; `more`: there is more at once. `since` is 0 in place of what was asked for where
+    that lies beyond all changes, as after a store was put back from a copy.
+    """
+
+    incarnation: bytes
+    since: int
+    rows: tuple[SharedRow, ...]
+    until: int
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """A change of this store that gave way to one whose writer did not know of it."""
+
+    kind: SharedKind
+    name: str
+    overwritten: Version
+    kept: Version
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What a page has changed here, and which changes were lost by it."""
+
+    changed: tuple[SharedRow, ...]
+    conflicts: tuple[Conflict, ...]
+
+
+def member_id(name: str) -> bytes:
+    """By which versions tell members apart: 8 bytes of a member's name."""
+    return hashlib.blake2b(name.encode(), digest_size=MEMBER_ID_BYTES).digest()
+
+
+def is_shared(kind: SharedKind, name: str) -> bool:
+    """Whether all members have the row: what clients can name, they find on each of them."""
+    return name_fault(kind, name) is None
+
+
+def name_fault(kind: SharedKind, name: str) -> str | None:
+    """Why no member tells others of a row of this name; None when it does.
+
+    Retry topics, light queues and what is reserved for brokers belong to the messages of one store.
+    """
+    match kind:
+        case SharedKind.USER | SharedKind.POLICY:
+            return None if USER_NAME.fullmatch(name) else "no user name"
+        case SharedKind.TOPIC if name.startswith(RETRY_PREFIX) or is_light_queue(name) or is_system_topic(name):
+            return "topics of this name belong to one member"
+        case SharedKind.GROUP if is_system_group(name):
+            return "groups of this name belong to one member"
+    if not name or not name.isprintable():
+        return "the name is blank or not printable"
+    if len(name.encode()) > INTERNAL_TOPIC_NAME_MAX:
+        return f"the name has more than {INTERNAL_TOPIC_NAME_MAX} bytes"
+    return None
+
+
+def was_known(version: Version, row: SharedRow) -> bool:
+    """Whether who wrote the row knew of this version of it, or of a later one by the same member."""
+    known = (row.version, row.based_on, *row.seen)
+    return any(each is not None and each.member == version.member and each >= version for each in known)

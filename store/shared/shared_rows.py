@@ -1,0 +1,319 @@
+"""What a store tells others about its shared rows, and what it takes over from them. `docs/adr/0030`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final, Protocol
+
+from kv import KeyRange, WriteBatch
+from kv.keys import prefix_range
+from store.errors import Invalid, StoreDamaged
+from store.metadata.rows import Changes, Resolve
+from store.shared.checking import VALUE_BYTES_MAX, check_rows
+from store.shared.layout import (
+    ORDER_RANGE,
+    VALUES,
+    VERSIONS,
+    Stamp,
+    decode_position,
+    encode_position,
+    kind_range,
+    order_key,
+    parse_order_key,
+    parse_row_id,
+    position_key,
+    row_id,
+)
+from store.shared.ledger import Ledger
+from store.shared.rows import (
+    Applied,
+    ChangePage,
+    Conflict,
+    Position,
+    SharedKind,
+    SharedRow,
+    is_shared,
+    name_fault,
+    was_known,
+)
+from store.state import GROUPS, POLICIES, TOPICS, USERS
+
+PAGE_ROWS_MAX: Final = 1000
+PAGE_BYTES_MAX: Final = 1 << 20
+"""Of names, versions and values; a page has one row at least, which may be as long."""
+
+APPLIED_AT_ONCE: Final = 500
+"""Rows of one batch: local changes wait meanwhile, some ten milliseconds."""
+
+READ_AT_ONCE: Final = 64
+TABLES: Final[Mapping[SharedKind, str]] = {
+    SharedKind.TOPIC: TOPICS,
+    SharedKind.GROUP: GROUPS,
+    SharedKind.USER: USERS,
+    SharedKind.POLICY: POLICIES,
+}
+"""Families of the kinds that have tables of their own."""
+
+
+class SharedTable(Protocol):
+    """Where the rows of one kind are."""
+
+    def take_over(self, resolve: Resolve) -> object:
+        """As `store.metadata.rows.NamedRows.take_over`."""
+
+
+class _Taken:
+    """What an `apply` has come to so far."""
+
+    def __init__(self) -> None:
+        self.changed: list[SharedRow] = []
+        self.conflicts: list[Conflict] = []
+
+
+class SharedRows:
+    """The shared rows of one open store. Any thread may call; changes are durable on return.
+
+    Locks: those of a table, then the ledger's.
+    """
+
+    def __init__(self, ledger: Ledger, tables: Mapping[SharedKind, SharedTable]) -> None:
+        """`tables`: those of all kinds in `TABLES`, with journals of this ledger."""
+        self._ledger = ledger
+        self._engine = ledger.engine
+        self._family = ledger.family
+        self._values = {kind: ledger.engine.family(name) for kind, name in TABLES.items()}
+        self._tables: dict[SharedKind, SharedTable] = {**tables, SharedKind.MEMBER: _Values(ledger, SharedKind.MEMBER)}
+
+    def enable(self) -> None:
+        """Keep account from here on. Rows that are there already get the lowest version, once.
+
+        A crash on the way leaves a store that was never enabled.
+        """
+        if self._ledger.is_enabled:
+            return
+        self._ledger.clear()
+        for kind, family in self._values.items():
+            keys = KeyRange(b"", None)
+            while page := family.scan(keys, limit=PAGE_ROWS_MAX):
+                batch = self._engine.batch()
+                for name in (key.decode() for key, _ in page):
+                    if is_shared(kind, name):
+                        self._ledger.stage_first(batch, kind, name)
+                self._engine.write(batch)
+                keys = KeyRange(page[-1][0] + b"\0", None)
+        self._ledger.begin()
+
+    @property
+    def incarnation(self) -> bytes:
+        """16 bytes, made once. Positions are good for one incarnation."""
+        assert self._ledger.incarnation is not None
+        return self._ledger.incarnation
+
+    @property
+    def member(self) -> str:
+        """The name under which this store writes."""
+        return self._ledger.member
+
+    @property
+    def sequence(self) -> int:
+        """The number of the last change: when it grows there is something to tell."""
+        return self._ledger.sequence
+
+    @property
+    def own_changes(self) -> int:
+        """How many changes this store itself has made since it was opened."""
+        return self._ledger.own_changes
+
+    def changes(self, since: int, limit: int = PAGE_ROWS_MAX) -> ChangePage:
+        """At most `limit` rows, 1 MiB in all, that changed behind a sequence (0: all), each at its newest place."""
+        limit = max(1, min(limit, PAGE_ROWS_MAX))
+        with self._ledger.writing:
+            since = since if 0 <= since <= self._ledger.sequence else 0
+            rows: list[SharedRow] = []
+            size, until = 0, since
+            while True:
+                entries = self._family.scan(KeyRange(order_key(until + 1), ORDER_RANGE.end), limit=READ_AT_ONCE)
+                for (key, _), row in zip(entries, self._read([named for _, named in entries]), strict=True):
+                    size += _size(row)
+                    if rows and (len(rows) >= limit or size > PAGE_BYTES_MAX):
+                        return ChangePage(self.incarnation, since, tuple(rows), until, more=True)
+                    rows.append(row)
+                    until = parse_order_key(key)
+                if len(entries) < READ_AT_ONCE:
+                    # numbers behind the last row are of rows that changed again, or were forgotten
+                    return ChangePage(self.incarnation, since, tuple(rows), self._ledger.sequence, more=False)
+
+    def apply(
+        self, rows: Sequence[SharedRow], *, peer: str, until: Position | None, since: int | None = None
+    ) -> Applied:
+        """Take over what is newer than what is here, then remember how far the peer has been read.
+
+        `since`: where the page began. One that begins behind what was read leaves the position as it is. Rows are
+        durable on return; a position may be lost with the power, and what lies behind it comes again.
+
+        Raises RowRefused or PeerAhead, with nothing changed.
+        """
+        check_rows(rows, peer, self._ledger.clock.wall_ms())
+        newest: dict[tuple[SharedKind, str], SharedRow] = {}
+        for row in rows:
+            before = newest.get((row.kind, row.name))
+            if before is None or before.version < row.version:
+                newest[row.kind, row.name] = row
+        taken = _Taken()
+        for kind, table in self._tables.items():
+            its = [row for row in newest.values() if row.kind is kind]
+            for at in range(0, len(its), APPLIED_AT_ONCE):
+                part = its[at : at + APPLIED_AT_ONCE]
+                table.take_over(partial(self._resolve, part, taken))
+        if until is not None:
+            self._advance(peer, until, since)
+        return Applied(tuple(taken.changed), tuple(taken.conflicts))
+
+    def position(self, peer: str) -> Position | None:
+        """How far the peer's changes were read; None when none were."""
+        data = self._family.get(position_key(peer))
+        return None if data is None else decode_position(data)
+
+    def get(self, kind: SharedKind, name: str) -> SharedRow | None:
+        """The row, of any kind; None when there is none or it is deleted."""
+        with self._ledger.writing:
+            stamp = self._ledger.stamp(kind, name)
+            return None if stamp is None or stamp.deleted else self._row(kind, name, stamp)
+
+    def put(self, kind: SharedKind, name: str, value: bytes) -> SharedRow:
+        """Store a row of a kind without a table of its own. Raises Invalid for what other members would refuse."""
+        return self._change(kind, name, value)
+
+    def remove(self, kind: SharedKind, name: str) -> bool:
+        """Delete a row of a kind without a table of its own; returns whether there was one."""
+        with self._ledger.writing:
+            if self.get(kind, name) is None:
+                return False
+            self._change(kind, name, None)
+            return True
+
+    def list(self, kind: SharedKind) -> Iterator[SharedRow]:
+        """All rows of a kind in name order, without the deleted ones, a page at a time."""
+        keys = kind_range(VERSIONS, kind)
+        while True:
+            with self._ledger.writing:
+                page = self._family.scan(keys, limit=READ_AT_ONCE)
+                rows = self._read([key[len(VERSIONS) :] for key, _ in page])
+            yield from (row for row in rows if row.value is not None)
+            if len(page) < READ_AT_ONCE:
+                return
+            keys = KeyRange(page[-1][0] + b"\0", keys.end)
+
+    def forget_tombstones(self, before_ms: int) -> int:
+        """Forget rows that were deleted before a time (ms since 1970); returns how many.
+
+        A member that has not heard of such a deletion by then brings the row back.
+        """
+        forgotten = 0
+        keys = prefix_range(VERSIONS)
+        while True:
+            with self._ledger.writing:
+                page = self._family.scan(keys, limit=PAGE_ROWS_MAX)
+                batch = self._engine.batch()
+                for key, data in page:
+                    stamp = Stamp.decode(data)
+                    if stamp.deleted and stamp.version.time_ms < before_ms:
+                        batch.delete(self._family, key)
+                        batch.delete(self._family, order_key(stamp.sequence))
+                        forgotten += 1
+                if len(batch):
+                    self._engine.write(batch, sync=True)
+            if len(page) < PAGE_ROWS_MAX:
+                return forgotten
+            keys = KeyRange(page[-1][0] + b"\0", keys.end)
+
+    def _resolve(self, rows: Sequence[SharedRow], taken: _Taken, batch: WriteBatch) -> Changes:
+        """Of rows of one kind those that win; their table's locks and the ledger's are held."""
+        stamps = self._ledger.stamps([row_id(row.kind, row.name) for row in rows])
+        winners: dict[str, bytes | None] = {}
+        for row, here in zip(rows, stamps, strict=True):
+            if here is not None:
+                if here.version >= row.version:
+                    continue
+                if not was_known(here.version, row) and self._row(row.kind, row.name, here).value != row.value:
+                    conflict = Conflict(row.kind, row.name, overwritten=here.version, kept=row.version)
+                    taken.conflicts.append(conflict)
+            self._ledger.stage_taken(batch, row, here)
+            taken.changed.append(row)
+            winners[row.name] = row.value
+        return winners
+
+    def _advance(self, peer: str, until: Position, since: int | None) -> None:
+        with self._ledger.writing:
+            before = self.position(peer)
+            if since:
+                if before is None or before.incarnation != until.incarnation or before.sequence < since:
+                    return  # what lies before this page was never read
+                until = max(before, until, key=lambda position: position.sequence)
+            if until != before:
+                batch = self._engine.batch()
+                batch.put(self._family, position_key(peer), encode_position(until))
+                self._engine.write(batch)
+
+    def _change(self, kind: SharedKind, name: str, value: bytes | None) -> SharedRow:
+        if kind in TABLES:
+            raise Invalid(f"rows of kind {kind.value} are changed through their table")
+        fault = name_fault(kind, name)
+        if fault is not None:
+            raise Invalid(f"{kind.value} {name[:60]!r}: {fault}")
+        if value is not None and len(value) > VALUE_BYTES_MAX:
+            raise Invalid(f"{kind.value} {name}: {len(value)} bytes, at most {VALUE_BYTES_MAX} are allowed")
+        with self._ledger.writing:
+            batch = self._engine.batch()
+            self._ledger.stage_own(batch, kind, name, deleted=value is None)
+            self._ledger.stage_value(batch, kind, name, value)
+            self._engine.write(batch, sync=True)
+            stamp = self._ledger.stamp(kind, name)
+            assert stamp is not None
+            return self._row(kind, name, stamp)
+
+    def _read(self, named: Sequence[bytes]) -> Sequence[SharedRow]:
+        rows = []
+        for row, stamp in zip(named, self._ledger.stamps(named), strict=True):
+            kind, name = parse_row_id(row)
+            if stamp is None:
+                raise _damaged(kind, name, "no version")
+            rows.append(self._row(kind, name, stamp))
+        return rows
+
+    def _row(self, kind: SharedKind, name: str, stamp: Stamp) -> SharedRow:
+        value = None if stamp.deleted else self._value(kind, name)
+        return SharedRow(kind, name, stamp.version, stamp.based_on, value, stamp.seen)
+
+    def _value(self, kind: SharedKind, name: str) -> bytes:
+        family = self._values.get(kind)
+        value = self._family.get(VALUES + row_id(kind, name)) if family is None else family.get(name.encode())
+        if value is None:
+            raise _damaged(kind, name, "no value")  # never told as a deletion
+        return value
+
+
+class _Values:
+    """Implements `SharedTable` for a kind whose rows lie beside their versions."""
+
+    def __init__(self, ledger: Ledger, kind: SharedKind) -> None:
+        self._ledger = ledger
+        self._kind = kind
+
+    def take_over(self, resolve: Resolve) -> None:
+        with self._ledger.writing:
+            batch = self._ledger.engine.batch()
+            for name, value in resolve(batch).items():
+                self._ledger.stage_value(batch, self._kind, name, value)
+            if len(batch):
+                self._ledger.engine.write(batch, sync=True)
+
+
+def _size(row: SharedRow) -> int:
+    return 64 + 20 * len(row.seen) + len(row.name) + len(row.value or b"")
+
+
+def _damaged(kind: SharedKind, name: str, reason: str) -> StoreDamaged:
+    return StoreDamaged(Path("quarry"), f"table shared, {kind.value} {name!r}: {reason}")
