@@ -54,12 +54,13 @@ class Peer(Protocol):
 class _Followed:
     """A member that is asked, known by its address; its name is what it says."""
 
-    __slots__ = ("address", "complaint", "name", "peer", "woken")
+    __slots__ = ("address", "complaint", "incarnation", "name", "peer", "woken")
 
     def __init__(self, address: str, peer: Peer) -> None:
         self.address = address
         self.peer = peer
         self.name: str | None = None
+        self.incarnation = b""
         self.woken = asyncio.Event()
         self.complaint = ""
 
@@ -173,6 +174,7 @@ class Exchange:
             applied = await asyncio.to_thread(
                 self._shared.apply, page.rows, peer=name, until=page.until, since=page.since
             )
+            followed.incarnation = page.until.incarnation
             self._members.heard(name)
             self._take(applied)
             more = page.more
@@ -186,14 +188,17 @@ class Exchange:
                 self._targets.discard(followed.address)
                 return False
             raise Invalid(f"the member there is called {page.name}, as this one is: give each its own broker.name")
-        followed.name = page.name
+        followed.name, followed.incarnation = page.name, page.until.incarnation
         return True
 
     def _is_followed_elsewhere(self, followed: _Followed) -> bool:
-        """Whether the same member is asked at another of its addresses, and answers."""
-        others = (each for each in self._followed.values() if each.name == followed.name)
-        first = next(others)
-        return first is not followed and not first.complaint
+        """Whether the same member is asked at another of its addresses, and answers. Raises Invalid for another one."""
+        first = next(each for each in self._followed.values() if each.name == followed.name)
+        if first is followed or first.complaint:
+            return False
+        if first.incarnation != followed.incarnation:
+            raise Invalid(f"it is called {followed.name} as the one at {first.address}: give each its own broker.name")
+        return True
 
     async def _ask(self, followed: _Followed, since: Position | None, rows_max: int) -> Page:
         return await followed.peer.exchange(self._name, self._own_address, since, rows_max)

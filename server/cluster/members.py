@@ -17,6 +17,9 @@ log = structlog.get_logger(__name__)
 
 KIND: Final = SharedKind.MEMBER
 
+ANNOUNCE_AGAIN_S: Final = 30.0
+"""Not more often: two members of one name would do nothing else."""
+
 
 class SeenMember(NamedTuple):
     """A member as this one sees it. `silent_ms`: since it was last heard of; None for itself and for who never was."""
@@ -33,6 +36,7 @@ class Members:
     def __init__(self, own_name: str, shared: SharedRows, clock: Clock, *, unreachable_after_s: float) -> None:
         self._own_name = own_name
         self._own: Member | None = None
+        self._announced_s = 0.0
         self._shared = shared
         self._clock = clock
         self._unreachable_after_s = unreachable_after_s
@@ -42,8 +46,8 @@ class Members:
 
     @property
     def own(self) -> Member | None:
-        """The member that this broker is; None before it is announced."""
-        return self._members.get(self._own_name) if self._own else None
+        """The member that this broker is, as it has announced itself; None before."""
+        return self._own
 
     @property
     def is_draining(self) -> bool:
@@ -54,6 +58,7 @@ class Members:
     def announce(self, own: Member) -> None:
         """Write down where this one is reached now. Whether it drains stays as it was."""
         self._own = own
+        self._announced_s = self._clock.monotonic_s()
         known = self._members.get(own.name)
         wanted = own if known is None else own.in_state(known.state)
         if wanted != known or self._shared.get(KIND, own.name) is None:
@@ -89,6 +94,7 @@ class Members:
 
     def notice(self) -> None:
         """Tell of members that have come, or gone, since this was called last."""
+        self._look_at_own()
         reachable = {name for name in self._members if self.is_reachable(name)} - {self._own_name}
         for name in sorted(reachable - self._was_reachable):
             log.info("member is reachable", member=name)
@@ -104,11 +110,10 @@ class Members:
             member = _read(row)
             if member is not None:
                 self._members[row.name] = member
-            elif row.value is None and row.name != self._own_name:
+            elif row.value is None:
                 self._members.pop(row.name, None)
                 self._heard_s.pop(row.name, None)
-        if self._own is not None and self._shared.get(KIND, self._own_name) is None:
-            self.announce(self._own)  # somebody took it for gone
+        self._look_at_own()
 
     def set_state(self, name: str, state: MemberState) -> Member:
         """Take no new messages on a member, or take them again. Raises NoSuchMember, Forbidden."""
@@ -136,6 +141,19 @@ class Members:
         """Raises NoSuchMember."""
         self._required(name)
         return next(each for each in self.all() if each.member.name == name)
+
+    def _look_at_own(self) -> None:
+        """What others say of this one may be what it was before its disk was lost, or that it is gone."""
+        own, said = self._own, self._members.get(self._own_name)
+        if own is None or (said is not None and said.in_state(own.state) == own):
+            return
+        if self._clock.monotonic_s() - self._announced_s > ANNOUNCE_AGAIN_S:
+            log.warning(
+                "members know this one otherwise, it is announced again: is its name used twice?",
+                member=own.name,
+                known_at=None if said is None else said.admin_address,
+            )
+            self.announce(own)
 
     def _put(self, member: Member) -> None:
         self._shared.put(KIND, member.name, member.encode())

@@ -151,11 +151,14 @@ class RouteService:
 def _route(asked: definition.Resource, topic: Topic, places: Sequence[Place]) -> service.QueryRouteResponse:
     response = service.QueryRouteResponse()
     fill_ok(response.status)
-    queues = route_queues(topic)
-    for broker, limit in places:
-        queue = definition.MessageQueue(topic=asked, broker=broker, accept_message_types=ACCEPTED_TYPES[topic.type])
-        for queue.id, permission in queues:
-            queue.permission = _PERMISSIONS[permission & limit]
+    queues = [
+        definition.MessageQueue(topic=asked, broker=broker, accept_message_types=ACCEPTED_TYPES[topic.type])
+        for broker, _ in places
+    ]
+    # In turns: a client that tries the next queue of the list after a failure tries another broker.
+    for number, permission in route_queues(topic):
+        for queue, (_, limit) in zip(queues, places, strict=True):
+            queue.id, queue.permission = number, _PERMISSIONS[permission & limit]
             response.message_queues.append(queue)  # copies it, at a third of what filling in a new one costs
     return response
 

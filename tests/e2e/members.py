@@ -31,21 +31,25 @@ class ClusterOfBrokers:
         self.brokers: list[Broker] = []
 
     def add(self) -> Broker:
-        name = f"quarry-{len(self.brokers)}"
-        broker = Broker(self._root / name, logs=self._root / f"{name}-logs")
+        broker = self.make(f"quarry-{len(self.brokers)}")
         self.brokers.append(broker)
         self.start(broker)
         return broker
 
+    def make(self, name: str) -> Broker:
+        """One that is not started, and not asked what it says."""
+        return Broker(self._root / name, logs=self._root / f"{name}-logs")
+
     def start(self, broker: Broker) -> None:
-        broker.start(
-            settings={
-                **QUICK,
-                "broker.name": f"quarry-{self.brokers.index(broker)}",
-                "cluster.members": json.dumps([self.brokers[0].admin]),
-                "cluster.key_file": self._key,
-            }
-        )
+        broker.start(settings=self.settings(broker.store.name))
+
+    def settings(self, name: str) -> dict[str, object]:
+        return {
+            **QUICK,
+            "broker.name": name,
+            "cluster.members": json.dumps([self.brokers[0].admin]),
+            "cluster.key_file": self._key,
+        }
 
     def agree(self, found: Callable[[Broker], Any], expected: Any) -> None:
         """Wait until all members say so."""
