@@ -1,0 +1,120 @@
+"""Members of a cluster as their stores see it: tables and shared rows over an engine, and no network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from kv import KeyRange, KeyValueEngine
+from kv.memory import MemoryEngine
+from store.clock import ManualClock
+from store.metadata import Topic, TopicType
+from store.opening import StoreTables
+from store.security.sealing import Sealer
+from store.shared import Applied, ChangePage, Ledger, Position, SharedKind, SharedRow, SharedRows, is_shared
+from store.shared.layout import Stamp
+from store.shared.shared_rows import TABLES
+from store.state import FAMILIES, open_state_engine
+
+KEY = b"MDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDA="
+SECRET = "correct-horse-battery"
+ALL = KeyRange(b"", None)
+Content = dict[tuple[SharedKind, str], bytes]
+
+
+class Member:
+    """One store of a cluster."""
+
+    engine: KeyValueEngine
+    ledger: Ledger
+    tables: StoreTables
+    shared: SharedRows
+
+    def __init__(self, name: str, opened: Callable[[], KeyValueEngine], clock: ManualClock | None = None) -> None:
+        self.name = name
+        self.clock = clock or ManualClock()
+        self._opened = opened
+        self.open()
+
+    def open(self) -> None:
+        self.engine = self._opened()
+        self.ledger = Ledger(self.engine, self.clock, self.name)
+        self.tables = StoreTables(self.engine, Sealer([KEY]), self.ledger)
+        self.shared = self.tables.share(self.ledger)
+
+    def restart(self) -> None:
+        self.engine.close()
+        self.open()
+
+    def topic(self, name: str, queues: int = 8) -> None:
+        """Make it, or have it with so many queues."""
+        row = Topic(name, TopicType.MIXED, queues, queues)
+        if self.tables.topics.get(name) is None:
+            self.tables.topics.create(row, internal=True)
+        else:
+            self.tables.topics.update(row)
+
+    def asked(self, other: Member, limit: int = 1000) -> ChangePage:
+        """What the other one has changed since it was read last."""
+        before = self.shared.position(other.name)
+        is_known = before is not None and before.incarnation == other.shared.incarnation
+        return other.shared.changes(before.sequence if before is not None and is_known else 0, limit)
+
+    def take(self, other: str, page: ChangePage) -> Applied:
+        until = Position(page.incarnation, page.until)
+        return self.shared.apply(page.rows, peer=other, until=until, since=page.since)
+
+    def pull(self, other: Member) -> Applied:
+        """Everything there is to read of the other one."""
+        changed, conflicts = [], []
+        while True:
+            page = self.asked(other)
+            applied = self.take(other.name, page)
+            changed += applied.changed
+            conflicts += applied.conflicts
+            if not page.more:
+                return Applied(tuple(changed), tuple(conflicts))
+
+    def content(self) -> Content:
+        """All shared rows by the bytes of their tables."""
+        found = {(SharedKind.MEMBER, row.name): row.value for row in self.shared.list(SharedKind.MEMBER)}
+        for kind, family in TABLES.items():
+            found |= {(kind, key.decode()): value for key, value in self.engine.family(family).scan(ALL)}
+        return {
+            (kind, name): value for (kind, name), value in found.items() if value is not None and is_shared(kind, name)
+        }
+
+    def stamp(self, kind: SharedKind, name: str) -> Stamp:
+        found = self.ledger.stamp(kind, name)
+        assert found is not None
+        return found
+
+
+def member(name: str, clock: ManualClock | None = None) -> Member:
+    return Member(name, in_memory(), clock)
+
+
+def in_memory() -> Callable[[], MemoryEngine]:
+    """Opens one engine again and again."""
+    engine = MemoryEngine(FAMILIES, write_ahead_log=True)
+
+    def opened() -> MemoryEngine:
+        engine._closed = False
+        return engine
+
+    return opened
+
+
+def in_rocksdb(directory: Path) -> Callable[[], KeyValueEngine]:
+    return lambda: open_state_engine(directory, create=not directory.exists())
+
+
+def gathered(*members: Member) -> None:
+    """All read all, until there is nothing new."""
+    pairs = [(one, other) for one in members for other in members if one is not other]
+    while sum(len(one.pull(other).changed) for one, other in pairs):
+        pass
+
+
+def rows_of(one: Member) -> dict[tuple[SharedKind, str], SharedRow]:
+    return {(row.kind, row.name): row for row in one.shared.changes(0).rows}
