@@ -117,25 +117,34 @@ class Exchange:
             if followed.name == name:
                 followed.woken.set()
 
-    def changed(self) -> None:
-        """Something has changed here: the others are told. To be called on the loop."""
-        self._has_news.set()
-
     # -- what is asked
 
     async def run(self) -> None:
         """Until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._tell())
-            while True:
-                self._targets = await self._wanted()
-                for address in self._targets:
-                    if address not in self._followed:
-                        self._followed[address] = _Followed(address, self._connect(address))
-                        tasks.create_task(self._follow(self._followed[address]))
-                self._members.notice()
-                self._look.clear()
-                await _until_set(self._look, self._interval_s)
+        loop = asyncio.get_running_loop()
+
+        def has_news() -> None:
+            loop.call_soon_threadsafe(self._has_news.set)
+
+        self._shared.on_own_change(has_news)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._tell())
+                while True:
+                    await self._look_around(tasks)
+        finally:
+            self._shared.on_own_change(lambda: None)
+
+    async def _look_around(self, tasks: asyncio.TaskGroup) -> None:
+        """Ask whoever there is and was not asked before; then wait."""
+        self._targets = await self._wanted()
+        for address in self._targets:
+            if address not in self._followed:
+                self._followed[address] = _Followed(address, self._connect(address))
+                tasks.create_task(self._follow(self._followed[address]))
+        self._members.notice()
+        self._look.clear()
+        await _until_set(self._look, self._interval_s)
 
     async def _wanted(self) -> set[str]:
         rows = {seen.member.admin_address for seen in self._members.all()}

@@ -78,8 +78,12 @@ class Members:
         ]
 
     def others(self) -> list[Member]:
-        """Those that routes list beside this one: who was heard of lately."""
-        return [member for name, member in self._members.items() if name != self._own_name and self.is_reachable(name)]
+        """Those that routes list beside this one, by name: who was heard of lately."""
+        return [
+            member
+            for name, member in sorted(self._members.items())
+            if name != self._own_name and self.is_reachable(name)
+        ]
 
     def is_reachable(self, name: str) -> bool:
         """Whether it was heard of lately; this one always is."""

@@ -7,7 +7,7 @@ finds no gap that is filled later, and a row always goes with its own version.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from threading import RLock
 from typing import Final
@@ -52,6 +52,8 @@ class Ledger:
         self.incarnation = self.family.get(INCARNATION)
         self.sequence = 0
         self.own_changes = 0
+        self.changed: Callable[[], None] = _nobody
+        """Called, on any thread, when this store is about to write a change of its own."""
         if self.incarnation is not None:
             self._load()
 
@@ -93,6 +95,7 @@ class Ledger:
         seen = () if before is None else self._seen(before)
         self._put(batch, kind, name, before, Stamp(version, based_on, seen, deleted, self._next_sequence()))
         self.own_changes += 1
+        self.changed()
 
     def stage_first(self, batch: WriteBatch, kind: SharedKind, name: str) -> None:
         """A row was there before its store was in a cluster: any change that is made in one is later."""
@@ -150,6 +153,10 @@ class Ledger:
             batch = self.engine.batch()
             batch.put(self.family, MEMBER, self.member.encode())
             self.engine.write(batch, sync=True)
+
+
+def _nobody() -> None:
+    pass
 
 
 class KindJournal:

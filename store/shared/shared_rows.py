@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
@@ -125,6 +125,10 @@ class SharedRows:
     def own_changes(self) -> int:
         """How many changes this store itself has made since it was opened."""
         return self._ledger.own_changes
+
+    def on_own_change(self, callback: Callable[[], None]) -> None:
+        """Call back, on any thread, when this store is about to write a change of its own."""
+        self._ledger.changed = callback
 
     def changes(self, since: int, limit: int = PAGE_ROWS_MAX) -> ChangePage:
         """At most `limit` rows, 1 MiB in all, that changed behind a sequence (0: all), each at its newest place."""

@@ -11,7 +11,7 @@ from store.clock import ManualClock
 from store.metadata import Topic, TopicType
 from store.opening import StoreTables
 from store.security.sealing import Sealer
-from store.shared import Applied, ChangePage, Ledger, Position, SharedKind, SharedRow, SharedRows, is_shared
+from store.shared import Applied, ChangePage, Conflict, Ledger, Position, SharedKind, SharedRow, SharedRows, is_shared
 from store.shared.layout import Stamp
 from store.shared.shared_rows import TABLES
 from store.state import FAMILIES, open_state_engine
@@ -66,7 +66,8 @@ class Member:
 
     def pull(self, other: Member) -> Applied:
         """Everything there is to read of the other one."""
-        changed, conflicts = [], []
+        changed: list[SharedRow] = []
+        conflicts: list[Conflict] = []
         while True:
             page = self.asked(other)
             applied = self.take(other.name, page)

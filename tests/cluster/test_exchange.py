@@ -1,0 +1,205 @@
+"""Members that tell each other what has changed, with real stores and without a wire."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from server.cluster.exchange import Exchange
+from server.cluster.member import MemberState
+from server.errors import NoSuchMember
+from store.errors import Forbidden
+from store.shared import SharedKind
+from tests.cluster.nodes import INTERVAL_S, Network, Node, until
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(test, 60))
+
+
+def started(count: int) -> tuple[Network, list[Node]]:
+    """All know the first one only."""
+    network = Network()
+    return network, [Node(network, f"m{number}", {"m0:8082"}).start() for number in range(count)]
+
+
+def agree(*nodes: Node) -> bool:
+    first, *others = (node.store.content() for node in nodes)
+    return all(other == first for other in others)
+
+
+def test_members_find_each_other_through_one_of_them() -> None:
+    async def test() -> None:
+        _, nodes = started(5)
+        everybody = [node.name for node in nodes]
+        await until(lambda: all(node.reachable() == everybody for node in nodes), "all reach all")
+        for node in nodes:
+            assert [each.name for each in node.members.others()] == [name for name in everybody if name != node.name]
+            await node.stop()
+
+    run(test())
+
+
+def test_what_one_changes_all_have_also_who_was_away() -> None:
+    async def test() -> None:
+        network, nodes = started(3)
+        nodes[1].store.topic("orders", 4)
+        await until(lambda: agree(*nodes) and nodes[0].store.tables.topics.get("orders") is not None, "the topic")
+        await nodes[2].stop()
+        await until(lambda: nodes[0].reachable() == ["m0", "m1"], "one is out")
+        nodes[0].store.tables.topics.delete("orders")
+        nodes[1].store.topic("later")
+        back = Node(network, "m2", {"m0:8082"}, nodes[2].store).start()
+        await until(lambda: agree(nodes[0], nodes[1], back), "all agree again")
+        assert back.store.tables.topics.get("orders") is None
+        assert {(row.kind, row.name, row.value is None) for each in back.seen for row in each.changed} >= {
+            (SharedKind.TOPIC, "orders", True),
+            (SharedKind.TOPIC, "later", False),
+        }
+        for node in (nodes[0], nodes[1], back):
+            await node.stop()
+
+    run(test())
+
+
+def test_news_are_told_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        _, nodes = started(2)
+        await until(lambda: all(len(node.reachable()) == 2 for node in nodes), "both are there")
+        for node in nodes:
+            monkeypatch.setattr(node.exchange, "_interval_s", 3600.0)
+        await asyncio.sleep(2 * INTERVAL_S)  # those that wait now do so for an hour
+        nodes[0].store.topic("orders")
+        await until(lambda: nodes[1].store.tables.topics.get("orders") is not None, "the other one knows")
+        for node in nodes:
+            await node.stop()
+
+    run(test())
+
+
+def test_members_that_are_cut_off_from_each_other_agree_through_a_third() -> None:
+    async def test() -> None:
+        network, nodes = started(3)
+        await until(lambda: all(len(node.reachable()) == 3 for node in nodes), "all are there")
+        network.cut.add(frozenset({"m1:8082", "m2:8082"}))
+        await until(lambda: nodes[1].reachable() == ["m0", "m1"], "one is out for the other")
+        assert nodes[0].reachable() == ["m0", "m1", "m2"]
+        nodes[1].store.topic("orders", 3)
+        await until(lambda: agree(*nodes) and nodes[2].store.tables.topics.get("orders") is not None, "it goes round")
+        network.cut.clear()
+        await until(lambda: len(nodes[1].reachable()) == 3, "it is in again")
+        for node in nodes:
+            await node.stop()
+
+    run(test())
+
+
+def test_random_changes_on_members_that_die_and_return_end_alike() -> None:
+    async def test() -> None:
+        chance = random.Random(11)
+        network, nodes = started(4)
+        for _ in range(150):
+            number = chance.randrange(4)
+            node = nodes[number]
+            name = f"t{chance.randrange(12)}"
+            if chance.random() < 0.3 and node.store.tables.topics.get(name) is not None:
+                node.store.tables.topics.delete(name)
+            else:
+                node.store.topic(name, chance.randrange(1, 9))
+            if chance.random() < 0.1:
+                await node.stop()
+                nodes[number] = Node(network, node.name, {"m0:8082", "m3:8082"}, node.store)
+                await asyncio.sleep(chance.random() * 0.05)
+                nodes[number].start()
+            await asyncio.sleep(chance.random() * 0.01)
+        await until(lambda: agree(*nodes), "all agree")
+        for node in nodes:
+            await node.stop()
+
+    run(test())
+
+
+def test_a_change_that_is_overwritten_is_told() -> None:
+    async def test() -> None:
+        network, nodes = started(2)
+        nodes[0].store.topic("orders", 1)
+        await until(lambda: agree(*nodes), "both have it")
+        network.cut.add(frozenset({"m0:8082", "m1:8082"}))
+        await asyncio.sleep(2 * INTERVAL_S)
+        nodes[0].store.topic("orders", 2)
+        await asyncio.sleep(0.01)
+        nodes[1].store.topic("orders", 3)
+        with capture_logs() as lines:
+            network.cut.clear()
+            await until(lambda: agree(*nodes), "both agree")
+        topic = nodes[0].store.tables.topics.get("orders")
+        assert topic is not None
+        assert topic.read_queues == 3
+        told = [line for line in lines if line["event"].startswith("a change was overwritten")]
+        assert [(line["kind"], line["name"]) for line in told] == [("topic", "orders")]
+        for node in nodes:
+            await node.stop()
+
+    run(test())
+
+
+def test_states_are_everybodys_and_survive_a_restart() -> None:
+    async def test() -> None:
+        network, nodes = started(2)
+        await until(lambda: all(len(node.reachable()) == 2 for node in nodes), "both are there")
+        nodes[0].members.set_state("m1", MemberState.DRAINING)
+        with pytest.raises(Forbidden, match="m0 is the last member that takes messages"):
+            nodes[0].members.set_state("m0", MemberState.DRAINING)
+        await until(lambda: nodes[1].members.is_draining, "it knows itself")
+        with pytest.raises(Forbidden, match="stop it first"):
+            nodes[0].members.remove("m1")
+        await nodes[1].stop()
+        again = Node(network, "m1", {"m0:8082"}, nodes[1].store).start()
+        assert again.members.is_draining
+        await again.stop()
+        await until(lambda: nodes[0].reachable() == ["m0"], "it is gone")
+        nodes[0].members.remove("m1")
+        with pytest.raises(NoSuchMember):
+            nodes[0].members.remove("m1")
+        assert [each.member.name for each in nodes[0].members.all()] == ["m0"]
+        await nodes[0].stop()
+
+    run(test())
+
+
+def test_a_fault_in_the_exchange_ends_it() -> None:
+    """The broker must not go on looking well."""
+
+    async def test() -> None:
+        _, nodes = started(2)
+        await until(lambda: all(len(node.reachable()) == 2 for node in nodes), "both are there")
+
+        def broken(_: object) -> None:
+            raise ZeroDivisionError
+
+        nodes[1].exchange._applied = broken
+        nodes[0].store.topic("orders")
+        running = nodes[1]._running
+        assert running is not None
+        await until(running.done, "it ends")
+        assert isinstance(running.exception(), ExceptionGroup)
+        await nodes[0].stop()
+
+    run(test())
+
+
+def test_an_exchange_knows_what_it_is_asked() -> None:
+    node = Node(Network(), "m0", set())
+    node.store.topic("orders")
+    assert isinstance(node.exchange, Exchange)
+    page = node.exchange.asked("m1", "m1:8082", None, 10)
+    assert [row.name for row in page.rows] == ["orders"]
+    again = node.exchange.asked("m1", "m1:8082", page.until, 10)
+    assert (list(again.rows), again.more) == ([], False)
+    other_life = page.until.__class__(b"another store's!", page.until.sequence)
+    assert [row.name for row in node.exchange.asked("m1", "m1:8082", other_life, 10).rows] == ["orders"]

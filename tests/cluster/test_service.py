@@ -1,0 +1,130 @@
+"""Members' calls on a real port: what is signed is served, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from server._generated.quarry.cluster.v1 import cluster_pb2 as pb
+from server.cluster.signing import SIGNATURE, ClusterKeys
+from server.errors import MemberUnreachable, NotAMember
+from server.faults import FaultLog
+from server.rpc.cluster.client import PeerClient
+from server.rpc.cluster.methods import EXCHANGE
+from server.rpc.cluster.service import ClusterService
+from store.clock import ManualClock, SystemClock
+from tests.cluster.nodes import Network, Node
+
+KEYS, OTHER_KEYS = ClusterKeys([b"key"]), ClusterKeys([b"other"])
+
+
+def run(test: Callable[[Node, str], Awaitable[None]], keys: ClusterKeys = KEYS) -> None:
+    async def all_of_it() -> None:
+        node = Node(Network(), "m0", set())
+        node.store.topic("orders", 4)
+        async with serving(node, keys) as address:
+            await test(node, address)
+
+    asyncio.run(asyncio.wait_for(all_of_it(), 30))
+
+
+@asynccontextmanager
+async def serving(node: Node, keys: ClusterKeys) -> AsyncIterator[str]:
+    server = grpc.aio.server()
+    clock = SystemClock()
+    faults = FaultLog(clock, damage_met=_nothing, passed_over=_nothing)
+    ClusterService(node.exchange, keys, clock, faults).add_to(server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(0)
+
+
+def _nothing(*_: Any) -> None:
+    pass
+
+
+def test_a_page_travels_whole() -> None:
+    async def test(node: Node, address: str) -> None:
+        peer = PeerClient(address, KEYS, SystemClock(), None)
+        page = await peer.exchange("m1", "m1:8082", None, 100)
+        here = node.store.shared.changes(0, 100)
+        assert (page.name, page.rows, page.since, page.more) == ("m0", list(here.rows), 0, False)
+        assert (page.until.incarnation, page.until.sequence) == (node.store.shared.incarnation, here.until)
+        assert (await peer.exchange("m1", "m1:8082", page.until, 100)).rows == []
+        await peer.nudge("m1", "m1:8082")
+        await peer.close()
+
+    run(test)
+
+
+def test_a_caller_without_the_key_gets_nothing() -> None:
+    async def test(node: Node, address: str) -> None:
+        peer = PeerClient(address, OTHER_KEYS, SystemClock(), None)
+        with pytest.raises(MemberUnreachable, match="unauthenticated: the call is not signed with the cluster's key"):
+            await peer.exchange("m1", "m1:8082", None, 100)
+        await peer.close()
+        assert not node.exchange._told
+
+    run(test)
+
+
+def test_a_caller_whose_clock_is_wrong_is_told() -> None:
+    async def test(_: Node, address: str) -> None:
+        peer = PeerClient(address, KEYS, ManualClock(1_000_000_000), None)
+        with pytest.raises(MemberUnreachable, match="are the clocks right"):
+            await peer.exchange("m1", "m1:8082", None, 100)
+        await peer.close()
+
+    run(test)
+
+
+def test_an_answer_of_somebody_else_is_not_taken() -> None:
+    class OnlyListening(ClusterKeys):
+        """Knows no key, lets everybody in and signs with its own."""
+
+        def check_call(self, *_: Any) -> str:
+            return "0" * 64
+
+    async def test(_: Node, address: str) -> None:
+        peer = PeerClient(address, KEYS, SystemClock(), None)
+        with pytest.raises(NotAMember, match="the answer is not signed"):
+            await peer.exchange("m1", "m1:8082", None, 100)
+        await peer.close()
+
+    run(test, OnlyListening([b"another"]))
+
+
+def test_nobody_there_is_an_error_with_a_reason() -> None:
+    async def test(_: Node, address: str) -> None:
+        host, port = address.split(":")
+        peer = PeerClient(f"{host}:{int(port) ^ 1}", KEYS, SystemClock(), None)
+        with pytest.raises(MemberUnreachable, match="unavailable"):
+            await peer.exchange("m1", "m1:8082", None, 100)
+        await peer.close()
+
+    run(test)
+
+
+@pytest.mark.parametrize("body", [b"\xff\xff", pb.ExchangeRequest(name="m1", rows_max=1).SerializeToString() + b"\x07"])
+def test_bytes_that_are_no_request_are_refused(body: bytes) -> None:
+    async def test(_: Node, address: str) -> None:
+        async with grpc.aio.insecure_channel(address) as channel:
+            call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(EXCHANGE)
+            signed = KEYS.sign_call(EXCHANGE, body, SystemClock().wall_ms() // 1000)
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await call(body, metadata=signed)
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await call(body, metadata=((SIGNATURE, "x" * 64),))
+            assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+    run(test)
