@@ -44,6 +44,12 @@ class PeerTls(NamedTuple):
     certificate: Path | None
     key: Path | None
 
+    def read(self) -> tuple[bytes | None, bytes | None, bytes | None]:
+        """Authority, key and certificate as they are now, as grpcio takes them. Raises OSError."""
+        paths = self.authority, self.key, self.certificate
+        authority, key, certificate = (None if path is None else path.read_bytes() for path in paths)
+        return authority, key, certificate
+
 
 class Certificates:
     """What the ports of one broker show now. `look` may run on any thread, one at a time."""

@@ -45,10 +45,11 @@ def activate(name: Name, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) ->
 
 
 @commands.command()
-def remove(name: Name, admin: Admin = ADMIN_DEFAULT) -> None:
+def remove(name: Name, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
     """Forget a member that is gone for good. One that can be reached is refused."""
     with service_port(admin, MembersServiceStub) as broker:
         broker.RemoveMember(pb.RemoveMemberRequest(name=name), timeout=CALL_TIMEOUT_S)
+        print_object({"removed": name}, as_json=as_json)
 
 
 def _fields(member: pb.Member) -> dict[str, object]:

@@ -11,8 +11,8 @@ from server.setting_sections.base import AdvertisedAddress, Section
 
 
 class ClusterSection(Section):
-    members: tuple[AdvertisedAddress, ...] = Field(
-        default=(),
+    members: list[AdvertisedAddress] = Field(
+        default=[],
         description="Admin addresses of brokers that are one cluster with this one; its own may be among them. Those "
         "that they know are found through them. [How](cluster.md)",
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Final, TypeVar
 
 import grpc
@@ -42,7 +41,7 @@ class PeerClient:
         if tls is None:
             self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
         else:
-            credentials = grpc.ssl_channel_credentials(_bytes(tls.authority), _bytes(tls.key), _bytes(tls.certificate))
+            credentials = grpc.ssl_channel_credentials(*tls.read())
             self._channel = grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
 
     async def exchange(self, name: str, address: str, since: Position | None, rows_max: int) -> Page:
@@ -75,7 +74,3 @@ class PeerClient:
             return answer_type.FromString(answered)
         except DecodeError:
             raise MemberUnreachable(f"{self._address}: its answer is no {answer_type.__name__}") from None
-
-
-def _bytes(path: Path | None) -> bytes | None:
-    return None if path is None else path.read_bytes()
