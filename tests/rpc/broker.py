@@ -10,6 +10,7 @@ from kv.memory import MemoryEngine
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.clients import ClientRegistry
+from server.cluster.members import Members
 from server.faults import FaultLog
 from server.front import Call, GrpcStatus, Method
 from server.metadata import AutoCreation, Directory
@@ -46,7 +47,13 @@ STRICT = AutoCreation(topics=False, groups=False)
 class Broker:
     """Everything but the calls that carry messages. By default nothing is made on first use."""
 
-    def __init__(self, *, auto_creation: AutoCreation = STRICT, advertise: Address | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        auto_creation: AutoCreation = STRICT,
+        advertise: Address | None = None,
+        members: Members | None = None,
+    ) -> None:
         engine = MemoryEngine(["topics", "groups"], write_ahead_log=True)
         self.clock = ManualClock()
         self.topics = TopicTable(engine)
@@ -68,7 +75,7 @@ class Broker:
             command_answered=lambda client_id, command: self.command_answers.append((client_id, command)),
         )
         self.methods = messaging_methods(
-            RouteService(edge, self.clients, self.directory, identity).methods(),
+            RouteService(edge, self.clients, self.directory, identity, members).methods(),
             SessionService(edge, self.clients).methods(),
             self.telemetry.methods(),
             UnsupportedService(edge).methods(),

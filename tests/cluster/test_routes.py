@@ -1,0 +1,112 @@
+"""Routes and assignments of a cluster: the queues of all who can be reached, the same from every member."""
+
+from __future__ import annotations
+
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server.cluster.member import Member, MemberState
+from server.cluster.members import Members
+from store.clock import ManualClock
+from tests.rpc.broker import Broker, resource
+from tests.shared.members import member
+
+UNREACHABLE_S = 10.0
+
+
+class Seen:
+    """What one member knows of others, and the broker that answers with it."""
+
+    def __init__(self, own: str, *others: str) -> None:
+        self.clock = ManualClock()
+        self.members = Members(own, member(own).shared, self.clock, unreachable_after_s=UNREACHABLE_S)
+        self.members.announce(self.of(own))
+        for other in others:
+            self.add(self.of(other))
+        self.broker = Broker(members=self.members)
+        self.broker.add_topic("orders", read=2, write=2)
+
+    @staticmethod
+    def of(name: str, state: MemberState = MemberState.ACTIVE, *, tls: str | None = None) -> Member:
+        return Member(name=name, address=f"{name}:8081", tls_address=tls, admin_address=f"{name}:8082", state=state)
+
+    def add(self, other: Member) -> None:
+        self.members._put(other)
+        self.members.heard(other.name)
+
+    def route(self) -> list[tuple[str, int, str]]:
+        request = service.QueryRouteRequest(topic=resource("orders"), endpoints=dialled("broker-a"))
+        response = self.broker.ask("QueryRoute", request, service.QueryRouteResponse)
+        return [shown(queue) for queue in response.message_queues]
+
+
+def dialled(host: str) -> definition.Endpoints:
+    return definition.Endpoints(scheme=definition.DOMAIN_NAME, addresses=[definition.Address(host=host, port=8081)])
+
+
+def shown(queue: definition.MessageQueue) -> tuple[str, int, str]:
+    (address,) = queue.broker.endpoints.addresses
+    assert address.host == queue.broker.name
+    assert queue.broker.id == 0
+    return queue.broker.name, queue.id, definition.Permission.Name(queue.permission)
+
+
+def test_queues_of_all_members_come_in_turns() -> None:
+    seen = Seen("broker-a", "broker-c", "broker-b")
+    names = ["broker-a", "broker-b", "broker-c"]
+    assert seen.route() == [(name, number, "READ_WRITE") for number in (0, 1) for name in names]
+
+
+def test_who_was_not_heard_of_for_long_is_left_out_until_it_is() -> None:
+    seen = Seen("broker-a", "broker-b", "broker-c")
+    seen.clock.advance(UNREACHABLE_S - 1)
+    seen.members.heard("broker-c")
+    seen.clock.advance(1)
+    assert {name for name, *_ in seen.route()} == {"broker-a", "broker-c"}
+    seen.members.heard("broker-b")
+    assert {name for name, *_ in seen.route()} == {"broker-a", "broker-b", "broker-c"}
+
+
+def test_who_drains_is_read_only_also_in_answers_that_are_kept() -> None:
+    seen = Seen("broker-a", "broker-b")
+    seen.broker.add_topic("wide", read=64, write=64)
+    request = service.QueryRouteRequest(topic=resource("wide"), endpoints=dialled("broker-a"))
+    permissions = []
+    for state in (MemberState.ACTIVE, MemberState.DRAINING, MemberState.ACTIVE):
+        seen.members.set_state("broker-b", state)
+        response = seen.broker.ask("QueryRoute", request, service.QueryRouteResponse)
+        permissions.append({(queue.broker.name, queue.permission) for queue in response.message_queues})
+    assert (
+        permissions[0]
+        == permissions[2]
+        == {
+            ("broker-a", definition.READ_WRITE),
+            ("broker-b", definition.READ_WRITE),
+        }
+    )
+    assert permissions[1] == {("broker-a", definition.READ_WRITE), ("broker-b", definition.READ)}
+
+
+def test_this_member_says_of_itself_that_it_drains() -> None:
+    seen = Seen("broker-a", "broker-b")
+    seen.members.set_state("broker-a", MemberState.DRAINING)
+    assert {(name, permission) for name, _, permission in seen.route()} == {
+        ("broker-a", "READ"),
+        ("broker-b", "READ_WRITE"),
+    }
+
+
+def test_members_that_such_a_client_cannot_reach_are_left_out() -> None:
+    seen = Seen("broker-a")
+    seen.add(Member(name="broker-b", address=None, tls_address="broker-b:8443", admin_address="broker-b:8082"))
+    assert {name for name, *_ in seen.route()} == {"broker-a"}
+
+
+def test_assignments_are_of_all_members() -> None:
+    seen = Seen("broker-a", "broker-b")
+    request = service.QueryAssignmentRequest(
+        topic=resource("orders"), group=resource("billing"), endpoints=dialled("broker-a")
+    )
+    seen.broker.add_group("billing")
+    response = seen.broker.ask("QueryAssignment", request, service.QueryAssignmentResponse)
+    found = [shown(each.message_queue) for each in response.assignments]
+    assert found == [("broker-a", -1, "READ_WRITE"), ("broker-b", -1, "READ_WRITE")]
