@@ -10,6 +10,7 @@ import typer
 from cli.exit import Exit, end
 from cli.progress import is_watched, progress_bar
 from kv import KvError
+from server.shards.launch import SHARDS_MAX
 from store.errors import BrokerError
 
 
@@ -41,7 +42,13 @@ def serve(
     ] = None,
     shards: Annotated[
         int | None,
-        typer.Option("--shards", metavar="N", min=1, help="Run N brokers, each with its own part of DIR and ports."),
+        typer.Option(
+            "--shards",
+            metavar="N",
+            min=1,
+            max=SHARDS_MAX,
+            help="Run N brokers, each with its own store in DIR and its own ports.",
+        ),
     ] = None,
 ) -> None:
     """Run a broker until it is told to stop (Ctrl-C, SIGTERM).

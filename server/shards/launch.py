@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal, Self
+from typing import Final, Literal, Self
+
+SHARDS_MAX: Final = 100
+"""What is told is one argument of a program, which has its limits; so have the ports of a machine."""
 
 
 @dataclass(frozen=True, slots=True)

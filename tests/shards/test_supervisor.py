@@ -106,7 +106,9 @@ def test_shards_are_told_when_the_supervisor_is_killed(run_programs: RunPrograms
 
 
 def test_a_reader_of_the_output_that_is_gone_stops_nothing(tmp_path: Path) -> None:
-    script = f"trap 'touch {tmp_path}/told; exit 0' TERM; while :; do echo line; echo line >&2; sleep 0.05; done"
+    starts, turns = tmp_path / "starts", tmp_path / "turns"
+    turn = f"echo line; echo line >&2; echo turn >> {turns}; sleep 0.05"
+    script = f"echo start >> {starts}; trap 'exit 0' TERM; while :; do {turn}; done"
     with subprocess.Popen(
         [sys.executable, "-m", *arguments_of(script)],
         cwd=PROJECT,
@@ -118,6 +120,8 @@ def test_a_reader_of_the_output_that_is_gone_stops_nothing(tmp_path: Path) -> No
         while b"shard-0 | line" not in supervisor.stdout.readline():
             pass
         supervisor.stdout.close()
+        before = turns.read_text().count("turn")
+        until(lambda: turns.read_text().count("turn") > before + 5, "the shard goes on")
         supervisor.send_signal(SIGTERM)
         supervisor.wait(30)
-    assert (tmp_path / "told").exists()
+    assert starts.read_text() == "start\n"
