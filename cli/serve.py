@@ -10,6 +10,7 @@ import typer
 from cli.exit import Exit, end
 from cli.progress import is_watched, progress_bar
 from kv import KvError
+from server.shards.launch import SHARDS_MAX
 from store.errors import BrokerError
 
 
@@ -39,6 +40,16 @@ def serve(
     http: Annotated[
         str | None, typer.Option("--http", metavar="HOST:PORT", help="Where /metrics, /healthz and /readyz are.")
     ] = None,
+    shards: Annotated[
+        int | None,
+        typer.Option(
+            "--shards",
+            metavar="N",
+            min=1,
+            max=SHARDS_MAX,
+            help="Run N brokers, each with its own store in DIR and its own ports.",
+        ),
+    ] = None,
 ) -> None:
     """Run a broker until it is told to stop (Ctrl-C, SIGTERM).
 
@@ -56,7 +67,12 @@ def serve(
         section: {key: value for key, value in values.items() if value is not None} for section, values in flags.items()
     }
     try:
-        status = run(load_settings(config, given), progress_bar if is_watched() else None)
+        settings = load_settings(config, given)
+        if shards is not None:
+            from cli.shards import become_supervisor
+
+            become_supervisor(settings, shards, config)
+        status = run(settings, progress_bar if is_watched() else None)
     except OSError as error:
         # not "[Errno 30] Read-only file system: '/data/lock'": the name first, as in all other refusals
         named = error.filename is not None and error.strerror is not None

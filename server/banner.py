@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+READY_LINE: Final = "Quarry is ready."
+"""The first line of it, by which who started the process knows."""
+
 
 def banner(*, listen: str, admin: str, http: str, store: str, needs_tls: bool = False) -> str:
     """Where it is (`http` is a URL), and three lines of Python that send and receive."""
     first, tls = "", ""
     if needs_tls:
         first, tls = "  # with GRPC_DEFAULT_SSL_ROOTS_FILE_PATH=AUTHORITY.pem in the environment\n", ", tls_enable=True"
-    return f"""Quarry is ready.
+    return f"""{READY_LINE}
   messaging   {listen}     (gRPC, official RocketMQ 5 clients)
   admin       {admin}     (quarry topic, quarry group)
   http        {http}/metrics  /healthz  /readyz

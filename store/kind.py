@@ -25,7 +25,7 @@ from typing import Final
 
 from store.disk import DirectoryEntry, Disk
 from store.errors import NotAStore
-from store.paths import StorePaths, parse_segment_name
+from store.paths import StorePaths, parse_segment_name, parse_shard_name, shard_name
 
 DATABASE_MARKER: Final = "CURRENT"
 """RocksDB's name for the file without which a directory is no database."""
@@ -156,4 +156,10 @@ def _why_no_store(disk: Disk, root: Path, entries: dict[str, DirectoryEntry]) ->
         return f"no store but the segments of one: is {root.parent} meant?"
     if _exists(disk, StorePaths(root / "store").commit_log):
         return f"holds no commitlog/: is {root / 'store'} meant?"
+    shards = [number for name in entries if (number := parse_shard_name(name)) is not None]
+    if shards:
+        first = root / shard_name(min(shards))
+        return (
+            f"holds the stores of shards, {first} and others: start them with --shards {max(shards) + 1}, or take one"
+        )
     return f"holds {min(entries)!r} but no commitlog/: neither a store nor empty"

@@ -13,6 +13,7 @@ from typing import Final
 from store.offsets import PhysicalOffset
 
 SEGMENT_NAME: Final = re.compile(r"[0-9]{20}", re.ASCII)
+SHARD_NAME: Final = re.compile(r"shard-(0|[1-9][0-9]{0,3})", re.ASCII)
 CUT_NAME: Final = re.compile(r"([0-9]{20})\.broken(?:\.[1-9][0-9]*)?", re.ASCII)
 PHYSICAL_OFFSET_MAXIMUM: Final = 2**63 - 1
 """Physical offsets are signed 64-bit integers on disk."""
@@ -28,6 +29,17 @@ def parse_segment_name(name: str) -> PhysicalOffset | None:
     if not SEGMENT_NAME.fullmatch(name) or int(name) > PHYSICAL_OFFSET_MAXIMUM:
         return None
     return PhysicalOffset(int(name))
+
+
+def shard_name(number: int) -> str:
+    """The name of a shard (`quarry serve --shards`), and of the directory of its store."""
+    return f"shard-{number}"
+
+
+def parse_shard_name(name: str) -> int | None:
+    """The number of a shard; None when the name is no shard's."""
+    found = SHARD_NAME.fullmatch(name)
+    return int(found[1]) if found else None
 
 
 def cut_name(start: PhysicalOffset, number: int) -> str:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import logging
-import os
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from cli.exit import Exit, end
+from cli.key_file import make_key_file
 from cli.offline.arguments import Json, Store, logs_aside, reporting_errors
 from cli.offline.record_text import json_line
 from store.clock import SystemClock
 from store.disk import PosixDisk
 from store.security.offline import make_first_administrator, users_of
-from store.security.sealing import Sealer, new_key, read_keys
-
-KEY_FILE_MODE: Final = 0o600
+from store.security.sealing import Sealer, read_keys
 
 commands: Final = typer.Typer(name="security", help="Keys that secrets are sealed with.", no_args_is_help=True)
 
@@ -43,11 +41,7 @@ def make_key(
     Without the key no secret of the store can be read: keep a copy of it, and not where the store's backups are.
     """
     try:
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, KEY_FILE_MODE)
-        with os.fdopen(descriptor, "wb") as opened:
-            opened.write(new_key() + b"\n")
-            opened.flush()
-            os.fsync(descriptor)
+        make_key_file(file)
     except OSError as error:
         end(Exit.COULD_NOT_RUN, f"{file}: {error.strerror}")
     typer.echo(json_line({"file": str(file)}) if as_json else str(file))

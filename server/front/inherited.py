@@ -13,9 +13,14 @@ from typing import Final
 FIRST_DESCRIPTOR: Final = 3
 
 
+def has_inherited_sockets() -> bool:
+    """Whether any were passed to this process."""
+    return os.environ.get("LISTEN_PID") == str(os.getpid())
+
+
 def inherited_socket(host: str, port: int) -> socket.socket | None:
     """One that listens on this address, as a copy for the caller to close; None when nobody has passed such a one."""
-    if os.environ.get("LISTEN_PID") != str(os.getpid()):
+    if not has_inherited_sockets():
         return None
     count = os.environ.get("LISTEN_FDS", "")
     wanted = {address[:2] for *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import suppress
 from typing import Literal
 
 import structlog
@@ -20,6 +21,16 @@ from server.logs.standard import take_over_standard_logging
 from store.clock import Clock, SystemClock
 
 __all__ = ["Repeats", "configure_logs", "set_log_level"]
+
+
+class _Output(structlog.PrintLogger):
+    """Where lines go. Its reader may be gone, or its disk full: a stop, of all things, must not fail for that."""
+
+    def msg(self, message: str) -> None:
+        with suppress(OSError):
+            super().msg(message)
+
+    log = debug = info = warning = error = critical = exception = msg
 
 
 def configure_logs(
@@ -41,7 +52,7 @@ def configure_logs(
         rendering.append(
             structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
         )
-    output = structlog.PrintLogger(sys.stderr)
+    output = _Output(sys.stderr)
 
     def write(event: EventDict) -> None:
         rendered: object = event
@@ -60,7 +71,7 @@ def configure_logs(
             *rendering,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=lambda *_: output,
         cache_logger_on_first_use=True,
     )
     take_over_standard_logging()

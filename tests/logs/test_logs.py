@@ -122,6 +122,21 @@ def test_a_long_traceback_keeps_its_end() -> None:
         assert event["exception"].endswith("ValueError: what it was about")
 
 
+def test_a_log_that_nobody_reads_any_more_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_text: str) -> int:
+        raise BrokenPipeError
+
+    with pipe(repeats_per_minute=1) as its:
+        with monkeypatch.context() as broken:
+            broken.setattr(sys.stderr, "write", fail)
+            its.log.info("stopping", by="SIGTERM")
+            its.log.info("stopping", by="SIGINT")
+            its.repeats.tell_due(all_of_them=True)
+            logging.getLogger("library").warning("something")
+        its.log.info("stopped")
+        assert [event["event"] for event in its.events] == ["stopped"]
+
+
 # -- repeats
 
 

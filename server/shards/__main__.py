@@ -1,0 +1,26 @@
+"""`python -m server.shards LAUNCH`: what `quarry serve --shards N` becomes."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from server.logs import configure_logs
+from server.shards.launch import Launch
+from server.shards.output import Output
+from server.shards.supervisor import ShardSupervisor
+from store.clock import SystemClock
+
+
+def main() -> int:
+    launch = Launch.from_text(sys.argv[1])
+    configure_logs(launch.log_format, launch.log_level)
+    return asyncio.run(_supervise(launch))
+
+
+async def _supervise(launch: Launch) -> int:
+    return await ShardSupervisor(launch, SystemClock(), output=Output(sys.stdout), errors=Output(sys.stderr)).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

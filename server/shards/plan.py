@@ -1,0 +1,108 @@
+"""What is different for each shard of `quarry serve --shards N`: a pure function of the settings.
+
+Everything else a shard reads where a single broker does, from the same file and the same environment.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Final
+
+from server.setting_sections import split_address
+from server.settings import ENVIRONMENT_PREFIX, BrokerSettings, SettingsInvalid
+from store.paths import shard_name
+
+PORT_STEP: Final = 100
+PORT_MAX: Final = 65_535
+LISTENING: Final = ("listen", "tls_listen", "admin", "http")
+ADVERTISED: Final = ("advertise", "tls_advertise")
+WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
+"""Hosts that stand for all addresses of a machine, and as what the machine reaches itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One of the brokers."""
+
+    name: str
+    settings: Mapping[str, str]
+    """What is its own, by `section.key`: names, paths and addresses."""
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The same for its environment."""
+        return variables_of(self.settings)
+
+
+def plan_shards(settings: BrokerSettings, count: int) -> list[Shard]:
+    """Shard i has a store and a name of its own, and all ports moved by 100 times i.
+
+    Raises SettingsInvalid, which names the setting: port 0, ports beyond the last one, and two that are the same.
+    """
+    shards = [Shard(shard_name(number), dict(_own_settings(settings, number))) for number in range(count)]
+    for keys in (LISTENING, ADVERTISED):
+        _require_different_ports(shards, keys)
+    return shards
+
+
+def _own_settings(settings: BrokerSettings, number: int) -> Iterator[tuple[str, str]]:
+    name = shard_name(number)
+    yield "store.directory", str(settings.store.directory / name)
+    yield "broker.name", f"{settings.broker.name}-{number}"
+    for key in (*LISTENING, *ADVERTISED):
+        address = getattr(settings.network, key)
+        if address is not None:
+            yield f"network.{key}", _moved(key, address, number)
+    if settings.index.upload_to is not None:
+        # files of two stores may have one name
+        yield "index.upload_to", f"{settings.index.upload_to.rstrip('/')}/{name}"
+
+
+def _moved(key: str, address: str, number: int) -> str:
+    host, port = split_address(address)
+    if port == 0:
+        raise SettingsInvalid(f"network.{key} = {address}: shards need ports that are known beforehand, not 0")
+    moved = port + PORT_STEP * number
+    if moved > PORT_MAX:
+        raise SettingsInvalid(
+            f"network.{key} = {address}: {shard_name(number)} would get port {moved}, and {PORT_MAX} is the last one: "
+            "choose a lower port, or fewer shards"
+        )
+    return f"{host}:{moved}"
+
+
+def _require_different_ports(shards: Sequence[Shard], keys: Sequence[str]) -> None:
+    of_port: dict[int, list[tuple[str, str, str]]] = {}
+    for shard in shards:
+        for key in keys:
+            address = shard.settings.get(f"network.{key}")
+            if address is not None:
+                host, port = split_address(address)
+                of_port.setdefault(port, []).append((host, key, shard.name))
+    for port, users in of_port.items():
+        for (host, key, name), (other_host, other_key, other_name) in combinations(users, 2):
+            if host == other_host or WILDCARDS.keys() & {host, other_host}:
+                raise SettingsInvalid(
+                    f"network.{key} of {name} and network.{other_key} of {other_name} would both be port {port}: "
+                    "choose ports that differ in their last two digits"
+                )
+
+
+def cluster_settings(shards: Sequence[Shard], *, key_file: Path, members: Sequence[str] = ()) -> dict[str, str]:
+    """What makes one cluster of the shards, the same for all of them; `members` are those of other machines."""
+    here = [_reached_here(shard.settings["network.admin"]) for shard in shards]
+    return {"cluster.members": json.dumps([*here, *members]), "cluster.key_file": str(key_file)}
+
+
+def _reached_here(address: str) -> str:
+    host, port = split_address(address)
+    return f"{WILDCARDS.get(host, host)}:{port}"
+
+
+def variables_of(settings: Mapping[str, str]) -> dict[str, str]:
+    """Settings by `section.key` as the environment spells them."""
+    return {ENVIRONMENT_PREFIX + key.upper().replace(".", "_"): value for key, value in settings.items()}

@@ -1,0 +1,96 @@
+"""The process of one shard: how it begins, what it says, how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import IO, Final
+
+LINE_BYTES_MAX: Final = 1_048_576
+"""A longer line is passed on in parts."""
+PARENT_DEATH_SIGNAL: Final = 1
+"""PR_SET_PDEATHSIG, see prctl(2)."""
+
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+
+Heard = Callable[[bytes], None]
+"""Gets a line without its end."""
+
+
+class ShardProcess:
+    """A running child. It is told to stop when this process ends, whatever ends it, a kill included.
+
+    To be made on the main thread, and while there is no other: the kernel's word for a dead parent is a dead thread.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], *, said: Heard, told: Heard) -> None:
+        """`said` hears standard output, `told` standard error. Raises OSError when no process can be made."""
+        self._process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            # a Ctrl-C at the terminal reaches the supervisor alone: a second signal would end the children's patience
+            process_group=0,
+            preexec_fn=partial(_end_with, os.getpid()),  # noqa: PLW1509 - there is one thread
+        )
+        self._streams = ((self._process.stdout, _Lines(said)), (self._process.stderr, _Lines(told)))
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def stop(self) -> None:
+        """Ask it to stop in good order, or more quickly if it was asked already.
+
+        By SIGTERM only: a Python that is still loading what it needs answers an interrupt with a stack trace.
+        """
+        self._process.terminate()
+
+    async def ended(self) -> int:
+        """Pass its lines on until it has ended. Returns its exit status, or the negative number of a signal."""
+        await asyncio.gather(*(_passed_on(stream, lines) for stream, lines in self._streams))
+        return self._process.wait()  # at once: the kernel has closed what it had open
+
+
+async def _passed_on(stream: IO[bytes] | None, lines: _Lines) -> None:
+    await asyncio.get_running_loop().connect_read_pipe(lambda: lines, stream)
+    await lines.ended
+
+
+class _Lines(asyncio.Protocol):
+    def __init__(self, heard: Heard) -> None:
+        self.ended = asyncio.get_running_loop().create_future()
+        self._heard = heard
+        self._rest = b""
+
+    def data_received(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self._heard(line)
+        if len(self._rest) > LINE_BYTES_MAX:
+            self._heard(self._rest)
+            self._rest = b""
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        if self._rest:
+            self._heard(self._rest)
+        self.ended.set_result(None)
+
+
+def _end_with(parent: int) -> None:
+    """Called in the child before it becomes the broker. Raises when the parent has ended already."""
+    if sys.platform != "linux":
+        return
+    if _libc.prctl(PARENT_DEATH_SIGNAL, ctypes.c_ulong(signal.SIGTERM)) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+    if os.getppid() != parent:
+        raise ProcessLookupError("the supervisor has ended")

@@ -1,0 +1,148 @@
+"""Starts the shards, starts again what dies, and stops all of them.
+
+    a shard ends …                                  what follows
+    with status 2 before it was ever ready          all are stopped, and the status is 2: starting it again would only
+                                                    repeat what it said
+    otherwise                                       it is started again, after a pause
+    and all were told to stop                       the supervisor ends with the last of them
+
+That one was ready before makes the difference: its store was whole and its settings are good, so what keeps it from
+starting may go away, and the others serve meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from contextlib import suppress
+from functools import partial
+from subprocess import SubprocessError
+from typing import Final
+
+import structlog
+
+from server.banner import READY_LINE
+from server.shards.backoff import Backoff
+from server.shards.launch import Child, Launch
+from server.shards.output import Output, ready_text
+from server.shards.process import ShardProcess
+from store.clock import Clock
+
+log = structlog.get_logger(__name__)
+
+STATUS_COULD_NOT_RUN: Final = 2
+"""Of `quarry serve`: bad settings, a store that an operator has to look at, a port that is taken."""
+SIGNAL_STATUS: Final = 128
+"""A process that a signal ended has this and the signal's number as its status, as shells count."""
+
+REST_OF_BANNER_S: Final = 0.1
+"""A broker that says that it is ready goes on to say where: what is said of all of them comes after that."""
+
+
+class ShardSupervisor:
+    """All shards of one machine, for as long as they run."""
+
+    def __init__(self, launch: Launch, clock: Clock, *, output: Output, errors: Output) -> None:
+        """`output` and `errors` get what the shards say on theirs, each line with the shard's name before it."""
+        self._launch = launch
+        self._clock = clock
+        self._output = output
+        self._errors = errors
+        self._running: dict[str, ShardProcess] = {}
+        self._were_ready: set[str] = set()
+        self._stopping = asyncio.Event()
+        self._reason: str | None = None
+
+    async def run(self) -> int:
+        """Returns the exit status when all have ended: the worst of their last ones."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._told, number.name)
+        statuses = await asyncio.gather(*(self._keep(child) for child in self._launch.children))
+        if self._reason is not None:
+            self._errors.line(self._reason)
+            return STATUS_COULD_NOT_RUN
+        log.info("all shards have ended", status=max(statuses))
+        return max(statuses)
+
+    def _told(self, by: str) -> None:
+        log.info("stopping all shards", by=by)
+        self._stop()
+
+    def _stop(self) -> None:
+        self._stopping.set()
+        for process in self._running.values():
+            process.stop()
+
+    async def _keep(self, child: Child) -> int:
+        """Run a shard until all are to stop; returns how it ended last."""
+        backoff, status = Backoff(), 0
+        while not self._stopping.is_set():
+            began_s = self._clock.monotonic_s()
+            ended, last_words = await self._run_once(child)
+            if self._stopping.is_set() and ended == -signal.SIGTERM:
+                return 0  # it was not even ready to be told
+            status = SIGNAL_STATUS - ended if ended < 0 else ended
+            if self._stopping.is_set():
+                break
+            if status == STATUS_COULD_NOT_RUN and child.name not in self._were_ready:
+                self._give_up(child, last_words)
+                break
+            pause_s = backoff.pause_s(ran_s=self._clock.monotonic_s() - began_s)
+            log.error(
+                "a shard has ended, it is started again",
+                shard=child.name,
+                status=status,
+                signal=_name_of(-ended),
+                pause_s=pause_s,
+            )
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), pause_s)
+        return status
+
+    async def _run_once(self, child: Child) -> tuple[int, str]:
+        """Its exit status or the negative number of a signal, and its last line on standard error."""
+        prefix, last_line = f"{child.name} | ".encode(), b""
+
+        def said(line: bytes) -> None:
+            self._output.line(prefix + line)
+            if line == READY_LINE.encode():
+                self._ready(child)
+
+        def told(line: bytes) -> None:
+            nonlocal last_line
+            self._errors.line(prefix + line)
+            last_line = line
+
+        environment = {**os.environ, **child.variables}
+        try:
+            process = ShardProcess(self._launch.command, environment, said=said, told=told)
+        except (OSError, SubprocessError) as error:
+            log.error("no process could be made for a shard", shard=child.name, error=str(error))
+            return 1, str(error)
+        self._running[child.name] = process
+        log.info("a shard was started", shard=child.name, process=process.pid)
+        try:
+            return await process.ended(), last_line.decode(errors="replace")
+        finally:
+            del self._running[child.name]
+
+    def _ready(self, child: Child) -> None:
+        is_news = child.name not in self._were_ready
+        self._were_ready.add(child.name)
+        if is_news and len(self._were_ready) == len(self._launch.children):
+            say = partial(self._output.line, ready_text(self._launch.children))
+            asyncio.get_running_loop().call_later(REST_OF_BANNER_S, say)
+
+    def _give_up(self, child: Child, last_words: str) -> None:
+        if self._reason is None:
+            self._reason = f"{child.name} could not start: {last_words}"
+        self._stop()
+
+
+def _name_of(number: int) -> str | None:
+    """Of a signal; None for what is none."""
+    if number <= 0:
+        return None
+    return signal.Signals(number).name if number in set(signal.Signals) else str(number)

@@ -1,0 +1,121 @@
+"""A supervisor in a process of its own, with brokers or with small programs in their place."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from cli.demo import free_ports
+from server.shards.launch import Child, Launch
+from tests.e2e.broker import PROJECT, clean_environment, until
+
+STOP_TIMEOUT_S: Final = 30.0
+
+
+class Supervisor:
+    """Its standard output and error go to files."""
+
+    def __init__(self, arguments: Sequence[str], directory: Path, environment: Mapping[str, str] | None = None) -> None:
+        self._output, self._errors = directory / "supervisor.out", directory / "supervisor.err"
+        with self._output.open("wb") as output, self._errors.open("wb") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", *arguments],
+                cwd=PROJECT,
+                env={**clean_environment(), **(environment or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+            )
+
+    @property
+    def output(self) -> list[str]:
+        return self._output.read_text(errors="replace").splitlines()
+
+    @property
+    def errors(self) -> list[str]:
+        return self._errors.read_text(errors="replace").splitlines()
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Lines of its own log, once they are whole."""
+        lines = [json.loads(line) for line in self.errors if line.startswith("{") and line.endswith("}")]
+        return [line for line in lines if line["event"] == name]
+
+    def process_of(self, shard: str) -> int:
+        """The process id that this shard got last."""
+        ids: list[int] = [event["process"] for event in self.events("a shard was started") if event["shard"] == shard]
+        return ids[-1]
+
+    def until_said(self, line: str, times: int = 1) -> None:
+        def said() -> bool:
+            assert self.process.poll() is None, self.words()
+            return (self.output + self.errors).count(line) >= times
+
+        until(said, line)
+
+    def tell(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def ended(self) -> int:
+        return self.process.wait(STOP_TIMEOUT_S)
+
+    def words(self) -> str:
+        return "\n".join([*self.output, *self.errors])[-4000:]
+
+    def close(self) -> None:
+        """Its children end with it."""
+        self.process.kill()
+        self.process.wait(STOP_TIMEOUT_S)
+
+
+def arguments_of(*scripts: str) -> list[str]:
+    """Each shard runs one of the scripts (sh), in place of a broker."""
+    launch = Launch(
+        command=["sh", "-c", 'eval "$SCRIPT"'],
+        children=[
+            Child(f"shard-{number}", {"SCRIPT": script, **addresses(number)}) for number, script in enumerate(scripts)
+        ],
+        log_format="json",
+        log_level="info",
+    )
+    return ["server.shards", launch.to_text()]
+
+
+def addresses(number: int) -> dict[str, str]:
+    names = ("NETWORK_LISTEN", "NETWORK_ADMIN", "NETWORK_HTTP", "STORE_DIRECTORY")
+    return {f"QUARRY_{name}": f"{name.lower()}-{number}" for name in names}
+
+
+def ports_of_two_shards() -> list[int]:
+    """Three for the first shard; those of the second, a hundred above, were free as well."""
+    while True:
+        ports = free_ports(3)
+        if len({port % 100 for port in ports}) == 3 and all(map(_is_free, ports)):
+            return ports
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port + 100))
+        except OSError:
+            return False
+    return True
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
