@@ -52,10 +52,8 @@ def _common_variables(settings: BrokerSettings, shards: Sequence[Shard]) -> dict
 
 
 def _cluster_settings(settings: BrokerSettings, shards: Sequence[Shard]) -> dict[str, str]:
-    """Nothing as long as brokers have no section `cluster`."""
-    cluster = getattr(settings, "cluster", None)
-    if cluster is None:
-        return {}
+    """One cluster, with a key of their own unless another one is set."""
+    cluster = settings.cluster
     key_file = cluster.key_file
     if key_file is None:
         key_file = settings.store.directory / "cluster.key"
