@@ -20,18 +20,25 @@ STOP_TIMEOUT_S: Final = 30.0
 
 
 class Supervisor:
-    """Its standard output and error go to files."""
+    """Its standard output and error go to files, or to a descriptor that is given."""
 
-    def __init__(self, arguments: Sequence[str], directory: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        directory: Path,
+        *,
+        environment: Mapping[str, str] | None = None,
+        output: int | None = None,
+    ) -> None:
         self._output, self._errors = directory / "supervisor.out", directory / "supervisor.err"
-        with self._output.open("wb") as output, self._errors.open("wb") as errors:
+        with self._output.open("wb") as file, self._errors.open("wb") as errors:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", *arguments],
                 cwd=PROJECT,
                 env={**clean_environment(), **(environment or {})},
                 stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=errors,
+                stdout=file if output is None else output,
+                stderr=errors if output is None else output,
             )
 
     @property
@@ -54,8 +61,10 @@ class Supervisor:
 
     def until_said(self, line: str, times: int = 1) -> None:
         def said() -> bool:
-            assert self.process.poll() is None, self.words()
-            return (self.output + self.errors).count(line) >= times
+            has_ended = self.process.poll() is not None
+            is_said = (self.output + self.errors).count(line) >= times
+            assert is_said or not has_ended, self.words()
+            return is_said
 
         until(said, line)
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 from signal import SIGINT, SIGKILL, SIGTERM
 
-from tests.e2e.broker import PROJECT, clean_environment, until
+from tests.e2e.broker import PROJECT, until
 from tests.shards.conftest import RunPrograms
-from tests.shards.running import arguments_of, is_running
+from tests.shards.running import Supervisor, arguments_of, is_running
 
 RUN = "while :; do sleep 0.1; done"
 READY = "echo 'Quarry is ready.'"
@@ -107,21 +108,19 @@ def test_shards_are_told_when_the_supervisor_is_killed(run_programs: RunPrograms
 
 def test_a_reader_of_the_output_that_is_gone_stops_nothing(tmp_path: Path) -> None:
     starts, turns = tmp_path / "starts", tmp_path / "turns"
+    turns.touch()
     turn = f"echo line; echo line >&2; echo turn >> {turns}; sleep 0.05"
     script = f"echo start >> {starts}; trap 'exit 0' TERM; while :; do {turn}; done"
-    with subprocess.Popen(
-        [sys.executable, "-m", *arguments_of(script)],
-        cwd=PROJECT,
-        env=clean_environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    ) as supervisor:
-        assert supervisor.stdout is not None
-        while b"shard-0 | line" not in supervisor.stdout.readline():
-            pass
-        supervisor.stdout.close()
-        before = turns.read_text().count("turn")
-        until(lambda: turns.read_text().count("turn") > before + 5, "the shard goes on")
-        supervisor.send_signal(SIGTERM)
-        supervisor.wait(30)
+    reader, writer = os.pipe()
+    supervisor = Supervisor(arguments_of(script), tmp_path, output=writer)
+    os.close(writer)
+    try:
+        os.read(reader, 1)
+        os.close(reader)
+        before = turns.stat().st_size
+        until(lambda: turns.stat().st_size > before + 20, "the shard goes on")
+        supervisor.tell(SIGTERM)
+        supervisor.ended()
+    finally:
+        supervisor.close()
     assert starts.read_text() == "start\n"
