@@ -42,6 +42,11 @@ class Member:
         self.tables = StoreTables(self.engine, Sealer([KEY]), self.ledger)
         self.shared = self.tables.share(self.ledger)
 
+    def open_alone(self, engine: KeyValueEngine) -> None:
+        """As a store that never was in a cluster."""
+        self.engine = engine
+        self.tables = StoreTables(engine, Sealer([KEY]), None)
+
     def restart(self) -> None:
         self.engine.close()
         self.open()

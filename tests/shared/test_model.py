@@ -71,6 +71,7 @@ class SharedRowsMachine(RuleBasedStateMachine):
         self.pages: list[InFlight] = []
         self.serial = 0
         self.retry: dict[str, int] = {}
+        self.newest: dict[tuple[str, RowId], Version] = {}  # that a member has written or heard of
 
     def _engine(self, name: str):  # type: ignore[no-untyped-def]
         return in_memory() if self.directory is None else in_rocksdb(Path(self.directory.name) / name)
@@ -203,6 +204,8 @@ class SharedRowsMachine(RuleBasedStateMachine):
         before = self._stamps(member)
         applied = member.take(source, page)
         after = self._stamps(member)
+        for each in page.rows:
+            self._heard(member, (each.kind, each.name), each.version)
         told = {((each.kind, each.name), each.overwritten): each.kept for each in applied.conflicts}
         assert len(told) == len(applied.conflicts)
         for row, old in before.items():
@@ -222,6 +225,10 @@ class SharedRowsMachine(RuleBasedStateMachine):
         content = member.content()
         for row, stamp in stamps.items():
             assert content.get(row) == self.history[row][stamp.version].value
+            assert stamp.version == self.newest[member.name, row]
+
+    def _heard(self, member: Member, row: RowId, version: Version) -> None:
+        self.newest[member.name, row] = max(version, self.newest.get((member.name, row), version))
 
     def _recorded(self, member: Member):  # type: ignore[no-untyped-def]
         return _Recording(self, member)
@@ -258,15 +265,13 @@ class _Recording:
         for row, stamp in after.items():
             old = self._before.get(row)
             if old is None or old.version != stamp.version:
-                assert old is None or stamp.version > max(self._machine_seen(old), old.version)
+                assert old is None or stamp.version > max(old.version, *old.seen)
                 parent = None if old is None else old.version
                 self._machine.history[row][stamp.version] = Written(parent, content.get(row))
+                self._machine._heard(self._member, row, stamp.version)
         retry = self._member.tables.topics.get(TOPICS[2])
         if retry is not None:
             self._machine.retry[self._member.name + TOPICS[2]] = retry.read_queues
-
-    def _machine_seen(self, old: Stamp) -> Version:
-        return max((old.version, *old.seen))
 
 
 class RocksMachine(SharedRowsMachine):
