@@ -55,10 +55,10 @@ def command(
     ]
     # the folder of the tests may lie in /tmp, and the project, too
     for place, source in read_only.items():
-        lines += [f"mkdir -p {root}{place}", f"mount --bind {source} {root}{place}"]
-        lines += [f"mount -o remount,bind,ro {root}{place}"]
+        lines.append(f"mkdir -p {root}{place}")
         # a Python in the home of root: the folders above it are let be entered in the overlay, not on this machine
         lines += [f"chmod a+x {root}{parent}" for parent in Path(place).parents if parent != Path("/")]
+        lines += [f"mount --bind {source} {root}{place}", f"mount -o remount,bind,ro {root}{place}"]
     lines += [f"mkdir -p {root}{place} && mount --bind {source} {root}{place}" for place, source in mounts.items()]
     lines += [f"mount -o remount,ro {root}"]
     rights = f"setpriv --reuid {user} --regid {user} --clear-groups --no-new-privs --bounding-set -all --inh-caps -all"
@@ -70,4 +70,6 @@ def command(
 
 def this_python() -> dict[str, Path]:
     """What of this machine the running Python, and with it Quarry, is made of, where an empty /tmp would hide it."""
-    return {str(path): path for path in {Path(sys.prefix), Path(sys.base_prefix), ROOT} if path != Path("/usr")}
+    folders = {Path(sys.prefix), Path(sys.base_prefix), ROOT} - {Path("/usr")}
+    outermost = [each for each in folders if not any(other in each.parents for other in folders)]
+    return {str(path): path for path in sorted(outermost)}

@@ -23,7 +23,6 @@ from server.settings import BrokerSettings, load_settings
 from tests.deploy.manifests import DEPLOY, ROOT, VARIANTS, Manifests, manifests, mount_of, selects
 
 NOT_OF_KUBERNETES = {"Certificate", "ServiceMonitor"}
-SECRETS = ("secretName", "secretRef", "imagePullSecrets")
 DOCKERFILE = (DEPLOY / "image" / "Dockerfile").read_text()
 
 
@@ -292,8 +291,23 @@ def test_the_broker_is_started_with_the_file_that_is_mounted(these: Manifests) -
     assert file.name in these.named("ConfigMap", source)["data"]
 
 
+def test_commands_in_a_pod_speak_tls_where_its_admin_port_does(these: Manifests) -> None:
+    context_file = these.environment(0).get("QUARRY_CONTEXTS")
+    network = these.settings["network"]
+    assert (context_file is not None) == network.get("admin_tls", False)
+    if context_file is None:
+        return
+    path = Path(context_file)
+    source = volume(these.pod["spec"], mount_of(these.broker, context_file)["name"])["configMap"]["name"]
+    file = tomllib.loads(these.named("ConfigMap", source)["data"][path.name])
+    context = file[these.environment(0)["QUARRY_CONTEXT"]]
+    for name, listening in (("endpoint", network["listen"]), ("admin", network["admin"])):
+        assert context[name] == f"localhost:{split_address(listening)[1]}"
+    assert mount_of(these.broker, context["tls_ca"])["name"] == "tls"
+
+
 def test_another_text_of_settings_is_another_pod() -> None:
-    annotations = {manifests(each).pod["metadata"]["annotations"]["quarry/settings"] for each in VARIANTS}
+    annotations = {manifests(each).pod["metadata"]["annotations"]["checksum/settings"] for each in VARIANTS}
     texts = {manifests(each).only("ConfigMap")["data"]["quarry.toml"] for each in VARIANTS}
     assert len(annotations) == len(texts)
 

@@ -44,3 +44,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- define "quarry.keySecrets" -}}
 {{- if or .Values.security.keySecret (include "quarry.isCluster" .) -}}true{{- end -}}
 {{- end -}}
+
+{{/* Whether commands in the pod have to speak TLS. */}}
+{{- define "quarry.hasContext" -}}
+{{- if and .Values.tls.enabled .Values.tls.admin -}}true{{- end -}}
+{{- end -}}
