@@ -1,8 +1,8 @@
 """A container without a container runtime: namespaces, an overlay as root file system, a user without rights.
 
 What a runtime does for `docker run --read-only` is done with the programs `unshare`, `mount` and `setpriv`: the root
-file system is an overlay over this machine's, and read-only; /tmp is a file system of its own; the store's volume is the
-only other folder that can be written. The process is the first one of its process namespace.
+file system is an overlay over this machine's, and read-only; /tmp is a file system of its own; the store's volume is
+the only other folder that can be written. The process is the first one of its process namespace.
 """
 
 from __future__ import annotations

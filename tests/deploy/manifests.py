@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -88,6 +89,7 @@ class Manifests:
                 yield pod, container
 
 
+@cache
 def manifests(variant: str) -> Manifests:
     return Manifests((DEPLOY / "kubernetes" / f"{variant}.yaml").read_text(encoding="utf-8"))
 

@@ -1,7 +1,7 @@
 """The image: its Dockerfile agrees with the project, and a broker runs as the image starts it.
 
-No container runtime is needed, and none was asked: the steps of the Dockerfile are run here as far as they are not about
-Debian's packages, and the start-up command runs in namespaces of its own (`tests.deploy.container`).
+No container runtime is needed, and none was asked: the steps of the Dockerfile are run here as far as they are not
+about Debian's packages, and the start-up command runs in namespaces of its own (`tests.deploy.container`).
 """
 
 from __future__ import annotations

@@ -15,13 +15,13 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import typer.main
-from click.core import Context
 
 from cli.main import app
 from server.setting_sections import split_address
 from server.settings import BrokerSettings, load_settings
 from tests.deploy.manifests import DEPLOY, ROOT, VARIANTS, Manifests, manifests, mount_of, selects
 
+POD_LABEL = "statefulset.kubernetes.io/pod-name"
 NOT_OF_KUBERNETES = {"Certificate", "ServiceMonitor"}
 DOCKERFILE = (DEPLOY / "image" / "Dockerfile").read_text()
 
@@ -116,8 +116,7 @@ def test_every_named_port_is_one_of_the_pods(these: Manifests) -> None:
 
 def pod_label(service: dict[str, Any]) -> dict[str, str]:
     """The label by which a Service chooses one pod, if it does."""
-    key = "statefulset.kubernetes.io/pod-name"
-    return {key: value for name, value in service["spec"]["selector"].items() if name == key}
+    return {name: pod for name, pod in service["spec"]["selector"].items() if name == POD_LABEL}
 
 
 def reached(these: Manifests, address: str) -> str:
@@ -134,14 +133,14 @@ def reached(these: Manifests, address: str) -> str:
                 backend = rule["http"]["paths"][0]["backend"]["service"]
                 service = these.named("Service", backend["name"])
                 assert backend["port"]["name"] in (each["name"] for each in service["spec"]["ports"])
-                return service["spec"]["selector"]["statefulset.kubernetes.io/pod-name"]
+                return str(service["spec"]["selector"][POD_LABEL])
     for service in these.all("Service"):
         spec, annotations = service["spec"], service["metadata"].get("annotations", {})
         for each in spec["ports"]:
             is_port = spec["type"] == "NodePort" and each["nodePort"] == port if spec.get("type") else False
             is_name = host in annotations.values() and spec["type"] == "LoadBalancer" and each["port"] == port
             if is_port or is_name:
-                return str(spec["selector"]["statefulset.kubernetes.io/pod-name"])
+                return str(spec["selector"][POD_LABEL])
     return ""
 
 
@@ -169,9 +168,7 @@ def test_clients_with_tls_are_led_to_a_port_that_speaks_it(
     assert (network.tls_listen is None) == (network.tls_advertise is None)
 
 
-def test_the_certificate_is_for_every_name_that_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_certificate_is_for_every_name_that_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     these = manifests("load-balancers")
     names = these.only("Certificate")["spec"]["dnsNames"]
     assert these.only("Certificate")["spec"]["secretName"] == volume(these.pod["spec"], "tls")["secret"]["secretName"]
@@ -273,20 +270,17 @@ def test_no_container_has_a_right_that_it_does_not_need(these: Manifests) -> Non
             assert container["image"] == f"quarry:{project['version']}"
 
 
-def parsed(arguments: list[str]) -> Context:
-    """A command with its options, as `quarry` understands them. Raises UsageError."""
-    group = typer.main.get_command(app)
-    assert hasattr(group, "resolve_command")
-    with group.make_context("quarry", list(arguments), resilient_parsing=False) as context:
-        _, command, rest = group.resolve_command(context, arguments)
-        assert command is not None
-        return command.make_context(arguments[0], rest, parent=context)
+def parsed(arguments: list[str]) -> tuple[str, dict[str, Any]]:
+    """A command and its options, as `quarry` understands them. Raises UsageError."""
+    quarry: Any = typer.main.get_command(app)
+    name, *rest = arguments
+    return name, dict(quarry.commands[name].make_context(name, rest).params)
 
 
 def test_the_broker_is_started_with_the_file_that_is_mounted(these: Manifests) -> None:
-    context = parsed(list(these.broker["args"]))
-    assert context.info_name == "serve"
-    file = Path(context.params["config"])
+    name, options = parsed(these.broker["args"])
+    assert name == "serve"
+    file = Path(options["config"])
     source = volume(these.pod["spec"], mount_of(these.broker, str(file))["name"])["configMap"]["name"]
     assert file.name in these.named("ConfigMap", source)["data"]
 
@@ -323,13 +317,13 @@ def test_a_backup_runs_beside_its_broker_on_the_same_volume() -> None:
         assert volume(spec, "store")["persistentVolumeClaim"]["claimName"] == f"store-{pod}"
         (affinity,) = spec["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
         chosen = affinity["labelSelector"]["matchLabels"]
-        assert chosen["statefulset.kubernetes.io/pod-name"] == pod
-        assert selects(chosen, these.pod, **{"statefulset.kubernetes.io/pod-name": pod})
+        assert chosen[POD_LABEL] == pod
+        assert selects(chosen, these.pod, **{POD_LABEL: pod})
         assert not selects(these.only("StatefulSet")["spec"]["selector"]["matchLabels"], template)
 
-        context = parsed(steps["backup"]["args"])
-        assert reached(these, context.params["admin"]) == pod
-        (folder,) = context.params["paths"]
+        _, options = parsed(steps["backup"]["args"])
+        assert reached(these, options["admin"]) == pod
+        (folder,) = options["paths"]
         # the broker says where its store lies, and the command looks there
         store = mount_of(these.broker, these.settings["store"]["directory"])
         assert mount_of(steps["backup"], str(folder)) == store
@@ -342,7 +336,7 @@ def test_a_backup_runs_beside_its_broker_on_the_same_volume() -> None:
             mount = mount_of(steps[name], "/backups")
             assert f"{store['mountPath']}/{mount['subPath']}" == str(folder)
             assert steps[name]["args"][1:3] == ["/backups", f"store:backups/quarry/{pod}"]
-        assert steps["upload"]["args"][3:] == ["--exclude", "/*/backup-manifest.json"]
+        assert steps["upload"]["args"][3:] == ["--exclude", "/lock", "--exclude", "/*/backup-manifest.json"]
 
 
 def test_whoever_may_call_the_admin_port_is_of_this_release(these: Manifests) -> None:

@@ -30,7 +30,7 @@ def prepare() -> ModuleType:
 
 
 def run(*arguments: object, under: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    command = [*under, sys.executable, PROGRAM, *map(str, arguments)]
+    command = [*under, sys.executable, str(PROGRAM), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -29,7 +30,8 @@ def told(broker: Broker, dialled: str = "") -> tuple[str, str]:
     with grpc.insecure_channel(broker.endpoint) as channel:
         request = service_pb2.QueryRouteRequest(topic=topic, endpoints=endpoints)
         metadata = [("x-mq-client-id", "client"), ("x-mq-language", "PYTHON")]
-        answer = service_pb2_grpc.MessagingServiceStub(channel).QueryRoute(request, metadata=metadata, timeout=10)
+        stub: Any = service_pb2_grpc.MessagingServiceStub(channel)  # type: ignore[no-untyped-call]
+        answer = stub.QueryRoute(request, metadata=metadata, timeout=10)
     (found,) = {
         (queue.broker.name, f"{each.host}:{each.port}")
         for queue in answer.message_queues
@@ -80,4 +82,3 @@ def test_the_image_s_own_broker_tells_the_address_that_was_dialled(tmp_path: Pat
         assert told(broker, "broker:8081") == ("quarry", "broker:8081")
     finally:
         broker.close()
-
