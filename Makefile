@@ -11,7 +11,7 @@ WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(4, (os.cpu_count() or 1) *
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve demo test test-slow test-clients check fix bench bench-queues proto clean
+.PHONY: help install serve demo test test-slow test-clients check fix bench bench-queues proto manifests clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ bench-queues: $(TOOLS)  ## a million queues beside a thousand, RocksDB beside fi
 
 proto: $(TOOLS)  ## generate server/_generated from proto/
 	@$(BIN)/python proto/generate.py
+
+manifests: $(TOOLS)  ## render deploy/kubernetes from the Helm chart (HELM=/path/to/helm, or Go to build it)
+	@$(BIN)/python deploy/helm/render.py
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

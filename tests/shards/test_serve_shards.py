@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -47,6 +48,11 @@ def send(port: int) -> None:
     run(test())
 
 
+def reachable(admin: int) -> list[str]:
+    listed = quarry("cluster", "members", "--json", "--admin", f"127.0.0.1:{admin}").stdout.splitlines()
+    return [each["name"] for each in map(json.loads, listed) if each["reachable"]]
+
+
 def aborts(store: Path) -> list[str]:
     """The shards that have not stopped in good order."""
     return [path.parent.name for path in store.glob("shard-*/abort")]
@@ -59,6 +65,8 @@ def test_each_shard_is_a_broker_a_killed_one_comes_back_and_all_stop_well(
     assert sorted(os.listdir(store)) == ["shard-0", "shard-1"]
     for port in (ports[0], ports[0] + 100):
         send(port)
+    for admin in (ports[1], ports[1] + 100):
+        until(lambda: reachable(admin) == ["quarry-0", "quarry-1"], "they are one cluster")  # noqa: B023
     killed = shards.process_of("shard-1")
     kill(killed)
     shards.until_said("shard-1 | Quarry is ready.", times=2)

@@ -1,0 +1,63 @@
+{{/* Whether clients come from outside of Kubernetes, by a Service for each pod. */}}
+{{- define "quarry.isOutside" -}}
+{{- if has .Values.advertise.kind (list "node-port" "load-balancer" "ingress") -}}true{{- end -}}
+{{- end -}}
+
+{{/* Whether those have a port of their own. */}}
+{{- define "quarry.hasOutsidePort" -}}
+{{- if and .Values.tls.enabled (include "quarry.isOutside" .) -}}true{{- end -}}
+{{- end -}}
+
+{{- define "quarry.podAddress" -}}
+$(POD_NAME).{{ include "quarry.within" (dict "root" . "service" (include "quarry.headless" .)) }}:8081
+{{- end -}}
+
+{{/* The port of load balancers and of the ingress. */}}
+{{- define "quarry.outsidePort" -}}
+{{- if .Values.advertise.port -}}{{ .Values.advertise.port }}
+{{- else if eq .Values.advertise.kind "ingress" -}}443
+{{- else if .Values.tls.enabled -}}8443
+{{- else -}}8081
+{{- end -}}
+{{- end -}}
+
+{{/* The one rule: the text that becomes a broker's address, where its clients are; empty for none. */}}
+{{- define "quarry.address" -}}
+{{- $advertise := .Values.advertise -}}
+{{- if $advertise.address -}}{{ $advertise.address }}
+{{- else if eq $advertise.kind "pod" -}}{{ include "quarry.podAddress" . }}
+{{- else if eq $advertise.kind "node-port" -}}
+{{ $advertise.host | default "$(HOST_IP)" }}:{{ div (int $advertise.nodePort) 10 }}$(POD_INDEX)
+{{- else if ne $advertise.kind "dialled" -}}
+$(POD_NAME).{{ required "advertise.host is needed: the domain below which each pod has its name" $advertise.host }}:{{ include "quarry.outsidePort" . }}
+{{- end -}}
+{{- end -}}
+
+{{/* Refuses what does not go together. */}}
+{{- define "quarry.check" -}}
+{{- $values := .Values -}}
+{{- if and (gt (int $values.replicas) 1) (not (include "quarry.isCluster" .)) -}}
+{{- fail "cluster.enabled = false needs replicas = 1: shards that know nothing of each other are releases of their own" -}}
+{{- end -}}
+{{- if and (include "quarry.isCluster" .) (eq $values.advertise.kind "dialled") -}}
+{{- fail "advertise.kind = dialled is for one broker alone: each member of a cluster has an address of its own" -}}
+{{- end -}}
+{{- if and (eq $values.advertise.kind "dialled") $values.advertise.address -}}
+{{- fail "advertise.kind = dialled and advertise.address are both set" -}}
+{{- end -}}
+{{- if and (eq $values.advertise.kind "node-port") (gt (int $values.replicas) 10) -}}
+{{- fail "advertise.kind = node-port has ports for ten pods" -}}
+{{- end -}}
+{{- if and (eq $values.advertise.kind "ingress") (not $values.tls.enabled) -}}
+{{- fail "advertise.kind = ingress needs tls.enabled: an ingress passes connections through by the name that TLS tells it" -}}
+{{- end -}}
+{{- if and $values.backup.enabled (not $values.backup.destination) -}}
+{{- fail "backup.destination is needed: REMOTE:BUCKET/PREFIX" -}}
+{{- end -}}
+{{- if and $values.backup.enabled (ne $values.store.accessMode "ReadWriteOnce") -}}
+{{- fail "backup.enabled needs store.accessMode = ReadWriteOnce: the backup mounts the volume beside its broker" -}}
+{{- end -}}
+{{- if and $values.backup.contextSecret (not $values.backup.context) -}}
+{{- fail "backup.contextSecret needs backup.context: the name of a context in it" -}}
+{{- end -}}
+{{- end -}}

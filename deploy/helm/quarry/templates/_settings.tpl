@@ -1,0 +1,72 @@
+{{/* What the chart says, over which values may not go. */}}
+{{- define "quarry.ownSettings" -}}
+{{- $tls := .Values.tls -}}
+store:
+  directory: /var/lib/quarry/store
+network:
+  listen: 0.0.0.0:8081
+  {{- if include "quarry.adminIsExposed" . }}
+  admin: 0.0.0.0:8082
+  {{- else }}
+  admin: 127.0.0.1:8082
+  {{- end }}
+  http: 0.0.0.0:9464
+  {{- if $tls.enabled }}
+  tls: {{ $tls.messaging }}
+  {{- if include "quarry.hasOutsidePort" . }}
+  tls_listen: 0.0.0.0:8443
+  {{- end }}
+  tls_certificate: /etc/quarry-tls/tls.crt
+  tls_key: /etc/quarry-tls/tls.key
+  admin_tls: {{ $tls.admin }}
+  http_tls: {{ $tls.http }}
+  {{- end }}
+  {{- $adminIsPlain := and (include "quarry.adminIsExposed" .) (not $tls.admin) }}
+  {{- if or (not $tls.enabled) (eq $tls.messaging "optional") $adminIsPlain (not $tls.http) }}
+  plain_text: everywhere
+  {{- end }}
+{{- if include "quarry.isCluster" . }}
+cluster:
+  dns: {{ include "quarry.within" (dict "root" . "service" (include "quarry.headless" .)) }}:8082
+  key_file: /run/quarry/cluster.key
+{{- end }}
+{{- if .Values.security.keySecret }}
+security:
+  key_file: /run/quarry/security.key
+{{- end }}
+{{- end -}}
+
+{{/* Of these the chart has values of its own, or the pod's environment says them. */}}
+{{- define "quarry.reserved" -}}
+store.directory network.listen network.admin network.http network.advertise network.tls network.tls_listen
+network.tls_advertise network.tls_certificate network.tls_key network.admin_tls network.http_tls network.plain_text
+broker.name cluster.dns cluster.members cluster.key_file security.key_file security.key
+{{- end -}}
+
+{{- define "quarry.value" -}}
+{{- if kindIs "string" . -}}{{ toRawJson . }}
+{{- else if kindIs "bool" . -}}{{ . }}
+{{- else if kindIs "slice" . -}}
+[{{ range $at, $each := . }}{{ if $at }}, {{ end }}{{ include "quarry.value" $each }}{{ end }}]
+{{- else if eq (floor .) (float64 .) -}}{{ printf "%.0f" (float64 .) }}
+{{- else -}}{{ . }}
+{{- end -}}
+{{- end -}}
+
+{{- define "quarry.toml" -}}
+{{- $reserved := splitList " " (include "quarry.reserved" . | replace "\n" " ") -}}
+{{- range $section, $settings := .Values.settings -}}
+{{- range $key, $value := $settings -}}
+{{- if has (printf "%s.%s" $section $key) $reserved -}}
+{{- fail (printf "settings.%s.%s: the chart says this one, by other values" $section $key) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $settings := mustMergeOverwrite (deepCopy .Values.settings) (include "quarry.ownSettings" . | fromYaml) -}}
+{{- range $section, $values := $settings }}
+[{{ $section }}]
+{{- range $key, $value := $values }}
+{{ $key }} = {{ include "quarry.value" $value }}
+{{- end }}
+{{ end -}}
+{{- end -}}

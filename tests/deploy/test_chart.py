@@ -1,0 +1,144 @@
+"""The chart, by Helm itself: what it renders is what lies in deploy/kubernetes, and what it refuses.
+
+Helm and kube-score are Go modules, built once into build/tools; `HELM` names a Helm that is there already.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.deploy.manifests import CHART, DEPLOY, VARIANTS, Manifests, manifests
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+KUBE_SCORE = "github.com/zegl/kube-score/cmd/kube-score@v1.20.0"
+NOT_WANTED = {
+    "container-image-pull-policy": "tags are versions, which do not change",
+    "service-targets-pod": "the label of a single pod is not in the template; `test_manifests` looks at it",
+}
+"""Checks of kube-score that are not followed, each with its reason."""
+
+
+@pytest.fixture(scope="module")
+def render() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("render", DEPLOY / "helm" / "render.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def built(render: ModuleType, module: str) -> str:
+    if shutil.which("go") is None:
+        pytest.skip("Go is not installed, which builds Helm and kube-score")
+    return str(render.tool(module))
+
+
+@pytest.fixture(scope="module")
+def helm(render: ModuleType) -> str:
+    return render.os.environ.get("HELM") or built(render, render.HELM)
+
+
+def template(helm: str, render: ModuleType, *options: str) -> subprocess.CompletedProcess[str]:
+    where = ("--namespace", "elsewhere", "--kube-version", render.KUBE_VERSION)
+    command = [helm, "template", "mq", str(CHART), *where, *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_manifests_are_what_the_chart_makes(variant: str, helm: str, render: ModuleType) -> None:
+    made = render.rendered(helm, DEPLOY / "helm" / "variants" / f"{variant}.yaml")
+    assert made == manifests(variant).text, "run `make manifests`"
+
+
+def test_helm_finds_no_fault(helm: str) -> None:
+    done = subprocess.run([helm, "lint", "--strict", str(CHART)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["replicas=3", "cluster.enabled=false"], "cluster.enabled = false needs replicas = 1"),
+        (["replicas=3", "advertise.kind=dialled"], "for one broker alone"),
+        (["advertise.kind=dialled", "advertise.address=a:1"], "are both set"),
+        (["replicas=11", "advertise.kind=node-port"], "has ports for ten pods"),
+        (["advertise.kind=ingress", "advertise.host=mq.example.com"], "needs tls.enabled"),
+        (["advertise.kind=load-balancer"], "advertise.host is needed"),
+        (["backup.enabled=true"], "backup.destination is needed"),
+        (
+            ["backup.enabled=true", "backup.destination=a:b", "store.accessMode=ReadWriteOncePod"],
+            "needs store.accessMode = ReadWriteOnce",
+        ),
+        (["backup.contextSecret=quarry-operator"], "needs backup.context"),
+        (["settings.network.listen=0.0.0.0:1"], "settings.network.listen: the chart says this one"),
+        (["settings.broker.name=one"], "settings.broker.name: the chart says this one"),
+        (["replicaCount=3"], "replicaCount"),
+        (["settings.limits.body_size.MiB=4"], "body_size"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_with_its_name(
+    options: list[str], reason: str, helm: str, render: ModuleType
+) -> None:
+    done = template(helm, render, *(word for each in options for word in ("--set", each)))
+    assert done.returncode != 0
+    assert reason in done.stderr
+
+
+def test_values_of_every_kind_become_toml(helm: str, render: ModuleType, tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"
+    settings: dict[str, dict[str, object]] = {
+        "store": {"segment_size": 1_073_741_824},
+        "topics": {"auto_create": False},
+        "tracing": {"sample_ratio": 0.25, "endpoint": 'http://a/"b"\\<c>&é'},
+        "expiry": {"delete_when": []},
+        "consume_queue": {"double_write_topics": ["orders-*", "a"]},
+    }
+    values.write_text(json.dumps({"settings": settings, "replicas": 2}))
+    done = template(helm, render, "--values", str(values))
+    assert done.returncode == 0, done.stderr
+
+    made = Manifests(done.stdout)
+    assert {name: made.settings[name] for name in settings if name != "store"} == {
+        name: value for name, value in settings.items() if name != "store"
+    }
+    assert made.settings["store"] == settings["store"] | {"directory": "/var/lib/quarry/store"}
+    assert made.settings["cluster"]["dns"] == "mq-quarry-headless.elsewhere.svc.cluster.local:8082"
+    assert made.pod_names == ["mq-quarry-0", "mq-quarry-1"]
+    assert made.only("StatefulSet")["spec"]["serviceName"] == "mq-quarry-headless"
+
+
+def test_one_broker_behind_a_port_forward_tells_no_address(helm: str, render: ModuleType) -> None:
+
+    done = template(helm, render, "--set", "advertise.kind=dialled")
+    assert done.returncode == 0, done.stderr
+    made = Manifests(done.stdout)
+    assert "QUARRY_NETWORK_ADVERTISE" not in made.environment(0)
+    assert made.environment(0)["QUARRY_BROKER_NAME"] == "mq-quarry-0"
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_policies_of_kube_score_are_kept(variant: str, render: ModuleType) -> None:
+    program = built(render, KUBE_SCORE)
+    ignored = [word for name in NOT_WANTED for word in ("--ignore-test", name)]
+    file = DEPLOY / "kubernetes" / f"{variant}.yaml"
+    # a limit on CPU throttles the broker and makes all its clients wait
+    options = ("--output-format", "json", "--kubernetes-version", "v1.34", "--ignore-container-cpu-limit")
+    command = [program, "score", *options, *ignored, str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    critical = [
+        f"{each['object_name']}: {check['check']['id']}: {check['comments']}"
+        for each in json.loads(done.stdout)
+        for check in each["checks"]
+        if not check["skipped"] and check["grade"] == 1
+    ]
+    assert not critical
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,367 @@
+"""The manifests in deploy/kubernetes agree with Kubernetes, with each other, and with what a broker does.
+
+They are what the chart made of each variant; that they still are, `test_chart.py` tells.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import typer.main
+
+from cli.main import app
+from server.setting_sections import split_address
+from server.settings import BrokerSettings, load_settings
+from tests.deploy.manifests import DEPLOY, ROOT, VARIANTS, Manifests, manifests, mount_of, selects
+
+POD_LABEL = "statefulset.kubernetes.io/pod-name"
+NOT_OF_KUBERNETES = {"Certificate", "ServiceMonitor"}
+DOCKERFILE = (DEPLOY / "image" / "Dockerfile").read_text()
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("QUARRY_"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture(params=VARIANTS)
+def these(request: pytest.FixtureRequest) -> Manifests:
+    return manifests(request.param)
+
+
+def loaded(these: Manifests, index: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> BrokerSettings:
+    """The settings of one pod, read as the broker reads them."""
+    for name, value in these.environment(index).items():
+        monkeypatch.setenv(name, value)
+    text = these.only("ConfigMap")["data"]["quarry.toml"]
+    if "cluster" not in BrokerSettings.model_fields:
+        text = re.sub(r"^\[cluster\]\n(\w.*\n)*", "", text, flags=re.MULTILINE)
+    file = folder / "quarry.toml"
+    file.write_text(text)
+    return load_settings(file)
+
+
+def test_every_variant_has_its_manifests_and_all_manifests_have_a_variant() -> None:
+    assert sorted(path.stem for path in (DEPLOY / "kubernetes").glob("*")) == VARIANTS
+
+
+def test_kubernetes_knows_every_field(these: Manifests) -> None:
+    for each in these.objects:
+        if each["kind"] not in NOT_OF_KUBERNETES:
+            kubernetes_validate.validate(each, "1.34", strict=True)
+
+
+def test_nothing_was_left_out_by_a_template(these: Manifests) -> None:
+    """rocketmq-operator#80: a broker's file with `<nil>` in it."""
+    assert not re.search(r"<nil>|<no value>|%!|\bnull\b|: $|= $", these.text, flags=re.MULTILINE)
+    names = [(each["kind"], each["metadata"]["name"]) for each in these.objects]
+    assert len(names) == len(set(names))
+    assert {each["metadata"]["namespace"] for each in these.objects} == {"quarry"}
+
+
+def test_each_pod_starts_with_settings_that_a_broker_takes(
+    these: Manifests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for index, name in enumerate(these.pod_names):
+        settings = loaded(these, index, tmp_path, monkeypatch)
+        assert settings.broker.name == name
+        assert settings.network.plain_text == "loopback" or "plain_text" in these.settings["network"]
+
+
+def test_a_cluster_is_said_where_there_are_several(these: Manifests) -> None:
+    if len(these.pod_names) == 1:
+        assert "cluster" not in these.settings
+        return
+    cluster = these.settings["cluster"]
+    host, port = split_address(cluster["dns"])
+    service = these.named("Service", host.split(".")[0])
+    assert host == f"{service['metadata']['name']}.quarry.svc.cluster.local"
+    assert service["spec"]["publishNotReadyAddresses"] is True
+    assert {"name": "admin", "port": port, "targetPort": "admin"} in service["spec"]["ports"]
+    assert cluster["key_file"] == "/run/quarry/cluster.key"
+
+
+def test_ports_are_those_that_the_settings_open(
+    these: Manifests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = loaded(these, 0, tmp_path, monkeypatch).network
+    opened = {"grpc": network.listen, "admin": network.admin, "http": network.http, "grpc-tls": network.tls_listen}
+    for name, address in opened.items():
+        host, port = split_address(address) if address else ("127.0.0.1", 0)
+        assert these.ports.get(name) == (port if host == "0.0.0.0" else None), name
+
+
+def test_every_named_port_is_one_of_the_pods(these: Manifests) -> None:
+    for service in these.all("Service"):
+        assert selects(service["spec"]["selector"], these.pod, **pod_label(service)), service["metadata"]["name"]
+        for port in service["spec"]["ports"]:
+            assert port["name"] == port["targetPort"]
+            assert port["targetPort"] in these.ports
+    policy = these.named("NetworkPolicy", "quarry")["spec"]
+    assert selects(policy["podSelector"]["matchLabels"], these.pod)
+    ports = [port["port"] for rule in (*policy["ingress"], *policy["egress"]) for port in rule["ports"]]
+    assert {port for port in ports if port != 53} == set(these.ports)
+    for name in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert these.broker[name]["httpGet"]["port"] == "http"
+
+
+def pod_label(service: dict[str, Any]) -> dict[str, str]:
+    """The label by which a Service chooses one pod, if it does."""
+    return {name: pod for name, pod in service["spec"]["selector"].items() if name == POD_LABEL}
+
+
+def reached(these: Manifests, address: str) -> str:
+    """The pod that a client reaches by an advertised address, as DNS and Kubernetes lead it there, or "" for none."""
+    host, port = split_address(address)
+    headless = these.only("StatefulSet")["spec"]["serviceName"]
+    service_ports = these.named("Service", headless)["spec"]["ports"]
+    for pod in these.pod_names:
+        if host == f"{pod}.{headless}.quarry.svc.cluster.local" and port in (each["port"] for each in service_ports):
+            return pod
+    for ingress in these.all("Ingress"):
+        for rule in ingress["spec"]["rules"]:
+            if rule["host"] == host and port == 443:
+                backend = rule["http"]["paths"][0]["backend"]["service"]
+                service = these.named("Service", backend["name"])
+                assert backend["port"]["name"] in (each["name"] for each in service["spec"]["ports"])
+                return str(service["spec"]["selector"][POD_LABEL])
+    for service in these.all("Service"):
+        spec, annotations = service["spec"], service["metadata"].get("annotations", {})
+        for each in spec["ports"]:
+            is_port = spec["type"] == "NodePort" and each["nodePort"] == port if spec.get("type") else False
+            is_name = host in annotations.values() and spec["type"] == "LoadBalancer" and each["port"] == port
+            if is_port or is_name:
+                return str(spec["selector"][POD_LABEL])
+    return ""
+
+
+def test_each_broker_tells_an_address_that_leads_to_itself(
+    these: Manifests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The most repeated complaint of all: rmq#8864, #6268, #8865, rocketmq-clients#742, rocketmq-helm#24, #31."""
+    told = set()
+    for index, pod in enumerate(these.pod_names):
+        network = loaded(these, index, tmp_path, monkeypatch).network
+        addresses = [each for each in (network.advertise, network.tls_advertise) if each is not None]
+        assert addresses
+        assert [reached(these, each) for each in addresses] == [pod] * len(addresses)
+        told |= set(addresses)
+        assert len(told) == len(addresses) * (index + 1)
+
+
+def test_clients_with_tls_are_led_to_a_port_that_speaks_it(
+    these: Manifests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = loaded(these, 0, tmp_path, monkeypatch).network
+    outside = [each for each in these.all("Service") if pod_label(each)]
+    target = "grpc" if network.tls_listen is None else "grpc-tls"
+    assert {port["targetPort"] for service in outside for port in service["spec"]["ports"]} <= {target}
+    assert (network.tls_listen is None) == (network.tls_advertise is None)
+
+
+def test_the_certificate_is_for_every_name_that_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    these = manifests("load-balancers")
+    names = these.only("Certificate")["spec"]["dnsNames"]
+    assert these.only("Certificate")["spec"]["secretName"] == volume(these.pod["spec"], "tls")["secret"]["secretName"]
+    network = loaded(these, 0, tmp_path, monkeypatch).network
+    for address in (network.advertise, network.tls_advertise):
+        assert address is not None
+        host = split_address(address)[0]
+        assert any(fnmatchcase(host, name) and host.count(".") == name.count(".") for name in names), host
+
+
+def test_a_broker_has_the_time_that_it_takes_to_stop(
+    these: Manifests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = loaded(these, 0, tmp_path, monkeypatch).for_stop()
+    assert stop.delay_s > 0
+    assert these.pod["spec"]["terminationGracePeriodSeconds"] >= stop.delay_s + stop.grace_s + stop.rest_s + 5
+
+
+def test_no_probe_waits_for_a_recovery_but_readiness(these: Manifests) -> None:
+    """rmq#9587: a probe killed a slow recovery, and it started over, for ever."""
+    broker = these.broker
+    assert broker["startupProbe"]["httpGet"]["path"] == "/healthz"
+    assert broker["livenessProbe"]["httpGet"]["path"] == "/healthz"
+    assert broker["readinessProbe"]["httpGet"]["path"] == "/readyz"
+
+
+def volume(pod: dict[str, Any], name: str) -> dict[str, Any]:
+    found = [each for each in pod.get("volumes", ()) if each["name"] == name]
+    assert len(found) == 1, name
+    return dict(found[0])
+
+
+def test_what_is_mounted_is_there_and_nothing_is_there_for_nobody(these: Manifests) -> None:
+    claimed = {each["metadata"]["name"] for each in these.only("StatefulSet")["spec"]["volumeClaimTemplates"]}
+    for template in these.pod_templates():
+        pod = template["spec"]
+        there = {each["name"] for each in pod["volumes"]} | (claimed if template is these.pod else set())
+        containers = [*pod.get("initContainers", ()), *pod["containers"]]
+        assert {each["name"] for one in containers for each in one["volumeMounts"]} == there
+
+
+def test_the_store_lies_on_the_volume_of_its_shard_and_is_looked_at_before(
+    these: Manifests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """rocketmq-docker#115: a volume that was mounted elsewhere, and the data gone with the pod."""
+    (claim,) = these.only("StatefulSet")["spec"]["volumeClaimTemplates"]
+    directory = loaded(these, 0, tmp_path, monkeypatch).store.directory
+    mount = mount_of(these.broker, str(directory))
+    assert mount["name"] == claim["metadata"]["name"]
+    assert not mount.get("readOnly")
+    (prepare,) = these.pod["spec"]["initContainers"]
+    assert prepare["command"][:3] == ["python", "/opt/quarry/prepare.py", mount["mountPath"]]
+    assert mount in prepare["volumeMounts"]
+    assert these.only("StatefulSet")["spec"]["persistentVolumeClaimRetentionPolicy"] == {
+        "whenDeleted": "Retain",
+        "whenScaled": "Retain",
+    }
+
+
+def test_every_file_that_the_settings_name_is_mounted(these: Manifests) -> None:
+    pod = these.pod["spec"]
+    (prepare,) = pod["initContainers"]
+    for section in these.settings.values():
+        for key, value in section.items():
+            if not (isinstance(value, str) and value.startswith("/")) or key == "directory":
+                continue
+            path = Path(value)
+            mount = mount_of(these.broker, value)
+            assert mount["readOnly"] is True
+            if not key.endswith("key_file"):
+                assert volume(pod, mount["name"])["secret"]["secretName"] == "quarry-tls"
+                continue
+            # a key comes through memory, and the name of its file is that of the Secret's entry
+            assert volume(pod, mount["name"])["emptyDir"]["medium"] == "Memory"
+            assert prepare["command"][3:] == ["--keys", "/secrets", str(path.parent)]
+            sources = volume(pod, mount_of(prepare, "/secrets")["name"])["projected"]["sources"]
+            assert path.name in [item["path"] for source in sources for item in source["secret"]["items"]]
+
+
+def test_no_container_has_a_right_that_it_does_not_need(these: Manifests) -> None:
+    user = re.search(r"^USER (\d+):(\d+)$", DOCKERFILE, flags=re.MULTILINE)
+    assert user is not None
+    for pod, container in these.containers():
+        security = pod["securityContext"]
+        assert security["runAsNonRoot"] is True
+        assert (security["runAsUser"], security["runAsGroup"]) == (int(user[1]), int(user[2]))
+        assert security["fsGroup"] == int(user[2])
+        assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["enableServiceLinks"] is False
+        assert set(container["resources"]) == {"requests", "limits"}
+        if container["image"].startswith("quarry:"):
+            project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+            assert container["image"] == f"quarry:{project['version']}"
+
+
+def parsed(arguments: list[str]) -> tuple[str, dict[str, Any]]:
+    """A command and its options, as `quarry` understands them. Raises UsageError."""
+    quarry: Any = typer.main.get_command(app)
+    name, *rest = arguments
+    return name, dict(quarry.commands[name].make_context(name, rest).params)
+
+
+def test_the_broker_is_started_with_the_file_that_is_mounted(these: Manifests) -> None:
+    name, options = parsed(these.broker["args"])
+    assert name == "serve"
+    file = Path(options["config"])
+    source = volume(these.pod["spec"], mount_of(these.broker, str(file))["name"])["configMap"]["name"]
+    assert file.name in these.named("ConfigMap", source)["data"]
+
+
+def test_commands_in_a_pod_speak_tls_where_its_admin_port_does(these: Manifests) -> None:
+    context_file = these.environment(0).get("QUARRY_CONTEXTS")
+    network = these.settings["network"]
+    assert (context_file is not None) == network.get("admin_tls", False)
+    if context_file is None:
+        return
+    path = Path(context_file)
+    source = volume(these.pod["spec"], mount_of(these.broker, context_file)["name"])["configMap"]["name"]
+    file = tomllib.loads(these.named("ConfigMap", source)["data"][path.name])
+    context = file[these.environment(0)["QUARRY_CONTEXT"]]
+    for name, listening in (("endpoint", network["listen"]), ("admin", network["admin"])):
+        assert context[name] == f"localhost:{split_address(listening)[1]}"
+    assert mount_of(these.broker, context["tls_ca"])["name"] == "tls"
+
+
+def test_another_text_of_settings_is_another_pod() -> None:
+    annotations = {manifests(each).pod["metadata"]["annotations"]["checksum/settings"] for each in VARIANTS}
+    texts = {manifests(each).only("ConfigMap")["data"]["quarry.toml"] for each in VARIANTS}
+    assert len(annotations) == len(texts)
+
+
+def test_a_backup_runs_beside_its_broker_on_the_same_volume() -> None:
+    these = manifests("ingress")
+    assert [each["metadata"]["name"] for each in these.all("CronJob")] == [f"{pod}-backup" for pod in these.pod_names]
+    for pod, job in zip(these.pod_names, these.all("CronJob"), strict=True):
+        template = job["spec"]["jobTemplate"]["spec"]["template"]
+        spec = template["spec"]
+        steps = {each["name"]: each for each in (*spec["initContainers"], *spec["containers"])}
+        assert list(steps) == ["prepare", "backup", "upload", "complete"]
+        assert volume(spec, "store")["persistentVolumeClaim"]["claimName"] == f"store-{pod}"
+        (affinity,) = spec["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        chosen = affinity["labelSelector"]["matchLabels"]
+        assert chosen[POD_LABEL] == pod
+        assert selects(chosen, these.pod, **{POD_LABEL: pod})
+        assert not selects(these.only("StatefulSet")["spec"]["selector"]["matchLabels"], template)
+
+        _, options = parsed(steps["backup"]["args"])
+        assert reached(these, options["admin"]) == pod
+        (folder,) = options["paths"]
+        # the broker says where its store lies, and the command looks there
+        store = mount_of(these.broker, these.settings["store"]["directory"])
+        assert mount_of(steps["backup"], str(folder)) == store
+        assert not Path(folder).is_relative_to(these.settings["store"]["directory"])
+        assert {each["name"]: each["value"] for each in steps["backup"]["env"]} == {
+            "QUARRY_CONTEXTS": "/run/quarry/contexts.toml",
+            "QUARRY_CONTEXT": "backup",
+        }
+        for name in ("upload", "complete"):
+            mount = mount_of(steps[name], "/backups")
+            assert f"{store['mountPath']}/{mount['subPath']}" == str(folder)
+            assert steps[name]["args"][1:3] == ["/backups", f"store:backups/quarry/{pod}"]
+        assert steps["upload"]["args"][3:] == ["--exclude", "/lock", "--exclude", "/*/backup-manifest.json"]
+
+
+def test_whoever_may_call_the_admin_port_is_of_this_release(these: Manifests) -> None:
+    rules = these.named("NetworkPolicy", "quarry")["spec"]["ingress"]
+    admin = [rule for rule in rules if {"port": "admin"} in rule["ports"]]
+    assert len(admin) == ("admin" in these.ports)
+    for rule in admin:
+        assert rule["ports"] == [{"port": "admin"}]
+        (source,) = rule["from"]
+        for template in these.pod_templates():
+            assert selects(source["podSelector"]["matchLabels"], template)
+
+
+def test_a_monitor_finds_the_metrics_once_for_each_pod() -> None:
+    these = manifests("ingress")
+    spec = these.only("ServiceMonitor")["spec"]
+    (endpoint,) = spec["endpoints"]
+    found = [
+        each["metadata"]["name"]
+        for each in these.all("Service")
+        if spec["selector"]["matchLabels"].items() <= each["metadata"]["labels"].items()
+        and any(port["name"] == endpoint["port"] for port in each["spec"]["ports"])
+    ]
+    assert found == ["quarry-headless"]
+    assert endpoint["scheme"] == "https"
+    assert these.broker["livenessProbe"]["httpGet"]["scheme"] == "HTTPS"
+    # Prometheus' rules expect that the job is called so
+    assert these.named("Service", "quarry-headless")["metadata"]["labels"][spec["jobLabel"]] == "quarry"

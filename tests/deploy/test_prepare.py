@@ -1,0 +1,115 @@
+"""What a pod does before its broker starts: `deploy/image/prepare.py`, run as a program."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.deploy.manifests import DEPLOY
+
+PROGRAM = DEPLOY / "image" / "prepare.py"
+STRANGER = 65_534
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
+
+
+@pytest.fixture(scope="module")
+def prepare() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("prepare", PROGRAM)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(*arguments: object, under: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    command = [*under, sys.executable, str(PROGRAM), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+
+def mounting(command: str) -> tuple[str, ...]:
+    """Runs what follows where this was mounted before; nobody else sees the mount."""
+    return ("unshare", "--mount", "sh", "-c", f'{command} && exec "$@"', "sh")
+
+
+def refusal(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("no broker is started: ")
+    assert not done.stdout
+    return line
+
+
+def test_a_folder_of_the_root_file_system_is_no_volume(tmp_path: Path, prepare: ModuleType) -> None:
+    """rocketmq-docker#115: the data was gone after a restart of the pod."""
+    table = (
+        "20 1 0:45 / / ro,relatime - overlay overlay ro,lowerdir=/layers\n"
+        "21 20 0:46 / /proc rw - proc proc rw\n"
+        "22 20 8:16 /volumes/a /var/lib/a\\040b rw - ext4 /dev/sdb rw\n"
+    )
+    mounts = prepare.mounts(table)
+    assert prepare.mount_of(Path("/var/lib/quarry"), mounts).kind == "overlay"
+    assert prepare.mount_of(Path("/var/lib/a b/store"), mounts) == (Path("/var/lib/a b"), "ext4", "/dev/sdb")
+    mounts += prepare.mounts("23 22 0:50 / /var/lib/a\\040b rw - tmpfs tmpfs rw\n")
+    assert prepare.mount_of(Path("/var/lib/a b"), mounts).kind == "tmpfs"
+
+
+@needs_root
+def test_a_volume_is_fit_and_what_it_is_is_said(tmp_path: Path) -> None:
+    done = run(tmp_path, under=mounting(f"mount --bind {tmp_path} {tmp_path}"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"{tmp_path}: " in done.stdout
+    assert "GiB free" in done.stdout
+    assert not list(tmp_path.iterdir())
+
+
+@needs_root
+def test_a_folder_in_memory_is_refused(tmp_path: Path) -> None:
+    done = run(tmp_path, under=mounting(f"mount -t tmpfs none {tmp_path}"))
+    assert "lies in memory (tmpfs)" in refusal(done)
+
+
+@needs_root
+def test_a_volume_that_is_mounted_for_reading_is_refused(tmp_path: Path) -> None:
+    done = run(tmp_path, under=mounting(f"mount --bind {tmp_path} {tmp_path} && mount -o remount,bind,ro {tmp_path}"))
+    assert "Read-only file system" in refusal(done)
+
+
+@needs_root
+def test_a_volume_of_somebody_else_is_refused_with_its_owner(tmp_path: Path) -> None:
+    for folder in (*tmp_path.parents[:2], tmp_path):
+        folder.chmod(0o755)
+    stranger = ("setpriv", "--reuid", str(STRANGER), "--regid", str(STRANGER), "--clear-groups")
+    done = run(tmp_path, under=(*mounting(f"mount --bind {tmp_path} {tmp_path}"), *stranger))
+    words = refusal(done)
+    assert f"user {STRANGER} of group {STRANGER} cannot write here" in words
+    assert "it belongs to user 0 and group 0, mode 755" in words
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    assert "no such folder" in refusal(run(tmp_path / "missing"))
+
+
+def test_keys_are_copied_for_their_owner_only(tmp_path: Path, prepare: ModuleType) -> None:
+    """As Kubernetes mounts a Secret: files are links to a folder of a moment, which all of the group may read."""
+    source, target = tmp_path / "secrets", tmp_path / "keys"
+    (source / "..2026").mkdir(parents=True)
+    target.mkdir()
+    (source / "..data").symlink_to("..2026")
+    for name in ("cluster.key", "security.key"):
+        (source / "..2026" / name).write_text(f"the {name}\n")
+        (source / name).symlink_to(f"..data/{name}")
+    for _ in range(2):  # a pod's containers may start once more
+        assert prepare.copy_keys(source, target) == ["cluster.key", "security.key"]
+    for name in ("cluster.key", "security.key"):
+        assert (target / name).read_text() == f"the {name}\n"
+        assert stat.S_IMODE((target / name).stat().st_mode) == 0o400
+    with pytest.raises(prepare.Unfit, match="there is no key in it"):
+        prepare.copy_keys(tmp_path, target)
