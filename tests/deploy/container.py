@@ -17,17 +17,7 @@ from typing import Final
 
 from tests.deploy.manifests import ROOT
 
-PROGRAMS: Final = ("unshare", "mount", "setpriv", "chroot")
-
-
-def why_not() -> str:
-    """Why no such container can be run here; empty when one can."""
-    if os.geteuid() != 0:
-        return "a read-only root file system needs root"
-    trial = "d=$(mktemp -d) && mount -t tmpfs none $d && mkdir $d/u $d/w $d/r && mount -t overlay none -o "
-    trial += "lowerdir=/,upperdir=$d/u,workdir=$d/w $d/r && test -d $d/r/usr && rmdir $d/r || rmdir $d"
-    done = subprocess.run(["unshare", "--mount", "sh", "-ec", trial], capture_output=True, text=True, check=False)
-    return "" if "mount" not in done.stderr else f"no overlay can be mounted here: {done.stderr.strip()}"
+NOBODY: Final = 65_534
 
 
 def command(
@@ -66,6 +56,15 @@ def command(
     lines += [f"exec chroot {root} {rights} {given} {shlex.join(words)}"]
     namespaces = ["unshare", "--mount", "--pid", "--fork", "--kill-child"]
     return [*namespaces, "sh", "-ec", "\n".join(lines)]
+
+
+def why_not(folder: Path) -> str:
+    """Why no such container can be run here; empty when one can."""
+    if os.geteuid() != 0:
+        return "a read-only root file system needs root"
+    trial = command(["true"], folder=folder, user=NOBODY, environment={}, mounts={}, read_only={})
+    done = subprocess.run(trial, capture_output=True, text=True, timeout=30, check=False)
+    return "" if done.returncode == 0 else f"no container can be put together here: {done.stderr.strip()}"
 
 
 def this_python() -> dict[str, Path]:

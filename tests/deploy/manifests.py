@@ -59,8 +59,17 @@ class Manifests:
         return {each["name"]: each["containerPort"] for each in self.broker["ports"]}
 
     @property
+    def toml(self) -> str:
+        return str(self.only("ConfigMap")["data"]["quarry.toml"])
+
+    @property
     def settings(self) -> dict[str, dict[str, Any]]:
-        return tomllib.loads(self.only("ConfigMap")["data"]["quarry.toml"])
+        return tomllib.loads(self.toml)
+
+    @property
+    def toml_of_one(self) -> str:
+        """What a broker takes that is no member of a cluster."""
+        return re.sub(r"^\[cluster\]\n(\w.*\n)*", "", self.toml, flags=re.MULTILINE)
 
     def environment(self, index: int) -> dict[str, str]:
         """What Kubernetes gives the broker of this pod; `$(NAME)` stands for what came before."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -44,7 +45,7 @@ def built(render: ModuleType, module: str) -> str:
 
 @pytest.fixture(scope="module")
 def helm(render: ModuleType) -> str:
-    return render.os.environ.get("HELM") or built(render, render.HELM)
+    return os.environ.get("HELM") or built(render, render.HELM)
 
 
 def template(helm: str, render: ModuleType, *options: str) -> subprocess.CompletedProcess[str]:

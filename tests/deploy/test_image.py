@@ -180,14 +180,10 @@ def ports() -> tuple[int, dict[str, str]]:
     return http, {f"QUARRY_NETWORK_{name}": f"127.0.0.1:{port}" for name, port in names.items()}
 
 
-def run_as_the_image_does(
-    folder: Path, python: str, read_only: dict[str, Path], *, search_path: str, python_path: str = ""
-) -> None:
+def run_as_the_image_does(folder: Path, python: str, read_only: dict[str, Path], *, search_path: str) -> None:
     """Start, stop as a container runtime does, and look at what was written."""
     http, addresses = ports()
     given = environment() | addresses | {"PATH": search_path, "QUARRY_EXPIRY_REFUSE_PERCENT": "100"}
-    if python_path:
-        given["PYTHONPATH"] = python_path
     store = volume(folder)
     words = [python, "-m", "cli.main", *json.loads(said("CMD"))]
     parts = read_only | {"/etc/quarry": DEPLOY / "image"}
@@ -209,8 +205,8 @@ def run_as_the_image_does(
 
 
 @pytest.fixture
-def _container() -> None:
-    reason = why_not()
+def _container(tmp_path_factory: pytest.TempPathFactory) -> None:
+    reason = why_not(tmp_path_factory.mktemp("trial"))
     if reason:
         pytest.skip(reason)
 

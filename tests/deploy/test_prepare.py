@@ -47,8 +47,7 @@ def refusal(done: subprocess.CompletedProcess[str]) -> str:
     return line
 
 
-def test_a_folder_of_the_root_file_system_is_no_volume(tmp_path: Path, prepare: ModuleType) -> None:
-    """rocketmq-docker#115: the data was gone after a restart of the pod."""
+def test_mounts_are_read_as_the_kernel_tells_them(prepare: ModuleType) -> None:
     table = (
         "20 1 0:45 / / ro,relatime - overlay overlay ro,lowerdir=/layers\n"
         "21 20 0:46 / /proc rw - proc proc rw\n"
@@ -59,6 +58,18 @@ def test_a_folder_of_the_root_file_system_is_no_volume(tmp_path: Path, prepare: 
     assert prepare.mount_of(Path("/var/lib/a b/store"), mounts) == (Path("/var/lib/a b"), "ext4", "/dev/sdb")
     mounts += prepare.mounts("23 22 0:50 / /var/lib/a\\040b rw - tmpfs tmpfs rw\n")
     assert prepare.mount_of(Path("/var/lib/a b"), mounts).kind == "tmpfs"
+
+
+def test_a_folder_of_the_root_file_system_is_no_volume(
+    tmp_path: Path, prepare: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """rocketmq-docker#115: the data was gone after a restart of the pod."""
+    table = tmp_path / "mountinfo"
+    monkeypatch.setattr(prepare, "MOUNTS", table)
+    for kind in ("overlay", "ext4"):
+        table.write_text(f"20 1 0:45 / / rw - {kind} source rw\n")
+        with pytest.raises(prepare.Unfit, match="no volume is mounted here; what the broker writes would be gone"):
+            prepare.require_volume(tmp_path)
 
 
 @needs_root
