@@ -174,7 +174,9 @@ class Broker:
             shared,
             self._clock,
             keys=ClusterKeys.read(key_file),
-            connect=lambda address, keys: PeerClient(address, keys, self._clock, self._settings.for_peer_tls()),
+            connect=lambda address, keys, name: PeerClient(
+                address, keys, self._clock, self._settings.for_peer_tls(), name
+            ),
             applied=self._shared_rows_applied,
         )
 

@@ -17,7 +17,8 @@ from server.supervision import Supervisor
 from store.clock import Clock
 from store.shared import Applied, SharedRows
 
-Connect = Callable[[str, ClusterKeys], Peer]
+Connect = Callable[[str, ClusterKeys, str | None], Peer]
+"""To an address, with the keys, and the name that its certificate must have in place of the address."""
 
 
 class Cluster:
@@ -39,14 +40,15 @@ class Cluster:
         self.members = Members(
             settings.broker.name, shared, clock, unreachable_after_s=cluster.unreachable_after_ms / 1000
         )
+        discovery = Discovery(cluster.members, cluster.dns)
         self.exchange = Exchange(
             settings.broker.name,
             shared,
             self.members,
             interval_s=cluster.exchange_interval_ms / 1000,
             clock=clock,
-            connect=lambda address: connect(address, keys),
-            discover=Discovery(cluster.members, cluster.dns).addresses,
+            connect=lambda address: connect(address, keys, discovery.name_of(address)),
+            discover=discovery.addresses,
             applied=applied,
         )
 

@@ -28,6 +28,10 @@ class Discovery:
             await self._look_up(self._dns)
         return {*self._members, *self._found}
 
+    def name_of(self, address: str) -> str | None:
+        """The name by which an address was found, which is what its certificate is for."""
+        return self._dns.host if self._dns is not None and address in self._found else None
+
     async def _look_up(self, name: Address) -> None:
         loop = asyncio.get_running_loop()
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -12,13 +13,16 @@ import grpc.aio
 import pytest
 
 from server._generated.quarry.cluster.v1 import cluster_pb2 as pb
+from server.certificates import PeerTls
 from server.cluster.signing import SIGNATURE, ClusterKeys
 from server.errors import MemberUnreachable, NotAMember
 from server.faults import FaultLog
+from server.front.grpcio import bind
 from server.rpc.cluster.client import PeerClient
 from server.rpc.cluster.methods import EXCHANGE
 from server.rpc.cluster.service import ClusterService
 from store.clock import ManualClock, SystemClock
+from tests.certificates import Tls, make_tls
 from tests.cluster.nodes import Network, Node
 
 KEYS, OTHER_KEYS = ClusterKeys([b"key"]), ClusterKeys([b"other"])
@@ -35,12 +39,12 @@ def run(test: Callable[[Node, str], Awaitable[None]], keys: ClusterKeys = KEYS) 
 
 
 @asynccontextmanager
-async def serving(node: Node, keys: ClusterKeys) -> AsyncIterator[str]:
+async def serving(node: Node, keys: ClusterKeys, tls: Tls | None = None) -> AsyncIterator[str]:
     server = grpc.aio.server()
     clock = SystemClock()
     faults = FaultLog(clock, damage_met=_nothing, passed_over=_nothing)
     ClusterService(node.exchange, keys, clock, faults).add_to(server)
-    port = server.add_insecure_port("127.0.0.1:0")
+    port = bind(server, "127.0.0.1:0", None if tls is None else tls.live())
     await server.start()
     try:
         yield f"127.0.0.1:{port}"
@@ -54,7 +58,7 @@ def _nothing(*_: Any) -> None:
 
 def test_a_page_travels_whole() -> None:
     async def test(node: Node, address: str) -> None:
-        peer = PeerClient(address, KEYS, SystemClock(), None)
+        peer = PeerClient(address, KEYS, SystemClock())
         page = await peer.exchange("m1", "m1:8082", None, 100)
         here = node.store.shared.changes(0, 100)
         assert (page.name, page.rows, page.since, page.more) == ("m0", list(here.rows), 0, False)
@@ -68,7 +72,7 @@ def test_a_page_travels_whole() -> None:
 
 def test_a_caller_without_the_key_gets_nothing() -> None:
     async def test(node: Node, address: str) -> None:
-        peer = PeerClient(address, OTHER_KEYS, SystemClock(), None)
+        peer = PeerClient(address, OTHER_KEYS, SystemClock())
         with pytest.raises(MemberUnreachable, match="unauthenticated: the call is not signed with the cluster's key"):
             await peer.exchange("m1", "m1:8082", None, 100)
         await peer.close()
@@ -79,7 +83,7 @@ def test_a_caller_without_the_key_gets_nothing() -> None:
 
 def test_a_caller_whose_clock_is_wrong_is_told() -> None:
     async def test(_: Node, address: str) -> None:
-        peer = PeerClient(address, KEYS, ManualClock(1_000_000_000), None)
+        peer = PeerClient(address, KEYS, ManualClock(1_000_000_000))
         with pytest.raises(MemberUnreachable, match="are the clocks right"):
             await peer.exchange("m1", "m1:8082", None, 100)
         await peer.close()
@@ -95,7 +99,7 @@ def test_an_answer_of_somebody_else_is_not_taken() -> None:
             return "0" * 64
 
     async def test(_: Node, address: str) -> None:
-        peer = PeerClient(address, KEYS, SystemClock(), None)
+        peer = PeerClient(address, KEYS, SystemClock())
         with pytest.raises(NotAMember, match="the answer is not signed"):
             await peer.exchange("m1", "m1:8082", None, 100)
         await peer.close()
@@ -103,10 +107,29 @@ def test_an_answer_of_somebody_else_is_not_taken() -> None:
     run(test, OnlyListening([b"another"]))
 
 
+@pytest.mark.parametrize(("name", "is_right"), [(None, True), ("localhost", True), ("mq.example.com", False)])
+def test_a_certificate_is_for_the_address_or_for_the_name_it_was_found_by(
+    tmp_path: Path, name: str | None, is_right: bool
+) -> None:
+    tls = make_tls(tmp_path)
+
+    async def test() -> None:
+        async with serving(Node(Network(), "m0", set()), KEYS, tls) as address:
+            peer = PeerClient(address, KEYS, SystemClock(), PeerTls(tls.authority_path, None, None), name)
+            if is_right:
+                assert (await peer.exchange("m1", "m1:8082", None, 100)).name == "m0"
+            else:
+                with pytest.raises(MemberUnreachable, match="unavailable"):
+                    await peer.exchange("m1", "m1:8082", None, 100)
+            await peer.close()
+
+    asyncio.run(asyncio.wait_for(test(), 30))
+
+
 def test_nobody_there_is_an_error_with_a_reason() -> None:
     async def test(_: Node, address: str) -> None:
         host, port = address.split(":")
-        peer = PeerClient(f"{host}:{int(port) ^ 1}", KEYS, SystemClock(), None)
+        peer = PeerClient(f"{host}:{int(port) ^ 1}", KEYS, SystemClock())
         with pytest.raises(MemberUnreachable, match="unavailable"):
             await peer.exchange("m1", "m1:8082", None, 100)
         await peer.close()

@@ -43,7 +43,7 @@ def loaded(these: Manifests, index: int, folder: Path, monkeypatch: pytest.Monke
     for name, value in these.environment(index).items():
         monkeypatch.setenv(name, value)
     file = folder / "quarry.toml"
-    file.write_text(these.toml if "cluster" in BrokerSettings.model_fields else these.toml_of_one)
+    file.write_text(these.toml)
     return load_settings(file)
 
 

@@ -34,7 +34,10 @@ Answer = TypeVar("Answer", bound=Message)
 class PeerClient:
     """One member's admin port. Each call may take `CALL_TIMEOUT_S`; raises MemberUnreachable with the reason."""
 
-    def __init__(self, address: str, keys: ClusterKeys, clock: Clock, tls: PeerTls | None) -> None:
+    def __init__(
+        self, address: str, keys: ClusterKeys, clock: Clock, tls: PeerTls | None = None, tls_name: str | None = None
+    ) -> None:
+        """`tls_name`: what its certificate must be for, in place of the address."""
         self._address = address
         self._keys = keys
         self._clock = clock
@@ -42,7 +45,8 @@ class PeerClient:
             self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
         else:
             credentials = grpc.ssl_channel_credentials(*tls.read())
-            self._channel = grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
+            named = () if tls_name is None else (("grpc.ssl_target_name_override", tls_name),)
+            self._channel = grpc.aio.secure_channel(address, credentials, options=(*_OPTIONS, *named))
 
     async def exchange(self, name: str, address: str, since: Position | None, rows_max: int) -> Page:
         """What has changed there since; Invalid for an answer that makes no sense."""

@@ -29,6 +29,9 @@ network:
 cluster:
   dns: {{ include "quarry.within" (dict "root" . "service" (include "quarry.headless" .)) }}:8082
   key_file: /run/quarry/cluster.key
+  {{- if and $tls.enabled $tls.admin }}
+  tls_ca: /etc/quarry-tls/ca.crt
+  {{- end }}
 {{- end }}
 {{- if .Values.security.keySecret }}
 security:
@@ -40,7 +43,7 @@ security:
 {{- define "quarry.reserved" -}}
 store.directory network.listen network.admin network.http network.advertise network.tls network.tls_listen
 network.tls_advertise network.tls_certificate network.tls_key network.admin_tls network.http_tls network.plain_text
-broker.name cluster.dns cluster.members cluster.key_file security.key_file security.key
+broker.name cluster.dns cluster.members cluster.key_file cluster.tls_ca security.key_file security.key
 {{- end -}}
 
 {{- define "quarry.value" -}}
