@@ -222,6 +222,7 @@ class SharedRowsMachine(RuleBasedStateMachine):
         self._check_values(member, after)
 
     def _check_values(self, member: Member, stamps: dict[RowId, Stamp]) -> None:
+        member.check_whole()
         content = member.content()
         for row, stamp in stamps.items():
             assert content.get(row) == self.history[row][stamp.version].value
@@ -265,7 +266,7 @@ class _Recording:
         for row, stamp in after.items():
             old = self._before.get(row)
             if old is None or old.version != stamp.version:
-                assert old is None or stamp.version > max(old.version, *old.seen)
+                assert old is None or stamp.version > max((old.version, *old.seen))
                 parent = None if old is None else old.version
                 self._machine.history[row][stamp.version] = Written(parent, content.get(row))
                 self._machine._heard(self._member, row, stamp.version)

@@ -128,10 +128,14 @@ def test_a_page_that_begins_behind_what_was_read_leaves_the_position() -> None:
         one.topic(f"t{number}")
     first = two.asked(one, 1)
     second = one.shared.changes(first.until, 1)
+    third = one.shared.changes(second.until, 1)
     two.take("one", second)
     assert two.shared.position("one") is None
     two.take("one", first)
+    two.take("one", third)
+    assert two.shared.position("one") == Position(one.shared.incarnation, first.until)
     two.take("one", second)
+    assert two.shared.position("one") == Position(one.shared.incarnation, second.until)
     two.take("one", first)
     assert two.shared.position("one") == Position(one.shared.incarnation, first.until)  # from 0: read anew
     two.pull(one)
