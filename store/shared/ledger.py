@@ -38,7 +38,7 @@ MICROSECONDS: Final = 1000
 
 
 class Ledger:
-    """The family `shared` of one open store. Without `begin` in some earlier life it keeps account of nothing."""
+    """The family `shared` of one open store. Until `begin`, in this life or one before, it keeps account of nothing."""
 
     def __init__(self, engine: KeyValueEngine, clock: Clock, member: str) -> None:
         """`member`: the name by which this store writes. Writes nothing."""
@@ -76,6 +76,13 @@ class Ledger:
         batch.put(self.family, MEMBER, self.member.encode())
         self.engine.write(batch, sync=True)
         self.incarnation = incarnation
+
+    def go_on(self) -> None:
+        """A store that has begun is opened again, maybe under another name."""
+        if self.family.get(MEMBER) != self.member.encode():
+            batch = self.engine.batch()
+            batch.put(self.family, MEMBER, self.member.encode())
+            self.engine.write(batch, sync=True)
 
     def stamp(self, kind: SharedKind, name: str) -> Stamp | None:
         return self.stamps([row_id(kind, name)])[0]
@@ -146,10 +153,6 @@ class Ledger:
             self._versions.saw(*decode_clock(clock))
         last = self.family.scan(ORDER_RANGE, limit=1, reverse=True)
         self.sequence = parse_order_key(last[0][0]) if last else 0
-        if self.family.get(MEMBER) != self.member.encode():
-            batch = self.engine.batch()
-            batch.put(self.family, MEMBER, self.member.encode())
-            self.engine.write(batch, sync=True)
 
 
 class KindJournal:
