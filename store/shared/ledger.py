@@ -103,13 +103,8 @@ class Ledger:
 
     def stage_first(self, batch: WriteBatch, kind: SharedKind, name: str) -> None:
         """A row was there before its store was in a cluster: any change that is made in one is later."""
-        self._put(
-            batch,
-            kind,
-            name,
-            None,
-            Stamp(Version(0, 0, self._id), None, (), deleted=False, sequence=self._next_sequence()),
-        )
+        lowest = Version(0, 0, self._id)
+        self._put(batch, kind, name, None, Stamp(lowest, None, (), deleted=False, sequence=self._next_sequence()))
 
     def stage_taken(self, batch: WriteBatch, row: SharedRow, before: Stamp | None) -> None:
         """A row is taken over from another store."""
