@@ -38,7 +38,7 @@ MICROSECONDS: Final = 1000
 
 
 class Ledger:
-    """The family `shared` of one open store. Without `begin` in some earlier life it keeps account of nothing."""
+    """The family `shared` of one open store. Until `begin`, in this life or one before, it keeps account of nothing."""
 
     def __init__(self, engine: KeyValueEngine, clock: Clock, member: str) -> None:
         """`member`: the name by which this store writes. Writes nothing."""
@@ -79,6 +79,13 @@ class Ledger:
         self.engine.write(batch, sync=True)
         self.incarnation = incarnation
 
+    def go_on(self) -> None:
+        """A store that has begun is opened again, maybe under another name."""
+        if self.family.get(MEMBER) != self.member.encode():
+            batch = self.engine.batch()
+            batch.put(self.family, MEMBER, self.member.encode())
+            self.engine.write(batch, sync=True)
+
     def stamp(self, kind: SharedKind, name: str) -> Stamp | None:
         return self.stamps([row_id(kind, name)])[0]
 
@@ -99,13 +106,8 @@ class Ledger:
 
     def stage_first(self, batch: WriteBatch, kind: SharedKind, name: str) -> None:
         """A row was there before its store was in a cluster: any change that is made in one is later."""
-        self._put(
-            batch,
-            kind,
-            name,
-            None,
-            Stamp(Version(0, 0, self._id), None, (), deleted=False, sequence=self._next_sequence()),
-        )
+        lowest = Version(0, 0, self._id)
+        self._put(batch, kind, name, None, Stamp(lowest, None, (), deleted=False, sequence=self._next_sequence()))
 
     def stage_taken(self, batch: WriteBatch, row: SharedRow, before: Stamp | None) -> None:
         """A row is taken over from another store."""
@@ -149,10 +151,6 @@ class Ledger:
             self._versions.saw(*decode_clock(clock))
         last = self.family.scan(ORDER_RANGE, limit=1, reverse=True)
         self.sequence = parse_order_key(last[0][0]) if last else 0
-        if self.family.get(MEMBER) != self.member.encode():
-            batch = self.engine.batch()
-            batch.put(self.family, MEMBER, self.member.encode())
-            self.engine.write(batch, sync=True)
 
 
 def _nobody() -> None:

@@ -92,6 +92,7 @@ class SharedRows:
         A crash on the way leaves a store that was never enabled.
         """
         if self._ledger.is_enabled:
+            self._ledger.go_on()
             return
         self._ledger.clear()
         for kind, family in self._values.items():
@@ -157,7 +158,8 @@ class SharedRows:
         `since`: where the page began. One that begins behind what was read leaves the position as it is. Rows are
         durable on return; a position may be lost with the power, and what lies behind it comes again.
 
-        Raises RowRefused or PeerAhead, with nothing changed.
+        Of rows that come twice the later one counts. A deletion of a row that never was here is a change, too. Raises
+        RowRefused or PeerAhead, with nothing changed.
         """
         check_rows(rows, peer, self._ledger.clock.wall_ms())
         newest: dict[tuple[SharedKind, str], SharedRow] = {}

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kv import KeyRange, KeyValueEngine
+from kv.keys import prefix_range
 from kv.memory import MemoryEngine
 from store.clock import ManualClock
 from store.metadata import Topic, TopicType
 from store.opening import StoreTables
 from store.security.sealing import Sealer
 from store.shared import Applied, ChangePage, Conflict, Ledger, Position, SharedKind, SharedRow, SharedRows, is_shared
-from store.shared.layout import Stamp
+from store.shared.layout import ORDER_RANGE, VERSIONS, Stamp, parse_order_key, row_id
 from store.shared.shared_rows import TABLES
 from store.state import FAMILIES, open_state_engine
 
@@ -89,6 +90,17 @@ class Member:
         return {
             (kind, name): value for (kind, name), value in found.items() if value is not None and is_shared(kind, name)
         }
+
+    def check_whole(self) -> None:
+        """Each row has its version, each version its row, and each of them one place in the order."""
+        order = {row: parse_order_key(key) for key, row in self.ledger.family.scan(ORDER_RANGE)}
+        versions = {
+            key.removeprefix(VERSIONS): Stamp.decode(data)
+            for key, data in self.ledger.family.scan(prefix_range(VERSIONS))
+        }
+        assert order == {row: stamp.sequence for row, stamp in versions.items()}
+        assert len(self.ledger.family.scan(ORDER_RANGE)) == len(order)
+        assert {row_id(*row) for row in self.content()} == {row for row, each in versions.items() if not each.deleted}
 
     def stamp(self, kind: SharedKind, name: str) -> Stamp:
         found = self.ledger.stamp(kind, name)

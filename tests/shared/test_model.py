@@ -7,6 +7,7 @@ told, and nobody is told of a loss that was none.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Final, NamedTuple
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
+from kv import KeyValueEngine
 from kv.memory import MemoryEngine
 from store.clock import ManualClock
 from store.errors import Invalid
@@ -73,7 +75,7 @@ class SharedRowsMachine(RuleBasedStateMachine):
         self.retry: dict[str, int] = {}
         self.newest: dict[tuple[str, RowId], Version] = {}  # that a member has written or heard of
 
-    def _engine(self, name: str):  # type: ignore[no-untyped-def]
+    def _engine(self, name: str) -> Callable[[], KeyValueEngine]:
         return in_memory() if self.directory is None else in_rocksdb(Path(self.directory.name) / name)
 
     @rule(place=places, name=st.sampled_from(TOPICS), delete=st.booleans())
@@ -222,6 +224,7 @@ class SharedRowsMachine(RuleBasedStateMachine):
         self._check_values(member, after)
 
     def _check_values(self, member: Member, stamps: dict[RowId, Stamp]) -> None:
+        member.check_whole()
         content = member.content()
         for row, stamp in stamps.items():
             assert content.get(row) == self.history[row][stamp.version].value
@@ -230,7 +233,7 @@ class SharedRowsMachine(RuleBasedStateMachine):
     def _heard(self, member: Member, row: RowId, version: Version) -> None:
         self.newest[member.name, row] = max(version, self.newest.get((member.name, row), version))
 
-    def _recorded(self, member: Member):  # type: ignore[no-untyped-def]
+    def _recorded(self, member: Member) -> _Recording:
         return _Recording(self, member)
 
     def _stamps(self, member: Member) -> dict[RowId, Stamp]:
@@ -265,7 +268,7 @@ class _Recording:
         for row, stamp in after.items():
             old = self._before.get(row)
             if old is None or old.version != stamp.version:
-                assert old is None or stamp.version > max(old.version, *old.seen)
+                assert old is None or stamp.version > max((old.version, *old.seen))
                 parent = None if old is None else old.version
                 self._machine.history[row][stamp.version] = Written(parent, content.get(row))
                 self._machine._heard(self._member, row, stamp.version)

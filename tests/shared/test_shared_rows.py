@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -128,10 +129,14 @@ def test_a_page_that_begins_behind_what_was_read_leaves_the_position() -> None:
         one.topic(f"t{number}")
     first = two.asked(one, 1)
     second = one.shared.changes(first.until, 1)
+    third = one.shared.changes(second.until, 1)
     two.take("one", second)
     assert two.shared.position("one") is None
     two.take("one", first)
+    two.take("one", third)
+    assert two.shared.position("one") == Position(one.shared.incarnation, first.until)
     two.take("one", second)
+    assert two.shared.position("one") == Position(one.shared.incarnation, second.until)
     two.take("one", first)
     assert two.shared.position("one") == Position(one.shared.incarnation, first.until)  # from 0: read anew
     two.pull(one)
@@ -410,3 +415,44 @@ def test_ten_thousand_topics_are_enabled_and_exchanged_in_seconds() -> None:
     fresh.pull(older)
     assert len(fresh.content()) == 10_000
     assert fresh.content() == older.content()
+
+
+def test_the_clock_is_not_behind_what_was_seen_before_a_restart() -> None:
+    one, two = member("one"), member("two")
+    two.clock.jump(1800)
+    two.topic("orders", 1)
+    one.pull(two)
+    one.restart()
+    one.topic("orders", 2)
+    assert one.stamp(TOPIC, "orders").version > two.stamp(TOPIC, "orders").version
+    assert [row.name for row in two.pull(one).changed] == ["orders"]
+
+
+def test_who_reads_while_several_threads_write_misses_nothing() -> None:
+    one, two, other = member("one"), member("two"), member("other")
+    for number in range(100):
+        other.topic(f"other-{number}")
+
+    def topics() -> None:
+        for number in range(100):
+            one.topic(f"topic-{number}")
+
+    def groups() -> None:
+        for number in range(100):
+            one.tables.groups.create(Group(f"group-{number}"))
+
+    def users() -> None:
+        for number in range(50):
+            one.tables.users.create(user(f"user-{number}"))
+            one.tables.policies.put_rule(f"user-{number}", RULE)
+
+    with ThreadPoolExecutor(4) as pool:
+        writing = [pool.submit(each) for each in (topics, groups, users, lambda: one.pull(other))]
+        while not all(each.done() for each in writing):
+            two.take("one", two.asked(one, 7))
+        for each in writing:
+            each.result()
+    two.pull(one)
+    one.check_whole()
+    assert len(one.content()) == 400
+    assert two.content() == one.content()

@@ -1,4 +1,4 @@
-"""Stores that a version without users has made."""
+"""Stores that a version without users, or without a cluster, has made."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from kv import EngineMissing, KeyRange, KvError
 from kv.options import FamilyOptions
 from kv.rocks import RocksEngine, list_families
-from store.state import ADDED_FAMILIES, FAMILIES, META, TOPICS, USERS, open_state_engine
+from store.state import ADDED_FAMILIES, FAMILIES, META, SHARED, TOPICS, USERS, open_state_engine
 from tests.users.tables import FIRST_KEY, orders, tables_in
 
 ALL = KeyRange(b"", None)
@@ -25,19 +25,24 @@ def make(directory: Path, families: list[str]) -> None:
     engine.close()
 
 
+@pytest.fixture(params=[OLDER, [name for name in FAMILIES if name != SHARED]], ids=["no users", "no cluster"])
+def families(request: pytest.FixtureRequest) -> list[str]:
+    return list(request.param)
+
+
 @pytest.fixture
-def older(tmp_path: Path) -> Path:
-    make(tmp_path / "quarry", OLDER)
+def older(tmp_path: Path, families: list[str]) -> Path:
+    make(tmp_path / "quarry", families)
     return tmp_path / "quarry"
 
 
-def test_they_are_read_as_they_are(older: Path) -> None:
+def test_they_are_read_as_they_are(older: Path, families: list[str]) -> None:
     before = {path.name for path in older.iterdir()}
     engine = open_state_engine(older, create=False, read_only=True)
     assert engine.family(META).scan(ALL) == [(b"key", b"value")]
     engine.close()
     assert {path.name for path in older.iterdir()} == before
-    assert set(list_families(older)) == {"default", *OLDER}
+    assert set(list_families(older)) == {"default", *families}
 
 
 def test_they_get_what_they_lack_when_they_are_opened(older: Path) -> None:

@@ -1,0 +1,99 @@
+"""Stores that are opened as members of a cluster, and those that are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kv import KeyRange
+from store.clock import ManualClock
+from store.disk import PosixDisk
+from store.metadata import Topic, TopicType
+from store.opening import OpenStore, open_store
+from store.security.offline import make_first_administrator, users_of
+from store.security.sealing import Sealer
+from store.settings import StoreSettings
+from store.shared import SharedKind, is_shared, member_id
+from tests.shared.members import KEY, member
+
+SEGMENT_SIZE = 64 * 1024
+ALL = KeyRange(b"", None)
+
+
+def opened(root: Path, name: str | None, segment_size: int = SEGMENT_SIZE) -> OpenStore:
+    settings = StoreSettings(root=root, segment_size=segment_size, member=name)
+    return open_store(settings, disk=PosixDisk(), clock=ManualClock(), report=lambda _: None, sealer=Sealer([KEY]))
+
+
+def orders(queues: int) -> Topic:
+    return Topic("orders", TopicType.NORMAL, queues, queues)
+
+
+def test_a_store_that_never_was_in_a_cluster_keeps_no_account(tmp_path: Path) -> None:
+    store = opened(tmp_path, None)
+    assert store.shared is None
+    store.topics.create(orders(1))
+    assert store.state_engine.family("shared").scan(ALL) == []
+    store.close()
+
+
+def test_a_store_shares_what_it_had_and_what_changes(tmp_path: Path) -> None:
+    store = opened(tmp_path, None)
+    store.topics.create(orders(1))
+    store.close()
+    store = opened(tmp_path, "shard-0")
+    assert store.shared is not None
+    incarnation = store.shared.incarnation
+    assert store.shared.member == "shard-0"
+    (row,) = store.shared.changes(0).rows
+    assert (row.kind, row.name, row.version.time_ms) == (SharedKind.TOPIC, "orders", 0)
+    store.close()
+    store = opened(tmp_path, "shard-0")
+    assert store.shared is not None
+    assert store.shared.incarnation == incarnation
+    store.topics.update(orders(2))
+    (again,) = store.shared.changes(0).rows
+    assert again.version.time_ms == ManualClock().wall_ms()
+    assert again.based_on == row.version
+    store.close()
+
+
+def test_changes_without_a_broker_or_a_cluster_are_told_when_there_is_one_again(tmp_path: Path) -> None:
+    other = member("other")
+    store = opened(tmp_path, "shard-0")
+    assert store.shared is not None
+    until = store.shared.sequence
+    store.close()
+    with users_of(PosixDisk(), tmp_path, Sealer([KEY]), ManualClock()) as users:
+        make_first_administrator(users, "admin", None, 1, force=False)
+    store = opened(tmp_path, None)
+    assert store.shared is None
+    store.topics.create(orders(1))
+    store.close()
+    store = opened(tmp_path, "renamed")
+    assert store.shared is not None
+    page = store.shared.changes(until)
+    assert [row.name for row in page.rows if row.value is not None] == ["admin", "orders"]
+    assert {row.version.member for row in page.rows} == {member_id("shard-0")}
+    store.topics.update(orders(2))
+    assert store.shared.changes(page.until).rows[0].version.member == member_id("renamed")
+    other.shared.apply(store.shared.changes(0).rows, peer="renamed", until=None)
+    assert other.tables.topics.get("orders") == orders(2)
+    store.close()
+
+
+@pytest.mark.parametrize("name", ["rocks-clean", "file-clean"])
+def test_other_members_take_what_an_older_store_has(name: str, golden_copy: Callable[[str], Path]) -> None:
+    store = opened(golden_copy(name) / "store", "shard-0", 2**30)
+    assert store.shared is not None
+    rows = store.shared.changes(0).rows
+    assert {row.version.time_ms for row in rows} == {0}
+    shared = {(SharedKind.TOPIC, each.name) for each in store.topics.list() if is_shared(SharedKind.TOPIC, each.name)}
+    shared |= {(SharedKind.GROUP, each.name) for each in store.groups.list() if is_shared(SharedKind.GROUP, each.name)}
+    assert {(row.kind, row.name) for row in rows} == shared
+    assert len({kind for kind, _ in shared}) == 2
+    other = member("other")
+    assert len(other.shared.apply(rows, peer="shard-0", until=None).changed) == len(rows)
+    store.close()
