@@ -320,7 +320,9 @@ class OnlineMigration:
     async def _pause(self, seconds: float) -> None:
         """Shorter where a step waits."""
         try:
-            await asyncio.wait_for(self._interrupt.wait(), max(BREATH_S, seconds))
+            # not wait_for: that of Python 3.11 forgets a cancellation that comes together with the event
+            async with asyncio.timeout(max(BREATH_S, seconds)):
+                await self._interrupt.wait()
         except TimeoutError:
             return
         await asyncio.sleep(BREATH_S)

@@ -252,5 +252,7 @@ class Exchange:
 
 
 async def _until_set(event: asyncio.Event, timeout_s: float) -> None:
+    # not wait_for: that of Python 3.11 forgets a cancellation that comes together with the event
     with suppress(TimeoutError):
-        await asyncio.wait_for(event.wait(), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
