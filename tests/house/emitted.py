@@ -69,6 +69,7 @@ async def _exported(directory: Path, patch: pytest.MonkeyPatch) -> list[Metric]:
         _watch_process(broker.registry)
         await _traffic(broker)
         await until(lambda: _value(broker, "rocketmq_consumer_lag_messages", "is_retry") is not None, "lag")
+        await until(lambda: _value(broker, "quarry_delayed_next_due_seconds") is not None, "the next delayed message")
         await until(lambda: _value(broker, "rocketmq_storage_message_reserve_time") is not None, "the oldest message")
         await until(lambda: _value(broker, "rocketmq_storage_size") is not None, "the use of the disk")
         return list(broker.registry.collect())
