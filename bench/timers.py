@@ -38,7 +38,6 @@ QUESTION: Final = "What do a million delayed messages cost while they wait, and 
 BODY_SIZE: Final = 128
 MESSAGES_PER_CALL: Final = 64
 FAR_MS: Final = 10 * 3_600_000
-SETTLE_S: Final = 3.0
 LATE_COUNT: Final = "quarry_delayed_message_late_seconds_count"
 GIVE_UP_S: Final = 120.0
 DISK_BYTES_EACH: Final = 2048
@@ -46,18 +45,22 @@ DISK_BYTES_EACH: Final = 2048
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """`waiting` are due hours later; `due` at `per_second`, from `ahead_s` after the last of them was stored."""
+    """`waiting` are due hours later; `due` at `per_second`, from `ahead_s` after the last of them was stored.
+
+    A broker's memory is looked at `settle_s` after its start.
+    """
 
     waiting: int
     due: int
     per_second: int
     ahead_s: float
+    settle_s: float = 3.0
 
 
 SIZES: Final = {
     Scale.FULL: Sizes(waiting=1_000_000, due=150_000, per_second=5_000, ahead_s=30),
     Scale.QUICK: Sizes(waiting=100_000, due=25_000, per_second=5_000, ahead_s=15),
-    Scale.TINY: Sizes(waiting=2_000, due=500, per_second=500, ahead_s=6),
+    Scale.TINY: Sizes(waiting=2_000, due=500, per_second=500, ahead_s=6, settle_s=0.2),
 }
 
 
@@ -65,11 +68,11 @@ def run(options: Options) -> list[Case]:
     sizes = SIZES[options.scale]
     needed = (sizes.waiting + 2 * sizes.due) * DISK_BYTES_EACH + 2 * SEGMENT_SIZE
     require_room(options.scratch, needed)
-    empty_bytes = _private_bytes_of_an_empty_broker(options.scratch / "empty")
+    empty_bytes = _private_bytes_of_an_empty_broker(options.scratch / "empty", sizes.settle_s)
     with closing(Quarry(options.scratch / "quarry", Durability.ASYNC)) as broker:
         first_due_ms = _fill(broker.store, Random(options.seed), sizes)
         broker.start()
-        time.sleep(SETTLE_S)
+        time.sleep(sizes.settle_s)
         waiting_bytes = private_bytes_of(broker.pid)
         sample = _deliver(broker, first_due_ms, sizes)
     late_ms, in_order = _look(broker.store, sizes)
@@ -92,10 +95,10 @@ def run(options: Options) -> list[Case]:
     return [case]
 
 
-def _private_bytes_of_an_empty_broker(directory: Path) -> int:
+def _private_bytes_of_an_empty_broker(directory: Path, settle_s: float) -> int:
     with closing(Quarry(directory, Durability.ASYNC)) as broker:
         broker.start()
-        time.sleep(SETTLE_S)
+        time.sleep(settle_s)
         return private_bytes_of(broker.pid)
 
 
