@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
+from kv import EngineFull
 from server.cluster.members import Members
 from server.errors import MemberUnreachable, NotAMember
 from store.clock import Clock
@@ -56,9 +57,9 @@ class _Followed:
 
     __slots__ = ("address", "complaint", "incarnation", "name", "peer", "woken")
 
-    def __init__(self, address: str, peer: Peer) -> None:
+    def __init__(self, address: str) -> None:
         self.address = address
-        self.peer = peer
+        self.peer: Peer | None = None
         self.name: str | None = None
         self.incarnation = b""
         self.woken = asyncio.Event()
@@ -80,7 +81,10 @@ class Exchange:
         discover: Callable[[], Awaitable[set[str]]],
         applied: Callable[[Applied], None],
     ) -> None:
-        """`name` is this member's. `discover` finds admin addresses, `applied` hears of what others have changed."""
+        """`name` is this member's. `discover` finds admin addresses, `applied` hears of what others have changed.
+
+        `connect` raises as a peer's calls do.
+        """
         self._name = name
         self._interval_s = interval_s
         self._shared = shared
@@ -140,7 +144,7 @@ class Exchange:
         self._targets = await self._wanted()
         for address in self._targets:
             if address not in self._followed:
-                self._followed[address] = _Followed(address, self._connect(address))
+                self._followed[address] = _Followed(address)
                 tasks.create_task(self._follow(self._followed[address]))
         self._members.notice()
         self._look.clear()
@@ -160,12 +164,13 @@ class Exchange:
                 try:
                     await self._read_on(followed)
                     followed.complaint = ""
-                except BrokerError as error:
+                except (BrokerError, EngineFull) as error:
                     self._complain(followed, error)
                 await _until_set(followed.woken, self._interval_s)
         finally:
             del self._followed[followed.address]
-            await followed.peer.close()
+            if followed.peer is not None:
+                await followed.peer.close()
 
     async def _read_on(self, followed: _Followed) -> None:
         """All that is new there."""
@@ -210,6 +215,8 @@ class Exchange:
         return True
 
     async def _ask(self, followed: _Followed, since: Position | None, rows_max: int) -> Page:
+        if followed.peer is None:
+            followed.peer = self._connect(followed.address)
         return await followed.peer.exchange(self._name, self._own_address, since, rows_max)
 
     def _take(self, applied: Applied) -> None:
@@ -225,7 +232,7 @@ class Exchange:
             self._members.changed(applied.changed)
             self._applied(applied)
 
-    def _complain(self, followed: _Followed, error: BrokerError) -> None:
+    def _complain(self, followed: _Followed, error: Exception) -> None:
         """Once per reason: it is asked again and again."""
         complaint = str(error)
         if complaint != followed.complaint:
@@ -238,7 +245,8 @@ class Exchange:
             await self._has_news.wait()
             await asyncio.sleep(NUDGE_DELAY_S)
             self._has_news.clear()
-            nudges = [each.peer.nudge(self._name, self._own_address) for each in self._followed.values()]
+            peers = [each.peer for each in self._followed.values() if each.peer is not None]
+            nudges = [peer.nudge(self._name, self._own_address) for peer in peers]
             for outcome in await asyncio.gather(*nudges, return_exceptions=True):
                 if isinstance(outcome, Exception) and not isinstance(outcome, MemberUnreachable | NotAMember):
                     raise outcome

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from server.cluster.exchange import Exchange
+from kv import EngineFull
+from server.cluster.exchange import Exchange, Peer
 from server.cluster.member import MemberState
-from server.errors import NoSuchMember
+from server.errors import MemberUnreachable, NoSuchMember
 from store.errors import Forbidden
 from store.shared import SharedKind
 from tests.cluster.nodes import INTERVAL_S, Network, Node, until
@@ -168,6 +169,37 @@ def test_states_are_everybodys_and_survive_a_restart() -> None:
             nodes[0].members.remove("m1")
         assert [each.member.name for each in nodes[0].members.all()] == ["m0"]
         await nodes[0].stop()
+
+    run(test())
+
+
+def test_a_full_disk_and_a_missing_file_are_told_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        network, nodes = started(2)
+        late = Node(network, "m2", {"m0:8082"})
+        failures: list[Exception] = [MemberUnreachable("m0:8082: ca.pem: No such file"), EngineFull("no room")]
+
+        def connect(address: str) -> Peer:
+            if len(failures) > 1:
+                raise failures.pop(0)
+            return network.between(late, address)
+
+        def apply(*arguments: Any, **options: Any) -> Any:
+            if failures:
+                raise failures.pop()
+            return apply_for_real(*arguments, **options)
+
+        apply_for_real = late.store.shared.apply
+        monkeypatch.setattr(late.exchange, "_connect", connect)
+        monkeypatch.setattr(late.store.shared, "apply", apply)
+        nodes[0].store.topic("orders")
+        with capture_logs() as lines:
+            late.start()
+            await until(lambda: agree(nodes[0], late) and len(late.reachable()) == 3, "it is in")
+        reasons = [line["reason"] for line in lines if line["event"] == "a member cannot be asked"]
+        assert {"m0:8082: ca.pem: No such file", "no room"} <= set(reasons)
+        for node in (*nodes, late):
+            await node.stop()
 
     run(test())
 

@@ -37,14 +37,20 @@ class PeerClient:
     def __init__(
         self, address: str, keys: ClusterKeys, clock: Clock, tls: PeerTls | None = None, tls_name: str | None = None
     ) -> None:
-        """`tls_name`: what its certificate must be for, in place of the address."""
+        """`tls_name`: what its certificate must be for, in place of the address.
+
+        Raises MemberUnreachable for a file of TLS that cannot be read.
+        """
         self._address = address
         self._keys = keys
         self._clock = clock
         if tls is None:
             self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
         else:
-            credentials = grpc.ssl_channel_credentials(*tls.read())
+            try:
+                credentials = grpc.ssl_channel_credentials(*tls.read())
+            except OSError as error:
+                raise MemberUnreachable(f"{address}: {error.filename}: {error.strerror}") from None
             named = () if tls_name is None else (("grpc.ssl_target_name_override", tls_name),)
             self._channel = grpc.aio.secure_channel(address, credentials, options=(*_OPTIONS, *named))
 
