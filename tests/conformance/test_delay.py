@@ -128,15 +128,15 @@ def test_point_56_a_recalled_message_is_never_delivered(with_broker: WithBroker)
     async def test(broker: RunningBroker) -> None:
         broker.topic("later", TopicType.DELAY, queues=1)
         async with Client(broker.endpoint) as client:
-            kept = (await client.send(message("later", delivery_timestamp=at(broker, 3)))).entries[0]
-            entry = (await client.send(message("later", delivery_timestamp=at(broker, 3)))).entries[0]
+            kept = (await client.send(message("later", delivery_timestamp=at(broker, 60)))).entries[0]
+            entry = (await client.send(message("later", delivery_timestamp=at(broker, 60)))).entries[0]
             assert entry.recall_handle
             answer = await recall(client, "later", entry.recall_handle)
             assert (answer.status.code, answer.message_id) == (definition.OK, entry.message_id)
             again = await recall(client, "later", entry.recall_handle)
             assert again.status.code == definition.BAD_REQUEST
             await client.receive("billing", "later")
-            broker.clock.push(4)
+            broker.clock.push(61)
             assert (await client.receive("billing", "later", polling_s=5)).ids == [kept.message_id]
             assert not (await client.receive("billing", "later", polling_s=0.5)).ids
             late = await recall(client, "later", kept.recall_handle)
