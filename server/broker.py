@@ -16,8 +16,6 @@ from kv import WriteBatch
 from server.administration import Administration, BrokerFacts
 from server.certificates import Certificates
 from server.clients import ClientRegistry
-from server.cluster.cluster import Cluster
-from server.cluster.signing import ClusterKeys
 from server.dead_letter_box import DeadLetterBox
 from server.dead_letters import DeadLetterStore
 from server.delivery import Delivery, InFlightTable, StateWriter
@@ -28,6 +26,7 @@ from server.front import make_front
 from server.group_commit import GroupCommit, Stored
 from server.health import HealthState
 from server.held import DelayedDelivery, Transactions
+from server.joining import cluster_services, joined, make_cluster
 from server.limits import LimitsMet
 from server.live_settings import LiveSettings
 from server.logs import set_log_level
@@ -39,15 +38,12 @@ from server.routing import Address
 from server.rpc.admin_port.dead_letters import DeadLetterService
 from server.rpc.admin_port.guard import AdminAccess, AdminGuard
 from server.rpc.admin_port.index import IndexService
-from server.rpc.admin_port.members import MembersService
 from server.rpc.admin_port.migration import MigrationService
 from server.rpc.admin_port.queries import QueryService
 from server.rpc.admin_port.security import SecurityService
-from server.rpc.admin_port.server import AdminServer, MoreService
+from server.rpc.admin_port.server import REQUEST_SIZE_MAX, AdminServer
 from server.rpc.admin_port.settings import SettingsService
 from server.rpc.admin_port.verification import VerificationService
-from server.rpc.cluster.client import PeerClient
-from server.rpc.cluster.service import ClusterService
 from server.securing import Security
 from server.security_metrics import SecurityMetrics
 from server.settings import BrokerSettings
@@ -61,7 +57,6 @@ from store.message import DispatchRequest, Host, Message
 from store.opening import OpenStore
 from store.record import StoredMessage
 from store.settings import Durability
-from store.shared import Applied, SharedKind
 
 log = structlog.get_logger(__name__)
 
@@ -118,7 +113,7 @@ class Broker:
         self._delays = self._make_delays()
         self._transactions = self._make_transactions()
         self._upkeep = self._make_upkeep(health)
-        self._cluster = self._make_cluster()
+        self.cluster = make_cluster(settings, store, self._delivery, self._clock)
         self._background = self._make_background()
         self._messaging = self._make_messaging()
         self._front = make_front(
@@ -163,31 +158,6 @@ class Broker:
                 metrics=self._metrics,
             ),
         )
-
-    def _make_cluster(self) -> Cluster | None:
-        """Raises Invalid for a key file that is no good."""
-        shared, key_file = self._store.shared, self._settings.cluster.key_file
-        if shared is None or key_file is None:
-            return None
-        return Cluster(
-            self._settings,
-            shared,
-            self._clock,
-            keys=ClusterKeys.read(key_file),
-            connect=lambda address, keys, name: PeerClient(
-                address, keys, self._clock, self._settings.for_peer_tls(), name
-            ),
-            applied=self._shared_rows_applied,
-        )
-
-    def _shared_rows_applied(self, applied: Applied) -> None:
-        """Other members have deleted topics and groups: what lies beside their rows goes, too."""
-        for row in applied.changed:
-            if row.value is None and row.kind is SharedKind.TOPIC:
-                self._delivery.delete_topic(row.name)
-                self._store.messages.delete_topic(row.name)
-            elif row.value is None and row.kind is SharedKind.GROUP:
-                self._delivery.delete_group(row.name)
 
     def _make_background(self) -> Background:
         return make_background(
@@ -339,7 +309,8 @@ class Broker:
                 clock=self._clock,
                 gate=self._security.gate,
                 tracing=self._tracing,
-                members=None if self._cluster is None else self._cluster.members,
+                members=None if self.cluster is None else self.cluster.members,
+                grouped_sends=None if self.cluster is None else self.cluster.sends,
                 limits_met=self._limits_met,
             ),
             self._settings,
@@ -360,10 +331,17 @@ class Broker:
                 self._reached_at = network.advertise or listening
                 self._delays.start()
                 self._transactions.start()
-                async with self._administering() as admin_listening, self._joined(admin_listening):
-                    yield {"listen": listening, "admin": admin_listening}
+                async with (
+                    self._administering() as admin_listening,
+                    joined(self.cluster, self._supervisor, self._identity, admin_listening),
+                ):
+                    try:
+                        yield {"listen": listening, "admin": admin_listening}
+                    finally:
+                        # calls that are under way may need other members
+                        await self._stop_front(network.stop_grace_ms / 1000, hastened)
         finally:
-            await self._stop_front(network.stop_grace_ms / 1000, hastened)
+            await self._stop_front(0)  # if it has not come to the stop above
             if self._tracing is not None:
                 await asyncio.to_thread(self._tracing.stop)
             await self._upkeep.stop()
@@ -375,12 +353,6 @@ class Broker:
             self._state_writer.write_now()
             self._security.audit.close()
             self._metrics.stop_watching()
-
-    def _joined(self, admin_listening: str) -> contextlib.AbstractAsyncContextManager[None]:
-        """A member of the cluster, where there is one."""
-        if self._cluster is None:
-            return contextlib.nullcontext()
-        return self._cluster.running(self._supervisor, self._identity, admin_listening)
 
     async def _listen(self) -> str:
         """Open the messaging ports; returns the address of the first, which all know."""
@@ -406,6 +378,7 @@ class Broker:
             self._faults,
             guard=self._make_guard(),
             calls_max=self._settings.limits.admin_calls,
+            request_size_max=REQUEST_SIZE_MAX if self.cluster is None else self.cluster.request_size_max,
             backups=self._upkeep.backups,
             expire=self._upkeep.expire_now,
             summarize=self._upkeep.summaries.summarize,
@@ -417,22 +390,13 @@ class Broker:
                 QueryService(self._upkeep.key_index, self._store.messages.reader, self._faults),
                 SecurityService(self._store.users, self._store.policies, self._clock, self._faults),
                 SettingsService(self._live, self._faults),
-                *self._cluster_services(),
+                *cluster_services(self.cluster, self._messaging.sending, self._clock, self._faults),
             ],
         )
         try:
             yield await admin.start(self._settings.network.admin, self._certificates.admin)
         finally:
             await admin.stop(grace_s=0.5)
-
-    def _cluster_services(self) -> list[MoreService]:
-        cluster = self._cluster
-        if cluster is None:
-            return [MembersService(None, self._faults)]
-        return [
-            MembersService(cluster.members, self._faults),
-            ClusterService(cluster.exchange, cluster.keys, self._clock, self._faults),
-        ]
 
     def _make_guard(self) -> AdminGuard:
         security, access = self._security, None

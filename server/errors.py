@@ -59,3 +59,7 @@ class MemberUnreachable(BrokerError):
 
 class NoCluster(BrokerError):
     """The broker is the only one."""
+
+
+class OwnerAway(Busy):
+    """The member that has a message group's messages does not take more of them now: sending elsewhere breaks order."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from server.clients import ClientRegistry
+from server.cluster.grouped_sends import GroupedSends
 from server.cluster.members import Members
 from server.delivery import Delivery, StateWriter
 from server.delivery.pulls import Pulls
@@ -26,6 +27,7 @@ from server.rpc.offsets import OffsetService
 from server.rpc.pulling import PullService
 from server.rpc.revocation import Revocation
 from server.rpc.route import RouteService
+from server.rpc.sending import SendService
 from server.rpc.session import SessionService
 from server.rpc.telemetry import TelemetryService
 from server.rpc.traced import traced
@@ -61,6 +63,7 @@ class Components:
     limits_met: LimitsMet
     tracing: Tracing | None
     members: Members | None = None
+    grouped_sends: GroupedSends | None = None
     gate: Gate | None = None
 
 
@@ -83,6 +86,7 @@ class Messaging:
         self.telemetry = TelemetryService(
             self._edge, components.clients, self._directory, limits, subscribed=self._start_groups
         )
+        self.sending = self._make_sending(limits)
         self._messages = self._make_messages(limits)
         self._pulling = self._make_pulling(limits)
 
@@ -105,25 +109,37 @@ class Messaging:
         self._directory.configure(settings.for_auto_creation())
         self._rates.configure(settings.limits.requests_per_client)
         self._waiting_sizes.configure(**_waiting_sizes(settings))
-        for service in (self.telemetry, self._messages, self._pulling):
+        for service in (self.telemetry, self.sending, self._messages, self._pulling):
             service.configure(settings.for_wire())
 
-    def _make_messages(self, limits: WireLimits) -> MessageService:
-        edge, directory, its = self._edge, self._directory, self._components
-        return MessageService(
-            edge,
-            directory=directory,
-            clients=its.clients,
+    def _make_sending(self, limits: WireLimits) -> SendService:
+        its = self._components
+        return SendService(
+            self._edge,
+            directory=self._directory,
             commit=its.commit,
-            delivery=its.delivery,
             transactions=its.transactions,
-            state_writer=its.state_writer,
             limits=limits,
             store_host=its.store_host,
             clock=its.clock,
             metrics=its.metrics,
             observing=its.observing,
             waiting_sizes=self._waiting_sizes,
+            grouped=its.grouped_sends,
+        )
+
+    def _make_messages(self, limits: WireLimits) -> MessageService:
+        its = self._components
+        return MessageService(
+            self._edge,
+            directory=self._directory,
+            clients=its.clients,
+            delivery=its.delivery,
+            state_writer=its.state_writer,
+            limits=limits,
+            clock=its.clock,
+            metrics=its.metrics,
+            observing=its.observing,
         )
 
     def _make_pulling(self, limits: WireLimits) -> PullService:
@@ -142,6 +158,7 @@ class Messaging:
         """For a front to serve."""
         edge, directory, its = self._edge, self._directory, self._components
         methods = messaging_methods(
+            self.sending.methods(),
             self._messages.methods(),
             self.telemetry.methods(),
             RouteService(edge, its.clients, directory, its.identity, its.members).methods(),

@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from importlib.metadata import version
+from typing import Final, Protocol
 
+from server.cluster.barriers import Barriers
+from server.cluster.consumed import ConsumedBefore
 from server.cluster.discovery import Discovery
 from server.cluster.exchange import Exchange, Peer
+from server.cluster.grouped_sends import FORWARDED_SIZE_MAX, GroupedSends
+from server.cluster.handover_row import HandoverRow
+from server.cluster.held_topics import HeldTopics
 from server.cluster.member import Member
 from server.cluster.members import Members
+from server.cluster.message_groups import MessageGroups
+from server.cluster.peers import GroupPeer, Peers
 from server.cluster.signing import ClusterKeys
+from server.delivery import Delivery
 from server.routing import Address, BrokerIdentity
 from server.settings import BrokerSettings
 from server.supervision import Supervisor
 from store.clock import Clock
+from store.opening import OpenStore
 from store.shared import Applied, SharedRows
 
-Connect = Callable[[str, ClusterKeys, str | None], Peer]
+MARGIN_SIZE: Final = 1024 * 1024
+"""Bytes: more than the properties of a message, and than anything else that members ask."""
+
+
+class ClusterPeer(Peer, GroupPeer, Protocol):
+    """All that another member is asked."""
+
+
+Connect = Callable[[str, ClusterKeys, str | None], ClusterPeer]
 """To an address, with the keys, and the name that its certificate must have in place of the address."""
 
 
@@ -27,37 +45,71 @@ class Cluster:
     def __init__(
         self,
         settings: BrokerSettings,
+        store: OpenStore,
         shared: SharedRows,
+        delivery: Delivery,
         clock: Clock,
         *,
         keys: ClusterKeys,
         connect: Connect,
         applied: Callable[[Applied], None],
     ) -> None:
-        cluster = settings.cluster
+        """Raises StoreDamaged."""
+        cluster, name = settings.cluster, settings.broker.name
         self.keys = keys
         self._settings = settings
-        self.members = Members(
-            settings.broker.name, shared, clock, unreachable_after_s=cluster.unreachable_after_ms / 1000
-        )
+        self.members = Members(name, shared, clock, unreachable_after_s=cluster.unreachable_after_ms / 1000)
         discovery = Discovery(cluster.members, cluster.dns)
+
+        def connected(address: str) -> ClusterPeer:
+            return connect(address, keys, discovery.name_of(address))
+
         self.exchange = Exchange(
-            settings.broker.name,
+            name,
             shared,
             self.members,
             interval_s=cluster.exchange_interval_ms / 1000,
             clock=clock,
-            connect=lambda address: connect(address, keys, discovery.name_of(address)),
+            connect=connected,
             discover=discovery.addresses,
             applied=applied,
         )
+        self._peers = peers = Peers(self.members, connected)
+        barriers = Barriers(clock, ask=peers.consumed, released=lambda pair: delivery.let_go(pair.group, pair.topic))
+        delivery.hold_ordered(HeldTopics(store.topics, barriers).held_from)
+        self.groups = MessageGroups(
+            name,
+            self.members,
+            HandoverRow(store.state_engine, shared.incarnation),
+            peers,
+            barriers,
+            log_end=lambda: store.messages.appended_up_to,
+            met_others=self.exchange.met_others,
+            clock=clock,
+        )
+        self.sends = GroupedSends(name, self.groups, peers, clock)
+        self.consumed = ConsumedBefore(store.messages, delivery, lambda: store.expiry.minimum).consumed
 
-    def running(
+    @property
+    def request_size_max(self) -> int:
+        """Bytes of what another member may ask: many forwarded sends, or one of the largest."""
+        return FORWARDED_SIZE_MAX + self._settings.limits.body_size + MARGIN_SIZE
+
+    @asynccontextmanager
+    async def running(
         self, supervisor: Supervisor, identity: BrokerIdentity, admin_listening: str
-    ) -> AbstractAsyncContextManager[None]:
+    ) -> AsyncIterator[None]:
         """Join the others, now that it is known where this one listens."""
         self.members.announce(_own(self._settings, identity, Address.parse(admin_listening)))
-        return supervisor.running("exchange with members", self.exchange.run())
+        try:
+            async with (
+                supervisor.running("exchange with members", self.exchange.run()),
+                supervisor.running("message groups", self.groups.run()),
+            ):
+                yield
+        finally:
+            self.sends.stop()
+            await self._peers.close()
 
 
 def _own(settings: BrokerSettings, identity: BrokerIdentity, admin: Address) -> Member:

@@ -55,7 +55,7 @@ class Peer(Protocol):
 class _Followed:
     """A member that is asked, known by its address; its name is what it says."""
 
-    __slots__ = ("address", "complaint", "incarnation", "name", "peer", "woken")
+    __slots__ = ("address", "complaint", "incarnation", "is_asked", "name", "peer", "woken")
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -63,6 +63,7 @@ class _Followed:
         self.name: str | None = None
         self.incarnation = b""
         self.woken = asyncio.Event()
+        self.is_asked = False
         self.complaint = ""
 
 
@@ -99,6 +100,8 @@ class Exchange:
         self._own_addresses: set[str] = set()
         self._look = asyncio.Event()
         self._has_news = asyncio.Event()
+        self._has_met_others = asyncio.Event()
+        self._began_s = 0.0
 
     @property
     def _own_address(self) -> str:
@@ -123,6 +126,13 @@ class Exchange:
 
     # -- what is asked
 
+    async def met_others(self) -> None:
+        """Return when everybody who was known has been asked once, whether there was an answer or not.
+
+        Who knows nobody but addresses that do not answer waits for one of them, but not for ever: it may be the first.
+        """
+        await self._has_met_others.wait()
+
     async def run(self) -> None:
         """Until cancelled."""
         loop = asyncio.get_running_loop()
@@ -131,6 +141,7 @@ class Exchange:
             loop.call_soon_threadsafe(self._has_news.set)
 
         self._shared.on_own_change(has_news)
+        self._began_s = self._clock.monotonic_s()
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._tell())
@@ -147,6 +158,7 @@ class Exchange:
                 self._followed[address] = _Followed(address)
                 tasks.create_task(self._follow(self._followed[address]))
         self._members.notice()
+        self._look_whether_all_are_asked()
         self._look.clear()
         await _until_set(self._look, self._interval_s)
 
@@ -166,11 +178,23 @@ class Exchange:
                     followed.complaint = ""
                 except (BrokerError, EngineFull) as error:
                     self._complain(followed, error)
+                followed.is_asked = True
+                self._look_whether_all_are_asked()
                 await _until_set(followed.woken, self._interval_s)
         finally:
             del self._followed[followed.address]
             if followed.peer is not None:
                 await followed.peer.close()
+
+    def _look_whether_all_are_asked(self) -> None:
+        known = {seen.member.admin_address for seen in self._members.all() if not seen.is_self}
+        asked = {address for address, followed in self._followed.items() if followed.is_asked}
+        if not asked >= self._followed.keys() | known:
+            return
+        is_heard = not asked or any(followed.name is not None for followed in self._followed.values())
+        waited_s = self._clock.monotonic_s() - self._began_s
+        if known or is_heard or waited_s > self._members.unreachable_after_s:
+            self._has_met_others.set()
 
     async def _read_on(self, followed: _Followed) -> None:
         """All that is new there."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 import structlog
@@ -39,9 +39,10 @@ class Members:
         self._announced_s = 0.0
         self._shared = shared
         self._clock = clock
-        self._unreachable_after_s = unreachable_after_s
+        self.unreachable_after_s = unreachable_after_s
         self._heard_s: dict[str, float] = {}
         self._was_reachable: set[str] = set()
+        self._callbacks: list[Callable[[], None]] = []
         self._members = {row.name: member for row in shared.list(KIND) if (member := _read(row)) is not None}
 
     @property
@@ -63,6 +64,19 @@ class Members:
         wanted = own if known is None else own.in_state(known.state)
         if wanted != known or self._shared.get(KIND, own.name) is None:
             self._put(wanted)
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call back each time that a member has come, gone, or changed."""
+        self._callbacks.append(callback)
+
+    def states(self) -> dict[str, MemberState]:
+        """Of all that are known, by name."""
+        return {name: member.state for name, member in self._members.items()}
+
+    def admin_address(self, name: str) -> str | None:
+        """Where a member is called; None for one that is not known."""
+        member = self._members.get(name)
+        return None if member is None else member.admin_address
 
     def all(self) -> list[SeenMember]:
         """By name."""
@@ -89,7 +103,7 @@ class Members:
         """Whether it was heard of lately; this one always is."""
         heard_s = self._heard_s.get(name)
         return name == self._own_name or (
-            heard_s is not None and self._clock.monotonic_s() - heard_s < self._unreachable_after_s
+            heard_s is not None and self._clock.monotonic_s() - heard_s < self.unreachable_after_s
         )
 
     def heard(self, name: str) -> None:
@@ -118,6 +132,7 @@ class Members:
                 self._members.pop(row.name, None)
                 self._heard_s.pop(row.name, None)
         self._look_at_own()
+        self._tell_changed()
 
     def set_state(self, name: str, state: MemberState) -> Member:
         """Take no new messages on a member, or take them again. Raises NoSuchMember, Forbidden."""
@@ -140,6 +155,7 @@ class Members:
         del self._members[name]
         self._heard_s.pop(name, None)
         log.info("member removed", member=name)
+        self._tell_changed()
 
     def seen(self, name: str) -> SeenMember:
         """Raises NoSuchMember."""
@@ -162,6 +178,11 @@ class Members:
     def _put(self, member: Member) -> None:
         self._shared.put(KIND, member.name, member.encode())
         self._members[member.name] = member
+        self._tell_changed()
+
+    def _tell_changed(self) -> None:
+        for callback in self._callbacks:
+            callback()
 
     def _required(self, name: str) -> Member:
         member = self._members.get(name)

@@ -126,9 +126,9 @@ class Deliveries:
         """One item for each row, as far as they are written now: later changes are not seen."""
         return self._table.rows(subscription.prefix)
 
-    def first_offset(self, subscription: Subscription, number: int) -> QueueOffset | None:
+    def first_offset(self, prefix: bytes, number: int) -> QueueOffset | None:
         """The lowest offset of a queue that is in flight, as far as it is written."""
-        rows = self._table.of_queue(subscription.prefix, number, limit=1)
+        rows = self._table.of_queue(prefix, number, limit=1)
         return rows[0][0] if rows else None
 
     # -- begin and end

@@ -36,7 +36,7 @@ from server.delivery.retry_topics import RetryTopic, queue_of_handle, retry_topi
 from server.delivery.serving import Serving
 from server.delivery.state_writer import AfterPass, StateWriter
 from server.delivery.subscription import GroupMessage, Subscription, WaitingPoll
-from server.delivery.taking import DeadLetters, Forwarded, Taking
+from server.delivery.taking import DeadLetters, Forwarded, HeldFrom, Taking
 from server.errors import InvalidReceiptHandle, OverLimit
 from server.stages import ReceiveStages
 from store.clock import Clock, SteadyClock
@@ -161,7 +161,7 @@ class Delivery:
 
     def first_in_flight(self, subscription: Subscription, number: int) -> QueueOffset | None:
         """The first message of a queue that is in flight, as far as it is written."""
-        return self._deliveries.first_offset(subscription, number)
+        return self._deliveries.first_offset(subscription.prefix, number)
 
     # -- start
 
@@ -297,6 +297,18 @@ class Delivery:
                     woken.setdefault(subscription.owner)
         self._serving.serve_all(woken)
 
+    def hold_ordered(self, held_from: HeldFrom) -> None:
+        """Ask this before anything new is handed out in order. `let_go` when the answer has become another one."""
+        self._taking.held_from = held_from
+
+    def let_go(self, group: str, topic: str) -> None:
+        """What was held of the topic may be handed out to the group now."""
+        subscription = self._subscriptions.find(group, topic)
+        if subscription is not None:
+            for number in subscription.queues:
+                subscription.mark(number)
+            self._serving.serve_after_pass(subscription)
+
     def _attach_to(self, topic: str) -> Sequence[Subscription]:
         """A retry topic is new: find the subscription beside whose topic it is, among those in memory."""
         for subscription in self._subscriptions:
@@ -327,6 +339,15 @@ class Delivery:
         subscription = self._subscriptions.find(group, queue.topic)
         progress = subscription.queues.get(queue.number) if subscription else None
         return self._offsets.get(group, queue) if progress is None else progress.next_offset
+
+    def is_done_before(self, group: str, queue: QueueId, offset: QueueOffset) -> bool:
+        """Whether nothing below the offset is left for the group in the queue, nor in flight."""
+        next_offset = self.next_offset(group, queue)
+        if next_offset is None or next_offset < offset:
+            return False
+        self._writer.write_now()  # from here on the rows tell
+        first = self._deliveries.first_offset(subscription_prefix(group, queue.topic), queue.number)
+        return not self._writer.is_behind and (first is None or first >= offset)
 
     def commit_offset(self, group: str, queue: QueueId, offset: QueueOffset) -> None:
         """The group goes on at `offset` once it receives; what it has in flight stays so."""

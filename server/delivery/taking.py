@@ -28,6 +28,8 @@ from store.record import StoredMessage
 ENTRIES_PER_SCAN: Final = 32
 
 Forwarded = Callable[[Exception | None], None]
+HeldFrom = Callable[[str, str], int | None]
+"""Of a group and a topic."""
 
 
 class _Outcome(Enum):
@@ -71,6 +73,8 @@ class Taking:
         self._clock = clock
         self._stages = stages
         self.redeliveries = 0
+        self.held_from: HeldFrom = _nothing_is_held
+        """Where in the log begins what a group that consumes a topic in order may not get yet."""
 
     def configure(self, settings: DeliverySettings) -> None:
         self._settings = settings
@@ -285,8 +289,10 @@ class Taking:
     def _take_new(
         self, subscription: Subscription, progress: QueueProgress, request: ReceiveRequest, taken: Taken
     ) -> bool:
-        """Take from the next offset on; returns whether the queue's end was reached."""
+        """Take from the next offset on; returns whether the queue's end was reached, or what is held."""
         before = progress.next_offset
+        is_held = request.is_ordered and not subscription.is_retry
+        held_from = self.held_from(subscription.group, subscription.topic) if is_held else None
         wanted, drained = request.filter, False
         try:
             while not taken.is_full and taken.entries_left > 0 and not drained and not taken.is_over_limit:
@@ -294,6 +300,8 @@ class Taking:
                 entries = self._source.entries(progress.queue, progress.next_offset, limit)
                 drained = len(entries) < limit
                 for entry in entries:
+                    if held_from is not None and entry.physical_offset >= held_from:
+                        return True
                     may_match = wanted.may_match(entry.tags_code)
                     if may_match and not (taken.has_room_for(entry) and taken.may_add_new()):
                         drained = False
@@ -335,6 +343,10 @@ class Taking:
 
     def _report(self, failure: Exception, subscription: Subscription) -> None:
         self._faults.report(failure, group=subscription.group, topic=subscription.topic)
+
+
+def _nothing_is_held(_group: str, _topic: str) -> None:
+    return None
 
 
 def _block(subscription: Subscription, progress: QueueProgress, attempt_id: str) -> bool:

@@ -178,6 +178,15 @@ class Edge:
         fill_status(answer.status, error)
         call.reply(answer.SerializeToString())
 
+    def refusal(self, answer_type: type[AnswerT], error: Exception, **where: object) -> bytes:
+        """The same for a call that came by another member; `where` is for the report of a fault."""
+        self._limits_met.count(error)
+        if not is_expected(error):
+            self._faults.report(error, **where)
+        answer = answer_type()
+        fill_status(answer.status, error)
+        return answer.SerializeToString()
+
     def refuse_stream(
         self, call: Call, answer_type: type[AnswerT], error: Exception, last_item: Callable[[], bytes] | None = None
     ) -> None:

@@ -1,8 +1,8 @@
-"""SendMessage, ReceiveMessage, AckMessage, ChangeInvisibleDuration: check, call, translate."""
+"""ReceiveMessage, AckMessage, ChangeInvisibleDuration and the way to the dead letters: check, call, translate."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
@@ -11,44 +11,31 @@ from server.clients import ClientRegistry
 from server.delivery import Delivered, Delivery, ReceiveRequest, StateWriter
 from server.errors import InvalidReceiptHandle
 from server.front import Call, Method
-from server.front.contract import MessageHandler
-from server.group_commit import GroupCommit
-from server.held import RecallHandle, Transactions, half_of, held_until
-from server.limits import HeldSizes
 from server.metadata import Directory
 from server.metrics import ServerMetrics
 from server.observing import Observing
-from server.queue_choice import QueueChooser, queue_of_group, queue_of_priority
 from server.rpc.context import Edge
 from server.wire.limits import WireLimits
-from server.wire.message_types import check_types
-from server.wire.messages import fill_message, to_message
+from server.wire.messages import fill_message
 from server.wire.status import Refused, fill_ok, fill_overall, fill_status
-from server.wire.times import fill_ms, to_ms
+from server.wire.times import fill_ms
 from server.wire.validate import (
-    CheckedMessage,
-    CheckedSend,
     check_ack,
     check_change,
     check_group,
     check_receive,
-    check_send,
     check_topic,
 )
 from store.clock import Clock
 from store.errors import BrokerError, Forbidden
-from store.message import Appended, Host, Message
-from store.metadata import Permission, Topic, TopicType
+from store.metadata import Permission, TopicType
 from store.metadata.names import RETRY_PREFIX
-
-TYPE_WORDS: Final = {number: name.lower() for name, number in definition.MessageType.items()}
-"""What message types are called in figures."""
 
 DEFAULT_REQUEST_TIMEOUT_MS: Final = 3_000  # every official client's default
 
 
 class MessageService:
-    """The calls that carry messages."""
+    """The calls of consumers."""
 
     def __init__(
         self,
@@ -56,32 +43,22 @@ class MessageService:
         *,
         directory: Directory,
         clients: ClientRegistry,
-        commit: GroupCommit,
         delivery: Delivery,
-        transactions: Transactions,
         state_writer: StateWriter,
         limits: WireLimits,
-        store_host: Callable[[], Host],
         clock: Clock,
         metrics: ServerMetrics,
         observing: Observing,
-        waiting_sizes: HeldSizes,
     ) -> None:
-        """`waiting_sizes` counts the bodies of sends that are not answered yet."""
         self._edge = edge
         self._directory = directory
         self._clients = clients
-        self._commit = commit
         self._delivery = delivery
-        self._transactions = transactions
         self._state_writer = state_writer
         self._limits = limits
-        self._store_host = store_host
         self._clock = clock
         self._metrics = metrics
         self._observing = observing
-        self._queues = QueueChooser()
-        self._waiting_sizes = waiting_sizes
 
     def configure(self, limits: WireLimits) -> None:
         self._limits = limits
@@ -89,9 +66,6 @@ class MessageService:
     def methods(self) -> dict[str, Method]:
         unary, stream = self._edge.unary, self._edge.server_stream
         return {
-            "SendMessage": Method(
-                self._timed(unary(service.SendMessageRequest, service.SendMessageResponse, self._send))
-            ),
             "ReceiveMessage": Method(
                 stream(service.ReceiveMessageRequest, service.ReceiveMessageResponse, self._receive, self._last_item),
                 streaming_out=True,
@@ -112,88 +86,6 @@ class MessageService:
                 )
             ),
         }
-
-    def _timed(self, send: MessageHandler) -> MessageHandler:
-        """The same, with the time of some calls taken."""
-        stages = self._observing.send_stages
-
-        def handler(call: Call, body: bytes) -> None:
-            if not stages.is_turn():
-                send(call, body)
-                return
-            began_s = self._clock.monotonic_s()
-            send(call, body)
-            stages.check.add(self._clock.monotonic_s() - began_s)
-
-        return handler
-
-    # -- SendMessage
-
-    def _send(self, call: Call, client_id: str, request: service.SendMessageRequest) -> None:
-        """All messages of the request become records of one queue, one after the other."""
-        now_ms = self._clock.wall_ms()
-        checked = check_send(request, self._limits, now_ms)
-        topic = self._directory.topic_to_send(checked.topic, self._edge.user)
-        types = checked.types
-        check_types(topic, types)
-        if Permission.WRITE not in topic.permission or topic.write_queues < 1:
-            raise Forbidden(f"topic {topic.name} may not be written")
-        _refuse_what_is_to_come(checked)
-        number = self._queue_for(topic, checked)
-        messages = [
-            to_message(
-                each,
-                topic=topic.name,
-                queue_number=number,
-                peer=call.peer,
-                store_host=self._store_host(),
-                now_ms=now_ms,
-            )
-            for each in checked.messages
-        ]
-        may_wait = definition.DELAY in types or definition.TRANSACTION in types
-        due = [_due_ms(each, now_ms) for each in checked.messages] if may_wait else []
-        if may_wait:
-            messages = [
-                _as_held(message, kind, due_ms) for message, kind, due_ms in zip(messages, types, due, strict=True)
-            ]
-        started_s = self._clock.monotonic_s()
-        size = sum(len(each.body) for each in messages)
-        self._waiting_sizes.take(client_id, size)
-
-        def stored(appended: Sequence[Appended], error: Exception | None) -> None:
-            self._waiting_sizes.give(client_id, size)
-            if error is not None:
-                self._edge.refuse_unary(call, service.SendMessageResponse, error)
-                return
-            response = service.SendMessageResponse()
-            fill_ok(response.status)
-            for message, where in zip(request.messages, appended, strict=True):
-                entry = response.entries.add()
-                fill_ok(entry.status)
-                entry.message_id = message.system_properties.message_id
-                entry.offset = where.queue_offset
-            if may_wait:
-                for entry, where, kind, due_ms in zip(response.entries, appended, types, due, strict=True):
-                    if kind == definition.TRANSACTION:
-                        entry.transaction_id = self._transactions.began(topic.name, where.queue_offset, client_id)
-                    if due_ms is not None:
-                        handle = RecallHandle(due_ms, where.physical_offset, entry.message_id)
-                        entry.recall_handle = handle.encode(topic.name)
-            self._metrics.sent(len(appended), self._clock.monotonic_s() - started_s)
-            self._observing.traffic.sent(topic.name, TYPE_WORDS.get(types[0], ""), appended)
-            call.reply(response.SerializeToString())
-
-        self._commit.send(messages, stored)
-
-    def _queue_for(self, topic: Topic, checked: CheckedSend) -> int:
-        """All messages of a send go to the queue of the first."""
-        system = checked.messages[0].message.system_properties
-        if system.message_group:
-            return queue_of_group(system.message_group, topic.write_queues)
-        if topic.type is TopicType.PRIORITY:
-            return queue_of_priority(system.priority, topic.write_queues)
-        return self._queues.next_queue(topic)
 
     # -- ReceiveMessage
 
@@ -355,26 +247,3 @@ def _changed(error: Exception | None, receipt_handle: str) -> service.ChangeInvi
     response = service.ChangeInvisibleDurationResponse(receipt_handle=receipt_handle)
     fill_status(response.status, error)
     return response
-
-
-def _as_held(message: Message, kind: definition.MessageType, due_ms: int | None) -> Message:
-    """The message as it is stored: one that waits for something lies where such messages wait."""
-    if kind == definition.TRANSACTION:
-        return half_of(message)
-    return message if due_ms is None else held_until(message, due_ms)
-
-
-def _due_ms(checked: CheckedMessage, now_ms: int) -> int | None:
-    """When a delayed message is to be delivered; None for one that is delivered at once."""
-    if checked.type != definition.DELAY:
-        return None
-    due_ms = to_ms(checked.message.system_properties.delivery_timestamp)
-    return due_ms if due_ms > now_ms else None
-
-
-def _refuse_what_is_to_come(checked: CheckedSend) -> None:
-    """Raises Refused (UNSUPPORTED) rather than deliver a message without the rules of its type."""
-    for _, kind, _, _ in checked.messages:
-        if kind == definition.LITE:
-            name = definition.MessageType.Name(kind)
-            raise Refused(definition.UNSUPPORTED, f"{name} messages are not supported yet")

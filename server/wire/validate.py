@@ -47,6 +47,12 @@ class CheckedSend(NamedTuple):
     def types(self) -> list[definition.MessageType]:
         return [each.type for each in self.messages]
 
+    @property
+    def ordered_group(self) -> str:
+        """The message group of the first message, which all go with; empty unless it is one that is kept in order."""
+        first = self.messages[0]
+        return first.message.system_properties.message_group if first.type == definition.FIFO else ""
+
 
 class ReceiveTerms(NamedTuple):
     """What a receive asks for, limits applied.

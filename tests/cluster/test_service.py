@@ -14,17 +14,26 @@ import pytest
 
 from server._generated.quarry.cluster.v1 import cluster_pb2 as pb
 from server.certificates import PeerTls
+from server.cluster.barriers import Consumed, Pair
+from server.cluster.peers import Confirmation, ForwardedSend
 from server.cluster.signing import SIGNATURE, ClusterKeys
 from server.errors import MemberUnreachable, NotAMember
 from server.faults import FaultLog
 from server.front.grpcio import bind
 from server.rpc.cluster.client import PeerClient
 from server.rpc.cluster.methods import EXCHANGE
-from server.rpc.cluster.service import ClusterService
+from server.rpc.cluster.service import ClusterService, GroupCalls
 from store.clock import ManualClock, SystemClock
 from tests.certificates import Tls, make_tls
 from tests.cluster.nodes import Network, Node
 
+GROUPS = GroupCalls(
+    confirmation=lambda: Confirmation(b"view", 7),
+    consumed=lambda position, pairs: Consumed([pair for pair in pairs if pair.group == "all"], position < 5),
+    take_forwarded=lambda send, answered: answered(
+        None if send.peer == "later" else send.client_id.encode() + send.body
+    ),
+)
 KEYS, OTHER_KEYS = ClusterKeys([b"key"]), ClusterKeys([b"other"])
 
 
@@ -43,7 +52,7 @@ async def serving(node: Node, keys: ClusterKeys, tls: Tls | None = None) -> Asyn
     server = grpc.aio.server()
     clock = SystemClock()
     faults = FaultLog(clock, damage_met=_nothing, passed_over=_nothing)
-    ClusterService(node.exchange, keys, clock, faults).add_to(server)
+    ClusterService(node.exchange, GROUPS, keys, clock, faults).add_to(server)
     port = bind(server, "127.0.0.1:0", None if tls is None else tls.live())
     await server.start()
     try:
@@ -54,6 +63,26 @@ async def serving(node: Node, keys: ClusterKeys, tls: Tls | None = None) -> Asyn
 
 def _nothing(*_: Any) -> None:
     pass
+
+
+def test_what_is_asked_about_message_groups_travels_whole() -> None:
+    async def test(node: Node, address: str) -> None:
+        peer = PeerClient(address, KEYS, SystemClock())
+        try:
+            assert await peer.confirm() == Confirmation(b"view", 7)
+            some, every = Pair("some", "orders"), Pair("all", "orders")
+            assert await peer.consumed(5, [some, every]) == Consumed([every], False)
+            assert await peer.consumed(4, [some]) == Consumed([], True)
+            sends = [
+                ForwardedSend("a", "1.2.3.4:5", b"x"),
+                ForwardedSend("b", "later", b"y"),
+                ForwardedSend("", "", b""),
+            ]
+            assert await peer.forward(sends) == [b"ax", None, b""]
+        finally:
+            await peer.close()
+
+    run(test)
 
 
 def test_a_page_travels_whole() -> None:

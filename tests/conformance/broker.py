@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from server import broker as broker_module
 from server.broker import Broker
 from server.certificates import Certificates
+from server.cluster.cluster import Cluster
 from server.health import HealthState
 from server.main import FLUSH_THREADS
 from server.settings import BrokerSettings
@@ -75,6 +76,13 @@ class RunningBroker:
         self.admin = addresses["admin"]
         self.clock = clock
         self.registry = registry
+
+    @property
+    def cluster(self) -> Cluster:
+        """Of a broker with settings of a cluster."""
+        cluster = self.broker.cluster
+        assert cluster is not None
+        return cluster
 
     def topic(self, name: str, kind: TopicType = TopicType.NORMAL, queues: int = 4) -> str:
         self.store.topics.create(Topic(name, kind, queues, queues))

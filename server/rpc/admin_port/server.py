@@ -29,7 +29,6 @@ REQUEST_SIZE_MAX: Final = 1024 * 1024
 METADATA_SIZE_MAX: Final = 16 * 1024
 _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),
-    ("grpc.max_receive_message_length", REQUEST_SIZE_MAX),
     ("grpc.max_metadata_size", METADATA_SIZE_MAX),
 )
 
@@ -55,8 +54,10 @@ class AdminServer:
         summarize: Summarize,
         more: Sequence[MoreService] = (),
         calls_max: int = 256,
+        request_size_max: int = REQUEST_SIZE_MAX,
     ) -> None:
         """Beyond `calls_max` that are open at once calls are refused with RESOURCE_EXHAUSTED."""
+        self._request_size_max = request_size_max
         self._guard = guard
         self._more = more
         self._calls_max = calls_max
@@ -67,7 +68,9 @@ class AdminServer:
     async def start(self, address: str, tls: LiveTls | None = None) -> str:
         """Listen on `host:port` and return the bound address. Raises OSError that names the address."""
         server = grpc.aio.server(
-            interceptors=[self._guard] if self._guard else (), options=_OPTIONS, maximum_concurrent_rpcs=self._calls_max
+            interceptors=[self._guard] if self._guard else (),
+            options=(*_OPTIONS, ("grpc.max_receive_message_length", self._request_size_max)),
+            maximum_concurrent_rpcs=self._calls_max,
         )
         add_AdminServiceServicer_to_server(self._service, server)  # type: ignore[no-untyped-call]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)

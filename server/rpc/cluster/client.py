@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, TypeVar
 
 import grpc
@@ -10,15 +11,21 @@ from google.protobuf.message import DecodeError, Message
 
 from server._generated.quarry.cluster.v1 import cluster_pb2 as pb
 from server.certificates import PeerTls
+from server.cluster.barriers import Consumed, Pair
 from server.cluster.exchange import Page
+from server.cluster.peers import Confirmation, ForwardedSend
 from server.cluster.signing import ClusterKeys
 from server.errors import MemberUnreachable
-from server.rpc.cluster.methods import EXCHANGE, NUDGE
+from server.rpc.cluster.methods import CONFIRM, CONSUMED, EXCHANGE, FORWARD, NUDGE
 from server.wire.shared_rows import from_position, to_position, to_row
 from store.clock import Clock
+from store.errors import Invalid
 from store.shared import Position
 
 CALL_TIMEOUT_S: Final = 5.0
+CONFIRM_TIMEOUT_S: Final = 1.0
+FORWARD_TIMEOUT_S: Final = 2.5
+"""Less than clients wait by default: what is lost with a connection is sent again within their time."""
 ANSWER_SIZE_MAX: Final = 8 * 1024 * 1024
 _OPTIONS: Final = (
     ("grpc.enable_http_proxy", 0),
@@ -32,7 +39,7 @@ Answer = TypeVar("Answer", bound=Message)
 
 
 class PeerClient:
-    """One member's admin port. Each call may take `CALL_TIMEOUT_S`; raises MemberUnreachable with the reason."""
+    """One member's admin port. Each call may take some seconds; raises MemberUnreachable with the reason."""
 
     def __init__(
         self, address: str, keys: ClusterKeys, clock: Clock, tls: PeerTls | None = None, tls_name: str | None = None
@@ -66,14 +73,37 @@ class PeerClient:
     async def nudge(self, name: str, address: str) -> None:
         await self._call(NUDGE, pb.NudgeRequest(name=name, address=address), pb.NudgeResponse)
 
+    async def confirm(self) -> Confirmation:
+        """Which view the member is in."""
+        answer = await self._call(CONFIRM, pb.ConfirmRequest(), pb.ConfirmResponse, timeout_s=CONFIRM_TIMEOUT_S)
+        return Confirmation(answer.view_id, answer.fence if answer.HasField("fence") else None)
+
+    async def consumed(self, position: int, pairs: Sequence[Pair]) -> Consumed:
+        """Which of the pairs have got all that its log holds before the position."""
+        request = pb.ConsumedRequest(position=position, pairs=[pb.Pair(group=g, topic=t) for g, t in pairs])
+        answer = await self._call(CONSUMED, request, pb.ConsumedResponse)
+        return Consumed([Pair(each.group, each.topic) for each in answer.pairs], answer.is_passed)
+
+    async def forward(self, sends: Sequence[ForwardedSend]) -> list[bytes | None]:
+        """Its answers to clients' sends; Invalid for another number of them."""
+        request = pb.ForwardRequest(
+            sends=[pb.Send(client_id=each.client_id, peer=each.peer, request=each.body) for each in sends]
+        )
+        answer = await self._call(FORWARD, request, pb.ForwardResponse, timeout_s=FORWARD_TIMEOUT_S)
+        if len(answer.answers) != len(sends):
+            raise Invalid(f"{self._address}: {len(answer.answers)} answers to {len(sends)} sends")
+        return [each.response if each.HasField("response") else None for each in answer.answers]
+
     async def close(self) -> None:
         await self._channel.close()
 
-    async def _call(self, method: str, request: Message, answer_type: type[Answer]) -> Answer:
+    async def _call(
+        self, method: str, request: Message, answer_type: type[Answer], *, timeout_s: float = CALL_TIMEOUT_S
+    ) -> Answer:
         body = request.SerializeToString()
         headers = self._keys.sign_call(method, body, self._clock.wall_ms() // 1000)
         make: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(method)
-        call = make(body, metadata=headers, timeout=CALL_TIMEOUT_S)
+        call = make(body, metadata=headers, timeout=timeout_s)
         try:
             answered = await call
             trailers = {key: value for key, value in await call.trailing_metadata() if isinstance(value, str)}

@@ -9,3 +9,6 @@ from server._generated.quarry.cluster.v1 import cluster_pb2 as pb
 SERVICE: Final[str] = pb.DESCRIPTOR.services_by_name["ClusterService"].full_name
 EXCHANGE: Final = f"/{SERVICE}/Exchange"
 NUDGE: Final = f"/{SERVICE}/Nudge"
+CONFIRM: Final = f"/{SERVICE}/Confirm"
+CONSUMED: Final = f"/{SERVICE}/Consumed"
+FORWARD: Final = f"/{SERVICE}/Forward"

@@ -2,33 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
 
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
 from server._generated.quarry.cluster.v1 import cluster_pb2 as pb
+from server.cluster.barriers import Consumed, Pair
 from server.cluster.exchange import Exchange
+from server.cluster.peers import Confirmation, ForwardedSend
 from server.cluster.signing import ClusterKeys
 from server.faults import FaultLog
 from server.rpc.admin_port.edge import refuse
-from server.rpc.cluster.methods import EXCHANGE, NUDGE, SERVICE
+from server.rpc.cluster.methods import CONFIRM, CONSUMED, EXCHANGE, FORWARD, NUDGE, SERVICE
 from server.wire.shared_rows import from_position, from_row, to_position
 from store.clock import Clock
 from store.errors import Invalid
 
 ROWS_MAX: Final = 1_000
+PAIRS_MAX: Final = 1_000
 
 Request = TypeVar("Request", bound=Message)
+
+
+class GroupCalls(NamedTuple):
+    """What members ask about message groups."""
+
+    confirmation: Callable[[], Confirmation]
+    consumed: Callable[[int, Sequence[Pair]], Consumed]
+    take_forwarded: Callable[[ForwardedSend, Callable[[bytes | None], None]], None]
 
 
 class ClusterService:
     """For the other members."""
 
-    def __init__(self, exchange: Exchange, keys: ClusterKeys, clock: Clock, faults: FaultLog) -> None:
+    def __init__(
+        self, exchange: Exchange, groups: GroupCalls, keys: ClusterKeys, clock: Clock, faults: FaultLog
+    ) -> None:
         self._exchange = exchange
+        self._groups = groups
         self._keys = keys
         self._clock = clock
         self._faults = faults
@@ -38,17 +54,22 @@ class ClusterService:
         handlers = {
             EXCHANGE: self._checked(EXCHANGE, pb.ExchangeRequest, self._answer_exchange),
             NUDGE: self._checked(NUDGE, pb.NudgeRequest, self._answer_nudge),
+            CONFIRM: self._checked(CONFIRM, pb.ConfirmRequest, self._answer_confirm),
+            CONSUMED: self._checked(CONSUMED, pb.ConsumedRequest, self._answer_consumed),
+            FORWARD: self._checked(FORWARD, pb.ForwardRequest, self._answer_forward),
         }
         by_name = {path.rpartition("/")[2]: handler for path, handler in handlers.items()}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, by_name),))
         return SERVICE
 
-    def _checked(self, method: str, request_type: type[Request], answer: Callable[[Request], Message]) -> Any:
+    def _checked(
+        self, method: str, request_type: type[Request], answer: Callable[[Request], Awaitable[Message]]
+    ) -> Any:
         async def call(body: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
             headers = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
             try:
                 signature = self._keys.check_call(method, body, headers, self._clock.wall_ms() // 1000)
-                answered = answer(_parsed(request_type, body)).SerializeToString()
+                answered = (await answer(_parsed(request_type, body))).SerializeToString()
             except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
                 await refuse(context, error, self._faults)
             context.set_trailing_metadata(self._keys.sign_answer(signature, answered))
@@ -56,7 +77,7 @@ class ClusterService:
 
         return grpc.unary_unary_rpc_method_handler(call)
 
-    def _answer_exchange(self, request: pb.ExchangeRequest) -> pb.ExchangeResponse:
+    async def _answer_exchange(self, request: pb.ExchangeRequest) -> pb.ExchangeResponse:
         since = to_position(request.since) if request.HasField("since") else None
         page = self._exchange.asked(request.name, request.address, since, min(request.rows_max or ROWS_MAX, ROWS_MAX))
         return pb.ExchangeResponse(
@@ -67,9 +88,38 @@ class ClusterService:
             more=page.more,
         )
 
-    def _answer_nudge(self, request: pb.NudgeRequest) -> pb.NudgeResponse:
+    async def _answer_nudge(self, request: pb.NudgeRequest) -> pb.NudgeResponse:
         self._exchange.nudged(request.name, request.address)
         return pb.NudgeResponse()
+
+    async def _answer_confirm(self, _request: pb.ConfirmRequest) -> pb.ConfirmResponse:
+        confirmation = self._groups.confirmation()
+        return pb.ConfirmResponse(view_id=confirmation.view_id, fence=confirmation.fence)
+
+    async def _answer_consumed(self, request: pb.ConsumedRequest) -> pb.ConsumedResponse:
+        if len(request.pairs) > PAIRS_MAX:
+            raise Invalid(f"{len(request.pairs)} pairs, at most {PAIRS_MAX} are allowed")
+        pairs, is_passed = self._groups.consumed(
+            request.position, [Pair(each.group, each.topic) for each in request.pairs]
+        )
+        return pb.ConsumedResponse(pairs=[pb.Pair(group=g, topic=t) for g, t in pairs], is_passed=is_passed)
+
+    async def _answer_forward(self, request: pb.ForwardRequest) -> pb.ForwardResponse:
+        """When all of them are stored, or refused."""
+        loop = asyncio.get_running_loop()
+        outcomes: list[asyncio.Future[bytes | None]] = []
+        for each in request.sends:
+            outcome: asyncio.Future[bytes | None] = loop.create_future()
+            outcomes.append(outcome)
+            self._groups.take_forwarded(
+                ForwardedSend(each.client_id, each.peer, each.request), partial(_settle, outcome)
+            )
+        return pb.ForwardResponse(answers=[pb.Answer(response=each) for each in await asyncio.gather(*outcomes)])
+
+
+def _settle(outcome: asyncio.Future[bytes | None], answer: bytes | None) -> None:
+    if not outcome.cancelled():  # the caller may have given up
+        outcome.set_result(answer)
 
 
 def _parsed(request_type: type[Request], body: bytes) -> Request:

@@ -77,3 +77,67 @@ class NudgeRequest(_message.Message):
 class NudgeResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class ConfirmRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ConfirmResponse(_message.Message):
+    __slots__ = ("view_id", "fence")
+    VIEW_ID_FIELD_NUMBER: _ClassVar[int]
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    view_id: bytes
+    fence: int
+    def __init__(self, view_id: _Optional[bytes] = ..., fence: _Optional[int] = ...) -> None: ...
+
+class ConsumedRequest(_message.Message):
+    __slots__ = ("position", "pairs")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    PAIRS_FIELD_NUMBER: _ClassVar[int]
+    position: int
+    pairs: _containers.RepeatedCompositeFieldContainer[Pair]
+    def __init__(self, position: _Optional[int] = ..., pairs: _Optional[_Iterable[_Union[Pair, _Mapping]]] = ...) -> None: ...
+
+class Pair(_message.Message):
+    __slots__ = ("group", "topic")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    topic: str
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ...) -> None: ...
+
+class ConsumedResponse(_message.Message):
+    __slots__ = ("pairs", "is_passed")
+    PAIRS_FIELD_NUMBER: _ClassVar[int]
+    IS_PASSED_FIELD_NUMBER: _ClassVar[int]
+    pairs: _containers.RepeatedCompositeFieldContainer[Pair]
+    is_passed: bool
+    def __init__(self, pairs: _Optional[_Iterable[_Union[Pair, _Mapping]]] = ..., is_passed: _Optional[bool] = ...) -> None: ...
+
+class ForwardRequest(_message.Message):
+    __slots__ = ("sends",)
+    SENDS_FIELD_NUMBER: _ClassVar[int]
+    sends: _containers.RepeatedCompositeFieldContainer[Send]
+    def __init__(self, sends: _Optional[_Iterable[_Union[Send, _Mapping]]] = ...) -> None: ...
+
+class Send(_message.Message):
+    __slots__ = ("client_id", "peer", "request")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    peer: str
+    request: bytes
+    def __init__(self, client_id: _Optional[str] = ..., peer: _Optional[str] = ..., request: _Optional[bytes] = ...) -> None: ...
+
+class ForwardResponse(_message.Message):
+    __slots__ = ("answers",)
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    answers: _containers.RepeatedCompositeFieldContainer[Answer]
+    def __init__(self, answers: _Optional[_Iterable[_Union[Answer, _Mapping]]] = ...) -> None: ...
+
+class Answer(_message.Message):
+    __slots__ = ("response",)
+    RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    response: bytes
+    def __init__(self, response: _Optional[bytes] = ...) -> None: ...

@@ -44,6 +44,21 @@ class ClusterServiceStub:
                 request_serializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.NudgeRequest.SerializeToString,
                 response_deserializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.NudgeResponse.FromString,
                 _registered_method=True)
+        self.Confirm = channel.unary_unary(
+                '/quarry.cluster.v1.ClusterService/Confirm',
+                request_serializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.ConfirmRequest.SerializeToString,
+                response_deserializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.ConfirmResponse.FromString,
+                _registered_method=True)
+        self.Consumed = channel.unary_unary(
+                '/quarry.cluster.v1.ClusterService/Consumed',
+                request_serializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.ConsumedRequest.SerializeToString,
+                response_deserializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.ConsumedResponse.FromString,
+                _registered_method=True)
+        self.Forward = channel.unary_unary(
+                '/quarry.cluster.v1.ClusterService/Forward',
+                request_serializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.ForwardRequest.SerializeToString,
+                response_deserializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.ForwardResponse.FromString,
+                _registered_method=True)
 
 
 class ClusterServiceServicer:
@@ -63,6 +78,27 @@ class ClusterServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Confirm(self, request, context):
+        """Which members there are to the member that is asked, and where its log ended when it had come to that.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Consumed(self, request, context):
+        """Which consumer groups have got all that the log of the member that is asked holds before a position.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Forward(self, request, context):
+        """Clients' sends of message groups, for the member that owns them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ClusterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -75,6 +111,21 @@ def add_ClusterServiceServicer_to_server(servicer, server):
                     servicer.Nudge,
                     request_deserializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.NudgeRequest.FromString,
                     response_serializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.NudgeResponse.SerializeToString,
+            ),
+            'Confirm': grpc.unary_unary_rpc_method_handler(
+                    servicer.Confirm,
+                    request_deserializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.ConfirmRequest.FromString,
+                    response_serializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.ConfirmResponse.SerializeToString,
+            ),
+            'Consumed': grpc.unary_unary_rpc_method_handler(
+                    servicer.Consumed,
+                    request_deserializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.ConsumedRequest.FromString,
+                    response_serializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.ConsumedResponse.SerializeToString,
+            ),
+            'Forward': grpc.unary_unary_rpc_method_handler(
+                    servicer.Forward,
+                    request_deserializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.ForwardRequest.FromString,
+                    response_serializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.ForwardResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -131,6 +182,87 @@ class ClusterService:
             '/quarry.cluster.v1.ClusterService/Nudge',
             quarry_dot_cluster_dot_v1_dot_cluster__pb2.NudgeRequest.SerializeToString,
             quarry_dot_cluster_dot_v1_dot_cluster__pb2.NudgeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Confirm(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quarry.cluster.v1.ClusterService/Confirm',
+            quarry_dot_cluster_dot_v1_dot_cluster__pb2.ConfirmRequest.SerializeToString,
+            quarry_dot_cluster_dot_v1_dot_cluster__pb2.ConfirmResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Consumed(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quarry.cluster.v1.ClusterService/Consumed',
+            quarry_dot_cluster_dot_v1_dot_cluster__pb2.ConsumedRequest.SerializeToString,
+            quarry_dot_cluster_dot_v1_dot_cluster__pb2.ConsumedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Forward(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quarry.cluster.v1.ClusterService/Forward',
+            quarry_dot_cluster_dot_v1_dot_cluster__pb2.ForwardRequest.SerializeToString,
+            quarry_dot_cluster_dot_v1_dot_cluster__pb2.ForwardResponse.FromString,
             options,
             channel_credentials,
             insecure,

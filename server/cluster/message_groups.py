@@ -1,0 +1,210 @@
+"""The message groups of a cluster, on one of its members: which it takes now, and how it comes by others.
+
+`Handover` has the rules; here it is waited, asked and written down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+import structlog
+
+from kv import EngineFull
+from server.cluster.barriers import Barriers
+from server.cluster.handover import Handover, HandoverState
+from server.cluster.handover_row import HandoverRow
+from server.cluster.members import Members
+from server.cluster.peers import Confirmation, Peers
+from server.cluster.views import View
+from server.errors import MemberUnreachable, NotAMember
+from store.clock import Clock
+from store.errors import Invalid
+
+log = structlog.get_logger(__name__)
+
+ASK_AGAIN_S: Final = 0.05
+ASK_AGAIN_LONGEST_S: Final = 1.0
+TELL_AFTER_S: Final = 5.0
+"""A handover that takes longer says whom it waits for."""
+
+
+class Place(NamedTuple):
+    """Who takes a message now: a member's name, this one's own among them, or None while nobody may."""
+
+    member: str | None
+    adoption: int
+    """Which adoption of a view that was said in."""
+
+
+class MessageGroups:
+    """Lives on the event loop's thread; rows are written on another."""
+
+    def __init__(
+        self,
+        own_name: str,
+        members: Members,
+        row: HandoverRow,
+        peers: Peers,
+        barriers: Barriers,
+        *,
+        log_end: Callable[[], int],
+        met_others: Callable[[], Awaitable[None]],
+        clock: Clock,
+    ) -> None:
+        """`log_end`: where the next message is stored. `met_others` ends when all known members have been asked once.
+
+        Raises StoreDamaged.
+        """
+        self._own_name = own_name
+        self._members = members
+        self._row = row
+        self._peers = peers
+        self.barriers = barriers
+        self._log_end = log_end
+        self._met_others = met_others
+        self._clock = clock
+        self._handover = Handover(own_name, row.read(log_end()))
+        self.barriers.set(self._handover.state.barriers)
+        self._is_open = False
+        self._adoption = 0
+        self._storing: Counter[int] = Counter()
+        self._stored = asyncio.Event()
+        self._members_changed = asyncio.Event()
+        self._waiting_for: tuple[str, ...] = ()
+        self._callbacks: list[Callable[[], None]] = []
+
+    # -- asked for each message
+
+    def place(self, topic: str, message_group: str) -> Place:
+        """Who takes it. What is taken here is to be told of by `began` and `ended`."""
+        owner = self._handover.owner(topic, message_group)
+        if owner == self._own_name and not (self._is_open and self._handover.may_take(topic, message_group)):
+            owner = None
+        return Place(owner, self._adoption)
+
+    def began(self, place: Place) -> None:
+        """A message is about to be stored here."""
+        self._storing[place.adoption] += 1
+
+    def ended(self, place: Place) -> None:
+        """It is in the log, or will never be."""
+        self._storing[place.adoption] -= 1
+        if not self._storing[place.adoption]:
+            del self._storing[place.adoption]
+            self._stored.set()
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call back each time that places may have become others."""
+        self._callbacks.append(callback)
+
+    # -- asked by others
+
+    def confirmation(self) -> Confirmation:
+        state = self._handover.state
+        return Confirmation(b"" if self._handover.view is None else self._handover.view.id, state.fence)
+
+    # -- shown to operators
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no handover is under way here."""
+        return self._is_open and self._handover.state.is_settled
+
+    @property
+    def active(self) -> tuple[str, ...]:
+        """The members among whom message groups are shared out, as it is known here."""
+        view = self._handover.view
+        return () if view is None else view.active
+
+    @property
+    def waiting_for(self) -> tuple[str, ...]:
+        """The members that the handover waits for."""
+        return self._waiting_for
+
+    # -- the handovers
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        self._members.on_change(self._members_changed.set)
+        await self._met_others()
+        self._is_open = True
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.barriers.run())
+            while True:
+                self._members_changed.clear()
+                try:
+                    await self._hand_over()
+                except EngineFull as error:
+                    log.warning("a handover of message groups cannot be written down", reason=str(error))
+                    await asyncio.sleep(ASK_AGAIN_LONGEST_S)
+                    continue
+                await self._members_changed.wait()
+
+    async def _hand_over(self) -> None:
+        """Until the view of the members that are known now is settled, or they change."""
+        view = View.of(self._members.states())
+        if self._handover.adopt(view):
+            self._adoption += 1
+        self._tell_changed()
+        if self._handover.state.fence is None:
+            await self._until_earlier_are_stored()
+            await self._write(self._handover.fenced(self._log_end()))
+        if not self._handover.state.is_settled:
+            fences = await self._fences_of_others(view)
+            if fences is None:
+                return
+            self._handover.state = self._handover.passed(self.barriers.passed)
+            await self._write(self._handover.settled(self._log_end(), fences))
+            self.barriers.set(self._handover.state.barriers)
+            log.info("message groups are settled", members=len(view.active))
+        self._tell_changed()
+
+    async def _until_earlier_are_stored(self) -> None:
+        while any(adoption < self._adoption for adoption in self._storing):
+            self._stored.clear()
+            await self._stored.wait()
+
+    async def _fences_of_others(self, view: View) -> dict[str, int] | None:
+        """Of all that are in the same view; None when the members have changed."""
+        fences: dict[str, int] = {}
+        missing = set(view.others(self._own_name))
+        began_s, pause_s, told = self._clock.monotonic_s(), ASK_AGAIN_S, False
+        while missing:
+            for name, confirmation in zip(missing, await self._ask(missing), strict=True):
+                if confirmation is not None and confirmation.view_id == view.id and confirmation.fence is not None:
+                    fences[name] = confirmation.fence
+            missing -= fences.keys()
+            self._waiting_for = tuple(sorted(missing))
+            if not missing:
+                break
+            if not told and self._clock.monotonic_s() - began_s > TELL_AFTER_S:
+                told = True
+                log.warning("message groups that come here wait for members", members=sorted(missing))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._members_changed.wait()
+            if self._members_changed.is_set():
+                return None
+            pause_s = min(pause_s * 1.5, ASK_AGAIN_LONGEST_S)
+        return fences
+
+    async def _ask(self, names: set[str]) -> list[Confirmation | None]:
+        async def confirmed(name: str) -> Confirmation | None:
+            try:
+                return await self._peers.confirm(name)
+            except (MemberUnreachable, NotAMember, Invalid):
+                return None
+
+        return await asyncio.gather(*map(confirmed, names))
+
+    async def _write(self, state: HandoverState) -> None:
+        await asyncio.to_thread(self._row.write, state)
+        self._handover.state = state
+
+    def _tell_changed(self) -> None:
+        for callback in self._callbacks:
+            callback()

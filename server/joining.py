@@ -1,0 +1,68 @@
+"""What makes a broker a member of a cluster, where there is one."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager, nullcontext
+
+from server.cluster.cluster import Cluster
+from server.cluster.signing import ClusterKeys
+from server.delivery import Delivery
+from server.faults import FaultLog
+from server.routing import BrokerIdentity
+from server.rpc.admin_port.members import MembersService
+from server.rpc.admin_port.server import MoreService
+from server.rpc.cluster.client import PeerClient
+from server.rpc.cluster.service import ClusterService, GroupCalls
+from server.rpc.sending import SendService
+from server.settings import BrokerSettings
+from server.supervision import Supervisor
+from store.clock import Clock
+from store.opening import OpenStore
+from store.shared import Applied, SharedKind
+
+
+def make_cluster(settings: BrokerSettings, store: OpenStore, delivery: Delivery, clock: Clock) -> Cluster | None:
+    """None for a broker that is alone. Raises Invalid for a key file that is no good, StoreDamaged."""
+    shared, key_file = store.shared, settings.cluster.key_file
+    if shared is None or key_file is None:
+        return None
+
+    def applied(rows: Applied) -> None:
+        """Other members have deleted topics and groups: what lies beside their rows goes, too."""
+        for row in rows.changed:
+            if row.value is None and row.kind is SharedKind.TOPIC:
+                delivery.delete_topic(row.name)
+                store.messages.delete_topic(row.name)
+            elif row.value is None and row.kind is SharedKind.GROUP:
+                delivery.delete_group(row.name)
+
+    return Cluster(
+        settings,
+        store,
+        shared,
+        delivery,
+        clock,
+        keys=ClusterKeys.read(key_file),
+        connect=lambda address, keys, name: PeerClient(address, keys, clock, settings.for_peer_tls(), name),
+        applied=applied,
+    )
+
+
+def joined(
+    cluster: Cluster | None, supervisor: Supervisor, identity: BrokerIdentity, admin_listening: str
+) -> AbstractAsyncContextManager[None]:
+    """A member of the cluster as long as it is entered."""
+    return nullcontext() if cluster is None else cluster.running(supervisor, identity, admin_listening)
+
+
+def cluster_services(
+    cluster: Cluster | None, sending: SendService, clock: Clock, faults: FaultLog
+) -> list[MoreService]:
+    """What the admin port serves for operators, and for other members."""
+    if cluster is None:
+        return [MembersService(None, faults)]
+    groups = GroupCalls(cluster.groups.confirmation, cluster.consumed, sending.take_forwarded)
+    return [
+        MembersService(cluster.members, faults),
+        ClusterService(cluster.exchange, groups, cluster.keys, clock, faults),
+    ]
