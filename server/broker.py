@@ -140,6 +140,7 @@ class Broker:
                 background=self._background,
                 health=health,
                 limits_met=self._limits_met,
+                cluster=self.cluster,
             ),
             self._settings,
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from server.clients import ClientRegistry
+from server.cluster.cluster import Cluster
+from server.cluster_metrics import cluster_figures
 from server.delivery import Delivery
 from server.front import FrontFigures
 from server.health import HealthState
@@ -40,6 +42,7 @@ class Exported:
     background: Background
     health: HealthState
     limits_met: LimitsMet
+    cluster: Cluster | None
 
 
 def export(metrics: ServerMetrics, parts: Exported, settings: BrokerSettings) -> None:
@@ -62,6 +65,9 @@ def export(metrics: ServerMetrics, parts: Exported, settings: BrokerSettings) ->
     metrics.watch(lambda: traffic_figures(families, observing.traffic))
     metrics.watch(lambda: lag_figures(families, background.lag.pairs))
     metrics.watch(lambda: storage_figures(families, store.messages, _broker_figures(parts)))
+    cluster = parts.cluster
+    if cluster is not None:
+        metrics.watch(lambda: cluster_figures(cluster))
     metrics.watch(lambda: connection_figures(families, parts.clients, settings.metrics.top_groups))
 
 

@@ -63,6 +63,6 @@ def cluster_services(
         return [MembersService(None, faults)]
     groups = GroupCalls(cluster.groups.confirmation, cluster.consumed, sending.take_forwarded)
     return [
-        MembersService(cluster.members, faults),
+        MembersService(cluster.members, faults, lambda: cluster.groups.waiting_for),
         ClusterService(cluster.exchange, groups, cluster.keys, clock, faults),
     ]

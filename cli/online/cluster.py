@@ -13,7 +13,7 @@ from server._generated.quarry.admin.v1 import members_pb2 as pb
 from server._generated.quarry.admin.v1.members_pb2_grpc import MembersServiceStub
 
 CALL_TIMEOUT_S: Final = 30.0
-COLUMNS: Final = ("name", "state", "reachable", "silent_s", "address", "admin_address", "version")
+COLUMNS: Final = ("name", "state", "reachable", "silent_s", "waited_for", "address", "admin_address", "version")
 
 commands: Final = typer.Typer(name="cluster", help="Brokers that are one cluster.", no_args_is_help=True)
 
@@ -59,6 +59,7 @@ def _fields(member: pb.Member) -> dict[str, object]:
         "self": member.is_self,
         "reachable": member.is_reachable,
         "silent_s": round(member.silent_ms / 1000, 1) if member.HasField("silent_ms") else None,
+        "waited_for": member.is_waited_for,
         "address": member.address or None,
         "tls_address": member.tls_address or None,
         "admin_address": member.admin_address,

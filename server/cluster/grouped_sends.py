@@ -61,7 +61,8 @@ class GroupedSends:
 
     def __len__(self) -> int:
         """How many wait, or are on their way."""
-        return sum(map(len, self._waiting.values())) + sum(map(len, self._outgoing.values()))
+        # may be asked on any thread
+        return sum(map(len, (*self._waiting.values(), *self._outgoing.values())))
 
     def send(self, send: GroupedSend) -> None:
         """Bring it to its place."""

@@ -173,14 +173,14 @@ class MessageGroups:
         fences: dict[str, int] = {}
         missing = set(view.others(self._own_name))
         began_s, pause_s, told = self._clock.monotonic_s(), ASK_AGAIN_S, False
-        while missing:
+        while True:
             for name, confirmation in zip(missing, await self._ask(missing), strict=True):
                 if confirmation is not None and confirmation.view_id == view.id and confirmation.fence is not None:
                     fences[name] = confirmation.fence
             missing -= fences.keys()
             self._waiting_for = tuple(sorted(missing))
             if not missing:
-                break
+                return fences
             if not told and self._clock.monotonic_s() - began_s > TELL_AFTER_S:
                 told = True
                 log.warning("message groups that come here wait for members", members=sorted(missing))
@@ -190,7 +190,6 @@ class MessageGroups:
             if self._members_changed.is_set():
                 return None
             pause_s = min(pause_s * 1.5, ASK_AGAIN_LONGEST_S)
-        return fences
 
     async def _ask(self, names: set[str]) -> list[Confirmation | None]:
         async def confirmed(name: str) -> Confirmation | None:

@@ -148,7 +148,7 @@ def test_what_a_new_member_gets_waits_for_what_the_others_hold(with_cluster: Cal
         [stays] = groups_of("a", ["a", "b", "c"])
         await send(cluster["a"], moves, "1", "2")
         await send(cluster["a"], stays, "s1")
-        assert await receive(cluster["a"], ack=False) != [], "the consumers are known there"
+        assert await receive(cluster["a"], polling_s=8, ack=False) != [], "the consumers are known there"
         await cluster.start("c")
         await cluster.settled("a", "b", "c")
         await send(cluster["a"], moves, "3")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from typing import Final
 
 import grpc.aio
@@ -23,8 +24,12 @@ NAME: Final = pb.DESCRIPTOR.services_by_name["MembersService"].full_name
 class MembersService(MembersServiceServicer):
     """Calls and translates. `members` is None where the broker is in no cluster."""
 
-    def __init__(self, members: Members | None, faults: FaultLog) -> None:
+    def __init__(
+        self, members: Members | None, faults: FaultLog, waiting_for: Callable[[], Collection[str]] = tuple
+    ) -> None:
+        """`waiting_for`: the members that a handover of message groups waits for here."""
         self._members = members
+        self._waiting_for = waiting_for
         self.faults = faults
 
     def add_to(self, server: grpc.aio.Server) -> str:
@@ -34,7 +39,7 @@ class MembersService(MembersServiceServicer):
 
     @answers
     def ListMembers(self, _request: pb.ListMembersRequest) -> pb.ListMembersResponse:
-        return pb.ListMembersResponse(members=map(_message, self._required().all()))
+        return pb.ListMembersResponse(members=map(self._message, self._required().all()))
 
     @answers
     def DrainMember(self, request: pb.DrainMemberRequest) -> pb.Member:
@@ -52,24 +57,24 @@ class MembersService(MembersServiceServicer):
     def _in_state(self, name: str, state: MemberState) -> pb.Member:
         members = self._required()
         members.set_state(name, state)
-        return _message(members.seen(name))
+        return self._message(members.seen(name))
 
     def _required(self) -> Members:
         if self._members is None:
             raise NoCluster("this broker is in no cluster: set cluster.members or cluster.dns")
         return self._members
 
-
-def _message(seen: SeenMember) -> pb.Member:
-    member = seen.member
-    return pb.Member(
-        name=member.name,
-        address=member.address or "",
-        tls_address=member.tls_address or "",
-        admin_address=member.admin_address,
-        state=member.state.value,
-        is_self=seen.is_self,
-        is_reachable=seen.is_reachable,
-        silent_ms=seen.silent_ms,
-        version=member.version,
-    )
+    def _message(self, seen: SeenMember) -> pb.Member:
+        member = seen.member
+        return pb.Member(
+            name=member.name,
+            address=member.address or "",
+            tls_address=member.tls_address or "",
+            admin_address=member.admin_address,
+            state=member.state.value,
+            is_self=seen.is_self,
+            is_reachable=seen.is_reachable,
+            silent_ms=seen.silent_ms,
+            version=member.version,
+            is_waited_for=member.name in self._waiting_for(),
+        )

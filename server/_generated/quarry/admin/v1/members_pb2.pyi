@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Member(_message.Message):
-    __slots__ = ("name", "address", "tls_address", "admin_address", "state", "is_self", "is_reachable", "silent_ms", "version")
+    __slots__ = ("name", "address", "tls_address", "admin_address", "state", "is_self", "is_reachable", "silent_ms", "version", "is_waited_for")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     TLS_ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -17,6 +17,7 @@ class Member(_message.Message):
     IS_REACHABLE_FIELD_NUMBER: _ClassVar[int]
     SILENT_MS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    IS_WAITED_FOR_FIELD_NUMBER: _ClassVar[int]
     name: str
     address: str
     tls_address: str
@@ -26,7 +27,8 @@ class Member(_message.Message):
     is_reachable: bool
     silent_ms: int
     version: str
-    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., tls_address: _Optional[str] = ..., admin_address: _Optional[str] = ..., state: _Optional[str] = ..., is_self: _Optional[bool] = ..., is_reachable: _Optional[bool] = ..., silent_ms: _Optional[int] = ..., version: _Optional[str] = ...) -> None: ...
+    is_waited_for: bool
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., tls_address: _Optional[str] = ..., admin_address: _Optional[str] = ..., state: _Optional[str] = ..., is_self: _Optional[bool] = ..., is_reachable: _Optional[bool] = ..., silent_ms: _Optional[int] = ..., version: _Optional[str] = ..., is_waited_for: _Optional[bool] = ...) -> None: ...
 
 class ListMembersRequest(_message.Message):
     __slots__ = ()
