@@ -20,6 +20,7 @@ from server.process_metrics import process_figures, recovery_figures, watch_pyth
 from store.clock import SystemClock
 from store.metadata import TopicType
 from store.recovery import Progress
+from store.security.sealing import new_key
 from tests.conformance.broker import RunningBroker, run, running_broker, until
 from tests.conformance.client import Client, consumer_settings, message, producer_settings
 from tests.conformance.test_order import bury
@@ -65,7 +66,11 @@ def samples() -> dict[str, frozenset[str]]:
 
 
 async def _exported(directory: Path, patch: pytest.MonkeyPatch) -> list[Metric]:
-    async with running_broker(directory, patch, **SETTINGS) as broker:
+    key_file = directory / "cluster.key"
+    key_file.write_bytes(new_key())
+    key_file.chmod(0o600)
+    cluster = {"members": ["127.0.0.1:1"], "key_file": key_file, "unreachable_after_ms": 2_000}
+    async with running_broker(directory, patch, **SETTINGS, cluster=cluster) as broker:
         _watch_process(broker.registry)
         await _traffic(broker)
         await until(lambda: _value(broker, "rocketmq_consumer_lag_messages", "is_retry") is not None, "lag")
