@@ -9,10 +9,9 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from random import Random
 from struct import Struct
-from typing import Final
+from typing import Final, Protocol
 
 from bench.harness import Sample, cpu_s_of
-from bench.peers.quarry import Quarry
 from bench.raw_client import CallMaker, RawClient, RawConnection
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
@@ -30,10 +29,20 @@ _Calls = Generator[tuple[CallMaker, bytes], list[bytes], int]
 """What one connection does: yields calls, is sent the messages of each answer, returns how many messages went by."""
 
 
+class Broker(Protocol):
+    """A running broker."""
+
+    @property
+    def endpoint(self) -> str: ...
+
+    @property
+    def pid(self) -> int: ...
+
+
 class QueueLoad:
     """Connections to one broker. An answer that is not OK ends the run with RuntimeError."""
 
-    def __init__(self, broker: Quarry, random: Random, *, connections: int = CONNECTIONS) -> None:
+    def __init__(self, broker: Broker, random: Random, *, connections: int = CONNECTIONS) -> None:
         self._broker = broker
         self._client = RawClient(broker.endpoint, connections)
         self._numbers = dict.fromkeys(self._client.connections, 0)
