@@ -45,6 +45,10 @@ class Quarry:
     def _ports(self) -> Sequence[int]:
         return free_ports(3)
 
+    def also(self, **settings: str) -> None:
+        """More settings by the names of their variables, for the next start: those that need its addresses."""
+        self._environment |= settings
+
     @property
     def pid(self) -> int:
         assert self._process is not None, "the broker was not started"
