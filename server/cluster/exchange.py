@@ -4,6 +4,7 @@
         ask ─→ a page of rows ─→ apply (the later version stays) ─→ ask again while there is more
 
 Nobody waits for anybody: each member is asked by a task of its own, and one that does not answer is asked again.
+With many members each is asked less often: calls grow with the square of their number, and what is new is told anyway.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
+from zlib import crc32
 
 import structlog
 
@@ -27,6 +29,8 @@ log = structlog.get_logger(__name__)
 PAGE_ROWS: Final = 1_000
 NUDGE_DELAY_S: Final = 0.02
 """Changes within so long are told of together."""
+ASKED_PER_INTERVAL: Final = 10
+"""Members, where there are more and nobody has said that there is something new."""
 ADDRESSES_MAX: Final = 1_000
 FORGET_S: Final = 600.0
 """An address that is known only because somebody there has asked is forgotten when nobody asks any more."""
@@ -157,7 +161,16 @@ class Exchange:
         self._told = {address: at_s for address, at_s in self._told.items() if at_s > forgotten_s}
         return (found | self._told.keys() | rows) - self._own_addresses - {self._own_address}
 
+    @property
+    def _pause_s(self) -> float:
+        """Between two calls of one member. It may leave two of them unanswered and is still reachable."""
+        stretched_s = self._interval_s * len(self._followed) / ASKED_PER_INTERVAL
+        return max(self._interval_s, min(stretched_s, self._members.unreachable_after_s / 3))
+
     async def _follow(self, followed: _Followed) -> None:
+        share = (
+            crc32(followed.address.encode()) / 2**32
+        )  # all were met at once, and are not to be asked at once for ever
         try:
             while followed.address in self._targets:
                 followed.woken.clear()
@@ -166,7 +179,8 @@ class Exchange:
                     followed.complaint = ""
                 except (BrokerError, EngineFull) as error:
                     self._complain(followed, error)
-                await _until_set(followed.woken, self._interval_s)
+                await _until_set(followed.woken, self._pause_s * share)
+                share = 1.0
         finally:
             del self._followed[followed.address]
             if followed.peer is not None:
@@ -181,13 +195,16 @@ class Exchange:
             return
         more = True
         while more:
-            page = await self._ask(followed, self._shared.position(name), PAGE_ROWS)
+            position = self._shared.position(name)
+            page = await self._ask(followed, position, PAGE_ROWS)
             if page.name != name:
                 followed.name = None  # another one has its address now
                 return
-            applied = await asyncio.to_thread(
-                self._shared.apply, page.rows, peer=name, until=page.until, since=page.since
-            )
+            applied = Applied((), ())
+            if page.rows or page.until != position:
+                applied = await asyncio.to_thread(
+                    self._shared.apply, page.rows, peer=name, until=page.until, since=page.since
+                )
             followed.incarnation = page.until.incarnation
             self._members.heard(name)
             self._take(applied)

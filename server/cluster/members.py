@@ -39,7 +39,7 @@ class Members:
         self._announced_s = 0.0
         self._shared = shared
         self._clock = clock
-        self._unreachable_after_s = unreachable_after_s
+        self.unreachable_after_s = unreachable_after_s
         self._heard_s: dict[str, float] = {}
         self._was_reachable: set[str] = set()
         self._members = {row.name: member for row in shared.list(KIND) if (member := _read(row)) is not None}
@@ -89,7 +89,7 @@ class Members:
         """Whether it was heard of lately; this one always is."""
         heard_s = self._heard_s.get(name)
         return name == self._own_name or (
-            heard_s is not None and self._clock.monotonic_s() - heard_s < self._unreachable_after_s
+            heard_s is not None and self._clock.monotonic_s() - heard_s < self.unreachable_after_s
         )
 
     def heard(self, name: str) -> None:

@@ -83,6 +83,28 @@ def test_news_are_told_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> No
     run(test())
 
 
+def test_among_many_each_asks_each_other_one_less_often_and_all_stay_reachable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("server.cluster.exchange.ASKED_PER_INTERVAL", 1)
+
+    async def test() -> None:
+        network, nodes = started(8)
+        pairs = 8 * 7
+        everybody = [node.name for node in nodes]
+        await until(lambda: all(node.reachable() == everybody for node in nodes), "all reach all")
+        before = network.calls
+        await asyncio.sleep(1)
+        assert pairs <= network.calls - before <= pairs * 1.5 / (7 * INTERVAL_S)
+        assert all(node.reachable() == everybody for node in nodes)
+        nodes[3].store.topic("orders")
+        await until(lambda: agree(*nodes), "what is new is told and not waited for")
+        for node in nodes:
+            await node.stop()
+
+    run(test())
+
+
 def test_members_that_are_cut_off_from_each_other_agree_through_a_third() -> None:
     async def test() -> None:
         network, nodes = started(3)
