@@ -3,7 +3,7 @@
 Each member asks each other one for what has changed, so calls grow with the square of their number, and so do the ways
 on which a change comes. Brokers in processes of their own, as many as the case says, on one machine. Measured are their
 CPU time while nobody asks anything of them, changes made on one of them until the last one has it, many changes at
-once, and a new member with an empty store. The peer is a broker without a cluster that is told the same.
+once, routes, and a new member with an empty store. The peer is a broker without a cluster that is told the same.
 
 On one machine members share its cores: what a call costs is right, how long a change takes grows with what the machine
 lacks. On machines of their own it does not.
@@ -16,14 +16,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
+from itertools import count, repeat
 from pathlib import Path
+from random import Random
 from typing import Final, NamedTuple
 
 import grpc
 
 from bench.harness import Case, Options, Sample, Scale, alternate, cpu_s_of, private_bytes_of
 from bench.peers.quarry import Quarry
+from bench.queue_load import QueueLoad
 from bench.send_load import admin_channel
 from server._generated.quarry.admin.v1 import admin_pb2 as admin
 from server._generated.quarry.admin.v1 import members_pb2 as members
@@ -35,8 +37,8 @@ from store.settings import Durability
 QUESTION: Final = "What do members of a cluster cost each other, and how soon do all know what one was told?"
 LOOK_INTERVAL_S: Final = 0.002
 PATIENCE_S: Final = 300.0
-SETTLED_S: Final = 2.5
-"""Two intervals of the exchange, and some: by then each has read of each what a change has left."""
+QUEUES_PER_TOPIC: Final = 8
+"""Quarry's default."""
 
 CALL_TIMEOUT_S: Final = 30.0
 MB: Final = 1_000_000
@@ -44,19 +46,24 @@ MB: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """`changes` are made one after the other in each round, `topics` at once."""
+    """`changes` are made one after the other in each round, `topics` at once.
+
+    `settled_s`: what a change has left to do is done by then, since each has asked each.
+    """
 
     members: Sequence[int]
     idle_s: float
     changes: int
     rounds: int
     topics: int
+    routes: int
+    settled_s: float = 4.0
 
 
 SIZES: Final = {
-    Scale.FULL: Sizes((2, 4, 8, 16), idle_s=10, changes=20, rounds=3, topics=2_000),
-    Scale.QUICK: Sizes((2, 6), idle_s=4, changes=5, rounds=2, topics=500),
-    Scale.TINY: Sizes((3,), idle_s=0.2, changes=2, rounds=1, topics=20),
+    Scale.FULL: Sizes((2, 4, 8, 16), idle_s=10, changes=20, rounds=3, topics=2_000, routes=20_000),
+    Scale.QUICK: Sizes((2, 6), idle_s=4, changes=5, rounds=2, topics=500, routes=2_000),
+    Scale.TINY: Sizes((2,), idle_s=0.2, changes=2, rounds=1, topics=20, routes=50, settled_s=0.2),
 }
 
 
@@ -69,12 +76,15 @@ def run(options: Options) -> list[Case]:
 
 def _case(options: Options, sizes: Sizes, number: int, alone: _Member) -> Case:
     with _brokers() as start:
-        cluster = _Cluster(options.scratch / f"of-{number}", number, start)
-        idle_cores, alone_idle_cores = cluster.idle_cores(sizes.idle_s), _Told([alone]).idle_cores(sizes.idle_s)
+        cluster = _Cluster(options.scratch / f"of-{number}", sizes, number, start)
+        idle_cores, alone_idle_cores = (
+            cluster.idle_cores(sizes.idle_s),
+            _Told([alone], sizes.settled_s).idle_cores(sizes.idle_s),
+        )
         ours, theirs = alternate(
             sizes.rounds,
             lambda: cluster.told.changes(sizes.changes, idle_cores),
-            lambda: _Told([alone]).changes(sizes.changes, alone_idle_cores),
+            lambda: _Told([alone], sizes.settled_s).changes(sizes.changes, alone_idle_cores),
         )
         many = cluster.told.at_once(sizes.topics, idle_cores)
         joined = cluster.join(start)
@@ -89,12 +99,29 @@ def _case(options: Options, sizes: Sizes, number: int, alone: _Member) -> Case:
                 "idle_cores_each": round(idle_cores / number, 5),
                 "peer_idle_cores": round(alone_idle_cores, 5),
                 "idle_pair_ms_per_s": round((idle_cores / number - alone_idle_cores) * 1000 / (number - 1), 4),
+                **_routes(cluster.first, number, sizes.routes),
                 "topics": sizes.topics,
                 "topics_reach_all_s": round(many.wall_s, 3),
                 "topics_cpu_s_each": round(many.cpu_s / number, 3),
                 **joined,
             },
         )
+
+
+def _routes(member: _Member, members: int, number: int) -> dict[str, object]:
+    """What a question for a route costs, of a topic with eight queues on each member."""
+    topic = "bench-route"
+    member.tell(topic)
+    with closing(QueueLoad(member.broker, Random(1))) as load:
+        load.routes(repeat(topic, number // 10))
+        before = load.read_bytes
+        sample = load.routes(repeat(topic, number))
+        size = (load.read_bytes - before) / number
+    return {
+        "route_queues": members * QUEUES_PER_TOPIC,
+        "route_bytes": round(size),
+        "route_cpu_us": round(sample.cpu_us, 1),
+    }
 
 
 class _Member(NamedTuple):
@@ -135,8 +162,12 @@ class _Told:
 
     _numbers = count()
 
-    def __init__(self, all_of: Sequence[_Member]) -> None:
+    def __init__(self, all_of: Sequence[_Member], settled_s: float) -> None:
         self._members = all_of
+        self._settled_s = settled_s
+
+    def settle(self) -> None:
+        time.sleep(self._settled_s)
 
     def idle_cores(self, seconds: float) -> float:
         """What all of them take of the machine while nobody asks anything of them."""
@@ -177,7 +208,7 @@ class _Told:
         spent: list[float] = []
         cpu_s, begin_s = self.cpu_s(), time.perf_counter()
         yield spent
-        time.sleep(SETTLED_S)
+        self.settle()
         spent.append(max(1e-6, self.cpu_s() - cpu_s - idle_cores * (time.perf_counter() - begin_s)))
 
 
@@ -206,7 +237,7 @@ def _brokers() -> Iterator[_Starting]:
 class _Cluster:
     """So many members, all of which reach all."""
 
-    def __init__(self, directory: Path, number: int, start: _Starting) -> None:
+    def __init__(self, directory: Path, sizes: Sizes, number: int, start: _Starting) -> None:
         directory.mkdir()
         self._directory = directory
         key = directory / "cluster.key"
@@ -216,11 +247,12 @@ class _Cluster:
         self._members: list[_Member] = []
         for each in range(number):
             self._members.append(self._start(f"quarry-{each}", start))
-        self.told = _Told(self._members)
+        self.told = _Told(self._members, sizes.settled_s)
+        self.first = self._members[0]
         self._await_all()
 
     def idle_cores(self, seconds: float) -> float:
-        time.sleep(min(seconds, SETTLED_S))
+        self.told.settle()
         return self.told.idle_cores(seconds)
 
     def join(self, start: _Starting) -> dict[str, object]:
@@ -234,7 +266,7 @@ class _Cluster:
         known_s = time.perf_counter() - begin_s
         self._members.append(new)
         self._await_all()
-        time.sleep(SETTLED_S)
+        self.told.settle()
         return {
             "join_topics": topics,
             "join_ready_s": round(ready_s, 3),

@@ -49,8 +49,9 @@ class QueueLoad:
         self._answers = {connection: bytearray() for connection in self._client.connections}
         for connection, answer in self._answers.items():
             connection.on_data = _appending(answer)
-        self._send, self._receive, self._acknowledge = (
-            CallMaker(random, _SERVICE + method) for method in ("SendMessage", "ReceiveMessage", "AckMessage")
+        self._send, self._receive, self._acknowledge, self._route = (
+            CallMaker(random, _SERVICE + method)
+            for method in ("SendMessage", "ReceiveMessage", "AckMessage", "QueryRoute")
         )
 
     def close(self) -> None:
@@ -63,6 +64,24 @@ class QueueLoad:
     def receives(self, topics: Iterator[str]) -> Sample:
         """One receive from each topic, and one acknowledgement of all that came; messages are counted."""
         return self._measured([self._receive_each(topics) for _ in self._client.connections])
+
+    def routes(self, topics: Iterator[str]) -> Sample:
+        """One question for the route of each topic; answers are counted, and not read."""
+        return self._measured([self._route_each(topics) for _ in self._client.connections])
+
+    @property
+    def read_bytes(self) -> int:
+        """Of answers, so far."""
+        return self._client.data_size
+
+    def _route_each(self, topics: Iterator[str]) -> _Calls:
+        answered = 0
+        for topic in topics:
+            request = service.QueryRouteRequest()
+            request.topic.name = topic
+            yield self._route, request.SerializeToString()
+            answered += 1
+        return answered
 
     def _send_each(self, requests: Iterator[bytes]) -> _Calls:
         stored = 0

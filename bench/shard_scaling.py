@@ -58,12 +58,13 @@ class Sizes:
     rounds: int
     idle_s: float
     paced_s: float
+    durabilities: Sequence[Durability] = tuple(Durability)
 
 
 SIZES: Final = {
     Scale.FULL: Sizes(messages=40_000, rounds=5, idle_s=10, paced_s=5),
     Scale.QUICK: Sizes(messages=10_000, rounds=2, idle_s=3, paced_s=2),
-    Scale.TINY: Sizes(messages=200, rounds=1, idle_s=0.2, paced_s=0.1),
+    Scale.TINY: Sizes(messages=200, rounds=1, idle_s=0.2, paced_s=0.1, durabilities=[Durability.ASYNC]),
 }
 
 
@@ -145,7 +146,7 @@ class _Side:
 
 
 def run(options: Options) -> list[Case]:
-    return [case for durability in Durability for case in _cases(options, durability)]
+    return [case for durability in SIZES[options.scale].durabilities for case in _cases(options, durability)]
 
 
 def _cases(options: Options, durability: Durability) -> list[Case]:
