@@ -10,6 +10,7 @@ With many members each is asked less often: calls grow with the square of their 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
@@ -59,7 +60,7 @@ class Peer(Protocol):
 class _Followed:
     """A member that is asked, known by its address; its name is what it says."""
 
-    __slots__ = ("address", "complaint", "incarnation", "name", "peer", "woken")
+    __slots__ = ("address", "asked_s", "complaint", "incarnation", "name", "peer", "woken")
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -67,6 +68,7 @@ class _Followed:
         self.name: str | None = None
         self.incarnation = b""
         self.woken = asyncio.Event()
+        self.asked_s = 0.0
         self.complaint = ""
 
 
@@ -114,6 +116,9 @@ class Exchange:
     def asked(self, name: str, address: str, since: Position | None, rows_max: int) -> Page:
         """The next page for another member, which is known from now on."""
         self._remember(name, address)
+        if not self._members.is_reachable(name):
+            # it is back; but two that refuse what the other one says must not do nothing else
+            self._wake(name, asked_before_s=self._clock.monotonic_s() - self._interval_s)
         begin = since.sequence if since is not None and since.incarnation == self._shared.incarnation else 0
         page = self._shared.changes(begin, rows_max)
         return Page(self._name, page.rows, page.since, Position(page.incarnation, page.until), page.more)
@@ -121,8 +126,11 @@ class Exchange:
     def nudged(self, name: str, address: str) -> None:
         """Another member has something new."""
         self._remember(name, address)
+        self._wake(name)
+
+    def _wake(self, name: str, *, asked_before_s: float = math.inf) -> None:
         for followed in self._followed.values():
-            if followed.name == name:
+            if followed.name == name and followed.asked_s < asked_before_s:
                 followed.woken.set()
 
     # -- what is asked
@@ -234,6 +242,7 @@ class Exchange:
     async def _ask(self, followed: _Followed, since: Position | None, rows_max: int) -> Page:
         if followed.peer is None:
             followed.peer = self._connect(followed.address)
+        followed.asked_s = self._clock.monotonic_s()
         return await followed.peer.exchange(self._name, self._own_address, since, rows_max)
 
     def _take(self, applied: Applied) -> None:
