@@ -31,7 +31,7 @@ PAGE_ROWS: Final = 1_000
 NUDGE_DELAY_S: Final = 0.02
 """Changes within so long are told of together."""
 ASKED_PER_INTERVAL: Final = 10
-"""Members, where there are more and nobody has said that there is something new."""
+"""Where there are more members, each is asked less often, unless it says that there is something new."""
 ADDRESSES_MAX: Final = 1_000
 FORGET_S: Final = 600.0
 """An address that is known only because somebody there has asked is forgotten when nobody asks any more."""
@@ -176,9 +176,8 @@ class Exchange:
         return max(self._interval_s, min(stretched_s, self._members.unreachable_after_s / 3))
 
     async def _follow(self, followed: _Followed) -> None:
-        share = (
-            crc32(followed.address.encode()) / 2**32
-        )  # all were met at once, and are not to be asked at once for ever
+        # all were met at the same time, and are not to be asked at the same time for ever
+        share = crc32(followed.address.encode()) / 2**32
         try:
             while followed.address in self._targets:
                 followed.woken.clear()
