@@ -44,6 +44,8 @@ BENCHMARKS: Final = (
     "front",
     "front_scale",
     "security_cost",
+    "shard_scaling",
+    "cluster_exchange",
     "clients",
 )
 RESULTS: Final = Path(__file__).parent / "results"

@@ -9,10 +9,9 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from random import Random
 from struct import Struct
-from typing import Final
+from typing import Final, Protocol
 
 from bench.harness import Sample, cpu_s_of
-from bench.peers.quarry import Quarry
 from bench.raw_client import CallMaker, RawClient, RawConnection
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
@@ -30,18 +29,29 @@ _Calls = Generator[tuple[CallMaker, bytes], list[bytes], int]
 """What one connection does: yields calls, is sent the messages of each answer, returns how many messages went by."""
 
 
+class Broker(Protocol):
+    """A running broker."""
+
+    @property
+    def endpoint(self) -> str: ...
+
+    @property
+    def pid(self) -> int: ...
+
+
 class QueueLoad:
     """Connections to one broker. An answer that is not OK ends the run with RuntimeError."""
 
-    def __init__(self, broker: Quarry, random: Random, *, connections: int = CONNECTIONS) -> None:
+    def __init__(self, broker: Broker, random: Random, *, connections: int = CONNECTIONS) -> None:
         self._broker = broker
         self._client = RawClient(broker.endpoint, connections)
         self._numbers = dict.fromkeys(self._client.connections, 0)
         self._answers = {connection: bytearray() for connection in self._client.connections}
         for connection, answer in self._answers.items():
             connection.on_data = _appending(answer)
-        self._send, self._receive, self._acknowledge = (
-            CallMaker(random, _SERVICE + method) for method in ("SendMessage", "ReceiveMessage", "AckMessage")
+        self._send, self._receive, self._acknowledge, self._route = (
+            CallMaker(random, _SERVICE + method)
+            for method in ("SendMessage", "ReceiveMessage", "AckMessage", "QueryRoute")
         )
 
     def close(self) -> None:
@@ -54,6 +64,24 @@ class QueueLoad:
     def receives(self, topics: Iterator[str]) -> Sample:
         """One receive from each topic, and one acknowledgement of all that came; messages are counted."""
         return self._measured([self._receive_each(topics) for _ in self._client.connections])
+
+    def routes(self, topics: Iterator[str]) -> Sample:
+        """One question for the route of each topic; answers are counted, and not read."""
+        return self._measured([self._route_each(topics) for _ in self._client.connections])
+
+    @property
+    def read_bytes(self) -> int:
+        """Of answers, so far."""
+        return self._client.data_size
+
+    def _route_each(self, topics: Iterator[str]) -> _Calls:
+        answered = 0
+        for topic in topics:
+            request = service.QueryRouteRequest()
+            request.topic.name = topic
+            yield self._route, request.SerializeToString()
+            answered += 1
+        return answered
 
     def _send_each(self, requests: Iterator[bytes]) -> _Calls:
         stored = 0

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import select
+import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from cli.demo import free_ports
+from server.shards.plan import PORT_STEP
 from store.settings import Durability
 
 START_TIMEOUT_S: Final = 60.0
@@ -28,7 +30,7 @@ class Quarry:
         """`settings` are more of them, by the names of their environment variables."""
         directory.mkdir()
         self._log = directory / "broker.log"
-        listen, admin, http = (f"127.0.0.1:{port}" for port in free_ports(3))
+        listen, admin, http = (f"127.0.0.1:{port}" for port in self._ports())
         self.endpoint = listen
         self.admin = admin
         self.http = http
@@ -40,6 +42,13 @@ class Quarry:
         self._environment |= {"QUARRY_STORE_DURABILITY": durability.value, **settings}
         self._process: subprocess.Popen[bytes] | None = None
 
+    def _ports(self) -> Sequence[int]:
+        return free_ports(3)
+
+    def also(self, **settings: str) -> None:
+        """More settings by the names of their variables, for the next start: those that need its addresses."""
+        self._environment |= settings
+
     @property
     def pid(self) -> int:
         assert self._process is not None, "the broker was not started"
@@ -49,13 +58,17 @@ class Quarry:
         """Returns when it serves. Raises RuntimeError with its words when it ends before, or takes too long."""
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                self._command, cwd=PROJECT, env=self._environment, stdout=subprocess.PIPE, stderr=log
+                self._command, cwd=PROJECT, env=self._environment, stdout=subprocess.PIPE, stderr=log, bufsize=0
             )
         output = self._process.stdout
         assert output is not None
-        says_something, _, _ = select.select([output], [], [], START_TIMEOUT_S)
-        if not says_something or not output.readline():  # its first line says that it is ready
-            raise RuntimeError(f"the broker did not start: {self._log.read_text(errors='replace')[-2000:]}")
+        while select.select([output], [], [], START_TIMEOUT_S)[0] and (line := output.readline()):
+            if self._says_ready(line):
+                return
+        raise RuntimeError(f"the broker did not start: {self._log.read_text(errors='replace')[-2000:]}")
+
+    def _says_ready(self, line: bytes) -> bool:  # noqa: ARG002 - a broker's first line says so
+        return True
 
     def close(self) -> None:
         """Stop it in good order, or by force when that takes too long."""
@@ -73,3 +86,53 @@ class Quarry:
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
+
+
+class Shard(NamedTuple):
+    """One broker of several under a supervisor."""
+
+    endpoint: str
+    admin: str
+    pid: int
+
+
+class QuarryShards(Quarry):
+    """`quarry serve --shards N`: one cluster. `pid` is the supervisor's, the addresses are those of the first shard."""
+
+    def __init__(
+        self, directory: Path, count: int, durability: Durability, settings: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """`settings` as of a single broker."""
+        self._count = count
+        super().__init__(directory, durability, settings)
+        self._command += ["--shards", str(count)]
+
+    def _ports(self) -> Sequence[int]:
+        """Three for the first shard; those of the others, a hundred above each, are free as well."""
+        while True:
+            ports = free_ports(3)
+            others = [port + PORT_STEP * number for port in ports for number in range(1, self._count)]
+            if len({port % PORT_STEP for port in ports}) == len(ports) and all(map(_is_free, others)):
+                return ports
+
+    def _says_ready(self, line: bytes) -> bool:
+        return line.endswith((b"shards are ready.\n", b"shard is ready.\n"))
+
+    def shards(self) -> list[Shard]:
+        """By their ports, once they were started."""
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        found = []
+        for pid in map(int, children):
+            pairs = (pair.partition(b"=") for pair in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
+            own = {name.decode(): value.decode() for name, _, value in pairs if name.startswith(b"QUARRY_NETWORK_")}
+            found.append(Shard(own["QUARRY_NETWORK_LISTEN"], own["QUARRY_NETWORK_ADMIN"], pid))
+        return sorted(found)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

@@ -4,14 +4,17 @@
         ask ─→ a page of rows ─→ apply (the later version stays) ─→ ask again while there is more
 
 Nobody waits for anybody: each member is asked by a task of its own, and one that does not answer is asked again.
+With many members each is asked less often: calls grow with the square of their number, and what is new is told anyway.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
+from zlib import crc32
 
 import structlog
 
@@ -27,6 +30,8 @@ log = structlog.get_logger(__name__)
 PAGE_ROWS: Final = 1_000
 NUDGE_DELAY_S: Final = 0.02
 """Changes within so long are told of together."""
+ASKED_PER_INTERVAL: Final = 10
+"""Where there are more members, each is asked less often, unless it says that there is something new."""
 ADDRESSES_MAX: Final = 1_000
 FORGET_S: Final = 600.0
 """An address that is known only because somebody there has asked is forgotten when nobody asks any more."""
@@ -55,7 +60,7 @@ class Peer(Protocol):
 class _Followed:
     """A member that is asked, known by its address; its name is what it says."""
 
-    __slots__ = ("address", "complaint", "incarnation", "is_asked", "name", "peer", "woken")
+    __slots__ = ("address", "asked_s", "complaint", "incarnation", "is_asked", "name", "peer", "woken")
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -63,6 +68,7 @@ class _Followed:
         self.name: str | None = None
         self.incarnation = b""
         self.woken = asyncio.Event()
+        self.asked_s = 0.0
         self.is_asked = False
         self.complaint = ""
 
@@ -113,6 +119,9 @@ class Exchange:
     def asked(self, name: str, address: str, since: Position | None, rows_max: int) -> Page:
         """The next page for another member, which is known from now on."""
         self._remember(name, address)
+        if not self._members.is_reachable(name):
+            # it is back; but two that refuse what the other one says must not do nothing else
+            self._wake(name, asked_before_s=self._clock.monotonic_s() - self._interval_s)
         begin = since.sequence if since is not None and since.incarnation == self._shared.incarnation else 0
         page = self._shared.changes(begin, rows_max)
         return Page(self._name, page.rows, page.since, Position(page.incarnation, page.until), page.more)
@@ -120,8 +129,11 @@ class Exchange:
     def nudged(self, name: str, address: str) -> None:
         """Another member has something new."""
         self._remember(name, address)
+        self._wake(name)
+
+    def _wake(self, name: str, *, asked_before_s: float = math.inf) -> None:
         for followed in self._followed.values():
-            if followed.name == name:
+            if followed.name == name and followed.asked_s < asked_before_s:
                 followed.woken.set()
 
     # -- what is asked
@@ -169,7 +181,15 @@ class Exchange:
         self._told = {address: at_s for address, at_s in self._told.items() if at_s > forgotten_s}
         return (found | self._told.keys() | rows) - self._own_addresses - {self._own_address}
 
+    @property
+    def _pause_s(self) -> float:
+        """Between two calls of one member. It may leave two of them unanswered and is still reachable."""
+        stretched_s = self._interval_s * len(self._followed) / ASKED_PER_INTERVAL
+        return max(self._interval_s, min(stretched_s, self._members.unreachable_after_s / 3))
+
     async def _follow(self, followed: _Followed) -> None:
+        # all were met at the same time, and are not to be asked at the same time for ever
+        share = crc32(followed.address.encode()) / 2**32
         try:
             while followed.address in self._targets:
                 followed.woken.clear()
@@ -180,7 +200,8 @@ class Exchange:
                     self._complain(followed, error)
                 followed.is_asked = True
                 self._look_whether_all_are_asked()
-                await _until_set(followed.woken, self._interval_s)
+                await _until_set(followed.woken, self._pause_s * share)
+                share = 1.0
         finally:
             del self._followed[followed.address]
             if followed.peer is not None:
@@ -205,13 +226,16 @@ class Exchange:
             return
         more = True
         while more:
-            page = await self._ask(followed, self._shared.position(name), PAGE_ROWS)
+            position = self._shared.position(name)
+            page = await self._ask(followed, position, PAGE_ROWS)
             if page.name != name:
                 followed.name = None  # another one has its address now
                 return
-            applied = await asyncio.to_thread(
-                self._shared.apply, page.rows, peer=name, until=page.until, since=page.since
-            )
+            applied = Applied((), ())
+            if page.rows or page.until != position:
+                applied = await asyncio.to_thread(
+                    self._shared.apply, page.rows, peer=name, until=page.until, since=page.since
+                )
             followed.incarnation = page.until.incarnation
             self._members.heard(name)
             self._take(applied)
@@ -241,6 +265,7 @@ class Exchange:
     async def _ask(self, followed: _Followed, since: Position | None, rows_max: int) -> Page:
         if followed.peer is None:
             followed.peer = self._connect(followed.address)
+        followed.asked_s = self._clock.monotonic_s()
         return await followed.peer.exchange(self._name, self._own_address, since, rows_max)
 
     def _take(self, applied: Applied) -> None:

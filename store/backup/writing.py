@@ -126,6 +126,7 @@ class _Writer:
         total = sum(each.size for each in plan)
         done = 0
         files = []
+        self._disk.make_directories(directory)
         folders = {directory}
         for each in plan:
             self._report(Progress("backing up", done, total))
@@ -135,7 +136,6 @@ class _Writer:
                 folders.add(target.parent)
             files.append(BackupFile(each.path, each.size, self._put(each, target), each.frozen))
             done += each.size
-        self._disk.make_directories(directory)
         for folder in sorted(folders):
             self._disk.sync_directory(folder)
         self._report(Progress("backing up", total, total))

@@ -31,10 +31,11 @@ from store.shared.layout import (
     parse_order_key,
     row_id,
 )
-from store.shared.rows import SEEN_MAX, SharedKind, SharedRow, Version, is_shared, member_id
+from store.shared.rows import COUNTER_MAX, SEEN_MAX, SharedKind, SharedRow, Version, is_shared, member_id
 from store.state import SHARED
 
 MICROSECONDS: Final = 1000
+COUNTER_LEAP: Final = 1 << 20
 
 
 class Ledger:
@@ -148,7 +149,10 @@ class Ledger:
     def _load(self) -> None:
         clock = self.family.get(CLOCK)
         if clock is not None:
-            self._versions.saw(*decode_clock(clock))
+            time_ms, counter = decode_clock(clock)
+            # While the clock is ahead of the machine's, counters alone tell versions apart: a store that is put back
+            # from a copy must not give those again that it gave after the copy was made.
+            self._versions.saw(time_ms, min(counter + secrets.randbelow(COUNTER_LEAP), COUNTER_MAX))
         last = self.family.scan(ORDER_RANGE, limit=1, reverse=True)
         self.sequence = parse_order_key(last[0][0]) if last else 0
 

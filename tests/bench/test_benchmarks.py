@@ -18,6 +18,7 @@ from bench.__main__ import BENCHMARKS, run
 from bench.harness import Case, Options, Sample, Scale, alternate, cpu_s_of, measure, peak_memory, resident_bytes_of
 from bench.index_table import key_index, key_stores
 from bench.queue_table import many_queues, million_queues
+from bench.shard_scaling import Reading, Round
 
 PROJECT = Path(__file__).parents[2]
 
@@ -259,6 +260,18 @@ def test_the_ratio_is_taken_from_neighbouring_samples() -> None:
     assert facts["per_second"] == 10.0
     assert facts["cpu_us"] == 1000.0
     assert facts["target"] == 5
+
+
+def test_the_capacity_of_shards_is_what_they_do_with_a_core_each() -> None:
+    """However long their clients let them wait."""
+    one, other = Reading(Sample(1_000, 9.0, 0.5), loop_s=0.4), Reading(Sample(1_000, 5.0, 0.25), loop_s=0.2)
+    both = Round([one, other], others_cpu_s=0.0)
+    assert both.capacity.per_second == pytest.approx(2_000 + 4_000)
+    assert both.loops_per_second == pytest.approx(2_500 + 5_000)
+    assert both.wall_per_second == pytest.approx(2_000 / 9)
+    supervised = Round([one, other], others_cpu_s=0.5)
+    assert supervised.capacity.per_second == pytest.approx(1_000 / 0.75 + 1_000 / 0.5)
+    assert supervised.capacity.cpu_s == pytest.approx(1.25)
 
 
 def test_measuring_counts_wall_and_cpu_time() -> None:

@@ -25,6 +25,7 @@ class Network:
 
     nodes: dict[str, Node] = field(default_factory=dict)
     cut: set[frozenset[str]] = field(default_factory=set)
+    calls: int = 0
 
     def between(self, caller: Node, address: str) -> Peer:
         return _Wire(self, caller, address)
@@ -86,6 +87,7 @@ class _Wire:
 
     async def exchange(self, name: str, address: str, since: Position | None, rows_max: int) -> Page:
         await asyncio.sleep(0)
+        self._network.calls += 1
         return self._there().exchange.asked(name, address, since, rows_max)
 
     async def nudge(self, name: str, address: str) -> None:

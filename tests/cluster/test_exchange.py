@@ -83,6 +83,44 @@ def test_news_are_told_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> No
     run(test())
 
 
+def test_among_many_each_asks_each_other_one_less_often_and_all_stay_reachable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("server.cluster.exchange.ASKED_PER_INTERVAL", 1)
+
+    async def test() -> None:
+        network, nodes = started(8)
+        pairs = 8 * 7
+        everybody = [node.name for node in nodes]
+        await until(lambda: all(node.reachable() == everybody for node in nodes), "all reach all")
+        before = network.calls
+        await asyncio.sleep(1)
+        assert pairs <= network.calls - before <= pairs * 1.5 / (7 * INTERVAL_S)
+        assert all(node.reachable() == everybody for node in nodes)
+        nodes[3].store.topic("orders")
+        await until(lambda: agree(*nodes), "what is new is told and not waited for")
+        for node in nodes:
+            await node.stop()
+
+    run(test())
+
+
+def test_who_comes_back_is_asked_as_soon_as_it_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        network, nodes = started(2)
+        await until(lambda: all(len(node.reachable()) == 2 for node in nodes), "both are there")
+        await nodes[1].stop()
+        await until(lambda: nodes[0].reachable() == ["m0"], "one is out")
+        monkeypatch.setattr(Exchange, "_pause_s", 3600.0)
+        await asyncio.sleep(5 * INTERVAL_S)  # those that wait now do so for an hour
+        back = Node(network, "m1", {"m0:8082"}, nodes[1].store).start()
+        await until(lambda: nodes[0].reachable() == ["m0", "m1"], "it is in again")
+        for node in (nodes[0], back):
+            await node.stop()
+
+    run(test())
+
+
 def test_members_that_are_cut_off_from_each_other_agree_through_a_third() -> None:
     async def test() -> None:
         network, nodes = started(3)

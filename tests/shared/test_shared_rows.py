@@ -24,9 +24,8 @@ from store.shared import (
     member_id,
 )
 from store.shared.hybrid_clock import HybridClock
-from store.shared.layout import EVERYTHING
 from store.shared.rows import COUNTER_MAX
-from tests.shared.members import ALL, SECRET, Member, gathered, in_memory, member, rows_of
+from tests.shared.members import SECRET, Member, gathered, in_memory, member, rows_of
 
 TOPIC, GROUP, USER, POLICY, MEMBER = SharedKind
 RULE = Rule(resource=Resource.parse("topic:*"), actions=frozenset(Action), decision=Decision.ALLOW)
@@ -148,28 +147,6 @@ def test_a_position_beyond_all_changes_starts_anew() -> None:
     one.topic("orders")
     page = one.shared.changes(one.shared.sequence + 1)
     assert (page.since, len(page.rows)) == (0, 1)
-
-
-def test_a_store_that_was_put_back_tells_what_it_changes_then() -> None:
-    """Its numbers go by time: what others have read up to lies below."""
-    clock = ManualClock()
-    one, two = member("one", clock), member("two", clock)
-    one.topic("before")
-    rows = {name: one.engine.family(name).scan(ALL) for name in ("shared", "topics")}
-    one.topic("lost")
-    two.pull(one)
-    batch = one.engine.batch()
-    for name, pairs in rows.items():
-        batch.delete_range(one.engine.family(name), EVERYTHING)
-        batch.put_all(one.engine.family(name), pairs)
-    one.engine.write(batch, sync=True)
-    clock.advance(1)
-    one.restart()
-    one.topic("after")
-    two.pull(one)
-    assert two.tables.topics.get("after") is not None
-    one.pull(two)
-    assert one.tables.topics.get("lost") is not None
 
 
 def test_a_change_that_knew_of_the_other_is_no_conflict() -> None:

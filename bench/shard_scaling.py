@@ -1,0 +1,283 @@
+"""Do two shards of one machine give twice what one broker gives, as far as the processor goes?
+
+Load generators need cores too, so rates by the wall clock say little on a small machine: two shards and their load
+share what one broker has for itself. What is compared is capacity by CPU time: messages per second of CPU time that
+all threads of a broker take, which is what one core gives when the broker has it to itself; of two shards the sum,
+with half of their supervisor's CPU time on each. The peer is a `quarry serve` without cluster and supervisor, measured
+in turns with them.
+
+What bounds a single broker, however many cores there are, is its event loop: `loop_…` are the same figures by the CPU
+time of its busiest thread alone. Beside that each sample's rate by the wall clock is told, and what a load of a fixed
+rate takes, twice as much for two shards as for one. Clients are a process for each broker, with requests to it alone:
+a real client goes by the route, which names the queues of both.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from itertools import repeat
+from multiprocessing import get_context
+from pathlib import Path
+from random import Random
+from statistics import median
+from typing import Final, NamedTuple, TypeVar
+
+import grpc
+
+from bench.harness import Case, Options, Sample, Scale, cpu_s_of
+from bench.peers.quarry import Quarry, QuarryShards, Shard
+from bench.queue_load import BATCH, QueueLoad, send_body
+from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from store.settings import Durability
+
+QUESTION: Final = "Do two shards of one machine give at least 1.7 times the capacity of one broker?"
+TOPIC: Final = "bench-orders"
+SHARDS: Final = 2
+BODY: Final = bytes(range(256)) * 4
+SETTINGS: Final = {"QUARRY_DELIVERY_NEW_GROUP_START": "earliest"}
+RATIO_TARGET: Final = 1.7
+PACED_SHARE: Final = 0.2
+"""Of what one core gives: clients and shards together then leave the machine some rest."""
+
+CLIENT: Final = "bench-host@4711@1@abcdefgh"
+ROUTE_TIMEOUT_S: Final = 20.0
+QUERY_ROUTE: Final = "/apache.rocketmq.v2.MessagingService/QueryRoute"
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """`messages` are those of one sample, on each broker."""
+
+    messages: int
+    rounds: int
+    idle_s: float
+    paced_s: float
+    durabilities: Sequence[Durability] = tuple(Durability)
+
+
+SIZES: Final = {
+    Scale.FULL: Sizes(messages=40_000, rounds=5, idle_s=10, paced_s=5),
+    Scale.QUICK: Sizes(messages=10_000, rounds=2, idle_s=3, paced_s=2),
+    Scale.TINY: Sizes(messages=200, rounds=1, idle_s=0.2, paced_s=0.1, durabilities=[Durability.ASYNC]),
+}
+
+
+class Load(NamedTuple):
+    """What is asked of one broker; `calls_per_second` None: as fast as it answers."""
+
+    mode: str
+    messages: int
+    calls_per_second: float | None = None
+
+
+class Reading(NamedTuple):
+    """What one broker did meanwhile: its sample, and the CPU time of its busiest thread."""
+
+    sample: Sample
+    loop_s: float
+
+
+class Round(NamedTuple):
+    """All brokers of one side under load at the same time. `others_cpu_s`: of their supervisor."""
+
+    readings: Sequence[Reading]
+    others_cpu_s: float
+
+    @property
+    def capacity(self) -> Sample:
+        """Its rate is that of brokers with a core each."""
+        cpu_s = [each.sample.cpu_s + self.others_cpu_s / len(self.readings) for each in self.readings]
+        rate = sum(each.sample.done / spent_s for each, spent_s in zip(self.readings, cpu_s, strict=True))
+        return Sample(self.done, self.done / rate, sum(cpu_s))
+
+    @property
+    def done(self) -> int:
+        return sum(each.sample.done for each in self.readings)
+
+    @property
+    def loops_per_second(self) -> float:
+        """What the event loops would do if each had a core, and all other threads had others."""
+        return sum(each.sample.done / each.loop_s for each in self.readings)
+
+    @property
+    def loop_share(self) -> float:
+        return sum(each.loop_s for each in self.readings) / sum(each.sample.cpu_s for each in self.readings)
+
+    @property
+    def wall_per_second(self) -> float:
+        return self.done / max(each.sample.wall_s for each in self.readings)
+
+    @property
+    def cores(self) -> float:
+        """How much of the machine the brokers took."""
+        return (sum(each.sample.cpu_s for each in self.readings) + self.others_cpu_s) / max(
+            each.sample.wall_s for each in self.readings
+        )
+
+
+class _Side:
+    """One broker, or the shards of one machine."""
+
+    def __init__(self, clients: ProcessPoolExecutor, brokers: Sequence[Shard], supervisor: int | None) -> None:
+        self._clients = clients
+        self._brokers = brokers
+        self._supervisor = supervisor
+
+    def under(self, load: Load) -> Round:
+        before_s = self._supervisor_s()
+        readings = list(self._clients.map(_load, self._brokers, repeat(load)))
+        return Round(readings, self._supervisor_s() - before_s)
+
+    def idle_cores(self, seconds: float) -> float:
+        """What all processes take of the machine while nobody asks anything of them."""
+        pids = [*(each.pid for each in self._brokers), *([] if self._supervisor is None else [self._supervisor])]
+        before_s, begin_s = sum(map(cpu_s_of, pids)), time.perf_counter()
+        time.sleep(seconds)
+        return (sum(map(cpu_s_of, pids)) - before_s) / (time.perf_counter() - begin_s)
+
+    def _supervisor_s(self) -> float:
+        return 0.0 if self._supervisor is None else cpu_s_of(self._supervisor)
+
+
+def run(options: Options) -> list[Case]:
+    return [case for durability in SIZES[options.scale].durabilities for case in _cases(options, durability)]
+
+
+def _cases(options: Options, durability: Durability) -> list[Case]:
+    sizes = SIZES[options.scale]
+    scratch = options.scratch / durability.value
+    scratch.mkdir()
+    with ExitStack() as running:
+        one, two = running.enter_context(closing(_Brokers(scratch, durability))).start()
+        clients = running.enter_context(ProcessPoolExecutor(SHARDS, get_context("spawn")))
+        ours, peer = _Side(clients, two.brokers, two.supervisor), _Side(clients, one.brokers, None)
+        for side in (ours, peer):
+            side.under(Load("send", sizes.messages // 4))
+        for each in two.brokers:
+            _await_route(each, len(two.brokers))
+        idle = {
+            "idle_cores": round(ours.idle_cores(sizes.idle_s), 4),
+            "peer_idle_cores": round(peer.idle_cores(sizes.idle_s), 4),
+        }
+        facts = {"durability": durability.value, "target": RATIO_TARGET, **idle}
+        return [_case(mode, ours, peer, sizes, facts) for mode in ("send", "receive")]
+
+
+def _case(mode: str, ours: _Side, peer: _Side, sizes: Sizes, facts: Mapping[str, object]) -> Case:
+    load = Load(mode, sizes.messages)
+    rounds = [(ours.under(load), peer.under(load)) for _ in range(sizes.rounds)]
+    capacity = median(theirs.capacity.per_second for _, theirs in rounds)
+    per_call = 1 if mode == "send" else BATCH
+    calls_per_second = capacity * PACED_SHARE / per_call
+    paced = Load(mode, max(per_call, round(calls_per_second * sizes.paced_s) * per_call), calls_per_second)
+    if mode == "receive":  # the rounds have taken what was sent before
+        for side in (ours, peer):
+            side.under(Load("send", paced.messages))
+    ours_paced, peer_paced = ours.under(paced), peer.under(paced)
+    return Case(
+        name=f"{facts['durability']}: {'send' if mode == 'send' else f'receive {BATCH}, acknowledge each'}",
+        unit="messages per core of each",
+        peer="one broker",
+        ours=[mine.capacity for mine, _ in rounds],
+        theirs=[theirs.capacity for _, theirs in rounds],
+        details={
+            "mode": mode,
+            **facts,
+            **_figures("", [mine for mine, _ in rounds], ours_paced),
+            **_figures("peer_", [theirs for _, theirs in rounds], peer_paced),
+            "loop_ratio": round(median(a.loops_per_second / b.loops_per_second for a, b in rounds), 3),
+        },
+    )
+
+
+def _figures(prefix: str, rounds: Sequence[Round], paced: Round) -> dict[str, object]:
+    return {
+        f"{prefix}loop_per_second": round(median(each.loops_per_second for each in rounds), 1),
+        f"{prefix}loop_share": round(median(each.loop_share for each in rounds), 3),
+        f"{prefix}wall_per_second": round(median(each.wall_per_second for each in rounds), 1),
+        f"{prefix}cores": round(median(each.cores for each in rounds), 3),
+        f"{prefix}paced_per_second": round(paced.wall_per_second, 1),
+        f"{prefix}paced_cores": round(paced.cores, 3),
+    }
+
+
+class _Running(NamedTuple):
+    brokers: Sequence[Shard]
+    supervisor: int | None
+
+
+class _Brokers:
+    """One broker and two shards beside it."""
+
+    def __init__(self, directory: Path, durability: Durability) -> None:
+        self._one = Quarry(directory / "one", durability, SETTINGS)
+        self._two = QuarryShards(directory / "two", SHARDS, durability, SETTINGS)
+
+    def start(self) -> tuple[_Running, _Running]:
+        self._one.start()
+        self._two.start()
+        one = Shard(self._one.endpoint, self._one.admin, self._one.pid)
+        return _Running([one], None), _Running(self._two.shards(), self._two.pid)
+
+    def close(self) -> None:
+        self._one.close()
+        self._two.close()
+
+
+def _load(broker: Shard, load: Load) -> Reading:
+    """In a process of its own."""
+    with closing(QueueLoad(broker, Random(1))) as connections:
+        before = _threads_s(broker.pid)
+        if load.mode == "send":
+            sample = connections.sends(_paced(repeat(send_body(TOPIC, BODY), load.messages), load.calls_per_second))
+        else:
+            calls = repeat(TOPIC, load.messages // BATCH)
+            sample = connections.receives(_paced(calls, load.calls_per_second))
+        after = _threads_s(broker.pid)
+    return Reading(sample, max(spent_s - before.get(thread, 0.0) for thread, spent_s in after.items()))
+
+
+def _paced(items: Iterable[Item], per_second: float | None) -> Iterator[Item]:
+    """So many per second at most."""
+    begin_s = time.perf_counter()
+    for number, item in enumerate(items):
+        if per_second is not None:
+            time.sleep(max(0.0, begin_s + number / per_second - time.perf_counter()))
+        yield item
+
+
+def _threads_s(pid: int) -> dict[str, float]:
+    """CPU time of each thread so far, by its number."""
+    found = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            found[task.name] = int((task / "schedstat").read_text().split()[0]) / 1e9
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended meanwhile
+    return found
+
+
+def _await_route(broker: Shard, members: int) -> None:
+    """Until clients of this one are sent to all of them. Raises RuntimeError when that does not come."""
+    request = service.QueryRouteRequest()
+    request.topic.name = TOPIC
+    metadata = [("x-mq-client-id", CLIENT)]
+    give_up_s = time.monotonic() + ROUTE_TIMEOUT_S
+    with grpc.insecure_channel(broker.endpoint, options=[("grpc.enable_http_proxy", 0)]) as channel:
+        ask: Callable[..., service.QueryRouteResponse] = channel.unary_unary(
+            QUERY_ROUTE,
+            request_serializer=service.QueryRouteRequest.SerializeToString,
+            response_deserializer=service.QueryRouteResponse.FromString,
+        )
+        while (
+            len({queue.broker.name for queue in ask(request, metadata=metadata, timeout=10).message_queues}) < members
+        ):
+            if time.monotonic() > give_up_s:
+                raise RuntimeError("the shards do not find each other")
+            time.sleep(0.1)
