@@ -58,6 +58,7 @@ from server.warm_up import warm_up
 from server.wire.messages import host_from_text
 from store.clock import SteadyClock, SystemClock
 from store.message import DispatchRequest, Host, Message
+from store.offsets import QueueId
 from store.opening import OpenStore
 from store.record import StoredMessage
 from store.settings import Durability
@@ -178,7 +179,14 @@ class Broker:
                 address, keys, self._clock, self._settings.for_peer_tls(), name
             ),
             applied=self._shared_rows_applied,
+            messages_of=self._messages_of,
         )
+
+    def _messages_of(self, topic: str) -> int:
+        row = self._store.topics.get(topic)
+        queues = range(0 if row is None else row.queue_count)
+        bounds = (self._store.messages.bounds(QueueId(topic, number)) for number in queues)
+        return sum(each.maximum - each.minimum for each in bounds)
 
     def _shared_rows_applied(self, applied: Applied) -> None:
         """Other members have deleted topics and groups: what lies beside their rows goes, too."""
@@ -428,9 +436,9 @@ class Broker:
     def _cluster_services(self) -> list[MoreService]:
         cluster = self._cluster
         if cluster is None:
-            return [MembersService(None, self._faults)]
+            return [MembersService(None, None, self._faults)]
         return [
-            MembersService(cluster.members, self._faults),
+            MembersService(cluster.members, cluster.rejoining, self._faults),
             ClusterService(cluster.exchange, cluster.keys, self._clock, self._faults),
         ]
 

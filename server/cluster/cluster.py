@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from importlib.metadata import version
 
 from server.cluster.discovery import Discovery
 from server.cluster.exchange import Exchange, Peer
+from server.cluster.forgetting import Forgetting
 from server.cluster.member import Member
 from server.cluster.members import Members
+from server.cluster.rejoining import Rejoining
 from server.cluster.signing import ClusterKeys
 from server.routing import Address, BrokerIdentity
 from server.settings import BrokerSettings
@@ -33,7 +35,9 @@ class Cluster:
         keys: ClusterKeys,
         connect: Connect,
         applied: Callable[[Applied], None],
+        messages_of: Callable[[str], int],
     ) -> None:
+        """`messages_of` counts the messages of a topic on this member."""
         cluster = settings.cluster
         self.keys = keys
         self._settings = settings
@@ -51,13 +55,20 @@ class Cluster:
             discover=discovery.addresses,
             applied=applied,
         )
+        self.rejoining = Rejoining(self.exchange, shared, messages_of)
+        self._forgetting = Forgetting(shared, clock, kept_days=cluster.tombstone_days)
 
-    def running(
+    @asynccontextmanager
+    async def running(
         self, supervisor: Supervisor, identity: BrokerIdentity, admin_listening: str
-    ) -> AbstractAsyncContextManager[None]:
+    ) -> AsyncIterator[None]:
         """Join the others, now that it is known where this one listens."""
         self.members.announce(_own(self._settings, identity, Address.parse(admin_listening)))
-        return supervisor.running("exchange with members", self.exchange.run())
+        async with (
+            supervisor.running("exchange with members", self.exchange.run()),
+            supervisor.running("forgetting of deletions", self._forgetting.run()),
+        ):
+            yield
 
 
 def _own(settings: BrokerSettings, identity: BrokerIdentity, admin: Address) -> Member:

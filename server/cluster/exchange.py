@@ -17,10 +17,10 @@ import structlog
 
 from kv import EngineFull
 from server.cluster.members import Members
-from server.errors import MemberUnreachable, NotAMember
+from server.errors import MemberUnreachable, NoSuchMember, NotAMember
 from store.clock import Clock
 from store.errors import BrokerError, Invalid
-from store.shared import Applied, Position, SharedRow, SharedRows
+from store.shared import NOTHING_TOLD, Applied, DeletionsMissed, Horizons, Position, SharedRow, SharedRows
 
 log = structlog.get_logger(__name__)
 
@@ -40,6 +40,7 @@ class Page(NamedTuple):
     since: int
     until: Position
     more: bool
+    told: Horizons = NOTHING_TOLD
 
 
 class Peer(Protocol):
@@ -112,7 +113,8 @@ class Exchange:
         self._remember(name, address)
         begin = since.sequence if since is not None and since.incarnation == self._shared.incarnation else 0
         page = self._shared.changes(begin, rows_max)
-        return Page(self._name, page.rows, page.since, Position(page.incarnation, page.until), page.more)
+        until = Position(page.incarnation, page.until)
+        return Page(self._name, page.rows, page.since, until, page.more, page.horizons)
 
     def nudged(self, name: str, address: str) -> None:
         """Another member has something new."""
@@ -120,6 +122,22 @@ class Exchange:
         for followed in self._followed.values():
             if followed.name == name:
                 followed.woken.set()
+
+    async def all_of(self, name: str) -> Page:
+        """All rows that a member has. Raises NoSuchMember for one that is not known, else as a peer's calls."""
+        followed = next((each for each in self._followed.values() if each.name == name), None)
+        if followed is None:
+            raise NoSuchMember(f"no member {name[:80]!r} is asked here")
+        rows: list[SharedRow] = []
+        since: Position | None = None
+        while True:
+            page = await self._ask(followed, since, PAGE_ROWS)
+            if page.name != name:
+                raise MemberUnreachable(f"{followed.address}: {page.name[:80]!r} is there now")
+            rows += page.rows
+            since = page.until
+            if not page.more:
+                return page._replace(rows=rows)
 
     # -- what is asked
 
@@ -186,11 +204,17 @@ class Exchange:
                 followed.name = None  # another one has its address now
                 return
             applied = await asyncio.to_thread(
-                self._shared.apply, page.rows, peer=name, until=page.until, since=page.since
+                self._shared.apply,
+                page.rows,
+                peer=name,
+                until=page.until,
+                since=page.since,
+                more=page.more,
+                told=page.told,
             )
             followed.incarnation = page.until.incarnation
             self._members.heard(name)
-            self._take(applied)
+            self.take(applied)
             more = page.more
 
     async def _meet(self, followed: _Followed) -> bool:
@@ -219,7 +243,8 @@ class Exchange:
             followed.peer = self._connect(followed.address)
         return await followed.peer.exchange(self._name, self._own_address, since, rows_max)
 
-    def _take(self, applied: Applied) -> None:
+    def take(self, applied: Applied) -> None:
+        """Other members have changed something: whoever has to hear of it does."""
         for conflict in applied.conflicts:
             log.warning(
                 "a change was overwritten by a later one, whose member did not know of it",
@@ -235,7 +260,11 @@ class Exchange:
     def _complain(self, followed: _Followed, error: Exception) -> None:
         """Once per reason: it is asked again and again."""
         complaint = str(error)
-        if complaint != followed.complaint:
+        if complaint == followed.complaint:
+            return
+        if isinstance(error, DeletionsMissed):
+            log.error("this member was away for too long and is left out", member=followed.name, reason=complaint)
+        else:
             log.warning("a member cannot be asked", address=followed.address, member=followed.name, reason=complaint)
         followed.complaint = complaint
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from server._generated.quarry.cluster.v1 import cluster_pb2 as pb
 from store.errors import Invalid
-from store.shared import Position, SharedKind, SharedRow, Version
+from store.shared import Horizons, Position, SharedKind, SharedRow, Version
+
+HORIZONS_MAX: Final = 1_000
 
 KINDS: Final = frozenset(SharedKind)
 
@@ -42,6 +45,19 @@ def to_position(message: pb.Position) -> Position:
 
 def from_position(position: Position) -> pb.Position:
     return pb.Position(incarnation=position.incarnation, sequence=position.sequence)
+
+
+def to_horizons(message: pb.ExchangeResponse) -> Horizons:
+    """What a member of an older version does not say is empty. Raises Invalid for more than members can be."""
+    if len(message.known) + len(message.forgotten) > 2 * HORIZONS_MAX:
+        raise Invalid(f"a page names more than {HORIZONS_MAX} members")
+    return Horizons(
+        {each.name: each.sequence for each in message.known}, {each.name: each.sequence for each in message.forgotten}
+    )
+
+
+def from_horizons(here: Mapping[str, int]) -> Iterator[pb.Horizon]:
+    return (pb.Horizon(name=name, sequence=sequence) for name, sequence in here.items())
 
 
 def _version(message: pb.Version) -> Version:

@@ -10,6 +10,7 @@ from store.metadata.groups import ATTEMPTS_MAX, backoff_fault, decode_group
 from store.metadata.topics import decode_topic
 from store.security.policies import decode_policy
 from store.security.user_rows import decode_user
+from store.shared.horizons import Horizons
 from store.shared.rows import COUNTER_MAX, MEMBER_ID_BYTES, SEEN_MAX, SharedKind, SharedRow, Version, name_fault
 
 AHEAD_MAX_MS: Final = 3_600_000
@@ -32,6 +33,30 @@ class RowRefused(Invalid):
 
 class PeerAhead(Invalid):
     """Another store's clock is too far ahead of ours; nothing of what it sent was stored."""
+
+
+class PeerMissed(Invalid):
+    """Another store was away while deletions were forgotten; nothing of what it sent was stored."""
+
+
+class DeletionsMissed(Invalid):
+    """Others forgot deletions while this store was away; nothing of what they send is stored until it rejoins."""
+
+
+def check_horizons(here: Horizons, told: Horizons, peer: str) -> None:
+    """Raises PeerMissed, DeletionsMissed."""
+    missed = told.missed(here.forgotten)
+    if missed is not None:
+        raise PeerMissed(
+            f"member {_shown(peer)} was away for longer than deletions are kept, it may hold what was deleted on "
+            f"{_shown(missed)}: there `quarry cluster rejoin NAME` with the name of a member that was not away"
+        )
+    missed = here.missed(told.forgotten)
+    if missed is not None:
+        raise DeletionsMissed(
+            f"this member was away for longer than deletions are kept, it may hold what was deleted on "
+            f"{_shown(missed)}: `quarry cluster rejoin {peer}` takes what is shared anew from there"
+        )
 
 
 def check_rows(rows: Iterable[SharedRow], peer: str, wall_ms: int) -> None:

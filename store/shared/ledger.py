@@ -115,6 +115,11 @@ class Ledger:
         stamp = Stamp(row.version, row.based_on, row.seen, row.value is None, self._next_sequence())
         self._put(batch, row.kind, row.name, before, stamp)
 
+    def stage_gone(self, batch: WriteBatch, kind: SharedKind, name: str, stamp: Stamp) -> None:
+        """A row, or its deletion, is kept account of no longer."""
+        batch.delete(self.family, VERSIONS + row_id(kind, name))
+        batch.delete(self.family, order_key(stamp.sequence))
+
     def stage_value(self, batch: WriteBatch, kind: SharedKind, name: str, value: bytes | None) -> None:
         """The value of a row that has no table of its own."""
         key = VALUES + row_id(kind, name)

@@ -17,6 +17,7 @@ from store.metadata.names import (
     is_system_topic,
 )
 from store.security.model import USER_NAME
+from store.shared.horizons import NOTHING_TOLD, Horizons
 
 MEMBER_ID_BYTES: Final = 8
 SEEN_MAX: Final = 15
@@ -95,6 +96,7 @@ class ChangePage:
     rows: tuple[SharedRow, ...]
     until: int
     more: bool
+    horizons: Horizons = NOTHING_TOLD
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,9 @@ class Member:
 
     def take(self, other: str, page: ChangePage) -> Applied:
         until = Position(page.incarnation, page.until)
-        return self.shared.apply(page.rows, peer=other, until=until, since=page.since)
+        return self.shared.apply(
+            page.rows, peer=other, until=until, since=page.since, more=page.more, told=page.horizons
+        )
 
     def pull(self, other: Member) -> Applied:
         """Everything there is to read of the other one."""

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fquarry/cluster/v1/cluster.proto\x12\x11quarry.cluster.v1\"1\n\x08Position\x12\x13\n\x0bincarnation\x18\x01 \x01(\x0c\x12\x10\n\x08sequence\x18\x02 \x01(\x04\";\n\x07Version\x12\x0f\n\x07time_ms\x18\x01 \x01(\x04\x12\x0f\n\x07\x63ounter\x18\x02 \x01(\r\x12\x0e\n\x06member\x18\x03 \x01(\x0c\"\xc4\x01\n\x03Row\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12+\n\x07version\x18\x03 \x01(\x0b\x32\x1a.quarry.cluster.v1.Version\x12,\n\x08\x62\x61sed_on\x18\x04 \x01(\x0b\x32\x1a.quarry.cluster.v1.Version\x12\x12\n\x05value\x18\x05 \x01(\x0cH\x00\x88\x01\x01\x12(\n\x04seen\x18\x06 \x03(\x0b\x32\x1a.quarry.cluster.v1.VersionB\x08\n\x06_value\"n\n\x0f\x45xchangeRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12*\n\x05since\x18\x03 \x01(\x0b\x32\x1b.quarry.cluster.v1.Position\x12\x10\n\x08rows_max\x18\x04 \x01(\r\"\x8f\x01\n\x10\x45xchangeResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12$\n\x04rows\x18\x02 \x03(\x0b\x32\x16.quarry.cluster.v1.Row\x12\r\n\x05since\x18\x05 \x01(\x04\x12*\n\x05until\x18\x03 \x01(\x0b\x32\x1b.quarry.cluster.v1.Position\x12\x0c\n\x04more\x18\x04 \x01(\x08\"-\n\x0cNudgeRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"\x0f\n\rNudgeResponse2\xb1\x01\n\x0e\x43lusterService\x12S\n\x08\x45xchange\x12\".quarry.cluster.v1.ExchangeRequest\x1a#.quarry.cluster.v1.ExchangeResponse\x12J\n\x05Nudge\x12\x1f.quarry.cluster.v1.NudgeRequest\x1a .quarry.cluster.v1.NudgeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fquarry/cluster/v1/cluster.proto\x12\x11quarry.cluster.v1\"1\n\x08Position\x12\x13\n\x0bincarnation\x18\x01 \x01(\x0c\x12\x10\n\x08sequence\x18\x02 \x01(\x04\";\n\x07Version\x12\x0f\n\x07time_ms\x18\x01 \x01(\x04\x12\x0f\n\x07\x63ounter\x18\x02 \x01(\r\x12\x0e\n\x06member\x18\x03 \x01(\x0c\"\xc4\x01\n\x03Row\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12+\n\x07version\x18\x03 \x01(\x0b\x32\x1a.quarry.cluster.v1.Version\x12,\n\x08\x62\x61sed_on\x18\x04 \x01(\x0b\x32\x1a.quarry.cluster.v1.Version\x12\x12\n\x05value\x18\x05 \x01(\x0cH\x00\x88\x01\x01\x12(\n\x04seen\x18\x06 \x03(\x0b\x32\x1a.quarry.cluster.v1.VersionB\x08\n\x06_value\"n\n\x0f\x45xchangeRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12*\n\x05since\x18\x03 \x01(\x0b\x32\x1b.quarry.cluster.v1.Position\x12\x10\n\x08rows_max\x18\x04 \x01(\r\"\xe9\x01\n\x10\x45xchangeResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12$\n\x04rows\x18\x02 \x03(\x0b\x32\x16.quarry.cluster.v1.Row\x12\r\n\x05since\x18\x05 \x01(\x04\x12*\n\x05until\x18\x03 \x01(\x0b\x32\x1b.quarry.cluster.v1.Position\x12\x0c\n\x04more\x18\x04 \x01(\x08\x12)\n\x05known\x18\x06 \x03(\x0b\x32\x1a.quarry.cluster.v1.Horizon\x12-\n\tforgotten\x18\x07 \x03(\x0b\x32\x1a.quarry.cluster.v1.Horizon\")\n\x07Horizon\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\"-\n\x0cNudgeRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"\x0f\n\rNudgeResponse2\xb1\x01\n\x0e\x43lusterService\x12S\n\x08\x45xchange\x12\".quarry.cluster.v1.ExchangeRequest\x1a#.quarry.cluster.v1.ExchangeResponse\x12J\n\x05Nudge\x12\x1f.quarry.cluster.v1.NudgeRequest\x1a .quarry.cluster.v1.NudgeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,11 +40,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EXCHANGEREQUEST']._serialized_start=365
   _globals['_EXCHANGEREQUEST']._serialized_end=475
   _globals['_EXCHANGERESPONSE']._serialized_start=478
-  _globals['_EXCHANGERESPONSE']._serialized_end=621
-  _globals['_NUDGEREQUEST']._serialized_start=623
-  _globals['_NUDGEREQUEST']._serialized_end=668
-  _globals['_NUDGERESPONSE']._serialized_start=670
-  _globals['_NUDGERESPONSE']._serialized_end=685
-  _globals['_CLUSTERSERVICE']._serialized_start=688
-  _globals['_CLUSTERSERVICE']._serialized_end=865
+  _globals['_EXCHANGERESPONSE']._serialized_end=711
+  _globals['_HORIZON']._serialized_start=713
+  _globals['_HORIZON']._serialized_end=754
+  _globals['_NUDGEREQUEST']._serialized_start=756
+  _globals['_NUDGEREQUEST']._serialized_end=801
+  _globals['_NUDGERESPONSE']._serialized_start=803
+  _globals['_NUDGERESPONSE']._serialized_end=818
+  _globals['_CLUSTERSERVICE']._serialized_start=821
+  _globals['_CLUSTERSERVICE']._serialized_end=998
 # @@protoc_insertion_point(module_scope)
