@@ -248,11 +248,13 @@ class Exchange:
         for conflict in applied.conflicts:
             log.warning(
                 "a change was overwritten by a later one, whose member did not know of it",
-                kind=conflict.kind.value,
+                kind=conflict.kind,
                 name=conflict.name,
                 changed_at_ms=conflict.overwritten.time_ms,
                 later_at_ms=conflict.kept.time_ms,
             )
+        for row in applied.unread:
+            log.warning("what a newer version has written is kept and told on, unread", kind=row.kind, name=row.name)
         if applied.changed:
             self._members.changed(applied.changed)
             self._applied(applied)

@@ -7,19 +7,15 @@ from typing import Final
 
 from server._generated.quarry.cluster.v1 import cluster_pb2 as pb
 from store.errors import Invalid
-from store.shared import Horizons, Position, SharedKind, SharedRow, Version
+from store.shared import Horizons, Position, SharedRow, Version, known_kind
 
 HORIZONS_MAX: Final = 1_000
 
-KINDS: Final = frozenset(SharedKind)
-
 
 def to_row(message: pb.Row) -> SharedRow:
-    """What it says is looked at by the store. Raises Invalid for a kind that is not known here."""
-    if message.kind not in KINDS:
-        raise Invalid(f"a row of kind {message.kind[:40]!r}, which is not known here: upgrade this member first")
+    """What it says is looked at by the store, also its kind: only a newer version may know it."""
     return SharedRow(
-        kind=SharedKind(message.kind),
+        kind=known_kind(message.kind),
         name=message.name,
         version=_version(message.version),
         based_on=_version(message.based_on) if message.HasField("based_on") else None,
@@ -30,7 +26,7 @@ def to_row(message: pb.Row) -> SharedRow:
 
 def from_row(row: SharedRow) -> pb.Row:
     return pb.Row(
-        kind=row.kind.value,
+        kind=row.kind,
         name=row.name,
         version=_from_version(row.version),
         based_on=None if row.based_on is None else _from_version(row.based_on),

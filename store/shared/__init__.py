@@ -12,6 +12,7 @@ from store.shared.rows import (
     SharedRow,
     Version,
     is_shared,
+    known_kind,
     member_id,
 )
 from store.shared.shared_rows import PAGE_BYTES_MAX, PAGE_ROWS_MAX, SharedRows
@@ -36,5 +37,6 @@ __all__ = [
     "SharedRows",
     "Version",
     "is_shared",
+    "known_kind",
     "member_id",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
@@ -64,12 +65,12 @@ def check_rows(rows: Iterable[SharedRow], peer: str, wall_ms: int) -> None:
     for row in rows:
         fault = row_fault(row)
         if fault is not None:
-            where = f"{row.kind.value} {_shown(row.name)} from member {_shown(peer)}"
+            where = f"{row.kind} {_shown(row.name)} from member {_shown(peer)}"
             raise RowRefused(f"{where}: {fault[:FAULT_SHOWN_MAX]}")
         ahead_ms = row.version.time_ms - wall_ms
         if ahead_ms > AHEAD_MAX_MS:
             raise PeerAhead(
-                f"{row.kind.value} {_shown(row.name)} from member {_shown(peer)} was written {ahead_ms} ms ahead of "
+                f"{row.kind} {_shown(row.name)} from member {_shown(peer)} was written {ahead_ms} ms ahead of "
                 f"our clock, at most {AHEAD_MAX_MS} ms are followed: set the clocks of all members"
             )
 
@@ -81,7 +82,31 @@ def row_fault(row: SharedRow) -> str | None:
         return fault
     if len(row.value) > VALUE_BYTES_MAX:
         return f"{len(row.value)} bytes, at most {VALUE_BYTES_MAX} are allowed"
-    return _VALUE_FAULTS[row.kind](row.name, row.value)
+    if is_unread(row):
+        return None
+    check = _VALUE_FAULTS.get(row.kind)
+    return None if check is None else check(row.name, row.value)
+
+
+def is_unread(row: SharedRow) -> bool:
+    """Whether only a newer version understands the row: its kind, or what a document of its kind says."""
+    if row.value is None:
+        return False
+    decode = _DECODERS.get(row.kind)
+    if decode is None:
+        return row.kind not in _KINDS
+    try:
+        decode(row.name, row.value)
+    except _UNREADABLE:
+        return _is_document(row.value)
+    return False
+
+
+def _is_document(value: bytes) -> bool:
+    try:
+        return isinstance(json.loads(value), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _version_fault(row: SharedRow) -> str | None:
@@ -144,7 +169,14 @@ def _no_fault(name: str, value: bytes) -> None:  # noqa: ARG001 - what a member 
 
 
 _UNREADABLE: Final = (StoreDamaged, ValueError, RecursionError)
-_VALUE_FAULTS: Final[Mapping[SharedKind, Callable[[str, bytes], str | None]]] = {
+_KINDS: Final = frozenset(SharedKind)
+_DECODERS: Final[Mapping[str, Callable[[str, bytes], object]]] = {
+    SharedKind.TOPIC: decode_topic,
+    SharedKind.GROUP: decode_group,
+    SharedKind.USER: decode_user,
+    SharedKind.POLICY: decode_policy,
+}
+_VALUE_FAULTS: Final[Mapping[str, Callable[[str, bytes], str | None]]] = {
     SharedKind.TOPIC: _topic_fault,
     SharedKind.GROUP: _group_fault,
     SharedKind.USER: _user_fault,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from struct import Struct
@@ -39,6 +40,10 @@ class SharedKind(StrEnum):
     MEMBER = "member"
 
 
+_KINDS: Final = frozenset(SharedKind)
+_KIND: Final = re.compile(r"[a-z][a-z_]{0,31}")
+
+
 @dataclass(frozen=True, order=True, slots=True)
 class Version:
     """When a row was written, on a clock behind nothing its writer had seen, and by whom. The later one wins."""
@@ -63,11 +68,12 @@ class Version:
 class SharedRow:
     """One row, or its deletion: `value` is None then.
 
-    `based_on` is the version that its writer changed, None for one that was new. `seen` are the last versions by other
-    members that came before that, at most `SEEN_MAX`.
+    `kind` is a SharedKind, or the name of one that only newer versions know. `based_on` is the version that its writer
+    changed, None for one that was new. `seen` are the last versions by other members that came before that, at most
+    `SEEN_MAX`.
     """
 
-    kind: SharedKind
+    kind: str
     name: str
     version: Version
     based_on: Version | None
@@ -103,7 +109,7 @@ class ChangePage:
 class Conflict:
     """A change of this store that gave way to one whose writer did not know of it."""
 
-    kind: SharedKind
+    kind: str
     name: str
     overwritten: Version
     kept: Version
@@ -111,10 +117,14 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What a page has changed here, and which changes were lost by it."""
+    """What a page has changed here, and which changes were lost by it.
+
+    `unread`: those of `changed` that only a newer version understands; they are kept and told on as they came.
+    """
 
     changed: tuple[SharedRow, ...]
     conflicts: tuple[Conflict, ...]
+    unread: tuple[SharedRow, ...] = ()
 
 
 def member_id(name: str) -> bytes:
@@ -122,12 +132,17 @@ def member_id(name: str) -> bytes:
     return hashlib.blake2b(name.encode(), digest_size=MEMBER_ID_BYTES).digest()
 
 
-def is_shared(kind: SharedKind, name: str) -> bool:
+def known_kind(kind: str) -> str:
+    """The SharedKind where there is one of that name, else the name."""
+    return SharedKind(kind) if kind in _KINDS else kind
+
+
+def is_shared(kind: str, name: str) -> bool:
     """Whether all members have the row: what clients can name, they find on each of them."""
     return name_fault(kind, name) is None
 
 
-def name_fault(kind: SharedKind, name: str) -> str | None:
+def name_fault(kind: str, name: str) -> str | None:
     """Why no member tells others of a row of this name; None when it does.
 
     Retry topics, light queues and what is reserved for brokers belong to the messages of one store.
@@ -139,6 +154,8 @@ def name_fault(kind: SharedKind, name: str) -> str | None:
             return "topics of this name belong to one member"
         case SharedKind.GROUP if is_system_group(name):
             return "groups of this name belong to one member"
+    if not _KIND.fullmatch(kind):
+        return "the kind has no name of a kind"
     if not name or not name.isprintable():
         return "the name is blank or not printable"
     if len(name.encode()) > INTERNAL_TOPIC_NAME_MAX:

@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
-from kv import KeyRange, WriteBatch
+from kv import Family, KeyRange, WriteBatch
 from kv.keys import prefix_range
 from store.errors import Invalid, StoreDamaged
 from store.metadata.rows import Changes, Resolve
-from store.shared.checking import VALUE_BYTES_MAX, check_horizons, check_rows
+from store.shared.checking import VALUE_BYTES_MAX, check_horizons, check_rows, is_unread, row_fault
 from store.shared.horizons import NOTHING_TOLD, Horizons, StoredHorizons
 from store.shared.layout import (
     ORDER_RANGE,
@@ -73,6 +73,11 @@ class _Taken:
     def __init__(self) -> None:
         self.changed: list[SharedRow] = []
         self.conflicts: list[Conflict] = []
+        self.unread: list[SharedRow] = []
+
+    @property
+    def done(self) -> Applied:
+        return Applied(tuple(self.changed), tuple(self.conflicts), tuple(self.unread))
 
 
 class SharedRows:
@@ -87,8 +92,9 @@ class SharedRows:
         self._engine = ledger.engine
         self._family = ledger.family
         self._horizons = StoredHorizons(ledger.engine, ledger.family)  # guarded by the ledger's lock
-        self._values = {kind: ledger.engine.family(name) for kind, name in TABLES.items()}
-        self._tables: dict[SharedKind, SharedTable] = {**tables, SharedKind.MEMBER: _Values(ledger, SharedKind.MEMBER)}
+        self._values: dict[str, Family] = {kind: ledger.engine.family(name) for kind, name in TABLES.items()}
+        self._tables: dict[str, SharedTable] = {str(kind): table for kind, table in tables.items()}
+        self._tables[SharedKind.MEMBER] = _Values(ledger, SharedKind.MEMBER)
 
     def enable(self) -> None:
         """Keep account from here on. Rows that are there already get the lowest version, once.
@@ -97,6 +103,7 @@ class SharedRows:
         """
         if self._ledger.is_enabled:
             self._ledger.go_on()
+            self._read_what_is_understood_now()
             return
         self._ledger.clear()
         for kind, family in self._values.items():
@@ -109,6 +116,30 @@ class SharedRows:
                 self._engine.write(batch)
                 keys = KeyRange(page[-1][0] + b"\0", None)
         self._ledger.begin()
+
+    def _read_what_is_understood_now(self) -> None:
+        """An earlier version kept what it did not understand; this one may."""
+        for kind in TABLES:
+            keys = kind_range(VALUES, kind)
+            while page := self._family.scan(keys, limit=READ_AT_ONCE):
+                names = [parse_row_id(key[len(VALUES) :])[1] for key, _ in page]
+                self._table_of(kind).take_over(partial(self._adopt, kind, names))
+                keys = KeyRange(page[-1][0] + b"\0", keys.end)
+
+    def _adopt(self, kind: str, names: Sequence[str], batch: WriteBatch) -> Changes:
+        adopted: dict[str, bytes | None] = {}
+        for name in names:
+            stamp = self._ledger.stamp(kind, name)
+            if stamp is None or not stamp.unread:
+                continue
+            row = self._row(kind, name, stamp)
+            if not is_unread(row) and row_fault(row) is None:
+                self._ledger.stage_read(batch, kind, name, stamp)
+                adopted[name] = row.value
+        return adopted
+
+    def _table_of(self, kind: str) -> SharedTable:
+        return self._tables.get(kind) or _Values(self._ledger, kind)
 
     @property
     def incarnation(self) -> bytes:
@@ -196,17 +227,18 @@ class SharedRows:
         if until is not None:
             known = {} if more else {**told.known, peer: until.sequence}
             self._advance(peer, until, since, Horizons(known, told.forgotten))
-        return Applied(tuple(taken.changed), tuple(taken.conflicts))
+        return taken.done
 
     def _take(self, rows: Sequence[SharedRow]) -> _Taken:
-        newest: dict[tuple[SharedKind, str], SharedRow] = {}
+        newest: dict[tuple[str, str], SharedRow] = {}
         for row in rows:
             before = newest.get((row.kind, row.name))
             if before is None or before.version < row.version:
                 newest[row.kind, row.name] = row
         taken = _Taken()
-        for kind, table in self._tables.items():
-            its = [row for row in newest.values() if row.kind is kind]
+        for kind in dict.fromkeys((*self._tables, *(row.kind for row in newest.values()))):
+            its = [row for row in newest.values() if row.kind == kind]
+            table = self._table_of(kind)
             for at in range(0, len(its), APPLIED_AT_ONCE):
                 part = its[at : at + APPLIED_AT_ONCE]
                 table.take_over(partial(self._resolve, part, taken))
@@ -217,17 +249,17 @@ class SharedRows:
         data = self._family.get(position_key(peer))
         return None if data is None else decode_position(data)
 
-    def get(self, kind: SharedKind, name: str) -> SharedRow | None:
+    def get(self, kind: str, name: str) -> SharedRow | None:
         """The row, of any kind; None when there is none or it is deleted."""
         with self._ledger.writing:
             stamp = self._ledger.stamp(kind, name)
             return None if stamp is None or stamp.deleted else self._row(kind, name, stamp)
 
-    def put(self, kind: SharedKind, name: str, value: bytes) -> SharedRow:
+    def put(self, kind: str, name: str, value: bytes) -> SharedRow:
         """Store a row of a kind without a table of its own. Raises Invalid for what other members would refuse."""
         return self._change(kind, name, value)
 
-    def remove(self, kind: SharedKind, name: str) -> bool:
+    def remove(self, kind: str, name: str) -> bool:
         """Delete a row of a kind without a table of its own; returns whether there was one."""
         with self._ledger.writing:
             if self.get(kind, name) is None:
@@ -278,15 +310,16 @@ class SharedRows:
         """
         check_rows(rows, peer, self._ledger.clock.wall_ms())
         taken = self._take(rows)
-        for kind, table in self._tables.items():
-            its = [row for row in gone if row.kind is kind]
+        for kind in dict.fromkeys((*self._tables, *(row.kind for row in gone))):
+            its = [row for row in gone if row.kind == kind]
+            table = self._table_of(kind)
             for at in range(0, len(its), APPLIED_AT_ONCE):
                 table.take_over(partial(self._drop, its[at : at + APPLIED_AT_ONCE], taken))
         with self._ledger.writing:
             batch = self._engine.batch()
             batch.put(self._family, position_key(peer), encode_position(until))
             self._horizons.write_anew(batch, Horizons({**told.known, peer: until.sequence}, told.forgotten))
-        return Applied(tuple(taken.changed), tuple(taken.conflicts))
+        return taken.done
 
     def _drop(self, rows: Sequence[SharedRow], taken: _Taken, batch: WriteBatch) -> Changes:
         dropped: dict[str, bytes | None] = {}
@@ -331,9 +364,13 @@ class SharedRows:
                 if not was_known(here.version, row) and self._row(row.kind, row.name, here).value != row.value:
                     conflict = Conflict(row.kind, row.name, overwritten=here.version, kept=row.version)
                     taken.conflicts.append(conflict)
-            self._ledger.stage_taken(batch, row, here)
+            unread = is_unread(row)
+            self._ledger.stage_taken(batch, row, here, unread=unread)
             taken.changed.append(row)
-            winners[row.name] = row.value
+            if unread:
+                taken.unread.append(row)
+            else:
+                winners[row.name] = row.value
         return winners
 
     def _has_begun_to_read(self) -> bool:
@@ -351,14 +388,14 @@ class SharedRows:
                 batch.put(self._family, position_key(peer), encode_position(until))
             self._horizons.write(batch, told)
 
-    def _change(self, kind: SharedKind, name: str, value: bytes | None) -> SharedRow:
+    def _change(self, kind: str, name: str, value: bytes | None) -> SharedRow:
         if kind in TABLES:
-            raise Invalid(f"rows of kind {kind.value} are changed through their table")
+            raise Invalid(f"rows of kind {kind} are changed through their table")
         fault = name_fault(kind, name)
         if fault is not None:
-            raise Invalid(f"{kind.value} {name[:60]!r}: {fault}")
+            raise Invalid(f"{kind} {name[:60]!r}: {fault}")
         if value is not None and len(value) > VALUE_BYTES_MAX:
-            raise Invalid(f"{kind.value} {name}: {len(value)} bytes, at most {VALUE_BYTES_MAX} are allowed")
+            raise Invalid(f"{kind} {name}: {len(value)} bytes, at most {VALUE_BYTES_MAX} are allowed")
         with self._ledger.writing:
             batch = self._engine.batch()
             self._ledger.stage_own(batch, kind, name, deleted=value is None)
@@ -377,12 +414,12 @@ class SharedRows:
             rows.append(self._row(kind, name, stamp))
         return rows
 
-    def _row(self, kind: SharedKind, name: str, stamp: Stamp) -> SharedRow:
-        value = None if stamp.deleted else self._value(kind, name)
+    def _row(self, kind: str, name: str, stamp: Stamp) -> SharedRow:
+        value = None if stamp.deleted else self._value(kind, name, unread=stamp.unread)
         return SharedRow(kind, name, stamp.version, stamp.based_on, value, stamp.seen)
 
-    def _value(self, kind: SharedKind, name: str) -> bytes:
-        family = self._values.get(kind)
+    def _value(self, kind: str, name: str, *, unread: bool) -> bytes:
+        family = None if unread else self._values.get(kind)
         value = self._family.get(VALUES + row_id(kind, name)) if family is None else family.get(name.encode())
         if value is None:
             raise _damaged(kind, name, "no value")  # never told as a deletion
@@ -392,7 +429,7 @@ class SharedRows:
 class _Values:
     """Implements `SharedTable` for a kind whose rows lie beside their versions."""
 
-    def __init__(self, ledger: Ledger, kind: SharedKind) -> None:
+    def __init__(self, ledger: Ledger, kind: str) -> None:
         self._ledger = ledger
         self._kind = kind
 
@@ -409,5 +446,5 @@ def _size(row: SharedRow) -> int:
     return 64 + 20 * len(row.seen) + len(row.name) + len(row.value or b"")
 
 
-def _damaged(kind: SharedKind, name: str, reason: str) -> StoreDamaged:
-    return StoreDamaged(Path("quarry"), f"table shared, {kind.value} {name!r}: {reason}")
+def _damaged(kind: str, name: str, reason: str) -> StoreDamaged:
+    return StoreDamaged(Path("quarry"), f"table shared, {kind} {name!r}: {reason}")

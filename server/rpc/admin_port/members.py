@@ -81,7 +81,7 @@ class MembersService(MembersServiceServicer):
 
 def _row_name(row: SharedRow, messages: Mapping[str, int]) -> pb.SharedRowName:
     count = messages.get(row.name, 0) if row.kind is SharedKind.TOPIC else 0
-    return pb.SharedRowName(kind=row.kind.value, name=row.name, messages=count)
+    return pb.SharedRowName(kind=row.kind, name=row.name, messages=count)
 
 
 def _message(seen: SeenMember) -> pb.Member:
