@@ -49,6 +49,7 @@ from server.rpc.admin_port.verification import VerificationService
 from server.rpc.cluster.client import PeerClient
 from server.rpc.cluster.service import ClusterService
 from server.securing import Security
+from server.security.disputes import CertificateDisputes
 from server.security_metrics import SecurityMetrics
 from server.settings import BrokerSettings
 from server.supervision import Supervisor
@@ -102,6 +103,7 @@ class Broker:
         self._security = Security(
             settings, store.users, store.policies, clock=self._clock, metrics=SecurityMetrics(registry)
         )
+        self._disputes = CertificateDisputes(store.users)
         self._limits_met = LimitsMet()
         self._clients = ClientRegistry(self._clock, settings.for_clients(), settings.for_client_limits())
         self._state_writer = StateWriter(
@@ -503,3 +505,5 @@ class Broker:
             self._upkeep.backups.sweep()
             self._messaging.sweep()
             self._security.audit.sweep()
+            if self._cluster is not None:
+                self._disputes.look()
