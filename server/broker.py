@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.metadata import version
 from typing import Final
 
@@ -17,6 +18,7 @@ from server.administration import Administration, BrokerFacts
 from server.certificates import Certificates
 from server.clients import ClientRegistry
 from server.cluster.cluster import Cluster
+from server.cluster.rejoining import messages_of
 from server.cluster.signing import ClusterKeys
 from server.dead_letter_box import DeadLetterBox
 from server.dead_letters import DeadLetterStore
@@ -49,7 +51,6 @@ from server.rpc.admin_port.verification import VerificationService
 from server.rpc.cluster.client import PeerClient
 from server.rpc.cluster.service import ClusterService
 from server.securing import Security
-from server.security.disputes import CertificateDisputes
 from server.security_metrics import SecurityMetrics
 from server.settings import BrokerSettings
 from server.supervision import Supervisor
@@ -59,7 +60,6 @@ from server.warm_up import warm_up
 from server.wire.messages import host_from_text
 from store.clock import SteadyClock, SystemClock
 from store.message import DispatchRequest, Host, Message
-from store.offsets import QueueId
 from store.opening import OpenStore
 from store.record import StoredMessage
 from store.settings import Durability
@@ -103,7 +103,6 @@ class Broker:
         self._security = Security(
             settings, store.users, store.policies, clock=self._clock, metrics=SecurityMetrics(registry)
         )
-        self._disputes = CertificateDisputes(store.users)
         self._limits_met = LimitsMet()
         self._clients = ClientRegistry(self._clock, settings.for_clients(), settings.for_client_limits())
         self._state_writer = StateWriter(
@@ -181,14 +180,8 @@ class Broker:
                 address, keys, self._clock, self._settings.for_peer_tls(), name
             ),
             applied=self._shared_rows_applied,
-            messages_of=self._messages_of,
+            messages_of=partial(messages_of, self._store),
         )
-
-    def _messages_of(self, topic: str) -> int:
-        row = self._store.topics.get(topic)
-        queues = range(0 if row is None else row.queue_count)
-        bounds = (self._store.messages.bounds(QueueId(topic, number)) for number in queues)
-        return sum(each.maximum - each.minimum for each in bounds)
 
     def _shared_rows_applied(self, applied: Applied) -> None:
         """Other members have deleted topics and groups: what lies beside their rows goes, too."""
@@ -504,6 +497,4 @@ class Broker:
             self._delivery.drop_idle_subscriptions()
             self._upkeep.backups.sweep()
             self._messaging.sweep()
-            self._security.audit.sweep()
-            if self._cluster is not None:
-                self._disputes.look()
+            self._security.sweep()

@@ -14,6 +14,8 @@ import structlog
 
 from server.cluster.exchange import Exchange
 from store.errors import Forbidden
+from store.offsets import QueueId
+from store.opening import OpenStore
 from store.shared import SharedKind, SharedRow, SharedRows
 
 log = structlog.get_logger(__name__)
@@ -71,6 +73,14 @@ class Rejoining:
 
     def _is_of_others(self, row: SharedRow) -> bool:
         return (row.kind, row.name) != (SharedKind.MEMBER, self._shared.member)
+
+
+def messages_of(store: OpenStore, topic: str) -> int:
+    """How many a store holds of a topic."""
+    row = store.topics.get(topic)
+    queues = range(0 if row is None else row.queue_count)
+    bounds = (store.messages.bounds(QueueId(topic, number)) for number in queues)
+    return sum(each.maximum - each.minimum for each in bounds)
 
 
 def _some(messages: dict[str, int]) -> str:
