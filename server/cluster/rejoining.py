@@ -48,10 +48,13 @@ class Rejoining:
     async def rejoin(self, name: str, *, dry_run: bool, delete_messages: bool) -> Rejoined:
         """Take what is shared anew from a member.
 
-        Raises NoSuchMember, MemberUnreachable, NotAMember; Forbidden when nothing was missed, or when messages would
-        be deleted and `delete_messages` does not say so; RowRefused or PeerAhead for what cannot be taken.
+        Raises NoSuchMember, MemberUnreachable, NotAMember; Forbidden when nothing was missed, when the other one cannot
+        say what it knows, or when messages would be deleted and `delete_messages` does not say so; RowRefused or
+        PeerAhead for what cannot be taken.
         """
         page = await self._exchange.all_of(name)
+        if not page.told.known:
+            raise Forbidden(f"{name} has read no other member yet: take another one, or wait")
         if self._shared.horizons.missed(page.told.forgotten) is None:
             raise Forbidden(f"this member has missed nothing that was deleted on others, as {name} knows them")
         unknown = await asyncio.to_thread(self._shared.unknown_to, page.rows, page.told)

@@ -8,6 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from server.cluster import forgetting
+from server.cluster.exchange import Page
 from server.cluster.forgetting import DAY_MS, Forgetting
 from server.cluster.rejoining import Rejoining
 from server.errors import NoSuchMember
@@ -77,6 +78,24 @@ def test_a_member_that_was_away_for_too_long_is_left_out_until_it_rejoins() -> N
             await rejoining.rejoin("m1", dry_run=False, delete_messages=False)
         for node in (nodes[0], nodes[1], away):
             await node.stop()
+
+    run(test())
+
+
+def test_nobody_rejoins_with_a_member_that_has_read_nobody_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would take all that it does not have for new."""
+
+    async def test() -> None:
+        node = Node(Network(), "m0", set())
+        page = node.exchange.asked("m1", "m1:8082", None, 1)
+
+        async def everything(_: str) -> Page:
+            return page
+
+        rejoining = Rejoining(node.exchange, node.store.shared, lambda _: 0)
+        monkeypatch.setattr(node.exchange, "all_of", everything)
+        with pytest.raises(Forbidden, match="m1 has read no other member yet"):
+            await rejoining.rejoin("m1", dry_run=False, delete_messages=True)
 
     run(test())
 
