@@ -459,4 +459,4 @@ class Broker:
             self._delivery.drop_idle_subscriptions()
             self._upkeep.backups.sweep()
             self._messaging.sweep()
-            self._security.audit.sweep()
+            self._security.sweep()

@@ -8,6 +8,7 @@ from typing import Final
 import structlog
 
 from kv import EngineCorrupt, KvError
+from server.errors import MemberUnreachable, NoCluster, NotAMember
 from server.wire.status import is_expected
 from store.clock import Clock
 from store.errors import MessageGivenUp, SecretsUnreadable, StoreDamaged, StorePoisoned
@@ -54,6 +55,12 @@ class FaultLog:
         if isinstance(error, SecretsUnreadable):
             if self._is_due(str(error)):
                 log.error("no key for secrets", error=str(error), **where)
+            return
+        if isinstance(error, NotAMember):
+            if self._is_due("a call of no member"):
+                log.warning("a call of no member was refused", reason=str(error), **where)
+            return
+        if isinstance(error, MemberUnreachable | NoCluster):
             return
         if type(error) is KvError:  # subclasses tell what else it is
             if self._is_due(str(error)):

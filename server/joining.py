@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 
 from server.cluster.cluster import Cluster
+from server.cluster.rejoining import messages_of
 from server.cluster.signing import ClusterKeys
 from server.delivery import Delivery
 from server.faults import FaultLog
@@ -45,6 +47,7 @@ def make_cluster(settings: BrokerSettings, store: OpenStore, delivery: Delivery,
         keys=ClusterKeys.read(key_file),
         connect=lambda address, keys, name: PeerClient(address, keys, clock, settings.for_peer_tls(), name),
         applied=applied,
+        messages_of=partial(messages_of, store),
     )
 
 
@@ -60,9 +63,9 @@ def cluster_services(
 ) -> list[MoreService]:
     """What the admin port serves for operators, and for other members."""
     if cluster is None:
-        return [MembersService(None, faults)]
+        return [MembersService(None, None, faults)]
     groups = GroupCalls(cluster.groups.confirmation, cluster.consumed, sending.take_forwarded)
     return [
-        MembersService(cluster.members, faults, lambda: cluster.groups.waiting_for),
+        MembersService(cluster.members, cluster.rejoining, faults, lambda: cluster.groups.waiting_for),
         ClusterService(cluster.exchange, groups, cluster.keys, clock, faults),
     ]

@@ -12,6 +12,7 @@ from server.security.audit import Audit, AuditFile
 from server.security.authentication import Authenticator
 from server.security.authorization import Authorizer
 from server.security.credentials import Credentials
+from server.security.disputes import CertificateDisputes
 from server.security.failures import FailureLimit
 from server.security.freshness import LOCAL, Freshness
 from server.security.gate import Gate
@@ -48,6 +49,7 @@ class Security:
             _warn_without_super(users)
         file = settings.log.audit_file
         self.audit = Audit(clock, None if file is None else AuditFile(file))
+        self._disputes = CertificateDisputes(users)
         self.metrics = metrics
         self.is_authorizing = security.authorization
         self.authorizer = Authorizer(users, policies, decide, metrics)
@@ -66,6 +68,11 @@ class Security:
             )
         window_ms = (security.date_window_s or ADMIN_WINDOW_S) * 1000
         self.admin_authenticator = AdminAuthenticator(credentials, window_ms, clock) if has_admin else None
+
+    def sweep(self) -> None:
+        """Let the audit go on, and tell of users that got in each other's way; to be called every few seconds."""
+        self.audit.sweep()
+        self._disputes.look()
 
 
 def _warn_without_super(users: UserTable) -> None:

@@ -14,6 +14,8 @@ from server._generated.quarry.admin.v1.members_pb2_grpc import MembersServiceStu
 
 CALL_TIMEOUT_S: Final = 30.0
 COLUMNS: Final = ("name", "state", "reachable", "silent_s", "waited_for", "address", "admin_address", "version")
+REJOIN_TIMEOUT_S: Final = 600.0
+_ROWS: Final = ("what", "kind", "name", "count")
 
 commands: Final = typer.Typer(name="cluster", help="Brokers that are one cluster.", no_args_is_help=True)
 
@@ -50,6 +52,31 @@ def remove(name: Name, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> N
     with service_port(admin, MembersServiceStub) as broker:
         broker.RemoveMember(pb.RemoveMemberRequest(name=name), timeout=CALL_TIMEOUT_S)
         print_object({"removed": name}, as_json=as_json)
+
+
+@commands.command()
+def rejoin(
+    name: Name,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be taken, removed and told.")] = False,
+    delete_messages: Annotated[
+        bool,
+        typer.Option(
+            "--delete-messages", help="Topics that were deleted on the others may go with messages that are here."
+        ),
+    ] = False,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Let the broker, which was away for too long, take what is shared anew from another member."""
+    with service_port(admin, MembersServiceStub) as broker:
+        request = pb.RejoinRequest(name=name, dry_run=dry_run, delete_messages=delete_messages)
+        done = broker.Rejoin(request, timeout=REJOIN_TIMEOUT_S)
+        rows = [_row("removed", row) for row in done.removed] + [_row("told", row) for row in done.told]
+        print_rows([*rows, {"what": "taken", "kind": None, "name": name, "count": done.taken}], _ROWS, as_json=as_json)
+
+
+def _row(what: str, row: pb.SharedRowName) -> dict[str, object]:
+    return {"what": what, "kind": row.kind, "name": row.name, "count": row.messages}
 
 
 def _fields(member: pb.Member) -> dict[str, object]:

@@ -11,6 +11,7 @@ from server.cluster.barriers import Barriers
 from server.cluster.consumed import ConsumedBefore
 from server.cluster.discovery import Discovery
 from server.cluster.exchange import Exchange, Peer
+from server.cluster.forgetting import Forgetting
 from server.cluster.grouped_sends import FORWARDED_SIZE_MAX, GroupedSends
 from server.cluster.handover_row import HandoverRow
 from server.cluster.held_topics import HeldTopics
@@ -18,6 +19,7 @@ from server.cluster.member import Member
 from server.cluster.members import Members
 from server.cluster.message_groups import MessageGroups
 from server.cluster.peers import GroupPeer, Peers
+from server.cluster.rejoining import Rejoining
 from server.cluster.signing import ClusterKeys
 from server.delivery import Delivery
 from server.routing import Address, BrokerIdentity
@@ -53,8 +55,9 @@ class Cluster:
         keys: ClusterKeys,
         connect: Connect,
         applied: Callable[[Applied], None],
+        messages_of: Callable[[str], int],
     ) -> None:
-        """Raises StoreDamaged."""
+        """`messages_of` counts the messages of a topic on this member. Raises StoreDamaged."""
         cluster, name = settings.cluster, settings.broker.name
         self.keys = keys
         self._settings = settings
@@ -89,6 +92,8 @@ class Cluster:
         )
         self.sends = GroupedSends(name, self.groups, peers, clock)
         self.consumed = ConsumedBefore(store.messages, delivery, lambda: store.expiry.minimum).consumed
+        self.rejoining = Rejoining(self.exchange, shared, messages_of)
+        self._forgetting = Forgetting(shared, clock, kept_days=cluster.tombstone_days)
 
     @property
     def request_size_max(self) -> int:
@@ -105,6 +110,7 @@ class Cluster:
             async with (
                 supervisor.running("exchange with members", self.exchange.run()),
                 supervisor.running("message groups", self.groups.run()),
+                supervisor.running("forgetting of deletions", self._forgetting.run()),
             ):
                 yield
         finally:

@@ -20,10 +20,10 @@ import structlog
 
 from kv import EngineFull
 from server.cluster.members import Members
-from server.errors import MemberUnreachable, NotAMember
+from server.errors import MemberUnreachable, NoSuchMember, NotAMember
 from store.clock import Clock
 from store.errors import BrokerError, Invalid
-from store.shared import Applied, Position, SharedRow, SharedRows
+from store.shared import NOTHING_TOLD, Applied, DeletionsMissed, Horizons, Position, SharedRow, SharedRows
 
 log = structlog.get_logger(__name__)
 
@@ -45,6 +45,7 @@ class Page(NamedTuple):
     since: int
     until: Position
     more: bool
+    told: Horizons = NOTHING_TOLD
 
 
 class Peer(Protocol):
@@ -60,7 +61,7 @@ class Peer(Protocol):
 class _Followed:
     """A member that is asked, known by its address; its name is what it says."""
 
-    __slots__ = ("address", "asked_s", "complaint", "incarnation", "is_asked", "name", "peer", "woken")
+    __slots__ = ("address", "asked_s", "complaint", "incarnation", "is_asked", "name", "peer", "told", "woken")
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -70,6 +71,7 @@ class _Followed:
         self.woken = asyncio.Event()
         self.asked_s = 0.0
         self.is_asked = False
+        self.told: Horizons | None = None
         self.complaint = ""
 
 
@@ -124,7 +126,8 @@ class Exchange:
             self._wake(name, asked_before_s=self._clock.monotonic_s() - self._interval_s)
         begin = since.sequence if since is not None and since.incarnation == self._shared.incarnation else 0
         page = self._shared.changes(begin, rows_max)
-        return Page(self._name, page.rows, page.since, Position(page.incarnation, page.until), page.more)
+        until = Position(page.incarnation, page.until)
+        return Page(self._name, page.rows, page.since, until, page.more, page.horizons)
 
     def nudged(self, name: str, address: str) -> None:
         """Another member has something new."""
@@ -135,6 +138,22 @@ class Exchange:
         for followed in self._followed.values():
             if followed.name == name and followed.asked_s < asked_before_s:
                 followed.woken.set()
+
+    async def all_of(self, name: str) -> Page:
+        """All rows that a member has. Raises NoSuchMember for one that is not known, else as a peer's calls."""
+        followed = next((each for each in self._followed.values() if each.name == name), None)
+        if followed is None:
+            raise NoSuchMember(f"no member {name[:80]!r} is asked here")
+        rows: list[SharedRow] = []
+        since: Position | None = None
+        while True:
+            page = await self._ask(followed, since, PAGE_ROWS)
+            if page.name != name:
+                raise MemberUnreachable(f"{followed.address}: {page.name[:80]!r} is there now")
+            rows += page.rows
+            since = page.until
+            if not page.more:
+                return page._replace(rows=rows)
 
     # -- what is asked
 
@@ -232,13 +251,20 @@ class Exchange:
                 followed.name = None  # another one has its address now
                 return
             applied = Applied((), ())
-            if page.rows or page.until != position:
+            if page.rows or page.until != position or page.told != followed.told:
                 applied = await asyncio.to_thread(
-                    self._shared.apply, page.rows, peer=name, until=page.until, since=page.since
+                    self._shared.apply,
+                    page.rows,
+                    peer=name,
+                    until=page.until,
+                    since=page.since,
+                    more=page.more,
+                    told=page.told,
                 )
+                followed.told = page.told
             followed.incarnation = page.until.incarnation
             self._members.heard(name)
-            self._take(applied)
+            self.take(applied)
             more = page.more
 
     async def _meet(self, followed: _Followed) -> bool:
@@ -268,15 +294,18 @@ class Exchange:
         followed.asked_s = self._clock.monotonic_s()
         return await followed.peer.exchange(self._name, self._own_address, since, rows_max)
 
-    def _take(self, applied: Applied) -> None:
+    def take(self, applied: Applied) -> None:
+        """Other members have changed something: whoever has to hear of it does."""
         for conflict in applied.conflicts:
             log.warning(
                 "a change was overwritten by a later one, whose member did not know of it",
-                kind=conflict.kind.value,
+                kind=conflict.kind,
                 name=conflict.name,
                 changed_at_ms=conflict.overwritten.time_ms,
                 later_at_ms=conflict.kept.time_ms,
             )
+        for row in applied.unread:
+            log.warning("what a newer version has written is kept and told on, unread", kind=row.kind, name=row.name)
         if applied.changed:
             self._members.changed(applied.changed)
             self._applied(applied)
@@ -284,7 +313,11 @@ class Exchange:
     def _complain(self, followed: _Followed, error: Exception) -> None:
         """Once per reason: it is asked again and again."""
         complaint = str(error)
-        if complaint != followed.complaint:
+        if complaint == followed.complaint:
+            return
+        if isinstance(error, DeletionsMissed):
+            log.error("this member was away for too long and is left out", member=followed.name, reason=complaint)
+        else:
             log.warning("a member cannot be asked", address=followed.address, member=followed.name, reason=complaint)
         followed.complaint = complaint
 

@@ -65,13 +65,12 @@ class Member:
                 except ValueError as cause:
                     raise Invalid(f"member {name}: {key}: {cause}") from None
         state = row.text("state")
-        if state not in set(MemberState):
-            row.damaged(f"state is {state!r}")
         return cls(
             name=name,
             address=texts["address"] or None,
             tls_address=texts["tls_address"] or None,
             admin_address=texts["admin_address"],
-            state=MemberState(state),
+            # one that only a newer version knows: nothing new is sent there, and nothing is lost
+            state=MemberState(state) if state in set(MemberState) else MemberState.DRAINING,
             version=texts["version"],
         )

@@ -135,9 +135,11 @@ class RouteService:
         return sorted(places, key=lambda place: place.broker.name)
 
     def _broker_at(self, call: Call, dialled: definition.Endpoints) -> definition.Broker:
-        """The broker, reachable where it advertises itself or else where the client dialled."""
+        """The broker, reachable where it advertises itself or else, outside of clusters, where the client dialled."""
         broker = definition.Broker(name=self._broker.name, id=MASTER)
-        advertised = self._broker.advertised_to(is_secure=call.is_secure)
+        announced = None if self._members is None else self._members.own
+        # what a client of a cluster has dialled may lead to any member
+        advertised = (announced or self._broker).advertised_to(is_secure=call.is_secure)
         if advertised is not None:
             _fill_endpoints(broker.endpoints, advertised)
         elif dialled.addresses:

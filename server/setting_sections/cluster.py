@@ -43,6 +43,14 @@ class ClusterSection(Section):
         description="A member that has not answered for so long is in no route until it answers again.",
     )
 
+    tombstone_days: int = Field(
+        default=30,
+        ge=1,
+        le=3_650,
+        description="How long a member remembers what was deleted, for those that are away: the same on all members. "
+        "One that was away for longer has to [rejoin](cluster.md#away-for-long).",
+    )
+
     @property
     def is_on(self) -> bool:
         """Whether the broker is a member of a cluster."""

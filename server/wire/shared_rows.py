@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from server._generated.quarry.cluster.v1 import cluster_pb2 as pb
 from store.errors import Invalid
-from store.shared import Position, SharedKind, SharedRow, Version
+from store.shared import Horizons, Position, SharedRow, Version, known_kind
 
-KINDS: Final = frozenset(SharedKind)
+HORIZONS_MAX: Final = 1_000
 
 
 def to_row(message: pb.Row) -> SharedRow:
-    """What it says is looked at by the store. Raises Invalid for a kind that is not known here."""
-    if message.kind not in KINDS:
-        raise Invalid(f"a row of kind {message.kind[:40]!r}, which is not known here: upgrade this member first")
+    """What it says is looked at by the store, also its kind: only a newer version may know it."""
     return SharedRow(
-        kind=SharedKind(message.kind),
+        kind=known_kind(message.kind),
         name=message.name,
         version=_version(message.version),
         based_on=_version(message.based_on) if message.HasField("based_on") else None,
@@ -27,7 +26,7 @@ def to_row(message: pb.Row) -> SharedRow:
 
 def from_row(row: SharedRow) -> pb.Row:
     return pb.Row(
-        kind=row.kind.value,
+        kind=row.kind,
         name=row.name,
         version=_from_version(row.version),
         based_on=None if row.based_on is None else _from_version(row.based_on),
@@ -42,6 +41,19 @@ def to_position(message: pb.Position) -> Position:
 
 def from_position(position: Position) -> pb.Position:
     return pb.Position(incarnation=position.incarnation, sequence=position.sequence)
+
+
+def to_horizons(message: pb.ExchangeResponse) -> Horizons:
+    """What a member of an older version does not say is empty. Raises Invalid for more than members can be."""
+    if len(message.known) + len(message.forgotten) > 2 * HORIZONS_MAX:
+        raise Invalid(f"a page names more than {HORIZONS_MAX} members")
+    return Horizons(
+        {each.name: each.sequence for each in message.known}, {each.name: each.sequence for each in message.forgotten}
+    )
+
+
+def from_horizons(here: Mapping[str, int]) -> Iterator[pb.Horizon]:
+    return (pb.Horizon(name=name, sequence=sequence) for name, sequence in here.items())
 
 
 def _version(message: pb.Version) -> Version:

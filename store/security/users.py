@@ -74,6 +74,9 @@ class UserTable:
     @property
     def disputed_subjects(self) -> frozenset[str]:
         """Of certificates that several users claim, as two stores can bring about: these stand for nobody."""
+        if self._subjects is None and self._is_shared:
+            with self._changing:
+                self._certified()
         return self._disputed
 
     def is_empty(self) -> bool:

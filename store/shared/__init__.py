@@ -1,6 +1,7 @@
 """Rows that all stores of a cluster share: topics, groups, users, rules and members, each with a version."""
 
-from store.shared.checking import AHEAD_MAX_MS, PeerAhead, RowRefused
+from store.shared.checking import AHEAD_MAX_MS, DeletionsMissed, PeerAhead, PeerMissed, RowRefused
+from store.shared.horizons import NOTHING_TOLD, Horizons
 from store.shared.ledger import Ledger
 from store.shared.rows import (
     Applied,
@@ -11,19 +12,24 @@ from store.shared.rows import (
     SharedRow,
     Version,
     is_shared,
+    known_kind,
     member_id,
 )
 from store.shared.shared_rows import PAGE_BYTES_MAX, PAGE_ROWS_MAX, SharedRows
 
 __all__ = [
     "AHEAD_MAX_MS",
+    "NOTHING_TOLD",
     "PAGE_BYTES_MAX",
     "PAGE_ROWS_MAX",
     "Applied",
     "ChangePage",
     "Conflict",
+    "DeletionsMissed",
+    "Horizons",
     "Ledger",
     "PeerAhead",
+    "PeerMissed",
     "Position",
     "RowRefused",
     "SharedKind",
@@ -31,5 +37,6 @@ __all__ = [
     "SharedRows",
     "Version",
     "is_shared",
+    "known_kind",
     "member_id",
 ]

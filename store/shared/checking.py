@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
@@ -10,6 +11,7 @@ from store.metadata.groups import ATTEMPTS_MAX, backoff_fault, decode_group
 from store.metadata.topics import decode_topic
 from store.security.policies import decode_policy
 from store.security.user_rows import decode_user
+from store.shared.horizons import Horizons
 from store.shared.rows import COUNTER_MAX, MEMBER_ID_BYTES, SEEN_MAX, SharedKind, SharedRow, Version, name_fault
 
 AHEAD_MAX_MS: Final = 3_600_000
@@ -34,17 +36,41 @@ class PeerAhead(Invalid):
     """Another store's clock is too far ahead of ours; nothing of what it sent was stored."""
 
 
+class PeerMissed(Invalid):
+    """Another store was away while deletions were forgotten; nothing of what it sent was stored."""
+
+
+class DeletionsMissed(Invalid):
+    """Others forgot deletions while this store was away; nothing of what they send is stored until it rejoins."""
+
+
+def check_horizons(here: Horizons, told: Horizons, peer: str) -> None:
+    """Raises PeerMissed, DeletionsMissed."""
+    missed = told.missed(here.forgotten)
+    if missed is not None:
+        raise PeerMissed(
+            f"member {_shown(peer)} was away for longer than deletions are kept, it may hold what was deleted on "
+            f"{_shown(missed)}: there `quarry cluster rejoin NAME` with the name of a member that was not away"
+        )
+    missed = here.missed(told.forgotten)
+    if missed is not None:
+        raise DeletionsMissed(
+            f"this member was away for longer than deletions are kept, it may hold what was deleted on "
+            f"{_shown(missed)}: `quarry cluster rejoin {peer}` takes what is shared anew from there"
+        )
+
+
 def check_rows(rows: Iterable[SharedRow], peer: str, wall_ms: int) -> None:
     """Raises RowRefused that names kind, row and peer, PeerAhead."""
     for row in rows:
         fault = row_fault(row)
         if fault is not None:
-            where = f"{row.kind.value} {_shown(row.name)} from member {_shown(peer)}"
+            where = f"{row.kind} {_shown(row.name)} from member {_shown(peer)}"
             raise RowRefused(f"{where}: {fault[:FAULT_SHOWN_MAX]}")
         ahead_ms = row.version.time_ms - wall_ms
         if ahead_ms > AHEAD_MAX_MS:
             raise PeerAhead(
-                f"{row.kind.value} {_shown(row.name)} from member {_shown(peer)} was written {ahead_ms} ms ahead of "
+                f"{row.kind} {_shown(row.name)} from member {_shown(peer)} was written {ahead_ms} ms ahead of "
                 f"our clock, at most {AHEAD_MAX_MS} ms are followed: set the clocks of all members"
             )
 
@@ -56,7 +82,31 @@ def row_fault(row: SharedRow) -> str | None:
         return fault
     if len(row.value) > VALUE_BYTES_MAX:
         return f"{len(row.value)} bytes, at most {VALUE_BYTES_MAX} are allowed"
-    return _VALUE_FAULTS[row.kind](row.name, row.value)
+    if is_unread(row):
+        return None
+    check = _VALUE_FAULTS.get(row.kind)
+    return None if check is None else check(row.name, row.value)
+
+
+def is_unread(row: SharedRow) -> bool:
+    """Whether only a newer version understands the row: its kind, or what a document of its kind says."""
+    if row.value is None:
+        return False
+    decode = _DECODERS.get(row.kind)
+    if decode is None:
+        return row.kind not in _KINDS
+    try:
+        decode(row.name, row.value)
+    except _UNREADABLE:
+        return _is_document(row.value)
+    return False
+
+
+def _is_document(value: bytes) -> bool:
+    try:
+        return isinstance(json.loads(value), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _version_fault(row: SharedRow) -> str | None:
@@ -119,7 +169,14 @@ def _no_fault(name: str, value: bytes) -> None:  # noqa: ARG001 - what a member 
 
 
 _UNREADABLE: Final = (StoreDamaged, ValueError, RecursionError)
-_VALUE_FAULTS: Final[Mapping[SharedKind, Callable[[str, bytes], str | None]]] = {
+_KINDS: Final = frozenset(SharedKind)
+_DECODERS: Final[Mapping[str, Callable[[str, bytes], object]]] = {
+    SharedKind.TOPIC: decode_topic,
+    SharedKind.GROUP: decode_group,
+    SharedKind.USER: decode_user,
+    SharedKind.POLICY: decode_policy,
+}
+_VALUE_FAULTS: Final[Mapping[str, Callable[[str, bytes], str | None]]] = {
     SharedKind.TOPIC: _topic_fault,
     SharedKind.GROUP: _group_fault,
     SharedKind.USER: _user_fault,

@@ -10,7 +10,7 @@ from typing import Final
 from kv import KeyRange
 from kv.keys import prefix_range
 from store.errors import StoreDamaged
-from store.shared.rows import VERSION_BYTES, Position, SharedKind, Version
+from store.shared.rows import VERSION_BYTES, Position, SharedKind, Version, known_kind
 
 INCARNATION: Final = b"i"
 INCARNATION_BYTES: Final = 16
@@ -29,6 +29,7 @@ _STAMP: Final = Struct(">20s20sBQ")
 assert _STAMP.size == 49
 _NO_VERSION: Final = bytes(VERSION_BYTES)
 _DELETED: Final = 1
+_UNREAD: Final = 2
 
 ORDER_RANGE: Final = prefix_range(ORDER)
 EVERYTHING: Final = KeyRange(b"", b"\xff")
@@ -43,10 +44,13 @@ class Stamp:
     seen: tuple[Version, ...]
     deleted: bool
     sequence: int
+    unread: bool = False
+    """Only a newer version understands the value: it lies in `VALUES`, whatever the kind."""
 
     def encode(self) -> bytes:
         based_on = _NO_VERSION if self.based_on is None else self.based_on.encode()
-        head = _STAMP.pack(self.version.encode(), based_on, _DELETED if self.deleted else 0, self.sequence)
+        flags = (_DELETED if self.deleted else 0) | (_UNREAD if self.unread else 0)
+        head = _STAMP.pack(self.version.encode(), based_on, flags, self.sequence)
         return head + b"".join(each.encode() for each in self.seen)
 
     @classmethod
@@ -63,22 +67,23 @@ class Stamp:
             ),
             deleted=bool(flags & _DELETED),
             sequence=sequence,
+            unread=bool(flags & _UNREAD),
         )
 
 
-def row_id(kind: SharedKind, name: str) -> bytes:
+def row_id(kind: str, name: str) -> bytes:
     """What a row is called in keys, and in the order of changes."""
-    return kind.value.encode() + b"\0" + name.encode()
+    return kind.encode() + b"\0" + name.encode()
 
 
-def parse_row_id(row: bytes) -> tuple[SharedKind, str]:
+def parse_row_id(row: bytes) -> tuple[str, str]:
     kind, _, name = row.partition(b"\0")
-    return SharedKind(kind.decode()), name.decode()
+    return known_kind(kind.decode()), name.decode()
 
 
 def kind_range(prefix: bytes, kind: SharedKind) -> KeyRange:
     """All rows of a kind, in `VERSIONS` or `VALUES`."""
-    return prefix_range(prefix + kind.value.encode() + b"\0")
+    return prefix_range(prefix + kind.encode() + b"\0")
 
 
 def order_key(sequence: int) -> bytes:

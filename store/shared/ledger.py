@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from threading import RLock
 from typing import Final
 
@@ -87,7 +88,7 @@ class Ledger:
             batch.put(self.family, MEMBER, self.member.encode())
             self.engine.write(batch, sync=True)
 
-    def stamp(self, kind: SharedKind, name: str) -> Stamp | None:
+    def stamp(self, kind: str, name: str) -> Stamp | None:
         return self.stamps([row_id(kind, name)])[0]
 
     def stamps(self, rows: Sequence[bytes]) -> list[Stamp | None]:
@@ -95,7 +96,7 @@ class Ledger:
         found = self.family.get_many([VERSIONS + row for row in rows])
         return [None if data is None else Stamp.decode(data) for data in found]
 
-    def stage_own(self, batch: WriteBatch, kind: SharedKind, name: str, *, deleted: bool) -> None:
+    def stage_own(self, batch: WriteBatch, kind: str, name: str, *, deleted: bool) -> None:
         """A row is changed by this store."""
         before = self.stamp(kind, name)
         version = self._versions.next()
@@ -105,18 +106,32 @@ class Ledger:
         self.own_changes += 1
         self.changed()
 
-    def stage_first(self, batch: WriteBatch, kind: SharedKind, name: str) -> None:
+    def stage_first(self, batch: WriteBatch, kind: str, name: str) -> None:
         """A row was there before its store was in a cluster: any change that is made in one is later."""
         lowest = Version(0, 0, self._id)
         self._put(batch, kind, name, None, Stamp(lowest, None, (), deleted=False, sequence=self._next_sequence()))
 
-    def stage_taken(self, batch: WriteBatch, row: SharedRow, before: Stamp | None) -> None:
-        """A row is taken over from another store."""
+    def stage_taken(self, batch: WriteBatch, row: SharedRow, before: Stamp | None, *, unread: bool = False) -> None:
+        """A row is taken over from another store; `unread`: its value is kept here, in place of its table."""
         self._versions.saw(row.version.time_ms, row.version.counter)
-        stamp = Stamp(row.version, row.based_on, row.seen, row.value is None, self._next_sequence())
+        stamp = Stamp(row.version, row.based_on, row.seen, row.value is None, self._next_sequence(), unread)
         self._put(batch, row.kind, row.name, before, stamp)
+        if unread:
+            self.stage_value(batch, row.kind, row.name, row.value)
 
-    def stage_value(self, batch: WriteBatch, kind: SharedKind, name: str, value: bytes | None) -> None:
+    def stage_read(self, batch: WriteBatch, kind: str, name: str, stamp: Stamp) -> None:
+        """A value that could not be understood is, since an upgrade: it goes into its table."""
+        batch.put(self.family, VERSIONS + row_id(kind, name), replace(stamp, unread=False).encode())
+        self.stage_value(batch, kind, name, None)
+
+    def stage_gone(self, batch: WriteBatch, kind: str, name: str, stamp: Stamp) -> None:
+        """A row, or its deletion, is kept account of no longer."""
+        batch.delete(self.family, VERSIONS + row_id(kind, name))
+        batch.delete(self.family, order_key(stamp.sequence))
+        if stamp.unread:
+            self.stage_value(batch, kind, name, None)
+
+    def stage_value(self, batch: WriteBatch, kind: str, name: str, value: bytes | None) -> None:
         """The value of a row that has no table of its own."""
         key = VALUES + row_id(kind, name)
         if value is None:
@@ -124,10 +139,12 @@ class Ledger:
         else:
             batch.put(self.family, key, value)
 
-    def _put(self, batch: WriteBatch, kind: SharedKind, name: str, before: Stamp | None, stamp: Stamp) -> None:
+    def _put(self, batch: WriteBatch, kind: str, name: str, before: Stamp | None, stamp: Stamp) -> None:
         row = row_id(kind, name)
         if before is not None:
             batch.delete(self.family, order_key(before.sequence))
+            if before.unread:
+                self.stage_value(batch, kind, name, None)
         batch.put(self.family, VERSIONS + row, stamp.encode())
         batch.put(self.family, order_key(stamp.sequence), row)
         batch.put(self.family, CLOCK, encode_clock(self._versions.time_ms, self._versions.counter))

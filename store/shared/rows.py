@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from struct import Struct
@@ -17,6 +18,7 @@ from store.metadata.names import (
     is_system_topic,
 )
 from store.security.model import USER_NAME
+from store.shared.horizons import NOTHING_TOLD, Horizons
 
 MEMBER_ID_BYTES: Final = 8
 SEEN_MAX: Final = 15
@@ -36,6 +38,10 @@ class SharedKind(StrEnum):
     USER = "user"
     POLICY = "policy"
     MEMBER = "member"
+
+
+_KINDS: Final = frozenset(SharedKind)
+_KIND: Final = re.compile(r"[a-z][a-z_]{0,31}")
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -62,11 +68,12 @@ class Version:
 class SharedRow:
     """One row, or its deletion: `value` is None then.
 
-    `based_on` is the version that its writer changed, None for one that was new. `seen` are the last versions by other
-    members that came before that, at most `SEEN_MAX`.
+    `kind` is a SharedKind, or the name of one that only newer versions know. `based_on` is the version that its writer
+    changed, None for one that was new. `seen` are the last versions by other members that came before that, at most
+    `SEEN_MAX`.
     """
 
-    kind: SharedKind
+    kind: str
     name: str
     version: Version
     based_on: Version | None
@@ -95,13 +102,14 @@ class ChangePage:
     rows: tuple[SharedRow, ...]
     until: int
     more: bool
+    horizons: Horizons = NOTHING_TOLD
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
     """A change of this store that gave way to one whose writer did not know of it."""
 
-    kind: SharedKind
+    kind: str
     name: str
     overwritten: Version
     kept: Version
@@ -109,10 +117,14 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What a page has changed here, and which changes were lost by it."""
+    """What a page has changed here, and which changes were lost by it.
+
+    `unread`: those of `changed` that only a newer version understands; they are kept and told on as they came.
+    """
 
     changed: tuple[SharedRow, ...]
     conflicts: tuple[Conflict, ...]
+    unread: tuple[SharedRow, ...] = ()
 
 
 def member_id(name: str) -> bytes:
@@ -120,12 +132,17 @@ def member_id(name: str) -> bytes:
     return hashlib.blake2b(name.encode(), digest_size=MEMBER_ID_BYTES).digest()
 
 
-def is_shared(kind: SharedKind, name: str) -> bool:
+def known_kind(kind: str) -> str:
+    """The SharedKind where there is one of that name, else the name."""
+    return SharedKind(kind) if kind in _KINDS else kind
+
+
+def is_shared(kind: str, name: str) -> bool:
     """Whether all members have the row: what clients can name, they find on each of them."""
     return name_fault(kind, name) is None
 
 
-def name_fault(kind: SharedKind, name: str) -> str | None:
+def name_fault(kind: str, name: str) -> str | None:
     """Why no member tells others of a row of this name; None when it does.
 
     Retry topics, light queues and what is reserved for brokers belong to the messages of one store.
@@ -137,6 +154,8 @@ def name_fault(kind: SharedKind, name: str) -> str | None:
             return "topics of this name belong to one member"
         case SharedKind.GROUP if is_system_group(name):
             return "groups of this name belong to one member"
+    if not _KIND.fullmatch(kind):
+        return "the kind has no name of a kind"
     if not name or not name.isprintable():
         return "the name is blank or not printable"
     if len(name.encode()) > INTERNAL_TOPIC_NAME_MAX:

@@ -36,10 +36,15 @@ def test_what_a_newer_version_adds_is_passed_over() -> None:
     assert Member.decode("quarry-0", json.dumps(row).encode()) == MEMBER
 
 
+def test_nothing_new_is_sent_to_a_member_in_a_state_that_only_a_newer_version_knows() -> None:
+    row = json.loads(MEMBER.in_state(MemberState.ACTIVE).encode()) | {"state": "asleep"}
+    assert Member.decode("quarry-0", json.dumps(row).encode()).state is MemberState.DRAINING
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"state": "asleep"}, "state is 'asleep'"),
+        ({"state": 7}, "state"),
         ({"address": 7}, "address"),
         ({"address": "nowhere"}, "address"),
         ({"tls_address": "a:99999"}, "tls_address"),

@@ -56,6 +56,19 @@ def test_queues_of_all_members_come_in_turns() -> None:
     assert seen.route() == [(name, number, "READ_WRITE") for number in (0, 1) for name in names]
 
 
+def test_what_stands_for_all_members_is_not_said_to_be_one_of_them() -> None:
+    """An acknowledgement would come to a member that never handed the message out."""
+    seen = Seen("broker-a", "broker-b")
+    everybody = definition.Endpoints(
+        scheme=definition.DOMAIN_NAME,
+        addresses=[definition.Address(host=host, port=8081) for host in ("broker-a", "broker-b", "cluster.example")],
+    )
+    for endpoints in (everybody, dialled("cluster.example")):
+        request = service.QueryRouteRequest(topic=resource("orders"), endpoints=endpoints)
+        response = seen.broker.ask("QueryRoute", request, service.QueryRouteResponse)
+        assert {shown(queue)[0] for queue in response.message_queues} == {"broker-a", "broker-b"}
+
+
 def test_who_was_not_heard_of_for_long_is_left_out_until_it_is() -> None:
     seen = Seen("broker-a", "broker-b", "broker-c")
     seen.clock.advance(UNREACHABLE_S - 1)

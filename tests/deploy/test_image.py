@@ -17,7 +17,7 @@ import sys
 import time
 import tomllib
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -181,15 +181,26 @@ def ports() -> tuple[int, dict[str, str]]:
 
 
 def run_as_the_image_does(folder: Path, python: str, read_only: dict[str, Path], *, search_path: str) -> None:
-    """Start, stop as a container runtime does, and look at what was written."""
-    http, addresses = ports()
-    given = environment() | addresses | {"PATH": search_path, "QUARRY_EXPIRY_REFUSE_PERCENT": "100"}
-    store = volume(folder)
-    words = [python, "-m", "cli.main", *json.loads(said("CMD"))]
+    """With the image's own command, settings and environment."""
     parts = read_only | {"/etc/quarry": DEPLOY / "image"}
+    run_and_stop(
+        folder, [python, "-m", "cli.main", *json.loads(said("CMD"))], environment() | {"PATH": search_path}, parts
+    )
+
+
+def run_and_stop(
+    folder: Path, words: list[str], given: dict[str, str], parts: dict[str, Path], probes: Sequence[str] = ()
+) -> None:
+    """Start, ask each probe, stop as a container runtime does, and look at what was written."""
+    http, addresses = ports()
+    given = given | addresses | {"QUARRY_EXPIRY_REFUSE_PERCENT": "100"}
+    store = volume(folder)
     mounts = {str(said("WORKDIR")): store}
     with container(words, folder, environment=given, mounts=mounts, read_only=parts) as outside:
         ready(http, folder, outside)
+        for probe in probes:
+            with urllib.request.urlopen(f"http://127.0.0.1:{http}{probe}", timeout=5) as answer:
+                assert answer.status == 200
         broker = first_process(outside)
         status = Path(f"/proc/{broker}/status").read_text()
         assert re.search(rf"^Uid:\t{USER}\t{USER}", status, flags=re.MULTILINE)
@@ -215,6 +226,23 @@ def _container(tmp_path_factory: pytest.TempPathFactory) -> None:
 def test_a_broker_needs_to_write_its_volume_only_and_no_right_at_all(tmp_path: Path) -> None:
     folders = os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin", "/bin"])
     run_as_the_image_does(tmp_path, sys.executable, this_python(), search_path=folders)
+
+
+@pytest.mark.usefixtures("_container")
+def test_so_does_the_pod_of_the_chart(tmp_path: Path) -> None:
+    """Its arguments, its settings where they are mounted, its environment, and its probes."""
+    these = manifests("one-broker")
+    settings = tmp_path / "settings"
+    settings.mkdir()
+    settings.chmod(0o755)
+    arguments = these.broker["args"]
+    file = Path(arguments[arguments.index("--config") + 1])
+    (settings / file.name).write_text(these.toml)
+    folders = os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin", "/bin"])
+    probes = [these.broker[name]["httpGet"]["path"] for name in ("startupProbe", "livenessProbe", "readinessProbe")]
+    given = environment() | these.environment(0) | {"PATH": folders}
+    parts = this_python() | {str(file.parent): settings}
+    run_and_stop(tmp_path, [sys.executable, "-m", "cli.main", *arguments], given, parts, probes)
 
 
 @pytest.mark.usefixtures("_container")

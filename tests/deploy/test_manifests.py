@@ -347,6 +347,25 @@ def test_whoever_may_call_the_admin_port_is_of_this_release(these: Manifests) ->
             assert selects(source["podSelector"]["matchLabels"], template)
 
 
+def test_one_pod_goes_at_a_time_and_they_lie_apart(these: Manifests) -> None:
+    pods = these.only("StatefulSet")["spec"]["template"]
+    budget = these.only("PodDisruptionBudget")["spec"]
+    assert budget["maxUnavailable"] == 1
+    assert selects(budget["selector"]["matchLabels"], pods)
+    spread = pods["spec"]["topologySpreadConstraints"]
+    assert {each["topologyKey"] for each in spread} == {"kubernetes.io/hostname", "topology.kubernetes.io/zone"}
+    for each in spread:
+        assert each["maxSkew"] == 1
+        assert selects(each["labelSelector"]["matchLabels"], pods)
+
+
+def test_what_a_pod_may_reach_and_who_may_reach_it_is_said_for_every_pod(these: Manifests) -> None:
+    policies = [each["spec"] for each in these.all("NetworkPolicy")]
+    for template in these.pod_templates():
+        of_it = [each for each in policies if selects(each["podSelector"]["matchLabels"], template)]
+        assert {kind for each in of_it for kind in each["policyTypes"]} == {"Ingress", "Egress"}
+
+
 def test_a_monitor_finds_the_metrics_once_for_each_pod() -> None:
     these = manifests("ingress")
     spec = these.only("ServiceMonitor")["spec"]

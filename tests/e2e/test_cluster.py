@@ -124,6 +124,51 @@ def test_a_member_that_drains_is_read_to_its_end_and_then_forgotten(
     assert states(first) == {"quarry-0": "active"}
 
 
+@pytest.mark.slow
+def test_a_member_that_was_away_for_too_long_brings_nothing_back_and_rejoins(
+    cluster: ClusterOfBrokers, start_clients: StartClients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, away = (cluster.add() for _ in range(3))
+    everybody = ["quarry-0", "quarry-1", "quarry-2"]
+    cluster.agree(reachable, everybody)
+    for topic in ("old", "orders"):
+        first.administer("topic", "create", topic, "--queues", "3")
+    cluster.agree(lambda broker: names(broker, "topic"), ["old", "orders"])
+    producer = start_clients("python", away.endpoint).producer("old", "orders")
+    producer.send([Outgoing(topic, b"%d" % n) for topic in ("old", "orders") for n in range(9)])
+    assert (count(away, "old"), count(away, "orders")) == (3, 3)
+    away.stop()
+    second.administer("topic", "delete", "old")
+    cluster.brokers.remove(away)
+    cluster.agree(lambda broker: names(broker, "topic"), ["orders"])
+    for broker in (first, second):
+        broker.stop()
+    for broker in (first, second):
+        broker.launch(program="tests.e2e.late_clock", settings=cluster.settings(broker.store.name))
+        assert broker.ready_or_ended() is None
+    until(lambda: all("old deletions were forgotten" in each.words() for each in (first, second)), "all is forgotten")
+    away.launch(program="tests.e2e.late_clock", settings=cluster.settings("quarry-2"))
+    assert away.ready_or_ended() is None
+
+    until(lambda: "quarry cluster rejoin quarry-" in away.words(), "it says what to do")
+    assert reachable(away) == ["quarry-2"]
+    cluster.agree(lambda broker: (reachable(broker), names(broker, "topic")), (["quarry-0", "quarry-1"], ["orders"]))
+    away.administer("topic", "create", "mine")
+    refused = quarry("cluster", "rejoin", "quarry-1", "--admin", away.admin)
+    assert "1 topics were deleted on the others and hold messages here, as old (3)" in refused.stderr
+    would = rows(away, "cluster", "rejoin", "quarry-1", "--dry-run")
+    done = rows(away, "cluster", "rejoin", "quarry-1", "--delete-messages")
+    assert would == done
+    assert [(each["what"], each["kind"], each["name"]) for each in done[:2]] == [
+        ("removed", "topic", "old"),
+        ("told", "topic", "mine"),
+    ]
+    cluster.brokers.append(away)
+    cluster.agree(lambda broker: (reachable(broker), names(broker, "topic")), (everybody, ["mine", "orders"]))
+    assert count(away, "orders") == 3
+    away.stop()
+
+
 def count(broker: Broker, topic: str) -> int:
     """Messages of the topic on this member."""
     (shown,) = rows(broker, "topic", "show", topic)

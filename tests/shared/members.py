@@ -13,14 +13,14 @@ from store.metadata import Topic, TopicType
 from store.opening import StoreTables
 from store.security.sealing import Sealer
 from store.shared import Applied, ChangePage, Conflict, Ledger, Position, SharedKind, SharedRow, SharedRows, is_shared
-from store.shared.layout import ORDER_RANGE, VERSIONS, Stamp, parse_order_key, row_id
+from store.shared.layout import ORDER_RANGE, VALUES, VERSIONS, Stamp, parse_order_key, row_id
 from store.shared.shared_rows import TABLES
 from store.state import FAMILIES, open_state_engine
 
 KEY = b"MDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDA="
 SECRET = "correct-horse-battery"
 ALL = KeyRange(b"", None)
-Content = dict[tuple[SharedKind, str], bytes]
+Content = dict[tuple[str, str], bytes]
 
 
 class Member:
@@ -68,7 +68,9 @@ class Member:
 
     def take(self, other: str, page: ChangePage) -> Applied:
         until = Position(page.incarnation, page.until)
-        return self.shared.apply(page.rows, peer=other, until=until, since=page.since)
+        return self.shared.apply(
+            page.rows, peer=other, until=until, since=page.since, more=page.more, told=page.horizons
+        )
 
     def pull(self, other: Member) -> Applied:
         """Everything there is to read of the other one."""
@@ -84,7 +86,9 @@ class Member:
 
     def content(self) -> Content:
         """All shared rows by the bytes of their tables."""
-        found = {(SharedKind.MEMBER, row.name): row.value for row in self.shared.list(SharedKind.MEMBER)}
+        found: dict[tuple[str, str], bytes | None] = {
+            (SharedKind.MEMBER, row.name): row.value for row in self.shared.list(SharedKind.MEMBER)
+        }
         for kind, family in TABLES.items():
             found |= {(kind, key.decode()): value for key, value in self.engine.family(family).scan(ALL)}
         return {
@@ -100,7 +104,10 @@ class Member:
         }
         assert order == {row: stamp.sequence for row, stamp in versions.items()}
         assert len(self.ledger.family.scan(ORDER_RANGE)) == len(order)
-        assert {row_id(*row) for row in self.content()} == {row for row, each in versions.items() if not each.deleted}
+        unread = {row for row, each in versions.items() if each.unread}
+        assert {key.removeprefix(VALUES) for key, _ in self.ledger.family.scan(prefix_range(VALUES))} >= unread
+        read = {row for row, each in versions.items() if not each.deleted} - unread
+        assert read <= {row_id(*row) for row in self.content()} <= read | unread
 
     def stamp(self, kind: SharedKind, name: str) -> Stamp:
         found = self.ledger.stamp(kind, name)
@@ -134,5 +141,5 @@ def gathered(*members: Member) -> None:
         pass
 
 
-def rows_of(one: Member) -> dict[tuple[SharedKind, str], SharedRow]:
+def rows_of(one: Member) -> dict[tuple[str, str], SharedRow]:
     return {(row.kind, row.name): row for row in one.shared.changes(0).rows}

@@ -38,7 +38,7 @@ ROWS: Final = [
     *((SharedKind.POLICY, name) for name in USERS),
     *((SharedKind.MEMBER, name) for name in NAMES),
 ]
-RowId = tuple[SharedKind, str]
+RowId = tuple[str, str]
 
 places = st.integers(0, len(NAMES) - 1)
 

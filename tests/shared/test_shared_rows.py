@@ -9,7 +9,8 @@ import pytest
 
 from store.clock import ManualClock
 from store.errors import Invalid
-from store.metadata import Group
+from store.metadata import Group, Topic, TopicType
+from store.metadata.topics import encode_topic
 from store.security.model import Action, Decision, Resource, Rule, Secret, User
 from store.shared import (
     AHEAD_MAX_MS,
@@ -279,9 +280,10 @@ def _bad(kind: SharedKind, name: str, value: bytes | None) -> SharedRow:
 BAD = {
     "no JSON": (_bad(TOPIC, "bad", b"{"), "topic 'bad' from member 'two'.*JSON"),
     "deep": (_bad(TOPIC, "bad", b"[" * 100_000), "topic 'bad'"),
-    "format": (_bad(GROUP, "bad", b'{"format":2}'), "format 2"),
-    "user": (_bad(USER, "bad", b'{"format":1,"kind":"super","secrets":"gAAAA"}'), "no row of a user"),
-    "rules": (_bad(POLICY, "bad", b'{"format":1,"rules":[{"resource":"x"}]}'), "policy 'bad'"),
+    "queues": (_bad(TOPIC, "bad", encode_topic(Topic("bad", TopicType.MIXED, -1, 1))), "-1 and 1 queues"),
+    "user": (_bad(USER, "bad", b'"gAAAA"'), "no row of a user"),
+    "rules": (_bad(POLICY, "bad", b"[]"), "policy 'bad'"),
+    "kind": (SharedRow("Zone!", "east", Version(1, 0, bytes(8)), None, b""), "the kind has no name of a kind"),
     "name": (_bad(USER, "a/b", None), "no user name"),
     "local": (_bad(TOPIC, "%RETRY%billing", None), "belong to one member"),
     "unprintable": (_bad(TOPIC, "a\nb", None), "not printable"),

@@ -82,6 +82,7 @@ ACCESSES: Final[Mapping[str, Accesses]] = {
     "MembersService/DrainMember": _cluster(Action.UPDATE),
     "MembersService/ActivateMember": _cluster(Action.UPDATE),
     "MembersService/RemoveMember": _cluster(Action.UPDATE),
+    "MembersService/Rejoin": _cluster(Action.UPDATE),
     "MigrationService/GetMigration": _cluster(Action.GET),
     "MigrationService/AdvanceMigration": _cluster(Action.UPDATE),
     "MigrationService/RollBackMigration": _cluster(Action.UPDATE),

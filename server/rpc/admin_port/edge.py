@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 
 from kv import EngineCorrupt, EngineFull
-from server.errors import NoCluster, NoIndex, NoSuchMember, NoSuchSetting, NotAMember
+from server.errors import MemberUnreachable, NoCluster, NoIndex, NoSuchMember, NoSuchSetting, NotAMember
 from server.faults import FaultLog
 from server.security.errors import PermissionDenied, TooManyFailures, Unauthenticated
 from server.wire.status import INTERNAL_TEXT
@@ -34,6 +34,7 @@ STATUS_CODES: Final[dict[type[BaseException], grpc.StatusCode]] = {
     NoCluster: grpc.StatusCode.FAILED_PRECONDITION,
     NoSuchMember: grpc.StatusCode.NOT_FOUND,
     NotAMember: grpc.StatusCode.UNAUTHENTICATED,
+    MemberUnreachable: grpc.StatusCode.UNAVAILABLE,
     errors.Invalid: grpc.StatusCode.INVALID_ARGUMENT,
     errors.Unavailable: grpc.StatusCode.UNAVAILABLE,
     errors.DiskRefused: grpc.StatusCode.RESOURCE_EXHAUSTED,

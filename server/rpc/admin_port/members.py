@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import Final
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final
 
 import grpc.aio
 
@@ -14,21 +14,28 @@ from server._generated.quarry.admin.v1.members_pb2_grpc import (
 )
 from server.cluster.member import MemberState
 from server.cluster.members import Members, SeenMember
+from server.cluster.rejoining import Rejoining
 from server.errors import NoCluster
 from server.faults import FaultLog
-from server.rpc.admin_port.edge import answers
+from server.rpc.admin_port.edge import answered, answers
+from store.shared import SharedKind, SharedRow
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["MembersService"].full_name
 
 
 class MembersService(MembersServiceServicer):
-    """Calls and translates. `members` is None where the broker is in no cluster."""
+    """Calls and translates. `members` and `rejoining` are None where the broker is in no cluster."""
 
     def __init__(
-        self, members: Members | None, faults: FaultLog, waiting_for: Callable[[], Collection[str]] = tuple
+        self,
+        members: Members | None,
+        rejoining: Rejoining | None,
+        faults: FaultLog,
+        waiting_for: Callable[[], Collection[str]] = tuple,
     ) -> None:
         """`waiting_for`: the members that a handover of message groups waits for here."""
         self._members = members
+        self._rejoining = rejoining
         self._waiting_for = waiting_for
         self.faults = faults
 
@@ -54,6 +61,21 @@ class MembersService(MembersServiceServicer):
         self._required().remove(request.name)
         return pb.RemoveMemberResponse()
 
+    async def Rejoin(self, request: pb.RejoinRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.RejoinResponse:
+        return await answered(context, self._rejoin(request), self.faults)
+
+    async def _rejoin(self, request: pb.RejoinRequest) -> pb.RejoinResponse:
+        self._required()
+        assert self._rejoining is not None
+        done = await self._rejoining.rejoin(
+            request.name, dry_run=request.dry_run, delete_messages=request.delete_messages
+        )
+        return pb.RejoinResponse(
+            taken=done.taken,
+            removed=[_row_name(row, done.messages) for row in done.removed],
+            told=[_row_name(row, {}) for row in done.told],
+        )
+
     def _in_state(self, name: str, state: MemberState) -> pb.Member:
         members = self._required()
         members.set_state(name, state)
@@ -78,3 +100,8 @@ class MembersService(MembersServiceServicer):
             version=member.version,
             is_waited_for=member.name in self._waiting_for(),
         )
+
+
+def _row_name(row: SharedRow, messages: Mapping[str, int]) -> pb.SharedRowName:
+    count = messages.get(row.name, 0) if row.kind is SharedKind.TOPIC else 0
+    return pb.SharedRowName(kind=row.kind, name=row.name, messages=count)

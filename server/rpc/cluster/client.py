@@ -17,7 +17,7 @@ from server.cluster.peers import Confirmation, ForwardedSend
 from server.cluster.signing import ClusterKeys
 from server.errors import MemberUnreachable
 from server.rpc.cluster.methods import CONFIRM, CONSUMED, EXCHANGE, FORWARD, NUDGE
-from server.wire.shared_rows import from_position, to_position, to_row
+from server.wire.shared_rows import from_position, to_horizons, to_position, to_row
 from store.clock import Clock
 from store.errors import Invalid
 from store.shared import Position
@@ -68,7 +68,7 @@ class PeerClient:
         )
         answer = await self._call(EXCHANGE, request, pb.ExchangeResponse)
         rows = [to_row(each) for each in answer.rows]
-        return Page(answer.name, rows, answer.since, to_position(answer.until), answer.more)
+        return Page(answer.name, rows, answer.since, to_position(answer.until), answer.more, to_horizons(answer))
 
     async def nudge(self, name: str, address: str) -> None:
         await self._call(NUDGE, pb.NudgeRequest(name=name, address=address), pb.NudgeResponse)

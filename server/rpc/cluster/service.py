@@ -19,7 +19,7 @@ from server.cluster.signing import ClusterKeys
 from server.faults import FaultLog
 from server.rpc.admin_port.edge import refuse
 from server.rpc.cluster.methods import CONFIRM, CONSUMED, EXCHANGE, FORWARD, NUDGE, SERVICE
-from server.wire.shared_rows import from_position, from_row, to_position
+from server.wire.shared_rows import from_horizons, from_position, from_row, to_position
 from store.clock import Clock
 from store.errors import Invalid
 
@@ -86,6 +86,8 @@ class ClusterService:
             since=page.since,
             until=from_position(page.until),
             more=page.more,
+            known=from_horizons(page.told.known),
+            forgotten=from_horizons(page.told.forgotten),
         )
 
     async def _answer_nudge(self, request: pb.NudgeRequest) -> pb.NudgeResponse:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dquarry/admin/v1/members.proto\x12\x0fquarry.admin.v1\"\xd7\x01\n\x06Member\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x13\n\x0btls_address\x18\x03 \x01(\t\x12\x15\n\radmin_address\x18\x04 \x01(\t\x12\r\n\x05state\x18\x05 \x01(\t\x12\x0f\n\x07is_self\x18\x06 \x01(\x08\x12\x14\n\x0cis_reachable\x18\x07 \x01(\x08\x12\x16\n\tsilent_ms\x18\x08 \x01(\x04H\x00\x88\x01\x01\x12\x0f\n\x07version\x18\t \x01(\t\x12\x15\n\ris_waited_for\x18\n \x01(\x08\x42\x0c\n\n_silent_ms\"\x14\n\x12ListMembersRequest\"?\n\x13ListMembersResponse\x12(\n\x07members\x18\x01 \x03(\x0b\x32\x17.quarry.admin.v1.Member\"\"\n\x12\x44rainMemberRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"%\n\x15\x41\x63tivateMemberRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"#\n\x13RemoveMemberRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x16\n\x14RemoveMemberResponse2\xe7\x02\n\x0eMembersService\x12X\n\x0bListMembers\x12#.quarry.admin.v1.ListMembersRequest\x1a$.quarry.admin.v1.ListMembersResponse\x12K\n\x0b\x44rainMember\x12#.quarry.admin.v1.DrainMemberRequest\x1a\x17.quarry.admin.v1.Member\x12Q\n\x0e\x41\x63tivateMember\x12&.quarry.admin.v1.ActivateMemberRequest\x1a\x17.quarry.admin.v1.Member\x12[\n\x0cRemoveMember\x12$.quarry.admin.v1.RemoveMemberRequest\x1a%.quarry.admin.v1.RemoveMemberResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dquarry/admin/v1/members.proto\x12\x0fquarry.admin.v1\"\xd7\x01\n\x06Member\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x13\n\x0btls_address\x18\x03 \x01(\t\x12\x15\n\radmin_address\x18\x04 \x01(\t\x12\r\n\x05state\x18\x05 \x01(\t\x12\x0f\n\x07is_self\x18\x06 \x01(\x08\x12\x14\n\x0cis_reachable\x18\x07 \x01(\x08\x12\x16\n\tsilent_ms\x18\x08 \x01(\x04H\x00\x88\x01\x01\x12\x0f\n\x07version\x18\t \x01(\t\x12\x15\n\ris_waited_for\x18\n \x01(\x08\x42\x0c\n\n_silent_ms\"\x14\n\x12ListMembersRequest\"?\n\x13ListMembersResponse\x12(\n\x07members\x18\x01 \x03(\x0b\x32\x17.quarry.admin.v1.Member\"\"\n\x12\x44rainMemberRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"%\n\x15\x41\x63tivateMemberRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"#\n\x13RemoveMemberRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x16\n\x14RemoveMemberResponse\"G\n\rRejoinRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x02 \x01(\x08\x12\x17\n\x0f\x64\x65lete_messages\x18\x03 \x01(\x08\"=\n\rSharedRowName\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08messages\x18\x03 \x01(\x04\"~\n\x0eRejoinResponse\x12\r\n\x05taken\x18\x01 \x01(\x04\x12/\n\x07removed\x18\x02 \x03(\x0b\x32\x1e.quarry.admin.v1.SharedRowName\x12,\n\x04told\x18\x03 \x03(\x0b\x32\x1e.quarry.admin.v1.SharedRowName2\xb2\x03\n\x0eMembersService\x12X\n\x0bListMembers\x12#.quarry.admin.v1.ListMembersRequest\x1a$.quarry.admin.v1.ListMembersResponse\x12K\n\x0b\x44rainMember\x12#.quarry.admin.v1.DrainMemberRequest\x1a\x17.quarry.admin.v1.Member\x12Q\n\x0e\x41\x63tivateMember\x12&.quarry.admin.v1.ActivateMemberRequest\x1a\x17.quarry.admin.v1.Member\x12[\n\x0cRemoveMember\x12$.quarry.admin.v1.RemoveMemberRequest\x1a%.quarry.admin.v1.RemoveMemberResponse\x12I\n\x06Rejoin\x12\x1e.quarry.admin.v1.RejoinRequest\x1a\x1f.quarry.admin.v1.RejoinResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -45,6 +45,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REMOVEMEMBERREQUEST']._serialized_end=465
   _globals['_REMOVEMEMBERRESPONSE']._serialized_start=467
   _globals['_REMOVEMEMBERRESPONSE']._serialized_end=489
-  _globals['_MEMBERSSERVICE']._serialized_start=492
-  _globals['_MEMBERSSERVICE']._serialized_end=851
+  _globals['_REJOINREQUEST']._serialized_start=491
+  _globals['_REJOINREQUEST']._serialized_end=562
+  _globals['_SHAREDROWNAME']._serialized_start=564
+  _globals['_SHAREDROWNAME']._serialized_end=625
+  _globals['_REJOINRESPONSE']._serialized_start=627
+  _globals['_REJOINRESPONSE']._serialized_end=753
+  _globals['_MEMBERSSERVICE']._serialized_start=756
+  _globals['_MEMBERSSERVICE']._serialized_end=1190
 # @@protoc_insertion_point(module_scope)

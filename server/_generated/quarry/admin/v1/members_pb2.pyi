@@ -61,3 +61,33 @@ class RemoveMemberRequest(_message.Message):
 class RemoveMemberResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class RejoinRequest(_message.Message):
+    __slots__ = ("name", "dry_run", "delete_messages")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    DELETE_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    dry_run: bool
+    delete_messages: bool
+    def __init__(self, name: _Optional[str] = ..., dry_run: _Optional[bool] = ..., delete_messages: _Optional[bool] = ...) -> None: ...
+
+class SharedRowName(_message.Message):
+    __slots__ = ("kind", "name", "messages")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    name: str
+    messages: int
+    def __init__(self, kind: _Optional[str] = ..., name: _Optional[str] = ..., messages: _Optional[int] = ...) -> None: ...
+
+class RejoinResponse(_message.Message):
+    __slots__ = ("taken", "removed", "told")
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    TOLD_FIELD_NUMBER: _ClassVar[int]
+    taken: int
+    removed: _containers.RepeatedCompositeFieldContainer[SharedRowName]
+    told: _containers.RepeatedCompositeFieldContainer[SharedRowName]
+    def __init__(self, taken: _Optional[int] = ..., removed: _Optional[_Iterable[_Union[SharedRowName, _Mapping]]] = ..., told: _Optional[_Iterable[_Union[SharedRowName, _Mapping]]] = ...) -> None: ...

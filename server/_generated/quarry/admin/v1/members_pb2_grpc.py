@@ -54,6 +54,11 @@ class MembersServiceStub:
                 request_serializer=quarry_dot_admin_dot_v1_dot_members__pb2.RemoveMemberRequest.SerializeToString,
                 response_deserializer=quarry_dot_admin_dot_v1_dot_members__pb2.RemoveMemberResponse.FromString,
                 _registered_method=True)
+        self.Rejoin = channel.unary_unary(
+                '/quarry.admin.v1.MembersService/Rejoin',
+                request_serializer=quarry_dot_admin_dot_v1_dot_members__pb2.RejoinRequest.SerializeToString,
+                response_deserializer=quarry_dot_admin_dot_v1_dot_members__pb2.RejoinResponse.FromString,
+                _registered_method=True)
 
 
 class MembersServiceServicer:
@@ -86,6 +91,14 @@ class MembersServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Rejoin(self, request, context):
+        """For a member that was away for longer than deletions are kept: take what is shared anew from another one.
+        FAILED_PRECONDITION when it has missed nothing, and while messages would be deleted that nobody said may be.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_MembersServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -108,6 +121,11 @@ def add_MembersServiceServicer_to_server(servicer, server):
                     servicer.RemoveMember,
                     request_deserializer=quarry_dot_admin_dot_v1_dot_members__pb2.RemoveMemberRequest.FromString,
                     response_serializer=quarry_dot_admin_dot_v1_dot_members__pb2.RemoveMemberResponse.SerializeToString,
+            ),
+            'Rejoin': grpc.unary_unary_rpc_method_handler(
+                    servicer.Rejoin,
+                    request_deserializer=quarry_dot_admin_dot_v1_dot_members__pb2.RejoinRequest.FromString,
+                    response_serializer=quarry_dot_admin_dot_v1_dot_members__pb2.RejoinResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -218,6 +236,33 @@ class MembersService:
             '/quarry.admin.v1.MembersService/RemoveMember',
             quarry_dot_admin_dot_v1_dot_members__pb2.RemoveMemberRequest.SerializeToString,
             quarry_dot_admin_dot_v1_dot_members__pb2.RemoveMemberResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Rejoin(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quarry.admin.v1.MembersService/Rejoin',
+            quarry_dot_admin_dot_v1_dot_members__pb2.RejoinRequest.SerializeToString,
+            quarry_dot_admin_dot_v1_dot_members__pb2.RejoinResponse.FromString,
             options,
             channel_credentials,
             insecure,

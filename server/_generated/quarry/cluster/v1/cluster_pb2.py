@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fquarry/cluster/v1/cluster.proto\x12\x11quarry.cluster.v1\"1\n\x08Position\x12\x13\n\x0bincarnation\x18\x01 \x01(\x0c\x12\x10\n\x08sequence\x18\x02 \x01(\x04\";\n\x07Version\x12\x0f\n\x07time_ms\x18\x01 \x01(\x04\x12\x0f\n\x07\x63ounter\x18\x02 \x01(\r\x12\x0e\n\x06member\x18\x03 \x01(\x0c\"\xc4\x01\n\x03Row\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12+\n\x07version\x18\x03 \x01(\x0b\x32\x1a.quarry.cluster.v1.Version\x12,\n\x08\x62\x61sed_on\x18\x04 \x01(\x0b\x32\x1a.quarry.cluster.v1.Version\x12\x12\n\x05value\x18\x05 \x01(\x0cH\x00\x88\x01\x01\x12(\n\x04seen\x18\x06 \x03(\x0b\x32\x1a.quarry.cluster.v1.VersionB\x08\n\x06_value\"n\n\x0f\x45xchangeRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12*\n\x05since\x18\x03 \x01(\x0b\x32\x1b.quarry.cluster.v1.Position\x12\x10\n\x08rows_max\x18\x04 \x01(\r\"\x8f\x01\n\x10\x45xchangeResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12$\n\x04rows\x18\x02 \x03(\x0b\x32\x16.quarry.cluster.v1.Row\x12\r\n\x05since\x18\x05 \x01(\x04\x12*\n\x05until\x18\x03 \x01(\x0b\x32\x1b.quarry.cluster.v1.Position\x12\x0c\n\x04more\x18\x04 \x01(\x08\"-\n\x0cNudgeRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"\x0f\n\rNudgeResponse\"\x10\n\x0e\x43onfirmRequest\"@\n\x0f\x43onfirmResponse\x12\x0f\n\x07view_id\x18\x01 \x01(\x0c\x12\x12\n\x05\x66\x65nce\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x08\n\x06_fence\"K\n\x0f\x43onsumedRequest\x12\x10\n\x08position\x18\x01 \x01(\x04\x12&\n\x05pairs\x18\x02 \x03(\x0b\x32\x17.quarry.cluster.v1.Pair\"$\n\x04Pair\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\"M\n\x10\x43onsumedResponse\x12&\n\x05pairs\x18\x01 \x03(\x0b\x32\x17.quarry.cluster.v1.Pair\x12\x11\n\tis_passed\x18\x02 \x01(\x08\"8\n\x0e\x46orwardRequest\x12&\n\x05sends\x18\x01 \x03(\x0b\x32\x17.quarry.cluster.v1.Send\"8\n\x04Send\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x0c\n\x04peer\x18\x02 \x01(\t\x12\x0f\n\x07request\x18\x03 \x01(\x0c\"=\n\x0f\x46orwardResponse\x12*\n\x07\x61nswers\x18\x01 \x03(\x0b\x32\x19.quarry.cluster.v1.Answer\",\n\x06\x41nswer\x12\x15\n\x08response\x18\x01 \x01(\x0cH\x00\x88\x01\x01\x42\x0b\n\t_response2\xaa\x03\n\x0e\x43lusterService\x12S\n\x08\x45xchange\x12\".quarry.cluster.v1.ExchangeRequest\x1a#.quarry.cluster.v1.ExchangeResponse\x12J\n\x05Nudge\x12\x1f.quarry.cluster.v1.NudgeRequest\x1a .quarry.cluster.v1.NudgeResponse\x12P\n\x07\x43onfirm\x12!.quarry.cluster.v1.ConfirmRequest\x1a\".quarry.cluster.v1.ConfirmResponse\x12S\n\x08\x43onsumed\x12\".quarry.cluster.v1.ConsumedRequest\x1a#.quarry.cluster.v1.ConsumedResponse\x12P\n\x07\x46orward\x12!.quarry.cluster.v1.ForwardRequest\x1a\".quarry.cluster.v1.ForwardResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fquarry/cluster/v1/cluster.proto\x12\x11quarry.cluster.v1\"1\n\x08Position\x12\x13\n\x0bincarnation\x18\x01 \x01(\x0c\x12\x10\n\x08sequence\x18\x02 \x01(\x04\";\n\x07Version\x12\x0f\n\x07time_ms\x18\x01 \x01(\x04\x12\x0f\n\x07\x63ounter\x18\x02 \x01(\r\x12\x0e\n\x06member\x18\x03 \x01(\x0c\"\xc4\x01\n\x03Row\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12+\n\x07version\x18\x03 \x01(\x0b\x32\x1a.quarry.cluster.v1.Version\x12,\n\x08\x62\x61sed_on\x18\x04 \x01(\x0b\x32\x1a.quarry.cluster.v1.Version\x12\x12\n\x05value\x18\x05 \x01(\x0cH\x00\x88\x01\x01\x12(\n\x04seen\x18\x06 \x03(\x0b\x32\x1a.quarry.cluster.v1.VersionB\x08\n\x06_value\"n\n\x0f\x45xchangeRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12*\n\x05since\x18\x03 \x01(\x0b\x32\x1b.quarry.cluster.v1.Position\x12\x10\n\x08rows_max\x18\x04 \x01(\r\"\xe9\x01\n\x10\x45xchangeResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12$\n\x04rows\x18\x02 \x03(\x0b\x32\x16.quarry.cluster.v1.Row\x12\r\n\x05since\x18\x05 \x01(\x04\x12*\n\x05until\x18\x03 \x01(\x0b\x32\x1b.quarry.cluster.v1.Position\x12\x0c\n\x04more\x18\x04 \x01(\x08\x12)\n\x05known\x18\x06 \x03(\x0b\x32\x1a.quarry.cluster.v1.Horizon\x12-\n\tforgotten\x18\x07 \x03(\x0b\x32\x1a.quarry.cluster.v1.Horizon\")\n\x07Horizon\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\"-\n\x0cNudgeRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"\x0f\n\rNudgeResponse\"\x10\n\x0e\x43onfirmRequest\"@\n\x0f\x43onfirmResponse\x12\x0f\n\x07view_id\x18\x01 \x01(\x0c\x12\x12\n\x05\x66\x65nce\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x08\n\x06_fence\"K\n\x0f\x43onsumedRequest\x12\x10\n\x08position\x18\x01 \x01(\x04\x12&\n\x05pairs\x18\x02 \x03(\x0b\x32\x17.quarry.cluster.v1.Pair\"$\n\x04Pair\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\"M\n\x10\x43onsumedResponse\x12&\n\x05pairs\x18\x01 \x03(\x0b\x32\x17.quarry.cluster.v1.Pair\x12\x11\n\tis_passed\x18\x02 \x01(\x08\"8\n\x0e\x46orwardRequest\x12&\n\x05sends\x18\x01 \x03(\x0b\x32\x17.quarry.cluster.v1.Send\"8\n\x04Send\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x0c\n\x04peer\x18\x02 \x01(\t\x12\x0f\n\x07request\x18\x03 \x01(\x0c\"=\n\x0f\x46orwardResponse\x12*\n\x07\x61nswers\x18\x01 \x03(\x0b\x32\x19.quarry.cluster.v1.Answer\",\n\x06\x41nswer\x12\x15\n\x08response\x18\x01 \x01(\x0cH\x00\x88\x01\x01\x42\x0b\n\t_response2\xaa\x03\n\x0e\x43lusterService\x12S\n\x08\x45xchange\x12\".quarry.cluster.v1.ExchangeRequest\x1a#.quarry.cluster.v1.ExchangeResponse\x12J\n\x05Nudge\x12\x1f.quarry.cluster.v1.NudgeRequest\x1a .quarry.cluster.v1.NudgeResponse\x12P\n\x07\x43onfirm\x12!.quarry.cluster.v1.ConfirmRequest\x1a\".quarry.cluster.v1.ConfirmResponse\x12S\n\x08\x43onsumed\x12\".quarry.cluster.v1.ConsumedRequest\x1a#.quarry.cluster.v1.ConsumedResponse\x12P\n\x07\x46orward\x12!.quarry.cluster.v1.ForwardRequest\x1a\".quarry.cluster.v1.ForwardResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,29 +40,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EXCHANGEREQUEST']._serialized_start=365
   _globals['_EXCHANGEREQUEST']._serialized_end=475
   _globals['_EXCHANGERESPONSE']._serialized_start=478
-  _globals['_EXCHANGERESPONSE']._serialized_end=621
-  _globals['_NUDGEREQUEST']._serialized_start=623
-  _globals['_NUDGEREQUEST']._serialized_end=668
-  _globals['_NUDGERESPONSE']._serialized_start=670
-  _globals['_NUDGERESPONSE']._serialized_end=685
-  _globals['_CONFIRMREQUEST']._serialized_start=687
-  _globals['_CONFIRMREQUEST']._serialized_end=703
-  _globals['_CONFIRMRESPONSE']._serialized_start=705
-  _globals['_CONFIRMRESPONSE']._serialized_end=769
-  _globals['_CONSUMEDREQUEST']._serialized_start=771
-  _globals['_CONSUMEDREQUEST']._serialized_end=846
-  _globals['_PAIR']._serialized_start=848
-  _globals['_PAIR']._serialized_end=884
-  _globals['_CONSUMEDRESPONSE']._serialized_start=886
-  _globals['_CONSUMEDRESPONSE']._serialized_end=963
-  _globals['_FORWARDREQUEST']._serialized_start=965
-  _globals['_FORWARDREQUEST']._serialized_end=1021
-  _globals['_SEND']._serialized_start=1023
-  _globals['_SEND']._serialized_end=1079
-  _globals['_FORWARDRESPONSE']._serialized_start=1081
-  _globals['_FORWARDRESPONSE']._serialized_end=1142
-  _globals['_ANSWER']._serialized_start=1144
-  _globals['_ANSWER']._serialized_end=1188
-  _globals['_CLUSTERSERVICE']._serialized_start=1191
-  _globals['_CLUSTERSERVICE']._serialized_end=1617
+  _globals['_EXCHANGERESPONSE']._serialized_end=711
+  _globals['_HORIZON']._serialized_start=713
+  _globals['_HORIZON']._serialized_end=754
+  _globals['_NUDGEREQUEST']._serialized_start=756
+  _globals['_NUDGEREQUEST']._serialized_end=801
+  _globals['_NUDGERESPONSE']._serialized_start=803
+  _globals['_NUDGERESPONSE']._serialized_end=818
+  _globals['_CONFIRMREQUEST']._serialized_start=820
+  _globals['_CONFIRMREQUEST']._serialized_end=836
+  _globals['_CONFIRMRESPONSE']._serialized_start=838
+  _globals['_CONFIRMRESPONSE']._serialized_end=902
+  _globals['_CONSUMEDREQUEST']._serialized_start=904
+  _globals['_CONSUMEDREQUEST']._serialized_end=979
+  _globals['_PAIR']._serialized_start=981
+  _globals['_PAIR']._serialized_end=1017
+  _globals['_CONSUMEDRESPONSE']._serialized_start=1019
+  _globals['_CONSUMEDRESPONSE']._serialized_end=1096
+  _globals['_FORWARDREQUEST']._serialized_start=1098
+  _globals['_FORWARDREQUEST']._serialized_end=1154
+  _globals['_SEND']._serialized_start=1156
+  _globals['_SEND']._serialized_end=1212
+  _globals['_FORWARDRESPONSE']._serialized_start=1214
+  _globals['_FORWARDRESPONSE']._serialized_end=1275
+  _globals['_ANSWER']._serialized_start=1277
+  _globals['_ANSWER']._serialized_end=1321
+  _globals['_CLUSTERSERVICE']._serialized_start=1324
+  _globals['_CLUSTERSERVICE']._serialized_end=1750
 # @@protoc_insertion_point(module_scope)

@@ -53,18 +53,30 @@ class ExchangeRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., since: _Optional[_Union[Position, _Mapping]] = ..., rows_max: _Optional[int] = ...) -> None: ...
 
 class ExchangeResponse(_message.Message):
-    __slots__ = ("name", "rows", "since", "until", "more")
+    __slots__ = ("name", "rows", "since", "until", "more", "known", "forgotten")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
     UNTIL_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
+    FORGOTTEN_FIELD_NUMBER: _ClassVar[int]
     name: str
     rows: _containers.RepeatedCompositeFieldContainer[Row]
     since: int
     until: Position
     more: bool
-    def __init__(self, name: _Optional[str] = ..., rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ..., since: _Optional[int] = ..., until: _Optional[_Union[Position, _Mapping]] = ..., more: _Optional[bool] = ...) -> None: ...
+    known: _containers.RepeatedCompositeFieldContainer[Horizon]
+    forgotten: _containers.RepeatedCompositeFieldContainer[Horizon]
+    def __init__(self, name: _Optional[str] = ..., rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ..., since: _Optional[int] = ..., until: _Optional[_Union[Position, _Mapping]] = ..., more: _Optional[bool] = ..., known: _Optional[_Iterable[_Union[Horizon, _Mapping]]] = ..., forgotten: _Optional[_Iterable[_Union[Horizon, _Mapping]]] = ...) -> None: ...
+
+class Horizon(_message.Message):
+    __slots__ = ("name", "sequence")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    sequence: int
+    def __init__(self, name: _Optional[str] = ..., sequence: _Optional[int] = ...) -> None: ...
 
 class NudgeRequest(_message.Message):
     __slots__ = ("name", "address")

@@ -1,0 +1,43 @@
+"""Deletions of shared rows are forgotten once every member has had time to hear of them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import structlog
+
+from kv import EngineFull
+from store.clock import Clock
+from store.shared import SharedRows
+
+log = structlog.get_logger(__name__)
+
+START_DELAY_S: Final = 3_600.0
+"""A cluster that was off as a whole tells each other first what it knew."""
+
+INTERVAL_S: Final = 3_600.0
+DAY_MS: Final = 86_400_000
+
+
+class Forgetting:
+    """Lives on the event loop's thread; the store is read on another."""
+
+    def __init__(self, shared: SharedRows, clock: Clock, *, kept_days: int) -> None:
+        self._shared = shared
+        self._clock = clock
+        self._kept_ms = kept_days * DAY_MS
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        await asyncio.sleep(START_DELAY_S)
+        while True:
+            try:
+                forgotten = await asyncio.to_thread(
+                    self._shared.forget_tombstones, self._clock.wall_ms() - self._kept_ms
+                )
+                if forgotten:
+                    log.info("old deletions were forgotten", count=forgotten)
+            except EngineFull as error:
+                log.warning("old deletions could not be forgotten, it is tried again", reason=str(error))
+            await asyncio.sleep(INTERVAL_S)
