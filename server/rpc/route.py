@@ -135,12 +135,15 @@ class RouteService:
         return sorted(places, key=lambda place: place.broker.name)
 
     def _broker_at(self, call: Call, dialled: definition.Endpoints) -> definition.Broker:
-        """The broker, reachable where it advertises itself or else where the client dialled."""
+        """The broker, reachable where it advertises itself or else where the client dialled.
+
+        Several addresses that were dialled are several members of a cluster, and not this one alone.
+        """
         broker = definition.Broker(name=self._broker.name, id=MASTER)
         advertised = self._broker.advertised_to(is_secure=call.is_secure)
         if advertised is not None:
             _fill_endpoints(broker.endpoints, advertised)
-        elif dialled.addresses:
+        elif dialled.addresses and (self._members is None or len(dialled.addresses) == 1):
             _check_endpoints(dialled)
             broker.endpoints.CopyFrom(dialled)
         else:

@@ -56,6 +56,17 @@ def test_queues_of_all_members_come_in_turns() -> None:
     assert seen.route() == [(name, number, "READ_WRITE") for number in (0, 1) for name in names]
 
 
+def test_a_client_that_was_told_of_several_members_is_not_told_that_one_is_all_of_them() -> None:
+    seen = Seen("broker-a", "broker-b")
+    everybody = definition.Endpoints(scheme=definition.DOMAIN_NAME)
+    for name in ("broker-a", "broker-b"):
+        everybody.addresses.add(host=name, port=8081)
+    request = service.QueryRouteRequest(topic=resource("orders"), endpoints=everybody)
+    route = seen.broker.ask("QueryRoute", request, service.QueryRouteResponse).message_queues
+    hosts = {queue.broker.name: [each.host for each in queue.broker.endpoints.addresses] for queue in route}
+    assert hosts == {"broker-a": ["127.0.0.1"], "broker-b": ["broker-b"]}
+
+
 def test_who_was_not_heard_of_for_long_is_left_out_until_it_is() -> None:
     seen = Seen("broker-a", "broker-b", "broker-c")
     seen.clock.advance(UNREACHABLE_S - 1)
