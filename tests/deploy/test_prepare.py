@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 
 import pytest
@@ -94,11 +95,12 @@ def test_a_volume_that_is_mounted_for_reading_is_refused(tmp_path: Path) -> None
 
 
 @needs_root
-def test_a_volume_of_somebody_else_is_refused_with_its_owner(tmp_path: Path) -> None:
-    for folder in (*tmp_path.parents[:2], tmp_path):
-        folder.chmod(0o755)
+def test_a_volume_of_somebody_else_is_refused_with_its_owner() -> None:
     stranger = ("setpriv", "--reuid", str(STRANGER), "--regid", str(STRANGER), "--clear-groups")
-    done = run(tmp_path, under=(*mounting(f"mount --bind {tmp_path} {tmp_path}"), *stranger))
+    with TemporaryDirectory() as folder:  # pytest's own ones are in a folder that strangers may not enter
+        volume = Path(folder)
+        volume.chmod(0o755)
+        done = run(volume, under=(*mounting(f"mount --bind {volume} {volume}"), *stranger))
     words = refusal(done)
     assert f"user {STRANGER} of group {STRANGER} cannot write here" in words
     assert "it belongs to user 0 and group 0, mode 755" in words

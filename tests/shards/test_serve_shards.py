@@ -50,7 +50,7 @@ def test_each_shard_is_a_broker_a_killed_one_comes_back_and_all_stop_well(
     shards: Supervisor, tmp_path: Path, ports: Sequence[int]
 ) -> None:
     store = tmp_path / "store"
-    assert sorted(os.listdir(store)) == ["shard-0", "shard-1"]
+    assert sorted(os.listdir(store)) == ["cluster.key", "shard-0", "shard-1"]
     for port in (ports[0], ports[0] + 100):
         send(port)
     for admin in (ports[1], ports[1] + 100):
