@@ -36,8 +36,12 @@ def inherited_sockets(host: str, port: int) -> list[socket.socket]:
 def close_inherited() -> None:
     """Nothing more is accepted here: who has passed the sockets keeps them open, or does not."""
     for descriptor in _passed():
-        with suppress(OSError):
-            os.close(descriptor)
+        with suppress(OSError):  # it is no socket
+            passed = socket.socket(fileno=descriptor)
+            if _listens(passed):
+                passed.close()
+            else:
+                passed.detach()
     os.environ.pop("LISTEN_PID", None)
 
 

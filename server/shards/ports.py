@@ -9,7 +9,6 @@ import os
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
-from fcntl import F_DUPFD, fcntl
 from typing import Final
 
 BACKLOG: Final = 1024
@@ -29,7 +28,7 @@ class Ports:
             for address in self._addresses:
                 with suppress(OSError):
                     self._sockets += _opened(address)
-            _take_lowest(len(self._sockets))
+        _take_lowest(len(self._sockets))
         return [each.fileno() for each in self._sockets]
 
     def close(self) -> None:
@@ -41,7 +40,7 @@ class Ports:
 
 def pass_on(descriptors: Sequence[int]) -> dict[str, str]:
     """In a new process: put the sockets where they are looked for. Returns the variables that tell of them."""
-    copies = [fcntl(each, F_DUPFD, FIRST_DESCRIPTOR + len(descriptors)) for each in descriptors]
+    copies = [socket.dup(each) for each in descriptors]  # all above, since what is below is taken
     for number, copy in zip(passed_numbers(descriptors), copies, strict=True):
         os.dup2(copy, number)
     return {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": str(len(descriptors))}
@@ -68,7 +67,10 @@ def _opened(address: str) -> list[socket.socket]:
 
 
 def _take_lowest(count: int) -> None:
-    """Leave none of the numbers free that new processes get sockets as: while one is made, a pipe needs a number."""
-    while (taken := os.open(os.devnull, os.O_RDONLY)) < FIRST_DESCRIPTOR + count:
-        pass
-    os.close(taken)
+    """Leave none of the numbers free that a new process gets sockets as: its making needs numbers for pipes.
+
+    What takes them stays, and is nothing.
+    """
+    while (taken := socket.socket()).fileno() < FIRST_DESCRIPTOR + count:
+        taken.detach()
+    taken.close()
