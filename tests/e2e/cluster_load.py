@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any, Final
 
@@ -41,6 +41,7 @@ class ClusterLoad:
         self._cluster = cluster
         self._workers = Workers()
         self._processes: list[ClientProcess] = []
+        self._consumers: list[ClientProcess] = []
         self.record = LoadRecord()
 
     def start(self, start_clients: Callable[[str, str], Clients]) -> None:
@@ -52,6 +53,14 @@ class ClusterLoad:
             self._consume(clients, language)
             self._send(f"{SEND_ORDERS}-{language}", clients.producer(ORDERS), self._send_orders)
             self._send(f"{SEND_LEDGER}-{language}", clients.producer(LEDGER), self._send_ledger)
+
+    @contextmanager
+    def consumers_standing_still(self) -> Iterator[None]:
+        """What is sent meanwhile waits: only then it shows whether a member hands out what another one has to first."""
+        with ExitStack() as stack:
+            for consumer in self._consumers:
+                stack.enter_context(consumer.standing_still())
+            yield
 
     def finish(self) -> None:
         """Stop sending, and wait until all has been delivered, or for as long as that may take."""
@@ -103,6 +112,7 @@ class ClusterLoad:
         push = clients.push_consumer(pushed, group=group_of[pushed])
         simple = clients.simple_consumer(asked, group=group_of[asked], await_s=1)
         self._processes += [push, simple]
+        self._consumers += [push, simple]
         self._work("consumer", partial(self._take_pushed, push, f"{CONSUME}-{pushed}-{language}"))
         self._work("consumer", partial(self._take_asked, simple, f"{CONSUME}-{asked}-{language}"))
 

@@ -69,10 +69,10 @@ class MemberAdmin:
     def remove(self, thing: Thing) -> None:
         """Gone, whether it was there or not."""
         removals: dict[str, Callable[[], Any]] = {
-            "topic": lambda: self._call(self._admin.DeleteTopic, admin_pb2.DeleteTopicRequest(name=thing.name)),
-            "group": lambda: self._call(self._admin.DeleteGroup, admin_pb2.DeleteGroupRequest(name=thing.name)),
-            "user": lambda: self._call(self._security.DeleteUser, security_pb2.DeleteUserRequest(name=thing.name)),
-            "rule": lambda: self._call(
+            "topic": lambda: _called(self._admin.DeleteTopic, admin_pb2.DeleteTopicRequest(name=thing.name)),
+            "group": lambda: _called(self._admin.DeleteGroup, admin_pb2.DeleteGroupRequest(name=thing.name)),
+            "user": lambda: _called(self._security.DeleteUser, security_pb2.DeleteUserRequest(name=thing.name)),
+            "rule": lambda: _called(
                 self._security.RemoveRule, security_pb2.RemoveRuleRequest(user=thing.name, resource="topic:orders")
             ),
         }
@@ -83,7 +83,7 @@ class MemberAdmin:
                 raise
 
     def create_user(self, name: str) -> None:
-        self._call(self._security.CreateUser, security_pb2.CreateUserRequest(name=name, without_secret=True))
+        _called(self._security.CreateUser, security_pb2.CreateUserRequest(name=name, without_secret=True))
 
     def found(self) -> dict[Thing, bytes]:
         """All that is shared, as it is told."""
@@ -100,9 +100,6 @@ class MemberAdmin:
             for row in getattr(page, rows)
         }
 
-    def _call(self, method: Any, request: Any) -> Any:
-        return method(request, timeout=CALL_TIMEOUT_S)
-
     def _writes(self, thing: Thing, number: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
         admin, security, name = self._admin, self._security, thing.name
         match thing.kind:
@@ -110,11 +107,11 @@ class MemberAdmin:
                 read, write = number // QUEUES + 1, number % QUEUES + 1
                 changed = admin_pb2.UpdateTopicRequest(name=name, read_queues=read, write_queues=write)
                 made = admin_pb2.CreateTopicRequest(name=name, read_queues=read, write_queues=write)
-                return lambda: self._call(admin.UpdateTopic, changed), lambda: self._call(admin.CreateTopic, made)
+                return lambda: _called(admin.UpdateTopic, changed), lambda: _called(admin.CreateTopic, made)
             case "group":
                 return (
-                    lambda: self._call(admin.UpdateGroup, admin_pb2.UpdateGroupRequest(name=name, max_attempts=number)),
-                    lambda: self._call(admin.CreateGroup, admin_pb2.CreateGroupRequest(name=name, max_attempts=number)),
+                    lambda: _called(admin.UpdateGroup, admin_pb2.UpdateGroupRequest(name=name, max_attempts=number)),
+                    lambda: _called(admin.CreateGroup, admin_pb2.CreateGroupRequest(name=name, max_attempts=number)),
                 )
             case "user":
                 subjects = [f"CN=number-{number}"]
@@ -122,12 +119,16 @@ class MemberAdmin:
                     name=name, certificates=security_pb2.Certificates(subjects=subjects)
                 )
                 create = security_pb2.CreateUserRequest(name=name, certificates=subjects, without_secret=True)
-                return lambda: self._call(security.UpdateUser, update), lambda: self._call(security.CreateUser, create)
+                return lambda: _called(security.UpdateUser, update), lambda: _called(security.CreateUser, create)
             case _:
                 address = f"10.1.{number // 256}.{number % 256}/32"
                 rule = security_pb2.Rule(resource="topic:orders", actions=["pub"], decision="allow", sources=[address])
                 request = security_pb2.SetRuleRequest(user=name, rule=rule)
-                return (lambda: self._call(security.SetRule, request),) * 2
+                return (lambda: _called(security.SetRule, request),) * 2
+
+
+def _called(method: Any, request: Any) -> Any:
+    return method(request, timeout=CALL_TIMEOUT_S)
 
 
 def number_of(thing: Thing, row: bytes | None) -> int | None:

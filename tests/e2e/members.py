@@ -80,3 +80,9 @@ def reachable(broker: Broker) -> list[str]:
 
 def names(broker: Broker, what: str) -> list[str]:
     return [each["name"] for each in rows(broker, what, "list")]
+
+
+def total(broker: Broker, metric: str) -> float:
+    """Over all series of a metric with labels."""
+    lines = broker.get("/metrics")[1].splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{metric}{{"))

@@ -22,11 +22,13 @@ from tests.e2e.broker import Broker, quarry, until
 from tests.e2e.cluster_load import ClusterLoad
 from tests.e2e.conftest import StartClients
 from tests.e2e.load_record import SHOWN_MAX
-from tests.e2e.members import ClusterOfBrokers, reachable
+from tests.e2e.members import ClusterOfBrokers, reachable, total
 
 LENGTH_S: Final = float(os.environ.get("E2E_CLUSTER_S", "75"))
 AWAY_S: Final = float(os.environ.get("E2E_AWAY_S", "5"))
 MEMBERS: Final = 3
+OUT: Final = "rocketmq_messages_out_total"
+"""Messages that a member has handed out since its start."""
 FIRST_DELIVERY_TIMEOUT_S: Final = 60.0
 """Clients come back to a member in their own time."""
 
@@ -42,20 +44,14 @@ def cluster(tmp_path: Path) -> Iterator[ClusterOfBrokers]:
         made.close()
 
 
-def delivered_count(broker: Broker) -> float:
-    """Messages that it has handed out since its start."""
-    lines = broker.get("/metrics")[1].splitlines()
-    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("rocketmq_messages_out_total{"))
-
-
 def has_delivered(broker: Broker) -> bool:
-    return delivered_count(broker) > 0
+    return total(broker, OUT) > 0
 
 
 def absence(cluster: ClusterOfBrokers, broker: Broker, chance: random.Random) -> dict[str, Any]:
     """One member goes, and comes back a few seconds later; how long everything took."""
     is_killed = chance.random() < 0.6
-    before = delivered_count(broker)
+    before = total(broker, OUT)
     if is_killed:
         broker.kill()
     else:

@@ -97,7 +97,6 @@ class Changing:
     def __init__(self, cluster: ClusterOfBrokers, chance: random.Random) -> None:
         self._chance = chance
         self._number = 0
-        self._cluster = cluster
         self.admins = {broker.store.name: MemberAdmin(broker.admin) for broker in cluster.brokers}
         self.changes = Changes()
         self.two_at_once = 0
@@ -109,10 +108,9 @@ class Changing:
     def make_users(self) -> None:
         """Whose rules are changed; they stay."""
         first = next(iter(self.admins.values()))
-        for name in [*(f"{member}-{each}" for member in self.admins for each in range(NAMES_PER_MEMBER))]:
+        own = [f"{member}-{each}" for member in self.admins for each in range(NAMES_PER_MEMBER)]
+        for name in (*own, *(f"shared-{each}" for each in range(SHARED_NAMES))):
             first.create_user(rule_name(name))
-        for each in range(SHARED_NAMES):
-            first.create_user(rule_name(f"shared-{each}"))
 
     def one(self, running: list[Broker]) -> None:
         kind, member = self._chance.choice(KINDS), self._chance.choice(running).store.name
