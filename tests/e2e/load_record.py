@@ -99,6 +99,11 @@ class LoadRecord:
         with self._lock:
             return sum(map(len, self._acknowledged.values()))
 
+    def acknowledged_of(self, kind: str) -> int:
+        """Messages whose names begin so."""
+        with self._lock:
+            return sum(len(numbers) for name, numbers in self._acknowledged.items() if name.startswith(kind))
+
     def delivered_by(self) -> Counter[str]:
         with self._lock:
             return self._deliveries_of.copy()

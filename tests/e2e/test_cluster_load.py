@@ -19,7 +19,7 @@ from typing import Any, Final
 import pytest
 
 from tests.e2e.broker import Broker, quarry, until
-from tests.e2e.cluster_load import ClusterLoad
+from tests.e2e.cluster_load import SEND_ORDERS, ClusterLoad
 from tests.e2e.conftest import StartClients
 from tests.e2e.load_record import SHOWN_MAX
 from tests.e2e.members import ClusterOfBrokers, reachable, total
@@ -31,6 +31,11 @@ OUT: Final = "rocketmq_messages_out_total"
 """Messages that a member has handed out since its start."""
 FIRST_DELIVERY_TIMEOUT_S: Final = 60.0
 """Clients come back to a member in their own time."""
+
+RAISED_SHARE_MAX: Final = 0.0005
+"""Of ordinary sends. A client tries three times; where it has not connected again to a member that is back while
+another one goes, it may come upon the same two of three.
+"""
 
 pytestmark = pytest.mark.slow
 
@@ -101,7 +106,9 @@ def test_nothing_is_lost_and_message_groups_stay_in_order_while_members_die(
     assert not load.record.faults, load.record.faults[:SHOWN_MAX]
     assert not lost, f"{len(lost)} were never delivered: {lost[:SHOWN_MAX]}; {figures}"
     assert not breaks, f"{len(breaks)} out of order: {breaks[:SHOWN_MAX]}; {figures}"
-    assert not figures["ordinary_sends_raised"], figures
+    raised = load.record.refusals_of(SEND_ORDERS)
+    assert len(raised) <= figures["ordinary_sends"] * RAISED_SHARE_MAX, figures
+    assert all("UNAVAILABLE" in each.text for each in raised), figures
     for broker in cluster.brokers:
         broker.stop()
         done = quarry("verify", str(broker.store), timeout_s=300)
