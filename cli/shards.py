@@ -35,7 +35,7 @@ def become_supervisor(settings: BrokerSettings, count: int, config: Path | None)
     PosixDisk().make_directories(root)
     launch = Launch(
         command=[*PYTHON, "cli.main", "serve", *(() if config is None else ("--config", str(config)))],
-        children=[Child(shard.name, shard.variables) for shard in shards],
+        children=[Child(shard.name, shard.variables, shard.kept_open) for shard in shards],
         log_format=settings.log.format,
         log_level=settings.log.level,
     )

@@ -212,6 +212,7 @@ class Broker:
                 buried=self._buried,
             ),
             stages=self._observing.receive_stages,
+            after_crash=store.is_after_crash,
         )
 
     def _buried(self, group: str, topic: str) -> None:

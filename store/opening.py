@@ -119,6 +119,7 @@ class OpenStore:
         parts: ExitStack,
         mark_clean: Callable[[], None],
         lock: DiskLock,
+        is_after_crash: bool,
     ) -> None:
         self.messages = messages
         self.topics = tables.topics
@@ -140,6 +141,8 @@ class OpenStore:
         self.queues = queues
         self.migration = migration
         self.state_engine = state_engine
+        self.is_after_crash = is_after_crash
+        """Whether who had it last did not stop in good order."""
         self._parts = parts
         self._mark_clean = mark_clean
         self._lock = lock
@@ -295,6 +298,7 @@ class _Opening:
                 parts=closing.pop_all(),
                 mark_clean=lambda: self._disk.remove(self._paths.abort),
                 lock=lock,
+                is_after_crash=found.has_abort,
             )
 
     def _migration(self, parts: StoreParts) -> QueueMigration:

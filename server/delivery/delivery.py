@@ -70,7 +70,11 @@ class Delivery:
         faults: Faults,
         dead_letters: DeadLetters,
         stages: ReceiveStages | None = None,
+        after_crash: bool = False,
     ) -> None:
+        """`after_crash`: what was handed out last may never have reached its client, which lives and would be taken
+        for busy with it until the end of the lease. So no lease lasts for longer than clients need to come back.
+        """
         self._settings = settings
         self._source = source
         self._offsets = offsets
@@ -79,6 +83,8 @@ class Delivery:
         stages = stages or ReceiveStages()
         self._positions = Positions(settings, source=source, offsets=offsets, writer=writer)
         inflight.make_index()
+        if after_crash:
+            inflight.shorten_leases(clock.wall_ms() + settings.lease_ms)
         self._deliveries = Deliveries(
             settings,
             table=inflight,

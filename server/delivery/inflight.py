@@ -37,6 +37,8 @@ from store.in_flight_key import (
 from store.offsets import QueueId, QueueOffset
 from store.state import INFLIGHT
 
+SHORTENED_AT_ONCE: Final = 10_000
+
 _VALUE: Final = Struct(">qqqi")
 _TIME: Final = Struct(">q")
 _ATTEMPT_ID_BEGIN: Final = b"\0"
@@ -179,6 +181,19 @@ class InFlightTable:
         batch = self._engine.batch()
         for group, queue, offset, row in self.all_rows():
             self.put(batch, subscription_prefix(group, queue.topic), queue.number, offset, row)
+        if len(batch):
+            self._engine.write(batch)
+
+    def shorten_leases(self, until_ms: int) -> None:
+        """Let no lease last for longer than that. Rows become visible when they would have anyway."""
+        batch = self._engine.batch()
+        for key, value in self._family.iterate(ROWS):
+            row = InFlight.decode(value)
+            if row.lease_until_ms > until_ms:
+                batch.put(self._family, key, row._replace(lease_until_ms=until_ms).encode())
+                if len(batch) >= SHORTENED_AT_ONCE:
+                    self._engine.write(batch)
+                    batch = self._engine.batch()
         if len(batch):
             self._engine.write(batch)
 

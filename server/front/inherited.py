@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import suppress
 from typing import Final
 
 FIRST_DESCRIPTOR: Final = 3
@@ -18,20 +19,35 @@ def has_inherited_sockets() -> bool:
     return os.environ.get("LISTEN_PID") == str(os.getpid())
 
 
-def inherited_socket(host: str, port: int) -> socket.socket | None:
-    """One that listens on this address, as a copy for the caller to close; None when nobody has passed such a one."""
-    if not has_inherited_sockets():
-        return None
-    count = os.environ.get("LISTEN_FDS", "")
+def inherited_sockets(host: str, port: int) -> list[socket.socket]:
+    """Those that listen on addresses of this host, as copies for the caller to close; none when none were passed."""
     wanted = {address[:2] for *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
-    for descriptor in range(FIRST_DESCRIPTOR, FIRST_DESCRIPTOR + (int(count) if count.isdecimal() else 0)):
+    found = []
+    for descriptor in _passed():
         passed = socket.socket(fileno=descriptor)
         try:
             if _listens(passed) and passed.getsockname()[:2] in wanted:
-                return passed.dup()
+                found.append(passed.dup())
         finally:
-            passed.detach()  # it is not ours to close
-    return None
+            passed.detach()
+    return found
+
+
+def close_inherited() -> None:
+    """Nothing more is accepted here: who has passed the sockets keeps them open, or does not."""
+    for descriptor in _passed():
+        with suppress(OSError):  # it is no socket
+            passed = socket.socket(fileno=descriptor)
+            if _listens(passed):
+                passed.close()
+            else:
+                passed.detach()
+    os.environ.pop("LISTEN_PID", None)
+
+
+def _passed() -> range:
+    count = os.environ.get("LISTEN_FDS", "") if has_inherited_sockets() else ""
+    return range(FIRST_DESCRIPTOR, FIRST_DESCRIPTOR + (int(count) if count.isdecimal() else 0))
 
 
 def _listens(passed: socket.socket) -> bool:

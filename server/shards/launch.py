@@ -18,6 +18,8 @@ class Child:
     name: str
     variables: Mapping[str, str]
     """Its settings that are not those of the others, put over the supervisor's own environment."""
+    listening: Sequence[str] = ()
+    """`host:port` of its ports that stay open while it is away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

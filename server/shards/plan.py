@@ -19,6 +19,7 @@ from store.paths import shard_name
 PORT_STEP: Final = 100
 PORT_MAX: Final = 65_535
 LISTENING: Final = ("listen", "tls_listen", "admin", "http")
+MESSAGING: Final = ("listen", "tls_listen")
 ADVERTISED: Final = ("advertise", "tls_advertise")
 WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 """Hosts that stand for all addresses of a machine, and as what the machine reaches itself."""
@@ -31,6 +32,8 @@ class Shard:
     name: str
     settings: Mapping[str, str]
     """What is its own, by `section.key`: names, paths and addresses."""
+    kept_open: Sequence[str]
+    """Addresses where it listens that can be open before it is there."""
 
     @property
     def variables(self) -> dict[str, str]:
@@ -43,10 +46,17 @@ def plan_shards(settings: BrokerSettings, count: int) -> list[Shard]:
 
     Raises SettingsInvalid, which names the setting: port 0, ports beyond the last one, and two that are the same.
     """
-    shards = [Shard(shard_name(number), dict(_own_settings(settings, number))) for number in range(count)]
+    shards = [_planned(settings, number) for number in range(count)]
     for keys in (LISTENING, ADVERTISED):
         _require_different_ports(shards, keys)
     return shards
+
+
+def _planned(settings: BrokerSettings, number: int) -> Shard:
+    own = dict(_own_settings(settings, number))
+    # grpcio opens its ports itself
+    messaging = MESSAGING if settings.network.front == "h2" else ()
+    return Shard(shard_name(number), own, [own[name] for key in messaging if (name := f"network.{key}") in own])
 
 
 def _own_settings(settings: BrokerSettings, number: int) -> Iterator[tuple[str, str]]:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import IO, Final
 
+from server.shards.ports import pass_on, passed_numbers
+
 LINE_BYTES_MAX: Final = 1_048_576
 """A longer line is passed on in parts."""
 PARENT_DEATH_SIGNAL: Final = 1
@@ -29,18 +31,29 @@ class ShardProcess:
     To be made on the main thread, and while there is no other: the kernel's word for a dead parent is a dead thread.
     """
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], *, said: Heard, told: Heard) -> None:
-        """`said` hears standard output, `told` standard error. Raises OSError when no process can be made."""
+    def __init__(
+        self,
+        command: Sequence[str],
+        variables: Mapping[str, str],
+        *,
+        listening: Sequence[int] = (),
+        said: Heard,
+        told: Heard,
+    ) -> None:
+        """`variables` go over the environment of this process; `listening` are sockets that it gets.
+
+        `said` hears standard output, `told` standard error. Raises OSError when no process can be made.
+        """
         self._process = subprocess.Popen(
             command,
-            env=environment,
+            pass_fds=passed_numbers(listening),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
             # a Ctrl-C at the terminal reaches the supervisor alone: a second signal would end the children's patience
             process_group=0,
-            preexec_fn=partial(_end_with, os.getpid()),  # noqa: PLW1509 - there is one thread
+            preexec_fn=partial(_prepare, os.getpid(), variables, listening),  # noqa: PLW1509 - there is one thread
         )
         self._streams = ((self._process.stdout, _Lines(said)), (self._process.stderr, _Lines(told)))
 
@@ -86,8 +99,16 @@ class _Lines(asyncio.Protocol):
         self.ended.set_result(None)
 
 
+def _prepare(parent: int, variables: Mapping[str, str], listening: Sequence[int]) -> None:
+    """Called in the child before it becomes the broker: only here its process id is known."""
+    os.environ.update(variables)
+    if listening:
+        os.environ.update(pass_on(listening))
+    _end_with(parent)
+
+
 def _end_with(parent: int) -> None:
-    """Called in the child before it becomes the broker. Raises when the parent has ended already."""
+    """Raises when the parent has ended already."""
     if sys.platform != "linux":
         return
     if _libc.prctl(PARENT_DEATH_SIGNAL, ctypes.c_ulong(signal.SIGTERM)) != 0:

@@ -3,7 +3,8 @@
     a shard ends …                                  what follows
     with status 2 before it was ever ready          all are stopped, and the status is 2: starting it again would only
                                                     repeat what it said
-    otherwise                                       it is started again, after a pause
+    otherwise                                       it is started again, after a pause; during the first one its
+                                                    messaging ports stay open
     and all were told to stop                       the supervisor ends with the last of them
 
 That one was ready before makes the difference: its store was whole and its settings are good, so what keeps it from
@@ -13,7 +14,6 @@ starting may go away, and the others serve meanwhile.
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 from contextlib import suppress
 from functools import partial
@@ -23,9 +23,10 @@ from typing import Final
 import structlog
 
 from server.banner import READY_LINE
-from server.shards.backoff import Backoff
+from server.shards.backoff import FIRST_PAUSE_S, Backoff
 from server.shards.launch import Child, Launch
 from server.shards.output import Output, ready_text
+from server.shards.ports import Ports
 from server.shards.process import ShardProcess
 from store.clock import Clock
 
@@ -49,6 +50,7 @@ class ShardSupervisor:
         self._clock = clock
         self._output = output
         self._errors = errors
+        self._ports = {child.name: Ports(child.listening) for child in launch.children}
         self._running: dict[str, ShardProcess] = {}
         self._were_ready: set[str] = set()
         self._stopping = asyncio.Event()
@@ -72,6 +74,8 @@ class ShardSupervisor:
 
     def _stop(self) -> None:
         self._stopping.set()
+        for ports in self._ports.values():
+            ports.close()
         for process in self._running.values():
             process.stop()
 
@@ -90,6 +94,8 @@ class ShardSupervisor:
                 self._give_up(child, last_words)
                 break
             pause_s = backoff.pause_s(ran_s=self._clock.monotonic_s() - began_s)
+            if pause_s > FIRST_PAUSE_S:
+                self._ports[child.name].close()  # clients do better elsewhere than to wait for so long
             log.error(
                 "a shard has ended, it is started again",
                 shard=child.name,
@@ -115,9 +121,9 @@ class ShardSupervisor:
             self._errors.line(prefix + line)
             last_line = line
 
-        environment = {**os.environ, **child.variables}
+        listening = self._ports[child.name].opened()
         try:
-            process = ShardProcess(self._launch.command, environment, said=said, told=told)
+            process = ShardProcess(self._launch.command, child.variables, listening=listening, said=said, told=told)
         except (OSError, SubprocessError) as error:
             log.error("no process could be made for a shard", shard=child.name, error=str(error))
             return 1, str(error)

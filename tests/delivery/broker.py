@@ -158,7 +158,7 @@ class DeliveryBench:
         self._pass: list[Callable[[], None]] = []
         self.delivery = self._make()
 
-    def _make(self) -> Delivery:
+    def _make(self, *, after_crash: bool = False) -> Delivery:
         self.writer = StateWriter(self.engine, self._pass.append, self.failures.append)
         return Delivery(
             self.settings,
@@ -172,16 +172,17 @@ class DeliveryBench:
             is_client_alive=self.alive.__contains__,
             faults=self,
             dead_letters=self.dead_letters,
+            after_crash=after_crash,
         )
 
     def report(self, error: Exception, **where: object) -> None:
         self.reported.append((error, where))
 
-    def restart(self) -> None:
+    def restart(self, *, after_crash: bool = False) -> None:
         """A new process over the same rows."""
         self._pass.clear()
         self.timers = ManualTimers(self.clock)
-        self.delivery = self._make()
+        self.delivery = self._make(after_crash=after_crash)
 
     def end_pass(self) -> None:
         while self._pass:

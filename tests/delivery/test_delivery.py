@@ -291,6 +291,22 @@ def test_a_leased_handle_is_good_after_a_restart_before_its_client_has_come_back
     assert bench.receive().bodies == []
 
 
+@pytest.mark.parametrize("after_crash", [True, False])
+def test_after_a_crash_a_lease_ends_although_its_client_lives(after_crash: bool) -> None:
+    """The answer may never have left. After a stop in good order the client has got it, or it was given back."""
+    bench = DeliveryBench()
+    bench.alive.add("worker")
+    bench.send(b"m")
+    bench.receive(invisible_s=None, client="worker")
+    bench.restart(after_crash=after_crash)
+    bench.advance(59)
+    assert bench.receive().bodies == []
+    bench.advance(59)
+    bench.restart()
+    bench.advance(60)
+    assert bench.receive().bodies == ([b"m"] if after_crash else [])
+
+
 @pytest.mark.parametrize("damage", ["", "x", "!!!", "AAAA", "é"])
 def test_a_handle_that_is_none_is_refused(damage: str) -> None:
     bench = DeliveryBench()

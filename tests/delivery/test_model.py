@@ -75,9 +75,9 @@ class _Bench(DeliveryBench):
         self.graves = _DeadLetters()
         super().__init__(queues=QUEUES, settings=SETTINGS)
 
-    def _make(self):  # type: ignore[no-untyped-def]
+    def _make(self, *, after_crash: bool = False):  # type: ignore[no-untyped-def]
         self.dead_letters = self.graves  # type: ignore[assignment]
-        return super()._make()
+        return super()._make(after_crash=after_crash)
 
 
 class DeliveryMachine(RuleBasedStateMachine):

@@ -6,10 +6,12 @@ import base64
 import json
 import os
 import queue
+import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -218,6 +220,15 @@ class ClientProcess:
             raise
         self._finish()
         assert status == 0, f"{self._command} ended with {status}:\n{self._errors_path.read_text()[-4000:]}"
+
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """It does nothing at all meanwhile, as on a machine that is overloaded; its connections stay open."""
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """End it at once, as a crash of the application would."""

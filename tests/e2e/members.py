@@ -23,8 +23,10 @@ QUICK: Mapping[str, object] = {
 class ClusterOfBrokers:
     """Members are called `quarry-0`, `quarry-1`, …; each knows the admin address of the first, and finds the others."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, settings: Mapping[str, object] | None = None) -> None:
+        """`settings` of all members go before the quick ones."""
         self._root = root
+        self._settings = {**QUICK, **(settings or {})}
         self._key = root / "cluster.key"
         self._key.write_bytes(new_key())
         self._key.chmod(0o600)
@@ -45,7 +47,7 @@ class ClusterOfBrokers:
 
     def settings(self, name: str) -> dict[str, object]:
         return {
-            **QUICK,
+            **self._settings,
             "broker.name": name,
             "cluster.members": json.dumps([self.brokers[0].admin]),
             "cluster.key_file": self._key,
@@ -78,3 +80,9 @@ def reachable(broker: Broker) -> list[str]:
 
 def names(broker: Broker, what: str) -> list[str]:
     return [each["name"] for each in rows(broker, what, "list")]
+
+
+def total(broker: Broker, metric: str) -> float:
+    """Over all series of a metric with labels."""
+    lines = broker.get("/metrics")[1].splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{metric}{{"))

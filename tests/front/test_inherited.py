@@ -10,10 +10,15 @@ from pathlib import Path
 PASS_SOCKET = str(Path(__file__).parents[1] / "e2e" / "pass_socket.py")
 SHOW = """
 import sys
-from server.front.inherited import inherited_socket
+from server.front.inherited import close_inherited, inherited_sockets
 for host, port in (each.rsplit(":", 1) for each in sys.argv[1:]):
-    found = inherited_socket(host, int(port))
-    print("none" if found is None else "%s:%d" % found.getsockname())
+    if host == "close":
+        close_inherited()
+        continue
+    found = inherited_sockets(host, int(port))
+    print(",".join("%s:%d" % each.getsockname()[:2] for each in found) or "none")
+    for each in found:
+        each.close()
 """
 
 
@@ -30,6 +35,13 @@ def test_a_passed_socket_is_found_by_its_address_as_often_as_it_is_asked_for() -
         port = listening.getsockname()[1]
         here = f"127.0.0.1:{port}"
         assert shown(listening, here, f"localhost:{port}", "127.0.0.1:1", here) == [here, here, "none", here]
+
+
+def test_what_was_passed_is_open_until_it_is_closed() -> None:
+    """Copies alone would leave a port open at which nobody accepts any more, until the process ends."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        here = f"127.0.0.1:{listening.getsockname()[1]}"
+        assert shown(listening, here, "close:1", here) == [here, "none"]
 
 
 def test_a_socket_that_does_not_listen_is_left_alone() -> None:

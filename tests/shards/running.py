@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from cli.demo import free_ports
 from server.shards.launch import Child, Launch
-from tests.e2e.broker import PROJECT, clean_environment, until
+from tests.e2e.broker import PROJECT, clean_environment, quarry, until
 
 STOP_TIMEOUT_S: Final = 30.0
 
@@ -83,12 +83,13 @@ class Supervisor:
         self.process.wait(STOP_TIMEOUT_S)
 
 
-def arguments_of(*scripts: str) -> list[str]:
-    """Each shard runs one of the scripts (sh), in place of a broker."""
+def arguments_of(*scripts: str, kept_open: Sequence[str] = ()) -> list[str]:
+    """Each shard runs one of the scripts (sh), in place of a broker; the first has ports that are kept open."""
     launch = Launch(
         command=["sh", "-c", 'eval "$SCRIPT"'],
         children=[
-            Child(f"shard-{number}", {"SCRIPT": script, **addresses(number)}) for number, script in enumerate(scripts)
+            Child(f"shard-{number}", {"SCRIPT": script, **addresses(number)}, () if number else kept_open)
+            for number, script in enumerate(scripts)
         ],
         log_format="json",
         log_level="info",
@@ -99,6 +100,12 @@ def arguments_of(*scripts: str) -> list[str]:
 def addresses(number: int) -> dict[str, str]:
     names = ("NETWORK_LISTEN", "NETWORK_ADMIN", "NETWORK_HTTP", "STORE_DIRECTORY")
     return {f"QUARRY_{name}": f"{name.lower()}-{number}" for name in names}
+
+
+def flags(store: Path, ports: Sequence[int]) -> list[str]:
+    names = ("--listen", "--admin", "--http")
+    addresses = [each for name, port in zip(names, ports, strict=True) for each in (name, f"127.0.0.1:{port}")]
+    return ["--store", str(store), *addresses]
 
 
 def ports_of_two_shards() -> list[int]:
@@ -128,3 +135,8 @@ def is_running(pid: int) -> bool:
 
 def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
+
+
+def reachable(admin: int) -> list[str]:
+    listed = quarry("cluster", "members", "--json", "--admin", f"127.0.0.1:{admin}").stdout.splitlines()
+    return [each["name"] for each in map(json.loads, listed) if each["reachable"]]

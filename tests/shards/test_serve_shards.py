@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from tests.conformance.broker import run
 from tests.conformance.client import Client, message
 from tests.e2e.broker import environment_of, quarry, until
 from tests.e2e.conftest import QUICK
-from tests.shards.running import Supervisor, is_running, kill, ports_of_two_shards
+from tests.shards.running import Supervisor, flags, is_running, kill, ports_of_two_shards, reachable
 
 
 @pytest.fixture
@@ -34,23 +33,12 @@ def shards(tmp_path: Path, ports: Sequence[int]) -> Iterator[Supervisor]:
         supervisor.close()
 
 
-def flags(store: Path, ports: Sequence[int]) -> list[str]:
-    names = ("--listen", "--admin", "--http")
-    addresses = [each for name, port in zip(names, ports, strict=True) for each in (name, f"127.0.0.1:{port}")]
-    return ["--store", str(store), *addresses]
-
-
 def send(port: int) -> None:
     async def test() -> None:
         async with Client(f"127.0.0.1:{port}") as client:
             await client.sent(message("orders"))
 
     run(test())
-
-
-def reachable(admin: int) -> list[str]:
-    listed = quarry("cluster", "members", "--json", "--admin", f"127.0.0.1:{admin}").stdout.splitlines()
-    return [each["name"] for each in map(json.loads, listed) if each["reachable"]]
 
 
 def aborts(store: Path) -> list[str]:

@@ -17,7 +17,7 @@ import structlog
 
 from server.front.figures import FrontFigures
 from server.front.h2.patience import GREETING_S
-from server.front.inherited import inherited_socket
+from server.front.inherited import inherited_sockets
 from server.front.tls import LiveTls
 
 log = structlog.get_logger(__name__)
@@ -53,8 +53,8 @@ class Door:
         """Listen on all addresses of the host; returns the port. Raises OSError."""
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        if (inherited := inherited_socket(host, port)) is not None:
-            self._listening.append(inherited)
+        if inherited := inherited_sockets(host, port):
+            self._listening += inherited
             found = []
         try:
             for family, _, _, _, address in dict.fromkeys(found):

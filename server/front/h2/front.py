@@ -17,7 +17,7 @@ from server.front.h2.call import H2Call, run_guarded
 from server.front.h2.door import Door
 from server.front.h2.switchboard import Switchboard
 from server.front.h2.turns import Source, Turns
-from server.front.inherited import inherited_socket
+from server.front.inherited import close_inherited, inherited_sockets
 from server.front.status import GrpcStatus
 from server.front.tls import LiveTls
 
@@ -88,13 +88,12 @@ class H2Front:
 
     async def _listen(self, host: str, port: int) -> int:
         loop = asyncio.get_running_loop()
-        inherited = inherited_socket(host, port)
-        if inherited is None:
-            server = await loop.create_server(self._protocol, host, port, backlog=BACKLOG)
-        else:
-            server = await loop.create_server(self._protocol, sock=inherited, backlog=BACKLOG)
-        self._servers.append(server)
-        return int(server.sockets[0].getsockname()[1])
+        servers = [
+            await loop.create_server(self._protocol, sock=inherited, backlog=BACKLOG)
+            for inherited in inherited_sockets(host, port)
+        ] or [await loop.create_server(self._protocol, host, port, backlog=BACKLOG)]
+        self._servers += servers
+        return int(servers[0].sockets[0].getsockname()[1])
 
     def _protocol(self) -> H2Protocol:
         return H2Protocol(self, secure=False)
@@ -125,6 +124,7 @@ class H2Front:
         servers, self._servers = self._servers, []
         for server in servers:
             server.close()
+        close_inherited()
         for protocol in list(self._protocols):
             protocol.see_off()
         began_s = loop.time()
