@@ -19,7 +19,7 @@ from server.errors import MemberUnreachable, NotAMember, OwnerAway
 from store.clock import Clock
 from store.errors import Invalid
 
-AGAIN_S: Final = 0.05
+AGAIN_S: Final = 0.1
 """How soon what waits is tried again."""
 FORWARDED_AT_ONCE: Final = 500
 FORWARDED_SIZE_MAX: Final = 4 * 1024 * 1024
