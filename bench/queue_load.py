@@ -151,6 +151,13 @@ def send_body(topic: str, body: bytes, *, messages: int = 1, properties: dict[st
     return request.SerializeToString()
 
 
+def grouped_body(topic: str, body: bytes, message_group: str) -> bytes:
+    """One send of one message of a message group."""
+    request = service.SendMessageRequest.FromString(send_body(topic, body))
+    request.messages[0].system_properties.message_group = message_group
+    return request.SerializeToString()
+
+
 def _receive_body(topic: str) -> bytes:
     request = service.ReceiveMessageRequest(batch_size=BATCH)
     request.group.name = GROUP

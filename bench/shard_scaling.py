@@ -9,7 +9,8 @@ in turns with them.
 What bounds a single broker, however many cores there are, is its event loop: `loop_…` are the same figures by the CPU
 time of its busiest thread alone. Beside that each sample's rate by the wall clock is told, and what a load of a fixed
 rate takes, twice as much for two shards as for one. Clients are a process for each broker, with requests to it alone:
-a real client goes by the route, which names the queues of both.
+a real client goes by the route, which names the queues of both. Of messages with message groups each process sends
+those of all groups, so every second one is forwarded to the shard that owns its group.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import cycle, islice, repeat
 from multiprocessing import get_context
 from pathlib import Path
 from random import Random
@@ -30,12 +31,16 @@ import grpc
 
 from bench.harness import Case, Options, Sample, Scale, cpu_s_of
 from bench.peers.quarry import Quarry, QuarryShards, Shard
-from bench.queue_load import BATCH, QueueLoad, send_body
+from bench.queue_load import BATCH, QueueLoad, grouped_body, send_body
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server._generated.quarry.admin.v1 import admin_pb2 as admin
+from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from store.settings import Durability
 
 QUESTION: Final = "Do two shards of one machine give at least 1.7 times the capacity of one broker?"
 TOPIC: Final = "bench-orders"
+GROUPED_TOPIC: Final = "bench-accounts"
+MESSAGE_GROUPS: Final = 1_000
 SHARDS: Final = 2
 BODY: Final = bytes(range(256)) * 4
 SETTINGS: Final = {"QUARRY_DELIVERY_NEW_GROUP_START": "earliest"}
@@ -46,6 +51,12 @@ PACED_SHARE: Final = 0.2
 CLIENT: Final = "bench-host@4711@1@abcdefgh"
 ROUTE_TIMEOUT_S: Final = 20.0
 QUERY_ROUTE: Final = "/apache.rocketmq.v2.MessagingService/QueryRoute"
+
+MODES: Final = {
+    "send": "send",
+    "send grouped": "send, of message groups",
+    "receive": f"receive {BATCH}, acknowledge each",
+}
 
 Item = TypeVar("Item")
 
@@ -159,21 +170,26 @@ def _cases(options: Options, durability: Durability) -> list[Case]:
         ours, peer = _Side(clients, two.brokers, two.supervisor), _Side(clients, one.brokers, None)
         for side in (ours, peer):
             side.under(Load("send", sizes.messages // 4))
+        for each in (one.brokers[0], two.brokers[0]):
+            _make_grouped_topic(each)
         for each in two.brokers:
-            _await_route(each, len(two.brokers))
+            for topic in (TOPIC, GROUPED_TOPIC):
+                _await_route(each, topic, len(two.brokers))
+        for side in (ours, peer):
+            side.under(Load("send grouped", sizes.messages // 40))
         idle = {
             "idle_cores": round(ours.idle_cores(sizes.idle_s), 4),
             "peer_idle_cores": round(peer.idle_cores(sizes.idle_s), 4),
         }
         facts = {"durability": durability.value, "target": RATIO_TARGET, **idle}
-        return [_case(mode, ours, peer, sizes, facts) for mode in ("send", "receive")]
+        return [_case(mode, ours, peer, sizes, facts) for mode in MODES]
 
 
 def _case(mode: str, ours: _Side, peer: _Side, sizes: Sizes, facts: Mapping[str, object]) -> Case:
     load = Load(mode, sizes.messages)
     rounds = [(ours.under(load), peer.under(load)) for _ in range(sizes.rounds)]
     capacity = median(theirs.capacity.per_second for _, theirs in rounds)
-    per_call = 1 if mode == "send" else BATCH
+    per_call = BATCH if mode == "receive" else 1
     calls_per_second = capacity * PACED_SHARE / per_call
     paced = Load(mode, max(per_call, round(calls_per_second * sizes.paced_s) * per_call), calls_per_second)
     if mode == "receive":  # the rounds have taken what was sent before
@@ -181,7 +197,7 @@ def _case(mode: str, ours: _Side, peer: _Side, sizes: Sizes, facts: Mapping[str,
             side.under(Load("send", paced.messages))
     ours_paced, peer_paced = ours.under(paced), peer.under(paced)
     return Case(
-        name=f"{facts['durability']}: {'send' if mode == 'send' else f'receive {BATCH}, acknowledge each'}",
+        name=f"{facts['durability']}: {MODES[mode]}",
         unit="messages per core of each",
         peer="one broker",
         ours=[mine.capacity for mine, _ in rounds],
@@ -234,13 +250,20 @@ def _load(broker: Shard, load: Load) -> Reading:
     """In a process of its own."""
     with closing(QueueLoad(broker, Random(1))) as connections:
         before = _threads_s(broker.pid)
-        if load.mode == "send":
-            sample = connections.sends(_paced(repeat(send_body(TOPIC, BODY), load.messages), load.calls_per_second))
-        else:
+        if load.mode == "receive":
             calls = repeat(TOPIC, load.messages // BATCH)
             sample = connections.receives(_paced(calls, load.calls_per_second))
+        else:
+            sample = connections.sends(_paced(_requests(load), load.calls_per_second))
         after = _threads_s(broker.pid)
     return Reading(sample, max(spent_s - before.get(thread, 0.0) for thread, spent_s in after.items()))
+
+
+def _requests(load: Load) -> Iterator[bytes]:
+    if load.mode == "send":
+        return repeat(send_body(TOPIC, BODY), load.messages)
+    groups = [grouped_body(GROUPED_TOPIC, BODY, f"account-{number}") for number in range(MESSAGE_GROUPS)]
+    return islice(cycle(groups), load.messages)
 
 
 def _paced(items: Iterable[Item], per_second: float | None) -> Iterator[Item]:
@@ -263,10 +286,17 @@ def _threads_s(pid: int) -> dict[str, float]:
     return found
 
 
-def _await_route(broker: Shard, members: int) -> None:
+def _make_grouped_topic(broker: Shard) -> None:
+    with grpc.insecure_channel(broker.admin, options=[("grpc.enable_http_proxy", 0)]) as channel:
+        topics = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
+        request = admin.CreateTopicRequest(name=GROUPED_TOPIC, type=admin.TOPIC_TYPE_FIFO)
+        topics.CreateTopic(request, timeout=ROUTE_TIMEOUT_S)
+
+
+def _await_route(broker: Shard, topic: str, members: int) -> None:
     """Until clients of this one are sent to all of them. Raises RuntimeError when that does not come."""
     request = service.QueryRouteRequest()
-    request.topic.name = TOPIC
+    request.topic.name = topic
     metadata = [("x-mq-client-id", CLIENT)]
     give_up_s = time.monotonic() + ROUTE_TIMEOUT_S
     with grpc.insecure_channel(broker.endpoint, options=[("grpc.enable_http_proxy", 0)]) as channel:
