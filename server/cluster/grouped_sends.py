@@ -21,6 +21,8 @@ from store.errors import Invalid
 
 AGAIN_S: Final = 0.1
 """How soon what waits is tried again."""
+GATHER_S: Final = 0.002
+"""A call of another member costs as much as the messages of some ten sends: let them come together."""
 FORWARDED_AT_ONCE: Final = 500
 FORWARDED_SIZE_MAX: Final = 4 * 1024 * 1024
 """Bytes of requests in one call, of which there is one at least."""
@@ -140,6 +142,7 @@ class GroupedSends:
     async def _bring(self, name: str, outgoing: deque[GroupedSend]) -> None:
         """All that there is for a member. What it does not take now waits here."""
         while outgoing:
+            await asyncio.sleep(GATHER_S)
             batch, requests = self._batch(outgoing)
             try:
                 answers = await self._peers.forward(name, requests)
