@@ -10,7 +10,8 @@ What bounds a single broker, however many cores there are, is its event loop: `l
 time of its busiest thread alone. Beside that each sample's rate by the wall clock is told, and what a load of a fixed
 rate takes, twice as much for two shards as for one. Clients are a process for each broker, with requests to it alone:
 a real client goes by the route, which names the queues of both. Of messages with message groups each process sends
-those of all groups, so every second one is forwarded to the shard that owns its group.
+either those of the groups for which the route names its broker, as the Java and Go clients do, or those of all groups, as
+clients do that hash in another way: then every second one is forwarded to the shard that owns its group.
 """
 
 from __future__ import annotations
@@ -32,9 +33,11 @@ import grpc
 from bench.harness import Case, Options, Sample, Scale, cpu_s_of
 from bench.peers.quarry import Quarry, QuarryShards, Shard
 from bench.queue_load import BATCH, QueueLoad, grouped_body, send_body
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server._generated.quarry.admin.v1 import admin_pb2 as admin
 from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from server.cluster.siphash import siphash
 from store.settings import Durability
 
 QUESTION: Final = "Do two shards of one machine give at least 1.7 times the capacity of one broker?"
@@ -54,7 +57,8 @@ QUERY_ROUTE: Final = "/apache.rocketmq.v2.MessagingService/QueryRoute"
 
 MODES: Final = {
     "send": "send",
-    "send grouped": "send, of message groups",
+    "send grouped": "send, of message groups, by the route",
+    "send grouped anywhere": "send, of message groups, anywhere",
     "receive": f"receive {BATCH}, acknowledge each",
 }
 
@@ -254,16 +258,21 @@ def _load(broker: Shard, load: Load) -> Reading:
             calls = repeat(TOPIC, load.messages // BATCH)
             sample = connections.receives(_paced(calls, load.calls_per_second))
         else:
-            sample = connections.sends(_paced(_requests(load), load.calls_per_second))
+            sample = connections.sends(_paced(_requests(broker, load), load.calls_per_second))
         after = _threads_s(broker.pid)
     return Reading(sample, max(spent_s - before.get(thread, 0.0) for thread, spent_s in after.items()))
 
 
-def _requests(load: Load) -> Iterator[bytes]:
+def _requests(broker: Shard, load: Load) -> Iterator[bytes]:
     if load.mode == "send":
         return repeat(send_body(TOPIC, BODY), load.messages)
-    groups = [grouped_body(GROUPED_TOPIC, BODY, f"account-{number}") for number in range(MESSAGE_GROUPS)]
-    return islice(cycle(groups), load.messages)
+    groups = [f"account-{number}" for number in range(MESSAGE_GROUPS)]
+    if load.mode == "send grouped":
+        queues = [each for each in _route(broker, GROUPED_TOPIC) if each.permission & definition.WRITE]
+        port = int(broker.endpoint.rpartition(":")[2])
+        ports = [queue.broker.endpoints.addresses[0].port for queue in queues]
+        groups = [group for group in groups if ports[siphash(group.encode()) % len(ports)] == port]
+    return islice(cycle([grouped_body(GROUPED_TOPIC, BODY, group) for group in groups]), load.messages)
 
 
 def _paced(items: Iterable[Item], per_second: float | None) -> Iterator[Item]:
@@ -295,19 +304,21 @@ def _make_grouped_topic(broker: Shard) -> None:
 
 def _await_route(broker: Shard, topic: str, members: int) -> None:
     """Until clients of this one are sent to all of them. Raises RuntimeError when that does not come."""
+    give_up_s = time.monotonic() + ROUTE_TIMEOUT_S
+    while len({queue.broker.name for queue in _route(broker, topic)}) < members:
+        if time.monotonic() > give_up_s:
+            raise RuntimeError("the shards do not find each other")
+        time.sleep(0.1)
+
+
+def _route(broker: Shard, topic: str) -> Sequence[definition.MessageQueue]:
+    """As a client is told."""
     request = service.QueryRouteRequest()
     request.topic.name = topic
-    metadata = [("x-mq-client-id", CLIENT)]
-    give_up_s = time.monotonic() + ROUTE_TIMEOUT_S
     with grpc.insecure_channel(broker.endpoint, options=[("grpc.enable_http_proxy", 0)]) as channel:
         ask: Callable[..., service.QueryRouteResponse] = channel.unary_unary(
             QUERY_ROUTE,
             request_serializer=service.QueryRouteRequest.SerializeToString,
             response_deserializer=service.QueryRouteResponse.FromString,
         )
-        while (
-            len({queue.broker.name for queue in ask(request, metadata=metadata, timeout=10).message_queues}) < members
-        ):
-            if time.monotonic() > give_up_s:
-                raise RuntimeError("the shards do not find each other")
-            time.sleep(0.1)
+        return ask(request, metadata=[("x-mq-client-id", CLIENT)], timeout=ROUTE_TIMEOUT_S).message_queues

@@ -74,9 +74,9 @@ class GroupedSends:
         elif not self._go(send):
             self._wait(send)
 
-    def place(self, topic: str, message_group: str) -> Place | None:
+    def place(self, message_group: str) -> Place | None:
         """Where a send goes that another member has forwarded: here, or None, and it is asked to try again."""
-        place = self._groups.place(topic, message_group)
+        place = self._groups.place(message_group)
         return place if place.member == self._own_name else None
 
     def began(self, place: Place) -> None:
@@ -96,7 +96,7 @@ class GroupedSends:
 
     def _go(self, send: GroupedSend) -> bool:
         """Whether the send is on its way now."""
-        place = self._groups.place(send.topic, send.message_group)
+        place = self._groups.place(send.message_group)
         if place.member is None:
             return False
         if place.member == self._own_name:
@@ -128,7 +128,7 @@ class GroupedSends:
                     self.send(send)
 
     def _give_up(self, send: GroupedSend) -> None:
-        owner = self._groups.place(send.topic, send.message_group).member
+        owner = self._groups.place(send.message_group).member
         whom = "a handover between members" if owner is None else f"member {owner}, which has the group's messages"
         send.failed(OwnerAway(f"message group {send.message_group[:80]!r} waits for {whom}"))
 

@@ -21,10 +21,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from server.cluster.views import View
+from server.cluster.views import SLOTS, View, slot_of
 from store.generations import GenerationCache
 
-OWNERS_REMEMBERED: Final = 65_536
+SLOTS_REMEMBERED: Final = 65_536
 
 
 class Fence(NamedTuple):
@@ -69,7 +69,7 @@ class Handover:
     def __init__(self, own_name: str, state: HandoverState) -> None:
         self._own_name = own_name
         self.state = state
-        self._owners: GenerationCache[tuple[str, str], str] = GenerationCache(OWNERS_REMEMBERED)
+        self._slots: GenerationCache[str, int] = GenerationCache(SLOTS_REMEMBERED)
 
     @property
     def view(self) -> View | None:
@@ -78,25 +78,29 @@ class Handover:
 
     # -- what is asked of it for each message
 
-    def owner(self, topic: str, message_group: str) -> str | None:
+    def owner(self, message_group: str) -> str | None:
         """Who holds the group in the view that was adopted last; None before there is one."""
-        key = (topic, message_group)
-        owner = self._owners.get(key)
-        if owner is None and self.view is not None:
-            owner = self.view.owner(topic, message_group)
-            if owner is not None:
-                if self._owners.is_full:
-                    self._owners.rotate()
-                self._owners.put(key, owner)
-        return owner
+        view = self.view
+        return view.owners[self._slot(message_group)] if view is not None and view.owners else None
 
-    def may_take(self, topic: str, message_group: str) -> bool:
+    def may_take(self, message_group: str) -> bool:
         """Whether this member, the group's owner, may take its messages already."""
         if self.state.is_settled:
             return True
-        return self.state.has_settled and all(
-            view.owner(topic, message_group) == self._own_name for view in self.state.views
-        )
+        slot = self._slot(message_group)
+        return self.state.has_settled and all(self._owns(view, slot) for view in self.state.views)
+
+    def _owns(self, view: View, slot: int) -> bool:
+        return bool(view.owners) and view.owners[slot] == self._own_name
+
+    def _slot(self, message_group: str) -> int:
+        slot = self._slots.get(message_group)
+        if slot is None:
+            slot = slot_of(message_group)
+            if self._slots.is_full:
+                self._slots.rotate()
+            self._slots.put(message_group, slot)
+        return slot
 
     # -- the steps
 
@@ -107,7 +111,6 @@ class Handover:
         views = tuple(each for each in self.state.views[1:] if each != view)
         settled = self.state.views[:1]
         self.state = replace(self.state, views=(*settled, *views, view), fence=None)
-        self._owners = GenerationCache(OWNERS_REMEMBERED)
         return True
 
     def fenced(self, position: int) -> HandoverState:
@@ -137,9 +140,8 @@ class Handover:
 
     def _may_have_come(self) -> bool:
         """Whether there may be groups that this member owns now and did not own all the time."""
-        earlier, now = self.state.views[:-1], set(self.state.views[-1].active)
-        if self._own_name not in now:
-            return False
+        *earlier, now = self.state.views
+        own = [slot for slot in range(SLOTS) if self._owns(now, slot)]
         if not self.state.has_settled:
-            return True
-        return any(self._own_name not in view.active or not now.issuperset(view.active) for view in earlier)
+            return bool(own)
+        return any(not self._owns(view, slot) for view in earlier for slot in own)

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from server.cluster.member import Member, MemberState
+from server.cluster.views import View
 from server.errors import NoSuchMember
 from store.clock import Clock
 from store.errors import Forbidden, Invalid, StoreDamaged
@@ -43,6 +44,7 @@ class Members:
         self._heard_s: dict[str, float] = {}
         self._was_reachable: set[str] = set()
         self._callbacks: list[Callable[[], None]] = []
+        self._view: View | None = None
         self._members = {row.name: member for row in shared.list(KIND) if (member := _read(row)) is not None}
 
     @property
@@ -69,9 +71,12 @@ class Members:
         """Call back each time that a member has come, gone, or changed."""
         self._callbacks.append(callback)
 
-    def states(self) -> dict[str, MemberState]:
-        """Of all that are known, by name."""
-        return {name: member.state for name, member in self._members.items()}
+    @property
+    def view(self) -> View:
+        """All that are known, and their states."""
+        if self._view is None:
+            self._view = View.of({name: member.state for name, member in self._members.items()})
+        return self._view
 
     def admin_address(self, name: str) -> str | None:
         """Where a member is called; None for one that is not known."""
@@ -181,6 +186,7 @@ class Members:
         self._tell_changed()
 
     def _tell_changed(self) -> None:
+        self._view = None
         for callback in self._callbacks:
             callback()
 

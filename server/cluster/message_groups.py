@@ -79,10 +79,10 @@ class MessageGroups:
 
     # -- asked for each message
 
-    def place(self, topic: str, message_group: str) -> Place:
+    def place(self, message_group: str) -> Place:
         """Who takes it. What is taken here is to be told of by `began` and `ended`."""
-        owner = self._handover.owner(topic, message_group)
-        if owner == self._own_name and not (self._is_open and self._handover.may_take(topic, message_group)):
+        owner = self._handover.owner(message_group)
+        if owner == self._own_name and not (self._is_open and self._handover.may_take(message_group)):
             owner = None
         return Place(owner, self._adoption)
 
@@ -146,7 +146,7 @@ class MessageGroups:
 
     async def _hand_over(self) -> None:
         """Until the view of the members that are known now is settled, or they change."""
-        view = View.of(self._members.states())
+        view = self._members.view
         if self._handover.adopt(view):
             self._adoption += 1
         self._tell_changed()

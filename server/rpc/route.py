@@ -19,7 +19,7 @@ from server.rpc.route_answers import QUEUES_MIN, RouteAnswers
 from server.wire.message_types import ACCEPTED_TYPES
 from server.wire.status import Refused, fill_ok
 from server.wire.validate import check_group, check_topic
-from store.metadata import READ_WRITE, Permission, Topic
+from store.metadata import READ_WRITE, Permission, Topic, TopicType
 
 ANY_QUEUE: Final = -1
 """How the protocol writes "any queue of this broker" in an assignment."""
@@ -83,15 +83,22 @@ class RouteService:
         _check_resource(request.topic)
         topic = self._topic_for(call, client_id, request.topic.name)
         places = self._places(call, request.endpoints)
-        if topic.queue_count * len(places) < QUEUES_MIN:
+        owners = self._owners(topic)
+        if topic.queue_count * len(places) + len(owners) < QUEUES_MIN:
             call.reply(_route(request.topic, topic, places).SerializeToString())
             return
-        key = request.topic.SerializeToString(), _key_of(places)
+        key = request.topic.SerializeToString(), _key_of(places, owners)
         answer = self._answers.find(key, topic)
         if answer is None:
-            answer = _route(request.topic, topic, places).SerializeToString()
+            answer = _route(request.topic, topic, places, owners).SerializeToString()
             self._answers.keep(key, topic, answer)
         call.reply(answer)
+
+    def _owners(self, topic: Topic) -> Sequence[str]:
+        """Of the slots of message groups, for a topic that has no other messages; nothing for all others."""
+        if self._members is None or topic.type is not TopicType.FIFO or Permission.WRITE not in topic.permission:
+            return ()
+        return self._members.view.owners
 
     def _topic_for(self, call: Call, client_id: str, name: str) -> Topic:
         """Only who may be about to send makes a topic by asking (server/metadata.py)."""
@@ -150,13 +157,18 @@ class RouteService:
         return broker
 
 
-def _route(asked: definition.Resource, topic: Topic, places: Sequence[Place]) -> service.QueryRouteResponse:
+def _route(
+    asked: definition.Resource, topic: Topic, places: Sequence[Place], owners: Sequence[str] = ()
+) -> service.QueryRouteResponse:
     response = service.QueryRouteResponse()
     fill_ok(response.status)
     queues = [
         definition.MessageQueue(topic=asked, broker=broker, accept_message_types=ACCEPTED_TYPES[topic.type])
         for broker, _ in places
     ]
+    if owners:
+        _add_slots(response, topic, places, queues, owners)
+        return response
     # In turns: a client that tries the next queue of the list after a failure tries another broker.
     for number, permission in route_queues(topic):
         for queue, (_, limit) in zip(queues, places, strict=True):
@@ -165,8 +177,35 @@ def _route(asked: definition.Resource, topic: Topic, places: Sequence[Place]) ->
     return response
 
 
-def _key_of(places: Sequence[Place]) -> bytes:
-    return b"".join(bytes([place.limit.value]) + place.broker.SerializeToString() for place in places)
+def _add_slots(
+    response: service.QueryRouteResponse,
+    topic: Topic,
+    places: Sequence[Place],
+    queues: Sequence[definition.MessageQueue],
+    owners: Sequence[str],
+) -> None:
+    """One queue to write to for each slot of message groups, at its owner; then those to read from.
+
+    So a client that hashes groups over the list, as Java's and Go's do, calls the owner itself. The list has the same
+    length whoever is away: another member takes the calls for one that is, and lets them wait.
+    """
+    writable = [queue for queue, (_, limit) in zip(queues, places, strict=True) if Permission.WRITE in limit]
+    by_name = {queue.broker.name: queue for queue in writable}
+    for slot, owner in enumerate(owners if writable else ()):
+        queue = by_name.get(owner) or writable[slot % len(writable)]
+        # Node's client takes queues of no other number
+        queue.id, queue.permission = 0, definition.WRITE
+        response.message_queues.append(queue)
+    if Permission.READ in topic.permission:
+        for number in range(topic.read_queues):
+            for queue in queues:
+                queue.id, queue.permission = number, definition.READ
+                response.message_queues.append(queue)
+
+
+def _key_of(places: Sequence[Place], owners: Sequence[str]) -> bytes:
+    known = b"".join(bytes([place.limit.value]) + place.broker.SerializeToString() for place in places)
+    return known + "\n".join(owners).encode()
 
 
 def _fill_endpoints(endpoints: definition.Endpoints, address: Address) -> None:

@@ -177,7 +177,7 @@ class SendService:
             checked = check_send(request, self._limits, now_ms)
             topic = self._directory.topic(checked.topic)
             _check_for(topic, checked)
-            place = None if self._grouped is None else self._grouped.place(topic.name, checked.ordered_group)
+            place = None if self._grouped is None else self._grouped.place(checked.ordered_group)
         except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
             refuse(error)
             return

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from server.cluster.views import owner_of
+from server.cluster.member import MemberState
+from server.cluster.views import View
 from store.metadata import TopicType
 from store.security.sealing import new_key
 from tests.conformance.broker import RunningBroker, running_broker, until
@@ -78,12 +79,17 @@ class BrokerCluster:
         return broker.store.topics.get(TOPIC) is not None and broker.store.groups.get(CONSUMERS) is not None
 
 
+def view_of(names: list[str]) -> View:
+    """Of these, all of them active."""
+    return View.of(dict.fromkeys(names, MemberState.ACTIVE))
+
+
 def groups_of(owner: str, names: list[str], *, count: int = 1, but: tuple[str, list[str]] | None = None) -> list[str]:
     """Message groups that the owner has among the names; `but` another one among others."""
     found: list[str] = []
     for number in range(10_000):
         group = f"g{number}"
-        if owner_of(TOPIC, group, names) == owner and (but is None or owner_of(TOPIC, group, but[1]) == but[0]):
+        if view_of(names).owner(group) == owner and (but is None or view_of(but[1]).owner(group) == but[0]):
             found.append(group)
             if len(found) == count:
                 return found

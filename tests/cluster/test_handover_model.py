@@ -22,7 +22,6 @@ from server.cluster.views import View
 NAMES = ("a", "b", "c")
 GROUPS = ("g0", "g1", "g2", "g3")
 NODE = st.sampled_from(NAMES)
-TOPIC = "orders"
 
 GONE = None
 Row = tuple[int, MemberState | None]
@@ -51,7 +50,7 @@ class Node:
         return {name: state for name, (_, state) in self.rows.items() if state is not None}
 
     def takes(self, group: str) -> bool:
-        return self.is_open and self.handover.owner(TOPIC, group) == self.name and self.handover.may_take(TOPIC, group)
+        return self.is_open and self.handover.owner(group) == self.name and self.handover.may_take(group)
 
     def store(self, state: HandoverState) -> None:
         self.stored = self.handover.state = state
@@ -169,7 +168,7 @@ class Cluster(RuleBasedStateMachine):
     def send(self, sends: list[tuple[str, str]]) -> None:
         for at, group in sends:
             node = self.nodes[at]
-            owner = node.handover.owner(TOPIC, group) if node.is_up else None
+            owner = node.handover.owner(group) if node.is_up else None
             if owner is not None and self.nodes[owner].is_up and self.nodes[owner].takes(group):
                 self.sent[group] += 1
                 self.nodes[owner].log.append((group, self.sent[group]))

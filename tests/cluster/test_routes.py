@@ -7,6 +7,7 @@ from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.cluster.member import Member, MemberState
 from server.cluster.members import Members
 from store.clock import ManualClock
+from store.metadata import TopicType
 from tests.rpc.broker import Broker, resource
 from tests.shared.members import member
 
@@ -16,14 +17,14 @@ UNREACHABLE_S = 10.0
 class Seen:
     """What one member knows of others, and the broker that answers with it."""
 
-    def __init__(self, own: str, *others: str) -> None:
+    def __init__(self, own: str, *others: str, kind: TopicType = TopicType.NORMAL) -> None:
         self.clock = ManualClock()
         self.members = Members(own, member(own).shared, self.clock, unreachable_after_s=UNREACHABLE_S)
         self.members.announce(self.of(own))
         for other in others:
             self.add(self.of(other))
         self.broker = Broker(members=self.members)
-        self.broker.add_topic("orders", read=2, write=2)
+        self.broker.add_topic("orders", kind, read=2, write=2)
 
     @staticmethod
     def of(name: str, state: MemberState = MemberState.ACTIVE, *, tls: str | None = None) -> Member:
@@ -97,6 +98,36 @@ def test_who_drains_is_read_only_also_in_answers_that_are_kept() -> None:
         }
     )
     assert permissions[1] == {("broker-a", definition.READ_WRITE), ("broker-b", definition.READ)}
+
+
+def test_queues_of_message_groups_are_at_their_owners() -> None:
+    """A client that hashes a group over them calls its owner. Nothing is sent to those that are read."""
+    seen = Seen("broker-a", "broker-b", "broker-c", kind=TopicType.FIFO)
+    route = seen.route()
+    owners = seen.members.view.owners
+    assert route[: len(owners)] == [(owner, 0, "WRITE") for owner in owners]
+    names = ["broker-a", "broker-b", "broker-c"]
+    assert route[len(owners) :] == [(name, number, "READ") for number in (0, 1) for name in names]
+
+
+def test_calls_for_an_owner_that_is_away_go_to_others_and_all_else_stays() -> None:
+    seen = Seen("broker-a", "broker-b", "broker-c", kind=TopicType.FIFO)
+    before = seen.route()
+    seen.clock.advance(UNREACHABLE_S + 1)
+    seen.members.heard("broker-b")
+    after = seen.route()
+    assert len(after) == len(before) - 2, "one is not read from any more"
+    for old, new in zip(before, after, strict=False):
+        if old[0] != "broker-c" and old[2] == "WRITE":
+            assert new == old
+    assert "broker-c" not in {name for name, _, _ in after}
+
+
+def test_who_drains_is_read_and_owns_nothing() -> None:
+    seen = Seen("broker-a", "broker-b", kind=TopicType.FIFO)
+    seen.add(Seen.of("broker-b", MemberState.DRAINING))
+    read = {(name, number, "READ") for name in ("broker-a", "broker-b") for number in (0, 1)}
+    assert set(seen.route()) == {("broker-a", 0, "WRITE")} | read
 
 
 def test_this_member_says_of_itself_that_it_drains() -> None:
