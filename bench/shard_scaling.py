@@ -10,8 +10,8 @@ What bounds a single broker, however many cores there are, is its event loop: `l
 time of its busiest thread alone. Beside that each sample's rate by the wall clock is told, and what a load of a fixed
 rate takes, twice as much for two shards as for one. Clients are a process for each broker, with requests to it alone:
 a real client goes by the route, which names the queues of both. Of messages with message groups each process sends
-either those of the groups for which the route names its broker, as the Java and Go clients do, or those of all groups, as
-clients do that hash in another way: then every second one is forwarded to the shard that owns its group.
+either those of the groups for which the route names its broker, as the Java and Go clients do, or those of all
+groups, as clients do that hash in another way: then every second one is forwarded to the shard that owns its group.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ CLIENT: Final = "bench-host@4711@1@abcdefgh"
 ROUTE_TIMEOUT_S: Final = 20.0
 QUERY_ROUTE: Final = "/apache.rocketmq.v2.MessagingService/QueryRoute"
 
+WRITABLE: Final = (definition.WRITE, definition.READ_WRITE)
 MODES: Final = {
     "send": "send",
     "send grouped": "send, of message groups, by the route",
@@ -268,7 +269,7 @@ def _requests(broker: Shard, load: Load) -> Iterator[bytes]:
         return repeat(send_body(TOPIC, BODY), load.messages)
     groups = [f"account-{number}" for number in range(MESSAGE_GROUPS)]
     if load.mode == "send grouped":
-        queues = [each for each in _route(broker, GROUPED_TOPIC) if each.permission & definition.WRITE]
+        queues = [each for each in _route(broker, GROUPED_TOPIC) if each.permission in WRITABLE]
         port = int(broker.endpoint.rpartition(":")[2])
         ports = [queue.broker.endpoints.addresses[0].port for queue in queues]
         groups = [group for group in groups if ports[siphash(group.encode()) % len(ports)] == port]
