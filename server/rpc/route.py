@@ -184,22 +184,23 @@ def _add_slots(
     queues: Sequence[definition.MessageQueue],
     owners: Sequence[str],
 ) -> None:
-    """One queue to write to for each slot of message groups, at its owner; then those to read from.
+    """One queue for each slot of message groups, at its owner; then one at each member that is only read.
 
-    So a client that hashes groups over the list, as Java's and Go's do, calls the owner itself. The list has the same
-    length whoever is away: another member takes the calls for one that is, and lets them wait.
+    So a client that hashes groups over the list, as Java's and Go's do, calls the owner itself. The list is as long
+    whoever is away: another member takes the calls for one that is, and lets them wait.
     """
     writable = [queue for queue, (_, limit) in zip(queues, places, strict=True) if Permission.WRITE in limit]
     by_name = {queue.broker.name: queue for queue in writable}
-    for slot, owner in enumerate(owners if writable else ()):
-        queue = by_name.get(owner) or writable[slot % len(writable)]
+    for queue in queues:
         # Node's client takes queues of no other number
-        queue.id, queue.permission = 0, definition.WRITE
-        response.message_queues.append(queue)
+        queue.id, queue.permission = 0, _PERMISSIONS[topic.permission]
+    for slot, owner in enumerate(owners if writable else ()):
+        response.message_queues.append(by_name.get(owner, writable[slot % len(writable)]))
     if Permission.READ in topic.permission:
-        for number in range(topic.read_queues):
-            for queue in queues:
-                queue.id, queue.permission = number, definition.READ
+        listed = {queue.broker.name for queue in response.message_queues}
+        for queue in queues:
+            if queue.broker.name not in listed:
+                queue.permission = definition.READ
                 response.message_queues.append(queue)
 
 
