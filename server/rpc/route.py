@@ -10,6 +10,7 @@ from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.clients import ClientKind, ClientRegistry
 from server.cluster.member import MemberState
 from server.cluster.members import Members
+from server.cluster.views import SLOTS
 from server.front import Call, Method
 from server.metadata import Directory
 from server.routing import Address, BrokerIdentity, assigned_queues, route_queues
@@ -184,23 +185,24 @@ def _add_slots(
     queues: Sequence[definition.MessageQueue],
     owners: Sequence[str],
 ) -> None:
-    """One queue for each slot of message groups, at its owner; then one at each member that is only read.
+    """One queue for each slot of message groups, at its owner; then those of members that are only read.
 
     So a client that hashes groups over the list, as Java's and Go's do, calls the owner itself. The list is as long
     whoever is away: another member takes the calls for one that is, and lets them wait.
     """
     writable = [queue for queue, (_, limit) in zip(queues, places, strict=True) if Permission.WRITE in limit]
     by_name = {queue.broker.name: queue for queue in writable}
-    for queue in queues:
-        # Node's client takes queues of no other number
-        queue.id, queue.permission = 0, _PERMISSIONS[topic.permission]
     for slot, owner in enumerate(owners if writable else ()):
-        response.message_queues.append(by_name.get(owner, writable[slot % len(writable)]))
+        queue = by_name.get(owner, writable[slot % len(writable)])
+        # all numbers that there are: who reads queue by queue learns them here
+        queue.id, queue.permission = slot % max(1, topic.read_queues), _PERMISSIONS[topic.permission]
+        response.message_queues.append(queue)
     if Permission.READ in topic.permission:
-        listed = {queue.broker.name for queue in response.message_queues}
+        names = {queue.broker.name for queue in response.message_queues}
         for queue in queues:
-            if queue.broker.name not in listed:
-                queue.permission = definition.READ
+            # of who has no slots all of them; of the others those beyond the slots
+            for number in range(SLOTS if queue.broker.name in names else 0, topic.read_queues):
+                queue.id, queue.permission = number, definition.READ
                 response.message_queues.append(queue)
 
 

@@ -17,14 +17,14 @@ UNREACHABLE_S = 10.0
 class Seen:
     """What one member knows of others, and the broker that answers with it."""
 
-    def __init__(self, own: str, *others: str, kind: TopicType = TopicType.NORMAL) -> None:
+    def __init__(self, own: str, *others: str, kind: TopicType = TopicType.NORMAL, queues: int = 2) -> None:
         self.clock = ManualClock()
         self.members = Members(own, member(own).shared, self.clock, unreachable_after_s=UNREACHABLE_S)
         self.members.announce(self.of(own))
         for other in others:
             self.add(self.of(other))
         self.broker = Broker(members=self.members)
-        self.broker.add_topic("orders", kind, read=2, write=2)
+        self.broker.add_topic("orders", kind, read=queues, write=queues)
 
     @staticmethod
     def of(name: str, state: MemberState = MemberState.ACTIVE, *, tls: str | None = None) -> Member:
@@ -103,7 +103,15 @@ def test_who_drains_is_read_only_also_in_answers_that_are_kept() -> None:
 def test_queues_of_message_groups_are_at_their_owners() -> None:
     """A client that hashes a group over them calls its owner; Go's does so over all that are listed."""
     seen = Seen("broker-a", "broker-b", "broker-c", kind=TopicType.FIFO)
-    assert seen.route() == [(owner, 0, "READ_WRITE") for owner in seen.members.view.owners]
+    owners = seen.members.view.owners
+    assert seen.route() == [(owner, slot % 2, "READ_WRITE") for slot, owner in enumerate(owners)]
+
+
+def test_queues_beyond_the_slots_are_listed_for_who_reads_queue_by_queue() -> None:
+    seen = Seen("broker-a", "broker-b", kind=TopicType.FIFO, queues=130)
+    read = [(name, number, "READ") for name in ("broker-a", "broker-b") for number in (128, 129)]
+    assert seen.route()[128:] == read
+    assert {number for _, number, _ in seen.route()} == set(range(130))
 
 
 def test_calls_for_an_owner_that_is_away_go_to_others_and_all_else_stays() -> None:
@@ -120,9 +128,9 @@ def test_calls_for_an_owner_that_is_away_go_to_others_and_all_else_stays() -> No
 def test_who_drains_is_read_and_owns_nothing() -> None:
     seen = Seen("broker-a", "broker-b", kind=TopicType.FIFO)
     seen.add(Seen.of("broker-b", MemberState.DRAINING))
-    *slots, last = seen.route()
-    assert set(slots) == {("broker-a", 0, "READ_WRITE")}
-    assert last == ("broker-b", 0, "READ")
+    *slots, first, second = seen.route()
+    assert set(slots) == {("broker-a", 0, "READ_WRITE"), ("broker-a", 1, "READ_WRITE")}
+    assert (first, second) == (("broker-b", 0, "READ"), ("broker-b", 1, "READ"))
 
 
 def test_this_member_says_of_itself_that_it_drains() -> None:
