@@ -175,8 +175,8 @@ def _cases(options: Options, durability: Durability) -> list[Case]:
         ours, peer = _Side(clients, two.brokers, two.supervisor), _Side(clients, one.brokers, None)
         for side in (ours, peer):
             side.under(Load("send", sizes.messages // 4))
-        for each in (one.brokers[0], two.brokers[0]):
-            _make_grouped_topic(each)
+        for brokers in (one.brokers, two.brokers):
+            _make_grouped_topic(brokers)
         for each in two.brokers:
             for topic in (TOPIC, GROUPED_TOPIC):
                 _await_route(each, topic, len(two.brokers))
@@ -296,11 +296,21 @@ def _threads_s(pid: int) -> dict[str, float]:
     return found
 
 
-def _make_grouped_topic(broker: Shard) -> None:
-    with grpc.insecure_channel(broker.admin, options=[("grpc.enable_http_proxy", 0)]) as channel:
-        topics = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
-        request = admin.CreateTopicRequest(name=GROUPED_TOPIC, type=admin.TOPIC_TYPE_FIFO)
-        topics.CreateTopic(request, timeout=ROUTE_TIMEOUT_S)
+def _make_grouped_topic(brokers: Sequence[Shard]) -> None:
+    """On the first; returns when all know it. Whoever asked one for its route before would make another one there."""
+    request = admin.CreateTopicRequest(name=GROUPED_TOPIC, type=admin.TOPIC_TYPE_FIFO)
+    for broker in brokers:
+        with grpc.insecure_channel(broker.admin, options=[("grpc.enable_http_proxy", 0)]) as channel:
+            topics = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
+            if broker is brokers[0]:
+                topics.CreateTopic(request, timeout=ROUTE_TIMEOUT_S)
+            while GROUPED_TOPIC not in _names_of_topics(topics):
+                time.sleep(0.1)
+
+
+def _names_of_topics(topics: AdminServiceStub) -> set[str]:
+    found = topics.ListTopics(admin.ListTopicsRequest(), timeout=ROUTE_TIMEOUT_S)
+    return {topic.name for page in found for topic in page.topics}
 
 
 def _await_route(broker: Shard, topic: str, members: int) -> None:
