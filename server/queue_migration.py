@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, ParamSpec, Protocol, TypeVar
 import structlog
 
 from kv import KvError
+from server.waiting import until_set
 from store.clock import Clock
 from store.errors import BrokerError, Busy, Unavailable
 from store.migration import (
@@ -319,13 +320,8 @@ class OnlineMigration:
 
     async def _pause(self, seconds: float) -> None:
         """Shorter where a step waits."""
-        try:
-            # not wait_for: that of Python 3.11 forgets a cancellation that comes together with the event
-            async with asyncio.timeout(max(BREATH_S, seconds)):
-                await self._interrupt.wait()
-        except TimeoutError:
-            return
-        await asyncio.sleep(BREATH_S)
+        if await until_set(self._interrupt, max(BREATH_S, seconds)):
+            await asyncio.sleep(BREATH_S)
 
     def _elsewhere(
         self, work: Callable[_Parameters, _Result], *args: _Parameters.args, **kwargs: _Parameters.kwargs

@@ -92,9 +92,8 @@ class Barriers:
             if not self._wanted:
                 self._is_wanted.clear()
                 continue
-            fences = {fence for barrier in self._barriers for fence in barrier.fences}
             async with asyncio.TaskGroup() as tasks:
-                for fence in fences:
+                for fence in tuple(self._consumed):
                     tasks.create_task(self._ask_about(fence))
             for pair in tuple(self._wanted):
                 self._release(pair)

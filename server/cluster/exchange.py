@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
@@ -21,6 +20,7 @@ import structlog
 from kv import EngineFull
 from server.cluster.members import Members
 from server.errors import MemberUnreachable, NoSuchMember, NotAMember
+from server.waiting import until_set
 from store.clock import Clock
 from store.errors import BrokerError, Invalid
 from store.shared import NOTHING_TOLD, Applied, DeletionsMissed, Horizons, Position, SharedRow, SharedRows
@@ -191,7 +191,7 @@ class Exchange:
         self._members.notice()
         self._look_whether_all_are_asked()
         self._look.clear()
-        await _until_set(self._look, self._interval_s)
+        await until_set(self._look, self._interval_s)
 
     async def _wanted(self) -> set[str]:
         rows = {seen.member.admin_address for seen in self._members.all()}
@@ -219,7 +219,7 @@ class Exchange:
                     self._complain(followed, error)
                 followed.is_asked = True
                 self._look_whether_all_are_asked()
-                await _until_set(followed.woken, self._pause_s * share)
+                await until_set(followed.woken, self._pause_s * share)
                 share = 1.0
         finally:
             del self._followed[followed.address]
@@ -227,6 +227,8 @@ class Exchange:
                 await followed.peer.close()
 
     def _look_whether_all_are_asked(self) -> None:
+        if self._has_met_others.is_set():
+            return
         known = {seen.member.admin_address for seen in self._members.all() if not seen.is_self}
         asked = {address for address, followed in self._followed.items() if followed.is_asked}
         if not asked >= self._followed.keys() | known:
@@ -339,10 +341,3 @@ class Exchange:
         if address not in self._targets:
             self._look.set()
         self._told[address] = self._clock.monotonic_s()
-
-
-async def _until_set(event: asyncio.Event, timeout_s: float) -> None:
-    # not wait_for: that of Python 3.11 forgets a cancellation that comes together with the event
-    with suppress(TimeoutError):
-        async with asyncio.timeout(timeout_s):
-            await event.wait()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Final, NamedTuple
 
 import structlog
@@ -21,6 +20,7 @@ from server.cluster.members import Members
 from server.cluster.peers import Confirmation, Peers
 from server.cluster.views import View
 from server.errors import MemberUnreachable, NotAMember
+from server.waiting import until_set
 from store.clock import Clock
 from store.errors import Invalid
 
@@ -184,10 +184,7 @@ class MessageGroups:
             if not told and self._clock.monotonic_s() - began_s > TELL_AFTER_S:
                 told = True
                 log.warning("message groups that come here wait for members", members=sorted(missing))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
-                    await self._members_changed.wait()
-            if self._members_changed.is_set():
+            if await until_set(self._members_changed, pause_s):
                 return None
             pause_s = min(pause_s * 1.5, ASK_AGAIN_LONGEST_S)
 

@@ -75,10 +75,6 @@ class View:
                     left = {name: max(0, each - 1) for name, each in left.items()}
         return tuple(owners)
 
-    def owner(self, message_group: str) -> str | None:
-        """Who holds the group's messages in this view; None when nobody is active."""
-        return self.owners[slot_of(message_group)] if self.owners else None
-
 
 def slot_of(message_group: str) -> int:
     """The place in a list of `SLOTS` queues that RocketMQ's Java and Go clients choose."""

@@ -28,6 +28,7 @@ from server.wire.status import Refused, fill_ok, fill_status, is_expected
 
 CLIENT_ID: Final = "x-mq-client-id"
 CLIENT_VERSION: Final = "x-mq-client-version"
+DEFAULT_REQUEST_TIMEOUT_MS: Final = 3_000  # every official client's default
 CLIENT_ID_SIZE_MAX: Final = 1024
 """Bytes. Libraries use up to a few hundred; the registry keeps ids, so they must end somewhere."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
@@ -14,7 +13,7 @@ from server.front import Call, Method
 from server.metadata import Directory
 from server.metrics import ServerMetrics
 from server.observing import Observing
-from server.rpc.context import Edge
+from server.rpc.context import DEFAULT_REQUEST_TIMEOUT_MS, Edge
 from server.wire.limits import WireLimits
 from server.wire.messages import fill_message
 from server.wire.status import Refused, fill_ok, fill_overall, fill_status
@@ -30,8 +29,6 @@ from store.clock import Clock
 from store.errors import BrokerError, Forbidden
 from store.metadata import Permission, TopicType
 from store.metadata.names import RETRY_PREFIX
-
-DEFAULT_REQUEST_TIMEOUT_MS: Final = 3_000  # every official client's default
 
 
 class MessageService:

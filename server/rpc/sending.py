@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from google.protobuf.message import DecodeError
-
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.cluster.grouped_sends import CLIENTS_SHARE_S, GroupedSend, GroupedSends
@@ -21,22 +19,21 @@ from server.metadata import Directory
 from server.metrics import ServerMetrics
 from server.observing import Observing
 from server.queue_choice import QueueChooser, queue_of_group, queue_of_priority
-from server.rpc.context import Edge
+from server.rpc.context import DEFAULT_REQUEST_TIMEOUT_MS, Edge
 from server.wire.limits import WireLimits
 from server.wire.message_types import check_types
 from server.wire.messages import to_message
+from server.wire.parsing import parsed
 from server.wire.status import Refused, fill_ok
 from server.wire.times import to_ms
 from server.wire.validate import CheckedMessage, CheckedSend, check_send
 from store.clock import Clock
-from store.errors import Forbidden, Invalid, TopicNotFound
+from store.errors import Forbidden, TopicNotFound
 from store.message import Appended, Host, Message
 from store.metadata import Permission, Topic, TopicType
 
 TYPE_WORDS: Final = {number: name.lower() for name, number in definition.MessageType.items()}
 """What message types are called in figures."""
-
-DEFAULT_REQUEST_TIMEOUT_S: Final = 3.0  # every official client's default
 
 
 class _Accepted(NamedTuple):
@@ -132,7 +129,7 @@ class SendService:
     def _send_grouped(self, grouped: GroupedSends, accepted: _Accepted, remaining_s: float | None) -> None:
         """To the member that has the group."""
         client_id, size = accepted.client_id, sum(len(each.message.body) for each in accepted.checked.messages)
-        patience_s = (DEFAULT_REQUEST_TIMEOUT_S if remaining_s is None else remaining_s) - CLIENTS_SHARE_S
+        patience_s = (DEFAULT_REQUEST_TIMEOUT_MS / 1000 if remaining_s is None else remaining_s) - CLIENTS_SHARE_S
         self._waiting_sizes.take(client_id, size)
 
         def answered(answer: bytes) -> None:
@@ -173,7 +170,7 @@ class SendService:
 
         try:
             now_ms = self._clock.wall_ms()
-            request = _parsed(send.body)
+            request = parsed(service.SendMessageRequest, send.body)
             checked = check_send(request, self._limits, now_ms)
             topic = self._directory.topic(checked.topic)
             _check_for(topic, checked)
@@ -273,13 +270,6 @@ def _check_for(topic: Topic, checked: CheckedSend) -> None:
     if Permission.WRITE not in topic.permission or topic.write_queues < 1:
         raise Forbidden(f"topic {topic.name} may not be written")
     _refuse_what_is_to_come(checked)
-
-
-def _parsed(body: bytes) -> service.SendMessageRequest:
-    try:
-        return service.SendMessageRequest.FromString(body)
-    except DecodeError:
-        raise Invalid("no SendMessageRequest") from None
 
 
 def _as_held(message: Message, kind: definition.MessageType, due_ms: int | None) -> Message:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from contextlib import suppress
 from functools import partial
 from subprocess import SubprocessError
 from typing import Final
@@ -28,6 +27,7 @@ from server.shards.launch import Child, Launch
 from server.shards.output import Output, ready_text
 from server.shards.ports import Ports
 from server.shards.process import ShardProcess
+from server.waiting import until_set
 from store.clock import Clock
 
 log = structlog.get_logger(__name__)
@@ -103,8 +103,7 @@ class ShardSupervisor:
                 signal=_name_of(-ended),
                 pause_s=pause_s,
             )
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), pause_s)
+            await until_set(self._stopping, pause_s)
         return status
 
     async def _run_once(self, child: Child) -> tuple[int, str]:

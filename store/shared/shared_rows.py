@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -236,13 +236,18 @@ class SharedRows:
             if before is None or before.version < row.version:
                 newest[row.kind, row.name] = row
         taken = _Taken()
-        for kind in dict.fromkeys((*self._tables, *(row.kind for row in newest.values()))):
-            its = [row for row in newest.values() if row.kind == kind]
+        self._in_parts(tuple(newest.values()), lambda part, batch: self._resolve(part, taken, batch))
+        return taken
+
+    def _in_parts(
+        self, rows: Collection[SharedRow], change: Callable[[Sequence[SharedRow], WriteBatch], Changes]
+    ) -> None:
+        """Let their tables take over what becomes of the rows, some of one kind at a time."""
+        for kind in dict.fromkeys((*self._tables, *(row.kind for row in rows))):
+            its = [row for row in rows if row.kind == kind]
             table = self._table_of(kind)
             for at in range(0, len(its), APPLIED_AT_ONCE):
-                part = its[at : at + APPLIED_AT_ONCE]
-                table.take_over(partial(self._resolve, part, taken))
-        return taken
+                table.take_over(partial(change, its[at : at + APPLIED_AT_ONCE]))
 
     def position(self, peer: str) -> Position | None:
         """How far the peer's changes were read; None when none were."""
@@ -310,11 +315,7 @@ class SharedRows:
         """
         check_rows(rows, peer, self._ledger.clock.wall_ms())
         taken = self._take(rows)
-        for kind in dict.fromkeys((*self._tables, *(row.kind for row in gone))):
-            its = [row for row in gone if row.kind == kind]
-            table = self._table_of(kind)
-            for at in range(0, len(its), APPLIED_AT_ONCE):
-                table.take_over(partial(self._drop, its[at : at + APPLIED_AT_ONCE], taken))
+        self._in_parts(gone, lambda part, batch: self._drop(part, taken, batch))
         with self._ledger.writing:
             batch = self._engine.batch()
             batch.put(self._family, position_key(peer), encode_position(until))

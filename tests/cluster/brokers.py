@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from server.cluster.member import MemberState
-from server.cluster.views import View
+from server.cluster.views import View, slot_of
 from store.metadata import TopicType
 from store.security.sealing import new_key
 from tests.conformance.broker import RunningBroker, running_broker, until
@@ -89,7 +89,8 @@ def groups_of(owner: str, names: list[str], *, count: int = 1, but: tuple[str, l
     found: list[str] = []
     for number in range(10_000):
         group = f"g{number}"
-        if view_of(names).owner(group) == owner and (but is None or view_of(but[1]).owner(group) == but[0]):
+        slot = slot_of(group)
+        if view_of(names).owners[slot] == owner and (but is None or view_of(but[1]).owners[slot] == but[0]):
             found.append(group)
             if len(found) == count:
                 return found

@@ -92,7 +92,8 @@ def test_a_shard_that_is_told_before_it_can_hear_has_stopped_well(run_programs: 
 
 def test_a_stop_does_not_wait_for_a_shard_that_waits_itself(run_programs: RunPrograms) -> None:
     supervisor = run_programs("exit 1")
-    until(lambda: len(supervisor.events("a shard was started")) == 3, "two pauses")  # the next one is 2 s long
+    said = "a shard has ended, it is started again"
+    until(lambda: [event["pause_s"] for event in supervisor.events(said)][2:] == [2.0], "a pause of two seconds")
     supervisor.tell(SIGTERM)
     assert supervisor.ended() == 1
 

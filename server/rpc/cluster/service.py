@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
 from server._generated.quarry.cluster.v1 import cluster_pb2 as pb
 from server.cluster.barriers import Consumed, Pair
@@ -19,6 +19,7 @@ from server.cluster.signing import ClusterKeys
 from server.faults import FaultLog
 from server.rpc.admin_port.edge import refuse
 from server.rpc.cluster.methods import CONFIRM, CONSUMED, EXCHANGE, FORWARD, NUDGE, SERVICE
+from server.wire.parsing import parsed
 from server.wire.shared_rows import from_horizons, from_position, from_row, to_position
 from store.clock import Clock
 from store.errors import Invalid
@@ -69,7 +70,7 @@ class ClusterService:
             headers = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
             try:
                 signature = self._keys.check_call(method, body, headers, self._clock.wall_ms() // 1000)
-                answered = (await answer(_parsed(request_type, body))).SerializeToString()
+                answered = (await answer(parsed(request_type, body))).SerializeToString()
             except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
                 await refuse(context, error, self._faults)
             context.set_trailing_metadata(self._keys.sign_answer(signature, answered))
@@ -122,10 +123,3 @@ class ClusterService:
 def _settle(outcome: asyncio.Future[bytes | None], answer: bytes | None) -> None:
     if not outcome.cancelled():  # the caller may have given up
         outcome.set_result(answer)
-
-
-def _parsed(request_type: type[Request], body: bytes) -> Request:
-    try:
-        return request_type.FromString(body)
-    except DecodeError:
-        raise Invalid(f"no {request_type.__name__}") from None
