@@ -81,7 +81,7 @@ def insert_owned(rows: NamedRows[Row], owners: Owners | None, name: str, row: Ro
     if owners is None or owner is None:
         rows.insert(name, row)
         return
-    rows.insert(name, row, lambda batch: owners.stage_made(batch, name, owner))
+    rows.insert(name, row, lambda batch: owners.stage_made(batch, name, owner), by_use=True)
     owners.add(owner, 1)
 
 

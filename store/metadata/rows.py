@@ -36,8 +36,11 @@ class RowJournal(Protocol):
     def writing(self) -> AbstractContextManager[object]:
         """Held from before the first `stage` of a batch until that is written; the holder may take it again."""
 
-    def stage(self, batch: WriteBatch, name: str, value: bytes | None) -> None:
-        """The row becomes this with the batch, which changes it once; None: it is deleted."""
+    def stage(self, batch: WriteBatch, name: str, value: bytes | None, *, by_use: bool = False) -> None:
+        """The row becomes this with the batch, which changes it once; None: it is deleted.
+
+        `by_use`: nobody meant it so, the row was made for somebody who used its name.
+        """
 
 
 class NamedRows(Generic[Row]):
@@ -114,13 +117,13 @@ class NamedRows(Generic[Row]):
     def is_empty(self) -> bool:
         return not self._family.scan(KeyRange(b"", None), limit=1)
 
-    def insert(self, name: str, row: Row, beside: Stage | None = None) -> None:
+    def insert(self, name: str, row: Row, beside: Stage | None = None, *, by_use: bool = False) -> None:
         """Store a row of a new name, with what `beside` stages in the same batch. Raises AlreadyExists."""
         with self._writing, self._recording:
             if self._family.get(_key(name)) is not None:
                 raise AlreadyExists(f"{self._kind} {name} exists")
             batch = self._engine.batch()
-            self._stage(batch, name, self._encode(row))
+            self._stage(batch, name, self._encode(row), by_use=by_use)
             if beside is not None:
                 beside(batch)
             self._engine.write(batch, sync=True)
@@ -222,10 +225,10 @@ class NamedRows(Generic[Row]):
                 self.forget(name)
         return changes
 
-    def _stage(self, batch: WriteBatch, name: str, value: bytes | None) -> None:
+    def _stage(self, batch: WriteBatch, name: str, value: bytes | None, *, by_use: bool = False) -> None:
         self._put(batch, name, value)
         if self._journal is not None:
-            self._journal.stage(batch, name, value)
+            self._journal.stage(batch, name, value, by_use=by_use)
 
     def _put(self, batch: WriteBatch, name: str, value: bytes | None) -> None:
         if value is None:

@@ -1,9 +1,10 @@
 """Rows that all stores of a cluster share: topics, groups, users, rules and members, each with a version."""
 
-from store.shared.checking import AHEAD_MAX_MS, DeletionsMissed, PeerAhead, PeerMissed, RowRefused
+from store.shared.checking import DeletionsMissed, PeerAhead, PeerMissed, RowRefused
 from store.shared.horizons import NOTHING_TOLD, Horizons
 from store.shared.ledger import Ledger
 from store.shared.rows import (
+    AHEAD_MAX_MS,
     Applied,
     ChangePage,
     Conflict,

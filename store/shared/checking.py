@@ -12,10 +12,16 @@ from store.metadata.topics import decode_topic
 from store.security.policies import decode_policy
 from store.security.user_rows import decode_user
 from store.shared.horizons import Horizons
-from store.shared.rows import COUNTER_MAX, MEMBER_ID_BYTES, SEEN_MAX, SharedKind, SharedRow, Version, name_fault
-
-AHEAD_MAX_MS: Final = 3_600_000
-"""A store does not follow a clock further ahead of its own: its changes would win for as long over all others."""
+from store.shared.rows import (
+    AHEAD_MAX_MS,
+    COUNTER_MAX,
+    MEMBER_ID_BYTES,
+    SEEN_MAX,
+    SharedKind,
+    SharedRow,
+    Version,
+    name_fault,
+)
 
 VALUE_BYTES_MAX: Final = 1 << 20
 """The longest rules of a user take three quarters of it."""

@@ -12,6 +12,9 @@ from kv.keys import prefix_range
 from store.errors import StoreDamaged
 from store.shared.rows import VERSION_BYTES, Position, SharedKind, Version, known_kind
 
+MICROSECONDS: Final = 1000
+"""Of a millisecond: sequences count these."""
+
 INCARNATION: Final = b"i"
 INCARNATION_BYTES: Final = 16
 MEMBER: Final = b"m"

@@ -15,6 +15,7 @@ from typing import Final
 
 from kv import KeyValueEngine, WriteBatch
 from store.clock import Clock
+from store.shared.horizons import StoredHorizons
 from store.shared.hybrid_clock import HybridClock
 from store.shared.layout import (
     CLOCK,
@@ -22,6 +23,7 @@ from store.shared.layout import (
     INCARNATION,
     INCARNATION_BYTES,
     MEMBER,
+    MICROSECONDS,
     ORDER_RANGE,
     VALUES,
     VERSIONS,
@@ -32,10 +34,9 @@ from store.shared.layout import (
     parse_order_key,
     row_id,
 )
-from store.shared.rows import COUNTER_MAX, SEEN_MAX, SharedKind, SharedRow, Version, is_shared, member_id
+from store.shared.rows import AHEAD_MAX_MS, COUNTER_MAX, SEEN_MAX, SharedKind, SharedRow, Version, is_shared, member_id
 from store.state import SHARED
 
-MICROSECONDS: Final = 1000
 COUNTER_LEAP: Final = 1 << 20
 
 
@@ -51,6 +52,7 @@ class Ledger:
         self.writing: Final = RLock()
         self._id = member_id(member)
         self._versions = HybridClock(clock, self._id)  # guarded by writing, as all that follows
+        self.horizons = StoredHorizons(engine, self.family)
         self.incarnation = self.family.get(INCARNATION)
         self.sequence = 0
         self.own_changes = 0
@@ -98,13 +100,23 @@ class Ledger:
 
     def stage_own(self, batch: WriteBatch, kind: str, name: str, *, deleted: bool) -> None:
         """A row is changed by this store."""
+        self._put_own(batch, kind, name, self.stamp(kind, name), self._versions.next(), deleted=deleted)
+
+    def stage_made_by_use(self, batch: WriteBatch, kind: str, name: str) -> None:
+        """A row is made that nobody has asked for: what others make on purpose, unheard of here, is to win.
+
+        So its version is hardly later than what is known of the name, or, where nothing is, than what may be forgotten.
+        """
         before = self.stamp(kind, name)
-        version = self._versions.next()
-        based_on = None if before is None else before.version
-        seen = () if before is None else self._seen(before)
-        self._put(batch, kind, name, before, Stamp(version, based_on, seen, deleted, self._next_sequence()))
-        self.own_changes += 1
-        self.changed()
+        base = self._forgotten_until_ms(), 0
+        if before is not None:
+            base = max(base, (before.version.time_ms, before.version.counter))
+        # by chance, for the reason that `_load` gives
+        time_ms, counter = base[0], base[1] + 1 + secrets.randbelow(COUNTER_LEAP)
+        if counter > COUNTER_MAX:
+            time_ms, counter = time_ms + 1, 0
+        self._versions.saw(time_ms, counter)
+        self._put_own(batch, kind, name, before, Version(time_ms, counter, self._id), deleted=False)
 
     def stage_first(self, batch: WriteBatch, kind: str, name: str) -> None:
         """A row was there before its store was in a cluster: any change that is made in one is later."""
@@ -139,6 +151,15 @@ class Ledger:
         else:
             batch.put(self.family, key, value)
 
+    def _put_own(
+        self, batch: WriteBatch, kind: str, name: str, before: Stamp | None, version: Version, *, deleted: bool
+    ) -> None:
+        based_on = None if before is None else before.version
+        seen = () if before is None else self._seen(before)
+        self._put(batch, kind, name, before, Stamp(version, based_on, seen, deleted, self._next_sequence()))
+        self.own_changes += 1
+        self.changed()
+
     def _put(self, batch: WriteBatch, kind: str, name: str, before: Stamp | None, stamp: Stamp) -> None:
         row = row_id(kind, name)
         if before is not None:
@@ -148,6 +169,11 @@ class Ledger:
         batch.put(self.family, VERSIONS + row, stamp.encode())
         batch.put(self.family, order_key(stamp.sequence), row)
         batch.put(self.family, CLOCK, encode_clock(self._versions.time_ms, self._versions.counter))
+
+    def _forgotten_until_ms(self) -> int:
+        """No deletion was forgotten whose version is later."""
+        until = max(self.horizons.now.forgotten.values(), default=0)
+        return min(until // MICROSECONDS + AHEAD_MAX_MS, self.clock.wall_ms()) if until else 0
 
     def _next_sequence(self) -> int:
         # By time: a store that is put back from a copy never gives a number again that others have read up to.
@@ -189,8 +215,12 @@ class KindJournal:
     def writing(self) -> AbstractContextManager[object]:
         return self._ledger.writing
 
-    def stage(self, batch: WriteBatch, name: str, value: bytes | None) -> None:
-        if self._ledger.is_enabled and is_shared(self._kind, name):
+    def stage(self, batch: WriteBatch, name: str, value: bytes | None, *, by_use: bool = False) -> None:
+        if not self._ledger.is_enabled or not is_shared(self._kind, name):
+            return
+        if by_use:
+            self._ledger.stage_made_by_use(batch, self._kind, name)
+        else:
             self._ledger.stage_own(batch, self._kind, name, deleted=value is None)
 
 

@@ -25,6 +25,9 @@ SEEN_MAX: Final = 15
 """Versions that a row carries beside the one it was based on: of that many other members."""
 
 COUNTER_MAX: Final = 2**32 - 1
+AHEAD_MAX_MS: Final = 3_600_000
+"""A store does not follow a clock further ahead of its own: its changes would win for as long over all others."""
+
 _VERSION: Final = Struct(">QI8s")
 VERSION_BYTES: Final = _VERSION.size
 assert VERSION_BYTES == 20

@@ -13,8 +13,9 @@ from kv.keys import prefix_range
 from store.errors import Invalid, StoreDamaged
 from store.metadata.rows import Changes, Resolve
 from store.shared.checking import VALUE_BYTES_MAX, check_horizons, check_rows, is_unread, row_fault
-from store.shared.horizons import NOTHING_TOLD, Horizons, StoredHorizons
+from store.shared.horizons import NOTHING_TOLD, Horizons
 from store.shared.layout import (
+    MICROSECONDS,
     ORDER_RANGE,
     POSITIONS,
     VALUES,
@@ -29,7 +30,7 @@ from store.shared.layout import (
     position_key,
     row_id,
 )
-from store.shared.ledger import MICROSECONDS, Ledger
+from store.shared.ledger import Ledger
 from store.shared.rows import (
     Applied,
     ChangePage,
@@ -91,7 +92,7 @@ class SharedRows:
         self._ledger = ledger
         self._engine = ledger.engine
         self._family = ledger.family
-        self._horizons = StoredHorizons(ledger.engine, ledger.family)  # guarded by the ledger's lock
+        self._horizons = ledger.horizons
         self._values: dict[str, Family] = {kind: ledger.engine.family(name) for kind, name in TABLES.items()}
         self._tables: dict[str, SharedTable] = {str(kind): table for kind, table in tables.items()}
         self._tables[SharedKind.MEMBER] = _Values(ledger, SharedKind.MEMBER)
