@@ -12,8 +12,9 @@ It never holds the only copy of a message. One column family per table:
 | `users`    | store.security.users          | user name -> user JSON, secrets sealed |
 | `policies` | store.security.policies       | user name -> JSON of its rules |
 | `shared`   | store.shared                  | versions of topics, groups, users and rules in a cluster; its members |
+| `lite`     | store.metadata.lite_subscriptions | which clients want which lite topics |
 
-A store that an older version made has no `users`, `policies` or `shared`: they are added when it is opened for writing,
+A store that an older version made has no `users`, `policies`, `shared` or `lite`: they are added when it is opened for writing,
 and a reading open goes without them.
 """
 
@@ -37,8 +38,9 @@ META: Final = "meta"
 USERS: Final = "users"
 POLICIES: Final = "policies"
 SHARED: Final = "shared"
-FAMILIES: Final = (TOPICS, GROUPS, OFFSETS, INFLIGHT, META, USERS, POLICIES, SHARED)
-ADDED_FAMILIES: Final = frozenset({USERS, POLICIES, SHARED})
+LITE: Final = "lite"
+FAMILIES: Final = (TOPICS, GROUPS, OFFSETS, INFLIGHT, META, USERS, POLICIES, SHARED, LITE)
+ADDED_FAMILIES: Final = frozenset({USERS, POLICIES, SHARED, LITE})
 """Those that a store of an older version does not have."""
 
 

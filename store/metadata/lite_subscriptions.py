@@ -1,0 +1,132 @@
+"""Which clients want which lite topics: rows of the family `lite`, by client and by lite topic.
+
+Keys (docs/formats/metadata.md §8), `counted` being a u32 length and the bytes:
+
+    0x01 counted(group) counted(client) lite topic    -> nothing: the client is subscribed
+    0x02 counted(group) counted(lite topic) client    -> nothing: the same, to be found by the lite topic
+    0x03 counted(group) counted(client) lite topic    -> nothing: another client of an exclusive group has taken it
+    0x04 counted(group) counted(client)               -> i64 wall-clock ms: when the client last said what it wants
+
+The first two are written and deleted together. A group is bound to one parent topic, so that is in no key. The lite
+topic `""` stands for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import Final, NamedTuple
+
+from kv import KeyRange, KeyValueEngine, WriteBatch
+from kv.keys import counted, prefix_range, read_counted
+from store.state import LITE
+
+ALL_OF_THEM: Final = ""
+"""Instead of a lite topic: whatever there is and will be."""
+
+BY_CLIENT: Final = b"\x01"
+BY_LITE_TOPIC: Final = b"\x02"
+TAKEN_AWAY: Final = b"\x03"
+SYNCED: Final = b"\x04"
+_TIME: Final = Struct(">q")
+PAGE_ROWS: Final = 1024
+
+
+class LiteClientRow(NamedTuple):
+    """When a client of a group last said what it wants, ms since 1970."""
+
+    group: str
+    client_id: str
+    synced_ms: int
+
+
+class LiteSubscriptionTable:
+    """Changes are staged into batches of the caller. Reads see what was written. One thread stages."""
+
+    def __init__(self, engine: KeyValueEngine) -> None:
+        self._family = engine.family(LITE)
+
+    # -- reading
+
+    def of_client(self, group: str, client_id: str, behind: str | None = None, limit: int | None = None) -> list[str]:
+        """The lite topics that the client wants, by name, at most `limit` of those behind one."""
+        prefix = _prefix(BY_CLIENT, group, client_id)
+        keys = prefix_range(prefix)
+        if behind is not None:
+            keys = KeyRange(prefix + behind.encode() + b"\0", keys.end)
+        return [key[len(prefix) :].decode() for key, _ in self._family.scan(keys, limit=limit)]
+
+    def clients_of(self, group: str, lite_topic: str) -> list[str]:
+        """The clients of the group that want the lite topic by its name."""
+        prefix = _prefix(BY_LITE_TOPIC, group, lite_topic)
+        return [key[len(prefix) :].decode() for key, _ in self._family.scan(prefix_range(prefix))]
+
+    def is_subscribed(self, group: str, client_id: str, lite_topic: str) -> bool:
+        return self._family.get(_prefix(BY_CLIENT, group, client_id) + lite_topic.encode()) is not None
+
+    def taken_from(self, group: str, client_id: str) -> list[str]:
+        """The lite topics that another client has taken away from this one."""
+        prefix = _prefix(TAKEN_AWAY, group, client_id)
+        return [key[len(prefix) :].decode() for key, _ in self._family.scan(prefix_range(prefix))]
+
+    def clients(self, behind: LiteClientRow | None = None, limit: int = PAGE_ROWS) -> list[LiteClientRow]:
+        """Some of the clients that have said what they want, all groups', those behind one."""
+        keys = prefix_range(SYNCED)
+        if behind is not None:
+            keys = KeyRange(_prefix(SYNCED, behind.group, behind.client_id) + b"\0", keys.end)
+        return [_parse_synced(key, value) for key, value in self._family.scan(keys, limit=limit)]
+
+    # -- staging
+
+    def stage_added(self, batch: WriteBatch, group: str, client_id: str, lite_topic: str) -> None:
+        batch.put(self._family, _prefix(BY_CLIENT, group, client_id) + lite_topic.encode(), b"")
+        batch.put(self._family, _prefix(BY_LITE_TOPIC, group, lite_topic) + client_id.encode(), b"")
+        batch.delete(self._family, _prefix(TAKEN_AWAY, group, client_id) + lite_topic.encode())
+
+    def stage_removed(self, batch: WriteBatch, group: str, client_id: str, lite_topic: str) -> None:
+        batch.delete(self._family, _prefix(BY_CLIENT, group, client_id) + lite_topic.encode())
+        batch.delete(self._family, _prefix(BY_LITE_TOPIC, group, lite_topic) + client_id.encode())
+
+    def stage_taken_away(self, batch: WriteBatch, group: str, client_id: str, lite_topic: str) -> None:
+        """Another client has it now; remembered until this one asks for it anew, or does not want it any more."""
+        self.stage_removed(batch, group, client_id, lite_topic)
+        batch.put(self._family, _prefix(TAKEN_AWAY, group, client_id) + lite_topic.encode(), b"")
+
+    def stage_given_up(self, batch: WriteBatch, group: str, client_id: str, lite_topic: str) -> None:
+        """The client does not want any more what was taken away from it."""
+        batch.delete(self._family, _prefix(TAKEN_AWAY, group, client_id) + lite_topic.encode())
+
+    def stage_synced(self, batch: WriteBatch, group: str, client_id: str, now_ms: int) -> None:
+        batch.put(self._family, _prefix(SYNCED, group, client_id), _TIME.pack(now_ms))
+
+    def stage_client_gone(self, batch: WriteBatch, group: str, client_id: str) -> None:
+        """Nothing of the client is left but what it is subscribed to, which goes one by one."""
+        batch.delete(self._family, _prefix(SYNCED, group, client_id))
+        batch.delete_range(self._family, prefix_range(_prefix(TAKEN_AWAY, group, client_id)))
+
+    def stage_group_gone(self, batch: WriteBatch, group: str) -> None:
+        for kind in (BY_CLIENT, BY_LITE_TOPIC, TAKEN_AWAY, SYNCED):
+            batch.delete_range(self._family, prefix_range(kind + counted(group.encode())))
+
+    def all_rows(self) -> Iterator[tuple[str, str, str]]:
+        """Group, client and lite topic of every subscription, read a page at a time."""
+        keys = prefix_range(BY_CLIENT)
+        while True:
+            page = self._family.scan(keys, limit=PAGE_ROWS)
+            for key, _ in page:
+                group, at = read_counted(key, len(BY_CLIENT))
+                client_id, at = read_counted(key, at)
+                yield group.decode(), client_id.decode(), key[at:].decode()
+            if len(page) < PAGE_ROWS:
+                return
+            keys = KeyRange(page[-1][0] + b"\0", keys.end)
+
+
+def _prefix(kind: bytes, group: str, name: str) -> bytes:
+    return kind + counted(group.encode()) + counted(name.encode())
+
+
+def _parse_synced(key: bytes, value: bytes) -> LiteClientRow:
+    group, at = read_counted(key, len(SYNCED))
+    client_id, _ = read_counted(key, at)
+    return LiteClientRow(group.decode(), client_id.decode(), int(_TIME.unpack(value)[0]))
