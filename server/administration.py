@@ -24,6 +24,8 @@ from store.metadata import (
     TopicType,
     is_system_group,
 )
+from store.metadata.lite import LiteGroup
+from store.metadata.lite_attributes import BIND_TOPIC
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from store.settings import Durability
 from store.time_search import TimeBoundary
@@ -253,13 +255,23 @@ class Administration:
     def create_group(self, name: str, wanted: GroupChange) -> Group:
         """Raises AlreadyExists, IllegalGroupName, or Invalid naming the field."""
         group = wanted.applied_to(Group(name))
+        self._require_lite_parent(group)
         self._groups.create(group)
         log.info("group created", group=name, fifo=group.fifo)
         return group
 
     def update_group(self, name: str, change: GroupChange) -> Group:
-        """Raises GroupNotFound, or Invalid naming the field."""
-        group = change.applied_to(self.group(name))
+        """A group stays bound to the topic whose lite topics it reads: what it has read says nothing of another's.
+
+        Raises GroupNotFound, or Invalid naming the field.
+        """
+        before = self.group(name)
+        group = change.applied_to(before)
+        bound = LiteGroup.of(before)
+        if bound is None:
+            self._require_lite_parent(group)
+        elif group.attributes.get(BIND_TOPIC) != bound.bind_topic:
+            raise Invalid(f"group {name}: attribute {BIND_TOPIC} is {bound.bind_topic} for as long as the group exists")
         self._groups.update(group)
         log.info("group updated", group=name)
         return group
@@ -306,6 +318,15 @@ class Administration:
         return resets
 
     # Parts.
+
+    def _require_lite_parent(self, group: Group) -> None:
+        """The topic that a group is bound to may come later, but must not be there as one of another type."""
+        bound = LiteGroup.of(group)
+        topic = None if bound is None else self._topics.get(bound.bind_topic)
+        if topic is not None and topic.type is not TopicType.LITE:
+            raise Invalid(
+                f"group {group.name}: attribute {BIND_TOPIC}: topic {topic.name} is of type {topic.type.value}"
+            )
 
     def _changeable_topic(self, name: str) -> Topic:
         topic = self.topic(name)

@@ -10,6 +10,7 @@ from typing import Final
 
 from kv import KeyValueEngine
 from store.errors import GroupNotFound, Invalid
+from store.metadata import lite_attributes
 from store.metadata.names import check_group_name
 from store.metadata.owners import Owners, insert_owned, remove_owned, take_over_owned
 from store.metadata.row_json import Document, check_attributes, encode_document
@@ -193,6 +194,7 @@ def _check(group: Group) -> None:
     if fault is not None:
         raise Invalid(f"group {group.name}: backoff: {fault}")
     check_attributes(f"group {group.name}", group.attributes)
+    lite_attributes.check_lite_attributes(f"group {group.name}", group.attributes, lite_attributes.OF_GROUPS)
 
 
 def backoff_fault(backoff: Backoff) -> str | None:

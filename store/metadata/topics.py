@@ -11,6 +11,7 @@ from typing import Final
 
 from kv import KeyValueEngine
 from store.errors import Invalid, StoreDamaged, TopicNotFound
+from store.metadata import lite_attributes
 from store.metadata.names import (
     IllegalTopicName,
     check_internal_topic_name,
@@ -210,3 +211,4 @@ def _check(topic: Topic, *, internal: bool) -> None:
         if not 1 <= queues <= QUEUES_MAX:
             raise Invalid(f"topic {topic.name}: {name} is {queues}; 1 to {QUEUES_MAX} are allowed")
     check_attributes(f"topic {topic.name}", topic.attributes)
+    lite_attributes.check_lite_attributes(f"topic {topic.name}", topic.attributes, lite_attributes.OF_TOPICS)

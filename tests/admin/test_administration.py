@@ -140,6 +140,37 @@ def test_a_group_is_made_changed_and_deleted(bench: AdminBench) -> None:
             ask("billing")
 
 
+def bound_to(topic: str) -> GroupChange:
+    return GroupChange(attributes={"lite.bind.topic": topic})
+
+
+def test_a_group_stays_bound_to_one_topic(bench: AdminBench) -> None:
+    administration = bench.administration
+    administration.create_group("readers", GroupChange())
+    administration.update_group("readers", bound_to("Sessions"))
+    for other in ("Others", ""):
+        with pytest.raises(Invalid, match=r"lite\.bind\.topic is Sessions for as long as the group exists"):
+            administration.update_group("readers", bound_to(other))
+    administration.update_group("readers", bound_to("Sessions"))
+    administration.update_group("readers", GroupChange(attributes={"lite.sub.model": "Exclusive"}))
+    assert dict(administration.group("readers").attributes) == {
+        "lite.bind.topic": "Sessions",
+        "lite.sub.model": "Exclusive",
+    }
+
+
+def test_a_group_is_bound_to_no_topic_of_another_type(bench: AdminBench) -> None:
+    administration = bench.administration
+    administration.create_topic("Orders", TopicChange(type=TopicType.FIFO))
+    with pytest.raises(Invalid, match="topic Orders is of type fifo"):
+        administration.create_group("readers", bound_to("Orders"))
+    administration.create_group("readers", GroupChange())
+    with pytest.raises(Invalid, match="topic Orders is of type fifo"):
+        administration.update_group("readers", bound_to("Orders"))
+    administration.create_topic("Sessions", TopicChange(type=TopicType.LITE))
+    administration.update_group("readers", bound_to("Sessions"))
+
+
 def test_illegal_groups_are_refused(bench: AdminBench) -> None:
     with pytest.raises(IllegalGroupName):
         bench.administration.create_group("CID_RMQ_SYS_x", GroupChange())

@@ -1,0 +1,102 @@
+"""Lite topics: what their parent topic and their groups say of them, and the names of their queues.
+
+A lite topic has no row. It is there while its queue is: the light queue `%LMQ%$<parent>$<lite topic>`, number 0.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Self
+
+from store.metadata import lite_attributes
+from store.metadata.groups import Group
+from store.metadata.lite_attributes import (
+    CLIENT_EVENTS_DEFAULT,
+    CLIENT_QUOTA_DEFAULT,
+    NEVER,
+    NO_LIMIT,
+    LiteModel,
+    read_or,
+)
+from store.metadata.names import LIGHT_QUEUE_PREFIX
+from store.metadata.topics import Topic, TopicType
+
+TTL_MIN_MINUTES: Final = 15
+_MINUTE_MS: Final = 60_000
+
+_SEPARATOR: Final = "$"
+_LITE_NAME: Final = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LiteGroup:
+    """What a group that is bound to a topic says of lite topics. See `store.metadata.lite_attributes`."""
+
+    bind_topic: str
+    """The one topic whose lite topics it reads."""
+    client_quota: int | None = CLIENT_QUOTA_DEFAULT
+    """Lite topics that one client may have subscribed to; None: any number."""
+    model: LiteModel = LiteModel.SHARED
+    reset_offset_on_exclusive: bool = False
+    """Whether a lite topic begins anew when another client takes it over."""
+    reset_offset_on_unsubscribe: bool = False
+    wildcard: str | None = None
+    """How the names of the lite topics begin that the group gets without naming them, "" for all; None: none."""
+    client_events_max: int = CLIENT_EVENTS_DEFAULT
+    """Lite topics with something to deliver that are kept in order for one client."""
+
+    @classmethod
+    def of(cls, group: Group) -> Self | None:
+        """None for a group that is bound to no topic. A value that is not allowed counts as unset."""
+        attributes = group.attributes
+        bind_topic = read_or(attributes, lite_attributes.BIND_TOPIC, lite_attributes.topic, "")
+        if not bind_topic:
+            return None
+        quota = read_or(attributes, lite_attributes.CLIENT_QUOTA, lite_attributes.client_quota, CLIENT_QUOTA_DEFAULT)
+        boolean = lite_attributes.boolean
+        return cls(
+            bind_topic=bind_topic,
+            client_quota=None if quota == NO_LIMIT else quota,
+            model=read_or(attributes, lite_attributes.MODEL, lite_attributes.model, LiteModel.SHARED),
+            reset_offset_on_exclusive=read_or(attributes, lite_attributes.RESET_ON_EXCLUSIVE, boolean, default=False),
+            reset_offset_on_unsubscribe=read_or(
+                attributes, lite_attributes.RESET_ON_UNSUBSCRIBE, boolean, default=False
+            ),
+            wildcard=read_or(attributes, lite_attributes.WILDCARD, lite_attributes.wildcard, None),
+            client_events_max=read_or(
+                attributes,
+                lite_attributes.CLIENT_EVENTS_MAX,
+                lite_attributes.client_events_max,
+                CLIENT_EVENTS_DEFAULT,
+            ),
+        )
+
+
+def lite_topic_ttl_ms(topic: Topic) -> int | None:
+    """How long a lite topic of this one stays after its last message; None: for ever, as in topics of other types."""
+    if topic.type is not TopicType.LITE:
+        return None
+    minutes = read_or(topic.attributes, lite_attributes.EXPIRATION, lite_attributes.expiration, NEVER)
+    return max(minutes, TTL_MIN_MINUTES) * _MINUTE_MS if minutes > 0 else None
+
+
+def light_queue_name(parent: str, lite: str) -> str:
+    """The name of a lite topic's queue."""
+    return f"{light_queue_prefix(parent)}{lite}"
+
+
+def light_queue_prefix(parent: str) -> str:
+    """How the names of the queues of all lite topics of a topic begin; those of a few other topics may, too."""
+    return f"{LIGHT_QUEUE_PREFIX}{_SEPARATOR}{parent}{_SEPARATOR}"
+
+
+def parse_light_queue_name(name: str) -> tuple[str, str] | None:
+    """Parent and lite topic; None for the name of anything else, other light queues among it.
+
+    The last separator counts: names of lite topics have none, those of topics taken over from RocketMQ may.
+    """
+    if not name.startswith(LIGHT_QUEUE_PREFIX + _SEPARATOR):
+        return None
+    parent, _, lite = name[len(LIGHT_QUEUE_PREFIX + _SEPARATOR) :].rpartition(_SEPARATOR)
+    return (parent, lite) if parent and _LITE_NAME.fullmatch(lite) else None
