@@ -22,6 +22,7 @@ from server.delivery import (
 from server.faults import FaultLog
 from server.filters import TagFilter
 from store.clock import SystemClock
+from store.metadata.lite_subscriptions import LiteSubscriptionTable
 from store.opening import OpenStore
 from store.record import StoredMessage
 
@@ -50,6 +51,8 @@ class HandLoopedDelivery:
             source=store.messages,
             offsets=store.offsets,
             inflight=InFlightTable(store.state_engine),
+            lite_table=LiteSubscriptionTable(store.state_engine),
+            lite_topics_behind=lambda _parent, _behind, _limit: (),
             writer=writer,
             clock=SystemClock(),
             timers=self._loop,

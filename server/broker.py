@@ -28,6 +28,8 @@ from server.health import HealthState
 from server.held import DelayedDelivery, Transactions
 from server.joining import cluster_services, joined, make_cluster
 from server.limits import LimitsMet
+from server.lite.starts import offset_of
+from server.lite.subscriptions import LiteSubscriptions
 from server.live_settings import LiveSettings
 from server.logs import set_log_level
 from server.messaging import Components, Messaging
@@ -54,6 +56,7 @@ from server.warm_up import warm_up
 from server.wire.messages import host_from_text
 from store.clock import SteadyClock, SystemClock
 from store.message import DispatchRequest, Host, Message
+from store.metadata.lite_subscriptions import LiteSubscriptionTable
 from store.opening import OpenStore
 from store.record import StoredMessage
 from store.settings import Durability
@@ -108,6 +111,8 @@ class Broker:
         self._delivery = self._make_delivery()
         self._clients.on_lost(self._delivery.client_lost)
         self._clients.on_lost(self._delivery.end_waiting)
+        self._lite_subscriptions = self._make_lite_subscriptions()
+        self._clients.on_lost(self._lite_client_lost)
         self._commit = self._make_commit(health, executor)
         self._pulls = self._make_pulls()
         self._delays = self._make_delays()
@@ -198,6 +203,8 @@ class Broker:
             source=store.messages,
             offsets=store.offsets,
             inflight=InFlightTable(store.state_engine),
+            lite_table=LiteSubscriptionTable(store.state_engine),
+            lite_topics_behind=lambda _parent, _behind, _limit: [],
             writer=self._state_writer,
             # what was hidden before a restart must not stay so for as long as the clock was set back meanwhile
             clock=SteadyClock(self._clock, not_before_ms=store.messages.last_stored_ms),
@@ -214,6 +221,26 @@ class Broker:
             stages=self._observing.receive_stages,
             after_crash=store.is_after_crash,
         )
+
+    def _make_lite_subscriptions(self) -> LiteSubscriptions:
+        store = self._store
+        return LiteSubscriptions(
+            LiteSubscriptionTable(store.state_engine),
+            writer=self._state_writer,
+            delivery=self._delivery.lite,
+            queues=self._delivery.light_queues,
+            start_of=lambda queue, start: offset_of(store.messages, queue, start),
+            taken_away=self._taken_away,
+            clock=self._clock,
+        )
+
+    def _taken_away(self, client_id: str, lite_topic: str) -> None:
+        self._messaging.telemetry.push_taken_away(client_id, lite_topic)
+
+    def _lite_client_lost(self, client_id: str) -> None:
+        """One that has only lost its streams may come back, and goes on as before."""
+        if self._clients.find(client_id) is None:
+            self._lite_subscriptions.client_gone(client_id)
 
     def _buried(self, group: str, topic: str) -> None:
         self._metrics.held.buried()
@@ -304,6 +331,7 @@ class Broker:
                 delays=self._delays,
                 transactions=self._transactions,
                 state_writer=self._state_writer,
+                lite_subscriptions=self._lite_subscriptions,
                 metrics=self._metrics,
                 observing=self._observing,
                 faults=self._faults,
@@ -458,6 +486,8 @@ class Broker:
             await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
             self._clients.sweep()
             self._delivery.drop_idle_subscriptions()
+            self._delivery.lite.drop_idle_clients()
+            self._lite_subscriptions.sweep()
             self._upkeep.backups.sweep()
             self._messaging.sweep()
             self._security.sweep()

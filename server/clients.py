@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 from server.errors import OverLimit
 from server.front import Call
@@ -25,6 +26,9 @@ class ClientKind(Enum):
     PULL_CONSUMER = "pull consumer"
     LITE_PUSH_CONSUMER = "lite push consumer"
     LITE_SIMPLE_CONSUMER = "lite simple consumer"
+
+
+LITE_CONSUMERS: Final = frozenset({ClientKind.LITE_PUSH_CONSUMER, ClientKind.LITE_SIMPLE_CONSUMER})
 
 
 @dataclass(frozen=True, slots=True)

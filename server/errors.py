@@ -33,6 +33,13 @@ class OverLimit(Busy):
         self.limit = limit
 
 
+class LiteQuotaExceeded(OverLimit):
+    """A client wants more lite topics than its group allows."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("lite_topics_per_client", reason)
+
+
 class NoSuchSetting(Invalid):
     """No setting of that name can be changed while the broker runs."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from server.clients import ClientRegistry
+from server.clients import LITE_CONSUMERS, ClientRegistry, ClientSettings
 from server.cluster.grouped_sends import GroupedSends
 from server.cluster.members import Members
 from server.delivery import Delivery, StateWriter
@@ -15,12 +15,14 @@ from server.front import Methods
 from server.group_commit import GroupCommit
 from server.held import DelayedDelivery, Transactions
 from server.limits import HeldSizes, LimitsMet, RequestRates
+from server.lite.subscriptions import LiteSubscriptions
 from server.metadata import Directory
 from server.metrics import ServerMetrics
 from server.observing import Observing
 from server.routing import BrokerIdentity
 from server.rpc.context import Edge
 from server.rpc.held import HeldMessageService
+from server.rpc.lite import LiteService
 from server.rpc.messages import MessageService
 from server.rpc.methods import messaging_methods
 from server.rpc.offsets import OffsetService
@@ -31,7 +33,6 @@ from server.rpc.sending import SendService
 from server.rpc.session import SessionService
 from server.rpc.telemetry import TelemetryService
 from server.rpc.traced import traced
-from server.rpc.unsupported import UnsupportedService
 from server.security.gate import Gate
 from server.settings import BrokerSettings
 from server.tracing import Tracing
@@ -55,6 +56,7 @@ class Components:
     delays: DelayedDelivery
     transactions: Transactions
     state_writer: StateWriter
+    lite_subscriptions: LiteSubscriptions
     metrics: ServerMetrics
     observing: Observing
     faults: FaultLog
@@ -89,6 +91,9 @@ class Messaging:
         self.sending = self._make_sending(limits)
         self._messages = self._make_messages(limits)
         self._pulling = self._make_pulling(limits)
+        self._lite = LiteService(
+            self._edge, directory=self._directory, subscriptions=components.lite_subscriptions, limits=limits
+        )
 
         self._revocation = None
         if components.gate is not None:
@@ -109,7 +114,7 @@ class Messaging:
         self._directory.configure(settings.for_auto_creation())
         self._rates.configure(settings.limits.requests_per_client)
         self._waiting_sizes.configure(**_waiting_sizes(settings))
-        for service in (self.telemetry, self.sending, self._messages, self._pulling):
+        for service in (self.telemetry, self.sending, self._messages, self._pulling, self._lite):
             service.configure(settings.for_wire())
 
     def _make_sending(self, limits: WireLimits) -> SendService:
@@ -172,16 +177,19 @@ class Messaging:
                 traffic=its.observing.traffic,
             ).methods(),
             self._pulling.methods(),
-            UnsupportedService(edge).methods(),
+            self._lite.methods(),
         )
         return methods if its.tracing is None else traced(methods, its.tracing)
 
-    def _start_groups(self, group: str, topics: Sequence[str]) -> None:
+    def _start_groups(self, group: str, settings: ClientSettings) -> None:
         """A consumer has said what it wants: fix where its group starts, before anything is sent.
 
-        The group is made by that, and counted: its starts are kept. Raises OverLimit.
+        The group is made by that, and counted: its starts are kept. What a group gets of lite topics it says itself.
+        Raises OverLimit.
         """
-        found = [topic for name in topics if (topic := self._components.store.topics.get(name)) is not None]
+        if settings.kind in LITE_CONSUMERS:
+            return
+        found = [topic for name in settings.topics if (topic := self._components.store.topics.get(name)) is not None]
         try:
             if found:
                 self._directory.group_to_receive(group, self._edge.user)

@@ -12,7 +12,18 @@ from typing import Final
 
 from server.errors import OverLimit
 from store.errors import AlreadyExists, GroupNotFound, TopicNotFound
-from store.metadata import Group, GroupTable, Topic, TopicTable, TopicType, check_topic_name
+from store.metadata import (
+    Group,
+    GroupTable,
+    IllegalGroupName,
+    IllegalTopicName,
+    Topic,
+    TopicTable,
+    TopicType,
+    check_topic_name,
+)
+from store.metadata.lite import LiteGroup
+from store.metadata.lite_attributes import BIND_TOPIC
 
 ANYBODY: Final = ""
 """Who does something where there are no users."""
@@ -92,12 +103,34 @@ class Directory:
         group = self._groups.get(name)
         if group is not None:
             return group
-        group = self.group(name)
+        return self._make(self.group(name), owner)
+
+    def lite_group(self, name: str, topic: str, owner: str = ANYBODY) -> tuple[Group, LiteGroup]:
+        """A group that gets lite topics of this topic; one that is new is bound to it and made now if need be.
+
+        Raises TopicNotFound, IllegalTopicName, IllegalGroupName, OverLimit.
+        """
+        found = self.topic(topic)
+        if found.type is not TopicType.LITE:
+            raise IllegalTopicName(f"topic {topic} is of type {found.type.value}: it has no lite topics")
+        group = self._groups.get(name)
+        if group is None:
+            if not self._auto.groups:
+                raise IllegalGroupName(f"consumer group {name} does not exist")
+            group = self._make(Group(name, attributes={BIND_TOPIC: topic}), owner)
+        terms = LiteGroup.of(group)
+        if terms is None:
+            raise IllegalGroupName(f"consumer group {name} is bound to no topic: it gets no lite topics")
+        if terms.bind_topic != topic:
+            raise IllegalTopicName(f"consumer group {name} is bound to topic {terms.bind_topic}, not to {topic}")
+        return group, terms
+
+    def _make(self, group: Group, owner: str) -> Group:
         most = self._auto.groups_per_user
         if self._groups.count_of(owner) >= most:
             raise OverLimit("groups_per_user", f"{most} groups were made by being used already")
         try:
             self._groups.create(group, owner=owner)
         except AlreadyExists:
-            return self.group(name)
+            return self.group(group.name)
         return group

@@ -14,8 +14,8 @@ It never holds the only copy of a message. One column family per table:
 | `shared`   | store.shared                  | versions of topics, groups, users and rules in a cluster; its members |
 | `lite`     | store.metadata.lite_subscriptions | which clients want which lite topics |
 
-A store that an older version made has no `users`, `policies`, `shared` or `lite`: they are added when it is opened for writing,
-and a reading open goes without them.
+A store that an older version made has no `users`, `policies`, `shared` or `lite`: they are added when it is opened for
+writing, and a reading open goes without them.
 """
 
 from __future__ import annotations

@@ -171,10 +171,16 @@ class Deliveries:
 
     def forget(self, subscription: Subscription, progress: QueueProgress) -> None:
         """Forget everything that is in flight of the queue."""
-        forgotten = len(self.rows_of(subscription, progress))
-        self._add(subscription, -forgotten)
+        rows = self.rows_of(subscription, progress)
+        self._add(subscription, -len(rows))
+        for row in rows.values():
+            self._unwatch(subscription, row)
         self._table.delete_queue(self._writer.batch(), subscription.prefix, progress.queue.number)
         progress.unwritten.clear()
+
+    def release(self, subscription: Subscription) -> None:
+        """Nothing of the subscription is in flight: no time has to be remembered for its sake."""
+        self._wakeups.forget(subscription)
 
     def delete_rows(self, prefix: bytes) -> None:
         """Delete the stored rows of a group, or of a group and topic, of which nothing is in memory."""
@@ -207,10 +213,15 @@ class Deliveries:
         message: GroupMessage,
         row: InFlight,
         invisible_ms: int,
+        *,
+        is_counted: bool,
     ) -> str:
         """Hide the message for `invisible_ms` from now, without a lease; returns the handle that names it now."""
         hidden = row._replace(
-            visible_at_ms=self._clock.wall_ms() + invisible_ms, lease_until_ms=0, delivery_id=self._new_id()
+            visible_at_ms=self._clock.wall_ms() + invisible_ms,
+            lease_until_ms=0,
+            delivery_id=self._new_id(),
+            attempt=row.attempt if is_counted else row.attempt - 1,
         )
         self._change(message, row, Event.CHANGED, hidden)
         return _handle(message, hidden)
@@ -305,6 +316,7 @@ class Deliveries:
             self._add(subscription, 1)
         else:
             self._table.delete(batch, subscription.prefix, number, offset, before)
+            self._unwatch(subscription, before)
         if after is None:
             self._add(subscription, -1)
         else:
@@ -340,6 +352,10 @@ class Deliveries:
             self._writer.when_written(lambda _: self._wake((subscription,)))
         else:
             self._wakeups.add(at_ms, subscription)
+
+    def _unwatch(self, subscription: Subscription, row: InFlight) -> None:
+        if row.lease_until_ms:
+            self._lessees.remove(row.client_id, subscription.group, subscription.owner.topic)
 
     def _written(self, error: Exception | None) -> None:
         self._is_write_awaited = False

@@ -13,14 +13,14 @@ Everything runs on the event loop's thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from operator import attrgetter
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
 
 from kv import WriteBatch
 from server.delivery.deliveries import Deliveries
 from server.delivery.inflight import InFlightTable
 from server.delivery.life_cycle import Event
+from server.delivery.light_queues import LightQueues
+from server.delivery.lite import LiteDelivery, LiteTopicsBehind
 from server.delivery.model import (
     DeliverySettings,
     Faults,
@@ -29,27 +29,26 @@ from server.delivery.model import (
     ReceiveRequest,
     Timers,
 )
+from server.delivery.open_subscriptions import OpenSubscriptions
 from server.delivery.positions import Positions
-from server.delivery.receipt_handle import ReceiptHandle
-from server.delivery.registry import Subscriptions
-from server.delivery.retry_topics import RetryTopic, queue_of_handle, retry_topics
-from server.delivery.serving import Serving
+from server.delivery.receipt_handle import ReceiptHandle, topic_of
+from server.delivery.registry import WaitingPolls
+from server.delivery.retry_topics import queue_of_handle
+from server.delivery.serving import Serving, Take, Waking
 from server.delivery.state_writer import AfterPass, StateWriter
-from server.delivery.subscription import GroupMessage, Subscription, WaitingPoll
+from server.delivery.subscription import GroupMessage, SourceT, Subscription, WaitingPoll
 from server.delivery.taking import DeadLetters, Forwarded, HeldFrom, Taking
-from server.errors import InvalidReceiptHandle, OverLimit
+from server.errors import InvalidReceiptHandle
 from server.stages import ReceiveStages
 from store.clock import Clock, SteadyClock
+from store.dispatch import LIGHT_QUEUE_NUMBER
 from store.errors import Invalid
 from store.in_flight_key import group_prefix, subscription_prefix
 from store.message import DispatchRequest
+from store.metadata.lite_subscriptions import LiteSubscriptionTable
 from store.metadata.names import RETRY_PREFIX
 from store.metadata.offsets import ConsumerOffsetTable
 from store.offsets import QueueId, QueueOffset
-
-IDLE_SUBSCRIPTION_S: Final = 300.0
-QUEUES_KEPT_MAX: Final = 65_536
-"""Of all subscriptions together, about 36 MB; beyond it those that were not used lately go sooner."""
 
 
 class Delivery:
@@ -69,6 +68,8 @@ class Delivery:
         is_client_alive: Callable[[str], bool],
         faults: Faults,
         dead_letters: DeadLetters,
+        lite_table: LiteSubscriptionTable,
+        lite_topics_behind: LiteTopicsBehind,
         stages: ReceiveStages | None = None,
         after_crash: bool = False,
     ) -> None:
@@ -81,6 +82,8 @@ class Delivery:
         self._writer = writer
         self._clock = clock = SteadyClock(clock)
         stages = stages or ReceiveStages()
+        self._waking = Waking(after_pass)
+        self._subscriptions = OpenSubscriptions(settings, source=source, clock=clock)
         self._positions = Positions(settings, source=source, offsets=offsets, writer=writer)
         inflight.make_index()
         if after_crash:
@@ -92,9 +95,9 @@ class Delivery:
             clock=clock,
             timers=timers,
             is_client_alive=is_client_alive,
-            open_subscription=self._subscription,
+            open_subscription=self._subscriptions.open,
             open_queue=self._positions.open,
-            ready=lambda ready: self._serving.serve_all(ready),  # noqa: PLW0108 - it is made below
+            ready=self._waking.serve,
         )
         self._taking = Taking(
             settings,
@@ -103,40 +106,64 @@ class Delivery:
             deliveries=self._deliveries,
             dead_letters=dead_letters,
             faults=faults,
-            ready=lambda ready: self._serving.serve_all_after_pass(ready),  # noqa: PLW0108 - the same
+            ready=self._waking.serve_after_pass,
             clock=clock,
             stages=stages,
         )
-        self._subscriptions = Subscriptions()
-        self._serving = Serving(
-            settings,
-            self._taking,
+        waiting = WaitingPolls()
+
+        def serving(take: Take[SourceT]) -> Serving[SourceT]:
+            return Serving(
+                settings,
+                take,
+                waiting=waiting,
+                writer=writer,
+                clock=clock,
+                timers=timers,
+                after_pass=after_pass,
+                stages=stages,
+            )
+
+        self._serving = self._waking.serving = serving(self._taking.take)
+        self.light_queues = self._make_light_queues()
+        self.lite = LiteDelivery(
+            lite_table,
+            self.light_queues,
+            taking=self._taking,
+            lite_topics_behind=lite_topics_behind,
             writer=writer,
             clock=clock,
-            timers=timers,
-            after_pass=after_pass,
-            stages=stages,
         )
+        self._lite_serving = self.lite.serving = serving(self.lite.take)
+        opened = self._subscriptions
+        opened.deliveries, opened.positions = self._deliveries, self._positions
+        opened.end_poll, opened.light_ready = self._serving.end, self.lite.ready
         writer.stage_all = self._stage_all
+
+    def _make_light_queues(self) -> LightQueues:
+        return LightQueues(
+            subscriptions=self._subscriptions,
+            reset_offset=self.reset_offset,
+            deliveries=self._deliveries,
+            positions=self._positions,
+            source=self._source,
+            offsets=self._offsets,
+            writer=self._writer,
+            clock=self._clock,
+        )
 
     def configure(self, settings: DeliverySettings) -> None:
         """What is under way goes on as it began."""
         self._settings = settings
-        for part in (self._positions, self._deliveries, self._taking, self._serving):
+        for part in (
+            self._subscriptions,
+            self._positions,
+            self._deliveries,
+            self._taking,
+            self._serving,
+            self._lite_serving,
+        ):
             part.configure(settings)
-
-    def _subscription(self, group: str, topic: str) -> Subscription:
-        """The subscription, opened if it is not in memory. Raises OverLimit."""
-        subscription = self._subscriptions.find(group, topic)
-        if subscription is None:
-            if len(self._subscriptions) >= self._settings.subscriptions_max:
-                raise OverLimit("subscriptions", f"{len(self._subscriptions)} pairs of group and topic are in use")
-            subscription = self._subscriptions.of(group, topic)
-            self._deliveries.opened(subscription)
-            for retry_topic in retry_topics(group, topic):
-                if self._source.iterate_queues(retry_topic.name):
-                    self._attach(subscription, retry_topic)
-        return subscription
 
     # -- figures
 
@@ -180,7 +207,7 @@ class Delivery:
             return
         unread = self._positions.never_read(group, topic, queue_numbers)
         if unread:
-            subscription = self._subscription(group, topic)
+            subscription = self._subscriptions.open(group, topic)
             subscription.last_used_s = self._clock.monotonic_s()
             self._positions.open_each(subscription, unread)
 
@@ -195,7 +222,7 @@ class Delivery:
         if self._serving.is_draining:
             received((), None)
             return None
-        subscription = self._subscription(request.group, request.topic)
+        subscription = self._subscriptions.open(request.group, request.topic)
         if subscription.is_retry:
             raise Invalid(f"group {request.group} gets topic {request.topic} with topic {subscription.owner.topic}")
         subscription.last_used_s = self._clock.monotonic_s()
@@ -219,6 +246,7 @@ class Delivery:
     def drain(self) -> None:
         """Hand out nothing any more, and answer all that wait, now and from now on: the broker stops."""
         self._serving.drain()
+        self._lite_serving.drain()
 
     # -- acknowledge and change
 
@@ -228,6 +256,7 @@ class Delivery:
         Raises InvalidReceiptHandle once the time is over or a later delivery has taken its place. The caller
         answers after the next `StateWriter` write.
         """
+        topic = topic_of(handle, topic)
         decoded = ReceiptHandle.decode(handle, group, topic)
         message = self._delivered_from(group, topic, decoded)
         row = self._deliveries.row(message)
@@ -238,27 +267,33 @@ class Delivery:
         if message.subscription.is_ordered:
             # the next ones of the queue may be handed out now
             message.subscription.mark(message.progress.queue.number)
-            self._serving.serve_after_pass(message.subscription)
+            self._waking.serve_after_pass((message.subscription,))
 
     def bury(self, group: str, topic: str, handle: str, buried: Forwarded) -> None:
         """Let the message go to the group's dead letters; `buried` hears when it is there.
 
         Raises InvalidReceiptHandle as `acknowledge` does, and what reading the message raises.
         """
+        topic = topic_of(handle, topic)
         decoded = ReceiptHandle.decode(handle, group, topic)
         message = self._delivered_from(group, topic, decoded)
         row = self._deliveries.standing(message, decoded)
         self._taking.forward(message, row, buried)
 
-    def change_invisible(self, group: str, topic: str, handle: str, invisible_ms: int) -> str:
+    def change_invisible(
+        self, group: str, topic: str, handle: str, invisible_ms: int, *, is_counted: bool = True
+    ) -> str:
         """Hide the message for `invisible_ms` from now (0: visible at once); the new handle replaces the old one.
+
+        `is_counted`: whether this delivery counts among those that a group allows for one message.
 
         Raises InvalidReceiptHandle as `acknowledge` does.
         """
+        topic = topic_of(handle, topic)
         decoded = ReceiptHandle.decode(handle, group, topic)
         message = self._delivered_from(group, topic, decoded)
         row = self._deliveries.standing(message, decoded)
-        return self._deliveries.hide(message, row, invisible_ms)
+        return self._deliveries.hide(message, row, invisible_ms, is_counted=is_counted)
 
     def _delivered_from(self, group: str, topic: str, handle: ReceiptHandle) -> GroupMessage:
         """Where a handle's delivery was made. A made-up handle creates nothing."""
@@ -266,7 +301,7 @@ class Delivery:
         known = self._subscriptions.find(group, queue.topic)
         if (known is None or queue.number not in known.queues) and self._offsets.get(group, queue) is None:
             raise InvalidReceiptHandle("the receipt handle names a queue the group has never read")
-        for part in self._subscription(group, topic).parts:
+        for part in self._subscriptions.open(group, topic).parts:
             if part.topic == queue.topic:
                 progress = self._positions.open(part, queue.number)
                 return GroupMessage(part, progress, QueueOffset(handle.queue_offset))
@@ -279,9 +314,10 @@ class Delivery:
     def undeliverable(self, group: str, topic: str, handles: Iterable[str]) -> None:
         """Give back, after a second, what was handed out in a call that broke off before it had left."""
         for handle in handles:
-            decoded = ReceiptHandle.decode(handle, group, topic)
+            its_topic = topic_of(handle, topic)
+            decoded = ReceiptHandle.decode(handle, group, its_topic)
             try:
-                message = self._delivered_from(group, topic, decoded)
+                message = self._delivered_from(group, its_topic, decoded)
                 row = self._deliveries.standing(message, decoded)
             except InvalidReceiptHandle:
                 continue  # acknowledged by a client that got it after all, or visible already
@@ -292,16 +328,23 @@ class Delivery:
     def messages_arrived(self, requests: Iterable[DispatchRequest]) -> None:
         """Wake the receives that wait for exactly these queues."""
         woken: dict[Subscription, None] = {}
+        light: dict[str, None] = {}
         of_topic = self._subscriptions.of_topic
         for request in requests:
+            for name, _ in request.light_queues:
+                light[name] = None
             subscriptions = of_topic(request.topic)
             if not subscriptions and request.topic.startswith(RETRY_PREFIX):
-                subscriptions = self._attach_to(request.topic)
+                subscriptions = self._subscriptions.attach_to(request.topic)
             for subscription in subscriptions:
                 subscription.mark(request.queue_number)
                 if subscription.owner.waiting:
                     woken.setdefault(subscription.owner)
-        self._serving.serve_all(woken)
+        self._waking.serve(woken)
+        for name in light:
+            for subscription in of_topic(name):
+                subscription.mark(LIGHT_QUEUE_NUMBER)
+            self.lite.arrived(name)
 
     def hold_ordered(self, held_from: HeldFrom) -> None:
         """Ask this before anything new is handed out in order. `let_go` when the answer has become another one."""
@@ -313,32 +356,15 @@ class Delivery:
         if subscription is not None:
             for number in subscription.queues:
                 subscription.mark(number)
-            self._serving.serve_after_pass(subscription)
-
-    def _attach_to(self, topic: str) -> Sequence[Subscription]:
-        """A retry topic is new: find the subscription beside whose topic it is, among those in memory."""
-        for subscription in self._subscriptions:
-            for retry_topic in retry_topics(subscription.group, subscription.topic):
-                if retry_topic.name == topic:
-                    self._attach(subscription, retry_topic)
-        return self._subscriptions.of_topic(topic)
-
-    def _attach(self, owner: Subscription, retry_topic: RetryTopic) -> None:
-        """Let the owner's receives get the messages of a retry topic, unless somebody reads it by its own name."""
-        if self._subscriptions.find(owner.group, retry_topic.name) is None:
-            companion = self._subscriptions.attach(owner, retry_topic)
-            self._deliveries.opened(companion)
-            self._positions.open_all(companion, ())
+            self._waking.serve_after_pass((subscription,))
 
     # -- administration
 
     def position(self, group: str, queue: QueueId) -> tuple[QueueOffset | None, int]:
         """The group's next offset in the queue (None: never read) and how many of its messages are in flight."""
         self._writer.write_now()  # from here on the rows tell
-        subscription = self._subscriptions.find(group, queue.topic)
-        progress = subscription.queues.get(queue.number) if subscription else None
         in_flight = self._deliveries.count_of(subscription_prefix(group, queue.topic), queue.number)
-        return (self._offsets.get(group, queue) if progress is None else progress.next_offset), in_flight
+        return self.next_offset(group, queue), in_flight
 
     def next_offset(self, group: str, queue: QueueId) -> QueueOffset | None:
         """The first message of the queue that the group has not got; None in a queue it has never read."""
@@ -357,22 +383,24 @@ class Delivery:
 
     def commit_offset(self, group: str, queue: QueueId, offset: QueueOffset) -> None:
         """The group goes on at `offset` once it receives; what it has in flight stays so."""
-        progress = self._positions.open(self._subscription(group, queue.topic), queue.number)
+        progress = self._positions.open(self._subscriptions.open(group, queue.topic), queue.number)
         progress.next_offset = offset
-        subscription = self._subscription(group, queue.topic)
+        subscription = self._subscriptions.open(group, queue.topic)
         self._positions.store(subscription, progress)
         subscription.mark(queue.number)
-        self._serving.serve_after_pass(subscription)
+        self._waking.serve_after_pass((subscription,))
 
     def reset_offset(self, group: str, queue: QueueId, offset: QueueOffset) -> None:
         """Go on at `offset`; everything the group had in flight in this queue is forgotten."""
-        subscription = self._subscription(group, queue.topic)
+        subscription = self._subscriptions.open(group, queue.topic)
         progress = self._positions.open(subscription, queue.number)
         self._deliveries.forget(subscription, progress)
         progress.next_offset = offset
         self._positions.store(subscription, progress)
         subscription.mark(queue.number)
-        self._serving.serve(subscription)
+        self._waking.serve((subscription,))
+
+    # -- the end of groups and topics
 
     def delete_group(self, group: str) -> None:
         """Forget the group's progress in all topics, durably: the group itself goes next.
@@ -381,7 +409,7 @@ class Delivery:
         """
         self._writer.require_room()
         for subscription in [each for each in self._subscriptions if each.group == group]:
-            self._drop(subscription)
+            self._subscriptions.drop(subscription)
         self._deliveries.delete_rows(group_prefix(group))
         self._offsets.delete_group(self._writer.batch(), group)
         self.store_durably()
@@ -405,7 +433,7 @@ class Delivery:
             for group in self._offsets.groups_of(topic):
                 self._deliveries.delete_rows(subscription_prefix(group, topic))
             for subscription in tuple(self._subscriptions.of_topic(topic)):
-                self._drop(subscription)
+                self._subscriptions.drop(subscription)
             self._offsets.delete_topic(self._writer.batch(), topic)
         self.store_durably()
 
@@ -428,21 +456,5 @@ class Delivery:
 
     def drop_idle_subscriptions(self) -> None:
         """Free what nobody used lately; its rows stay."""
-        if self._writer.is_behind:
-            return
-        before_s = self._clock.monotonic_s() - IDLE_SUBSCRIPTION_S
-        kept = sum(len(subscription.queues) for subscription in self._subscriptions)
-        owners = [subscription for subscription in self._subscriptions if not subscription.is_retry]
-        for subscription in sorted(owners, key=attrgetter("last_used_s")):
-            if subscription.last_used_s >= before_s and kept <= QUEUES_KEPT_MAX:
-                return
-            if subscription.is_idle:
-                kept -= sum(len(part.queues) for part in subscription.parts)
-                self._drop(subscription)
-
-    def _drop(self, subscription: Subscription) -> None:
-        if self._subscriptions.find(subscription.group, subscription.topic) is not subscription:
-            return  # gone with the one whose retry topic it is
-        for poll in tuple(subscription.owner.waiting):
-            self._serving.end(poll)
-        self._subscriptions.remove(subscription)
+        if not self._writer.is_behind:
+            self._subscriptions.drop_idle()

@@ -1,6 +1,7 @@
 """The opaque proof of one delivery that a client hands back to acknowledge it.
 
-URL-safe base64 of 37 bytes, big-endian:
+URL-safe base64 of 37 bytes, big-endian, and for a message of a lite topic a full stop and its name behind it: some
+clients do not say it elsewhere.
 
 | offset | bytes | field |
 |-------:|------:|-------|
@@ -9,7 +10,7 @@ URL-safe base64 of 37 bytes, big-endian:
 | 5      | 8     | queue offset |
 | 13     | 8     | delivery id: unique per hand-out, over restarts too |
 | 21     | 8     | expiry, wall-clock ms: after it the handle proves nothing |
-| 29     | 4     | CRC-32 of bytes 0..29, group and topic: a handle of another group or topic is refused |
+| 29     | 4     | CRC-32 of bytes 0..29, group and topic or light queue: a handle of another one is refused |
 | 33     | 4     | zero |
 
 It names the delivery; whether the delivery still stands is decided by the stored in-flight record, so handles
@@ -26,8 +27,12 @@ from typing import Final, NamedTuple
 from isal.isal_zlib import crc32
 
 from server.errors import InvalidReceiptHandle
+from store.metadata import is_light_queue
+from store.metadata.lite import light_queue_name, parse_light_queue_name
 
 VERSION: Final = 1
+LITE_TOPIC_BEGIN: Final = "."
+"""No character of base64, and none of names of lite topics."""
 _FIELDS: Final = Struct(">BIqqq")
 _WHOLE: Final = Struct(">29sIxxxx")
 assert _FIELDS.size == 29
@@ -43,14 +48,17 @@ class ReceiptHandle(NamedTuple):
     expires_at_ms: int
 
     def encode(self, group: str, topic: str) -> str:
+        """`topic`: where its queue is, be it a light queue."""
         fields = _FIELDS.pack(VERSION, *self)
-        return urlsafe_b64encode(_WHOLE.pack(fields, _check(fields, group, topic))).decode("ascii")
+        text = urlsafe_b64encode(_WHOLE.pack(fields, _check(fields, group, topic))).decode("ascii")
+        light = parse_light_queue_name(topic) if is_light_queue(topic) else None
+        return text if light is None else f"{text}{LITE_TOPIC_BEGIN}{light[1]}"
 
     @classmethod
     def decode(cls, text: str, group: str, topic: str) -> ReceiptHandle:
         """Raises InvalidReceiptHandle for anything that `encode` did not make for this group and topic."""
         try:
-            raw = urlsafe_b64decode(text.encode("ascii"))
+            raw = urlsafe_b64decode(text.partition(LITE_TOPIC_BEGIN)[0].encode("ascii"))
         except (UnicodeEncodeError, Base64Error, ValueError):
             raise InvalidReceiptHandle("the receipt handle cannot be decoded") from None
         if len(raw) != _WHOLE.size:
@@ -59,6 +67,17 @@ class ReceiptHandle(NamedTuple):
         if check != _check(fields, group, topic) or fields[0] != VERSION:
             raise InvalidReceiptHandle("the receipt handle belongs to another group or topic, or is damaged")
         return cls(*_FIELDS.unpack(fields)[1:])
+
+
+def lite_topic_of(text: str) -> str:
+    """The lite topic that a handle names; "" for none. Whether it is one that was given out, `decode` tells."""
+    return text.partition(LITE_TOPIC_BEGIN)[2]
+
+
+def topic_of(text: str, topic: str) -> str:
+    """Where the queue is in which the delivery was made that a handle names: the topic, or a light queue of it."""
+    lite_topic = lite_topic_of(text)
+    return light_queue_name(topic, lite_topic) if lite_topic else topic
 
 
 def _check(fields: bytes, group: str, topic: str) -> int:

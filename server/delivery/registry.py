@@ -108,7 +108,7 @@ class WaitingPolls:
 
     def add(self, poll: WaitingPoll) -> None:
         self.filters.add(poll.request.filter)
-        poll.subscription.waiting[poll] = None
+        poll.source.waiting[poll] = None
         self._by_client.setdefault(poll.request.client_id, {})[poll] = None
         self._count += 1
 
@@ -116,7 +116,7 @@ class WaitingPolls:
         """The poll is over: its timer will not fire any more."""
         poll.finish()
         self.filters.remove(poll.request.filter)
-        del poll.subscription.waiting[poll]
+        del poll.source.waiting[poll]
         of_client = self._by_client[poll.request.client_id]
         del of_client[poll]
         if not of_client:
@@ -128,10 +128,25 @@ class Lessees:
     """On which groups and topics clients hold messages that the broker keeps hidden as long as they live."""
 
     def __init__(self) -> None:
-        self._by_client: dict[str, set[tuple[str, str]]] = {}
+        self._by_client: dict[str, dict[tuple[str, str], int]] = {}
 
     def add(self, client_id: str, group: str, topic: str) -> None:
-        self._by_client.setdefault(client_id, set()).add((group, topic))
+        """One message more."""
+        of_client = self._by_client.setdefault(client_id, {})
+        of_client[group, topic] = of_client.get((group, topic), 0) + 1
+
+    def remove(self, client_id: str, group: str, topic: str) -> None:
+        """One message less. Of those that were handed out before the broker was started nothing is known."""
+        of_client = self._by_client.get(client_id, {})
+        count = of_client.get((group, topic))
+        if count is None:
+            return
+        if count > 1:
+            of_client[group, topic] = count - 1
+            return
+        del of_client[group, topic]
+        if not of_client:
+            del self._by_client[client_id]
 
     def forget(self, client_id: str) -> Sequence[tuple[str, str]]:
         """The client is gone; returns where it held messages."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Final, Generic
 
 from server.delivery.model import Delivered, DeliverySettings, Received, ReceiveRequest, Timers
 from server.delivery.registry import WaitingPolls
 from server.delivery.state_writer import AfterPass, StateWriter
-from server.delivery.subscription import Subscription, WaitingPoll
-from server.delivery.taking import Taking
+from server.delivery.subscription import SourceT, Subscription, WaitingPoll
 from server.errors import OverLimit
 from server.stages import ReceiveStages
 from store.clock import Clock
@@ -18,14 +18,19 @@ SERVING_S: Final = 0.01
 """How long one pass serves receives that go on looking, of all groups together."""
 
 
-class Serving:
-    """Hands over what `taking` takes, when it is written that it is taken."""
+Take = Callable[[SourceT, ReceiveRequest], Sequence[Delivered]]
+"""Takes what there is for a receive. Raises what kept it from that."""
+
+
+class Serving(Generic[SourceT]):
+    """Hands over what `take` takes, when it is written that it is taken."""
 
     def __init__(
         self,
         settings: DeliverySettings,
-        taking: Taking,
+        take: Take[SourceT],
         *,
+        waiting: WaitingPolls,
         writer: StateWriter,
         clock: Clock,
         timers: Timers,
@@ -33,14 +38,14 @@ class Serving:
         stages: ReceiveStages,
     ) -> None:
         self._settings = settings
-        self._taking = taking
+        self._take = take
         self._writer = writer
         self._clock = clock
         self._timers = timers
         self._after_pass = after_pass
         self._stages = stages
-        self._waiting = WaitingPolls()
-        self._later: dict[Subscription, None] = {}
+        self._waiting = waiting
+        self._later: dict[SourceT, None] = {}
         """Those that are served when the pass has ended."""
         self.is_draining = False
 
@@ -52,23 +57,23 @@ class Serving:
         return len(self._waiting)
 
     def receive(
-        self, subscription: Subscription, request: ReceiveRequest, polling_s: float, received: Received
+        self, source: SourceT, request: ReceiveRequest, polling_s: float, received: Received
     ) -> WaitingPoll | None:
-        """As `Delivery.receive`, of a subscription that is open. Raises OverLimit."""
-        if not subscription.waiting:
-            delivered = self._taking.take(subscription, request)
+        """As `Delivery.receive`, of a source that is open. Raises OverLimit."""
+        if not source.waiting:
+            delivered = self._take(source, request)
             if delivered:
                 self._hand_over(delivered, received)
                 return None
-        if polling_s <= 0 and not subscription.may_have_messages:
+        if polling_s <= 0 and not source.may_have_messages:
             received((), None)
             return None
         self._require_room(request)
-        poll = WaitingPoll(subscription, request, received, subscription.last_used_s)
+        poll = WaitingPoll(source, request, received, source.last_used_s)
         poll.timer = self._timers.call_later(max(polling_s, 0.0), lambda: self.end(poll))
         self._waiting.add(poll)
-        if subscription.may_have_messages:
-            self._serve_later(subscription)
+        if source.may_have_messages:
+            self._serve_later(source)
         return poll
 
     def _require_room(self, request: ReceiveRequest) -> None:
@@ -100,15 +105,15 @@ class Serving:
             self._waiting.remove(poll)
             poll.received((), None)
 
-    def serve(self, subscription: Subscription) -> None:
+    def serve(self, source: SourceT) -> None:
         """Give what the candidates hold to the waiting receives, oldest first."""
-        waiting = subscription.waiting
+        waiting = source.waiting
         for _ in range(len(waiting)):
-            if not waiting or not subscription.may_have_messages:
+            if not waiting or not source.may_have_messages:
                 return
             poll = next(iter(waiting))
             try:
-                delivered = self._taking.take(subscription, poll.request)
+                delivered = self._take(source, poll.request)
             except Exception as error:  # noqa: BLE001 - the receive ends with it; the others go on
                 self._waiting.remove(poll)
                 poll.received((), error)
@@ -118,24 +123,24 @@ class Serving:
             self._waiting.remove(poll)
             self._stages.wait.add(self._clock.monotonic_s() - poll.since_s)
             self._hand_over(delivered, poll.received)
-        if waiting and subscription.may_have_messages:
-            self._serve_later(subscription)
+        if waiting and source.may_have_messages:
+            self._serve_later(source)
 
-    def _serve_later(self, subscription: Subscription) -> None:
+    def _serve_later(self, source: SourceT) -> None:
         """Go on when the pass has ended, with all that have something left to look at."""
         if not self._later:
             self._after_pass(self._serve_some)
-        self._later[subscription] = None
+        self._later[source] = None
 
     def _serve_some(self) -> None:
         """Serve each of them, for as long as one pass may take: filters that match little look at a lot."""
         later, self._later = self._later, {}
         end_s = self._clock.monotonic_s() + SERVING_S
-        for subscription in later:
+        for source in later:
             if self._clock.monotonic_s() > end_s:
-                self._serve_later(subscription)
+                self._serve_later(source)
             else:
-                self.serve(subscription)
+                self.serve(source)
 
     def _hand_over(self, delivered: Sequence[Delivered], received: Received) -> None:
         if not self._stages.is_turn():
@@ -149,16 +154,33 @@ class Serving:
 
         self._writer.when_written(written)
 
-    def serve_after_pass(self, subscription: Subscription) -> None:
-        owner = subscription.owner
-        if owner.waiting:
-            self._after_pass(lambda: self.serve(owner))
+    def serve_after_pass(self, source: SourceT) -> None:
+        """For who may be in the middle of serving it."""
+        if source.waiting:
+            self._after_pass(lambda: self.serve(source))
 
-    def serve_all_after_pass(self, subscriptions: Iterable[Subscription]) -> None:
+
+class Waking:
+    """Has those served of which there may be messages. `serving` is to be set before anything else."""
+
+    serving: Serving[Subscription]
+
+    def __init__(self, after_pass: AfterPass) -> None:
+        self._after_pass = after_pass
+
+    def serve(self, subscriptions: Iterable[Subscription]) -> None:
+        for subscription in subscriptions:
+            owner = subscription.owner
+            if owner.on_ready is None:
+                self.serving.serve(owner)
+            else:
+                owner.on_ready(owner)
+
+    def serve_after_pass(self, subscriptions: Iterable[Subscription]) -> None:
         """For who may be in the middle of serving one of them."""
         for subscription in subscriptions:
-            self.serve_after_pass(subscription)
-
-    def serve_all(self, subscriptions: Iterable[Subscription]) -> None:
-        for subscription in subscriptions:
-            self.serve(subscription.owner)
+            owner = subscription.owner
+            if owner.on_ready is None:
+                self.serving.serve_after_pass(owner)
+            else:
+                self._after_pass(partial(owner.on_ready, owner))

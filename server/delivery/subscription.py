@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from server.delivery.inflight import DueEntry, InFlight, InFlightTable
 from server.delivery.model import Received, ReceiveRequest, Timer
@@ -50,6 +50,7 @@ class Subscription:
         "is_due",
         "is_ordered",
         "last_used_s",
+        "on_ready",
         "owner",
         "prefix",
         "queues",
@@ -57,6 +58,7 @@ class Subscription:
         "turn",
         "unwritten_due_ms",
         "waiting",
+        "wake_times",
     )
 
     def __init__(self, group: str, topic: str) -> None:
@@ -85,6 +87,10 @@ class Subscription:
         """Whether rows may have become visible that nobody has taken."""
         self.waiting: OrderedDict[WaitingPoll, None] = OrderedDict()
         """Receives that found nothing, oldest first."""
+        self.on_ready: Callable[[Subscription], None] | None = None
+        """Of a lite topic: hears that there may be messages, since receives wait for many lite topics at once."""
+        self.wake_times: set[int] | None = None
+        """Of a lite topic: when it will be looked at again. There are too many to wait for times that mean nothing."""
         self.is_ordered = False
         """Whether its group consumes in order, as its last receive said."""
         self.last_used_s = 0.0
@@ -166,15 +172,32 @@ class GroupMessage(NamedTuple):
         return self.offset < self.progress.next_offset
 
 
+class Source(Protocol):
+    """Of what receives wait for: the messages of a subscription, or those of all lite topics that a client wants."""
+
+    @property
+    def waiting(self) -> OrderedDict[WaitingPoll, None]:
+        """Receives that found nothing, oldest first."""
+
+    @property
+    def may_have_messages(self) -> bool: ...
+
+    @property
+    def last_used_s(self) -> float: ...
+
+
+SourceT = TypeVar("SourceT", bound=Source)
+
+
 class WaitingPoll:
     """A receive that found nothing and waits."""
 
-    __slots__ = ("done", "received", "request", "since_s", "subscription", "timer")
+    __slots__ = ("done", "received", "request", "since_s", "source", "timer")
 
-    def __init__(self, subscription: Subscription, request: ReceiveRequest, received: Received, since_s: float) -> None:
+    def __init__(self, source: Source, request: ReceiveRequest, received: Received, since_s: float) -> None:
         """It waits since `since_s` on the monotonic clock."""
         self.since_s = since_s
-        self.subscription = subscription
+        self.source = source
         self.request = request
         self.received = received
         self.done = False

@@ -22,6 +22,7 @@ class Taken:
         "_bytes_left",
         "_messages_max",
         "_no_room",
+        "_part_max",
         "entries_left",
         "entry_cost",
         "is_over_limit",
@@ -39,12 +40,22 @@ class Taken:
         self.entry_cost = 1 + request.filter.length // LENGTH_PER_ENTRY
         """What each entry takes of `entries_left`: a long expression takes long to evaluate."""
         self._messages_max = request.batch_size
+        self._part_max = request.batch_size
         self._bytes_left = settings.answer_bytes_max
         self._no_room = False
 
+    def begin_part(self, messages_max: int) -> None:
+        """From here on at most so many more, until the next part begins."""
+        self._part_max = min(self._messages_max, len(self.messages) + messages_max)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no part may add anything."""
+        return self._no_room or len(self.messages) >= self._messages_max or self.entries_left <= 0
+
     @property
     def is_full(self) -> bool:
-        return self._no_room or len(self.messages) >= self._messages_max
+        return self._no_room or len(self.messages) >= self._part_max
 
     def has_room_for(self, entry: ConsumeQueueEntry) -> bool:
         """Whether the entry's record may be taken, too. The first may be of any size.

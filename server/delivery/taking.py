@@ -86,12 +86,16 @@ class Taking:
         error when there was nothing else, and reports it otherwise. A group that has as much in flight as it may have
         gets again what comes back, and nothing new; raises OverLimit when that is all there is.
         """
+        return self.take_each(subscription.parts_in_turn(), request, request.batch_size)
+
+    def take_each(self, parts: Iterable[Subscription], request: ReceiveRequest, part_max: int) -> list[Delivered]:
+        """What there is of each part, at most `part_max` messages, until there is enough. As `take`."""
         if not self._stages.is_turn():
-            return self._take(subscription, request)
+            return self._take_each(parts, request, part_max)
         self._stages.is_timed, self._stages.reading_s = True, 0.0
         began_s = self._clock.monotonic_s()
         try:
-            messages = self._take(subscription, request)
+            messages = self._take_each(parts, request, part_max)
         finally:
             self._stages.is_timed = False
         if messages:
@@ -99,18 +103,21 @@ class Taking:
             self._stages.read.add(self._stages.reading_s)
         return messages
 
-    def _take(self, subscription: Subscription, request: ReceiveRequest) -> list[Delivered]:
+    def _take_each(self, parts: Iterable[Subscription], request: ReceiveRequest, part_max: int) -> list[Delivered]:
         taken = Taken(request, self._settings)
         taken.new_ones_left = self._settings.in_flight_per_group_max - self._deliveries.count_of_group(request.group)
-        failures = []
-        for part in subscription.parts_in_turn():
-            failures += self._take_part(part, request, taken)
+        failures: list[tuple[Exception, Subscription]] = []
+        for part in parts:
+            taken.begin_part(part_max)
+            failures += [(failure, part) for failure in self._take_part(part, request, taken)]
+            if taken.is_over:
+                break
         if failures and not taken.messages:
-            for failure in failures[:-1]:
-                self._report(failure, subscription)
-            raise failures[-1]
-        for failure in failures:
-            self._report(failure, subscription)
+            for failure, part in failures[:-1]:
+                self._report(failure, part)
+            raise failures[-1][0]
+        for failure, part in failures:
+            self._report(failure, part)
         if taken.is_over_limit and not taken.messages:
             most = self._settings.in_flight_per_group_max
             raise OverLimit("in_flight_per_group", f"group {request.group} has not acknowledged {most} messages")
@@ -342,7 +349,7 @@ class Taking:
             return None
 
     def _report(self, failure: Exception, subscription: Subscription) -> None:
-        self._faults.report(failure, group=subscription.group, topic=subscription.topic)
+        self._faults.report(failure, group=subscription.group, topic=subscription.owner.topic)
 
 
 def _nothing_is_held(_group: str, _topic: str) -> None:

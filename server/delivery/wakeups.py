@@ -41,6 +41,14 @@ class Wakeups:
             heappush(self._times, rounded_ms)
             self._arm()
         subscriptions[subscription] = None
+        if subscription.wake_times is not None:
+            subscription.wake_times.add(rounded_ms)
+
+    def forget(self, subscription: Subscription) -> None:
+        """Do not wake one any more that remembers its times."""
+        for at_ms in subscription.wake_times or ():
+            self._at[at_ms].pop(subscription, None)
+        subscription.wake_times = set()
 
     def stop(self) -> None:
         """Wake nobody any more: the store is about to close."""
@@ -54,7 +62,11 @@ class Wakeups:
         now_ms = self._clock.wall_ms()
         woken: dict[Subscription, None] = {}
         while self._times and self._times[0] <= now_ms:
-            woken.update(self._at.pop(heappop(self._times)))
+            at_ms = heappop(self._times)
+            for subscription in self._at.pop(at_ms):
+                woken[subscription] = None
+                if subscription.wake_times is not None:
+                    subscription.wake_times.discard(at_ms)
         self._arm()
         self._wake(woken)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.clients import ClientRegistry
+from server.clients import LITE_CONSUMERS, ClientRegistry
 from server.delivery import Delivered, Delivery, ReceiveRequest, StateWriter
+from server.delivery.receipt_handle import lite_topic_of
 from server.errors import InvalidReceiptHandle
 from server.front import Call, Method
 from server.metadata import Directory
@@ -27,7 +29,8 @@ from server.wire.validate import (
 )
 from store.clock import Clock
 from store.errors import BrokerError, Forbidden
-from store.metadata import Permission, TopicType
+from store.metadata import Group, IllegalGroupName, Permission, TopicType
+from store.metadata.lite import LiteGroup
 from store.metadata.names import RETRY_PREFIX
 
 
@@ -99,7 +102,8 @@ class MessageService:
         topic = self._directory.topic(terms.topic)
         if Permission.READ not in topic.permission or topic.read_queues < 1:
             raise Forbidden(f"topic {topic.name} may not be read")
-        group = self._directory.group_to_receive(terms.group, self._edge.user)
+        is_lite = settings is not None and settings.kind in LITE_CONSUMERS
+        group, lite = self._group_of(terms.group, topic.name, is_lite=is_lite)
         if not group.enabled:
             raise Forbidden(f"consumer group {group.name} is disabled")
         wanted = ReceiveRequest(
@@ -119,9 +123,23 @@ class MessageService:
         def received(messages: Sequence[Delivered], error: Exception | None) -> None:
             self._answer_receive(call, group.name, topic.name, messages, error)
 
-        poll = self._delivery.receive(wanted, terms.polling_ms / 1000, received)
+        polling_s = terms.polling_ms / 1000
+        if lite is None:
+            poll = self._delivery.receive(wanted, polling_s, received)
+        else:
+            poll = self._delivery.lite.receive(wanted, lite, polling_s, received)
         if poll is not None:
             call.on_close(lambda: self._delivery.cancel(poll))
+
+    def _group_of(self, name: str, topic: str, *, is_lite: bool) -> tuple[Group, LiteGroup | None]:
+        """The group, and what it says of lite topics if it gets those: it gets either them or whole topics."""
+        if is_lite:
+            return self._directory.lite_group(name, topic, self._edge.user)
+        group = self._directory.group_to_receive(name, self._edge.user)
+        lite = LiteGroup.of(group)
+        if lite is not None:
+            raise IllegalGroupName(f"consumer group {name} gets lite topics of {lite.bind_topic}, by clients for these")
+        return group, None
 
     def _answer_receive(
         self, call: Call, group: str, topic: str, messages: Sequence[Delivered], error: Exception | None
@@ -183,6 +201,7 @@ class MessageService:
         results: list[Exception | None] = []
         for entry in request.entries:
             try:
+                _check_lite_topic(entry)
                 self._delivery.acknowledge(terms.group, terms.topic, entry.receipt_handle)
             except InvalidReceiptHandle as error:
                 results.append(error)
@@ -211,6 +230,7 @@ class MessageService:
         """Answered when the copy is stored, and that the message is done."""
         check_topic(request.topic.name)
         check_group(request.group.name)
+        _check_lite_topic(request)
         answer = self._edge.later(call, service.ForwardMessageToDeadLetterQueueResponse())
 
         def buried(error: Exception | None) -> None:
@@ -229,7 +249,10 @@ class MessageService:
         """The new handle replaces the old one. A failing answer echoes the old one: clients keep what they get."""
         try:
             terms = check_change(request, self._limits)
-            handle = self._delivery.change_invisible(terms.group, terms.topic, terms.receipt_handle, terms.invisible_ms)
+            _check_lite_topic(request)
+            handle = self._delivery.change_invisible(
+                terms.group, terms.topic, terms.receipt_handle, terms.invisible_ms, is_counted=not request.suspend
+            )
         except BrokerError as error:
             return _changed(error, request.receipt_handle)
 
@@ -238,6 +261,22 @@ class MessageService:
 
         self._state_writer.when_written(written)
         return None
+
+
+class _NamesDelivery(Protocol):
+    """What names a delivery by its handle, and perhaps the lite topic of its message."""
+
+    @property
+    def receipt_handle(self) -> str: ...
+
+    @property
+    def lite_topic(self) -> str: ...
+
+
+def _check_lite_topic(request: _NamesDelivery) -> None:
+    """Not all clients say it, and the handle does. Raises InvalidReceiptHandle when they say different things."""
+    if request.lite_topic and request.lite_topic != lite_topic_of(request.receipt_handle):
+        raise InvalidReceiptHandle("the receipt handle belongs to another lite topic")
 
 
 def _changed(error: Exception | None, receipt_handle: str) -> service.ChangeInvisibleDurationResponse:

@@ -24,7 +24,7 @@ from server.wire.limits import WireLimits
 from server.wire.message_types import check_types
 from server.wire.messages import to_message
 from server.wire.parsing import parsed
-from server.wire.status import Refused, fill_ok
+from server.wire.status import fill_ok
 from server.wire.times import to_ms
 from server.wire.validate import CheckedMessage, CheckedSend, check_send
 from store.clock import Clock
@@ -257,8 +257,9 @@ class SendService:
     def _queue_for(self, topic: Topic, checked: CheckedSend) -> int:
         """All messages of a send go to the queue of the first."""
         system = checked.messages[0].message.system_properties
-        if system.message_group:
-            return queue_of_group(system.message_group, topic.write_queues)
+        ordered = system.message_group or system.lite_topic
+        if ordered:
+            return queue_of_group(ordered, topic.write_queues)
         if topic.type is TopicType.PRIORITY:
             return queue_of_priority(system.priority, topic.write_queues)
         return self._queues.next_queue(topic)
@@ -269,7 +270,6 @@ def _check_for(topic: Topic, checked: CheckedSend) -> None:
     check_types(topic, checked.types)
     if Permission.WRITE not in topic.permission or topic.write_queues < 1:
         raise Forbidden(f"topic {topic.name} may not be written")
-    _refuse_what_is_to_come(checked)
 
 
 def _as_held(message: Message, kind: definition.MessageType, due_ms: int | None) -> Message:
@@ -285,11 +285,3 @@ def _due_ms(checked: CheckedMessage, now_ms: int) -> int | None:
         return None
     due_ms = to_ms(checked.message.system_properties.delivery_timestamp)
     return due_ms if due_ms > now_ms else None
-
-
-def _refuse_what_is_to_come(checked: CheckedSend) -> None:
-    """Raises Refused (UNSUPPORTED) rather than deliver a message without the rules of its type."""
-    for _, kind, _, _ in checked.messages:
-        if kind == definition.LITE:
-            name = definition.MessageType.Name(kind)
-            raise Refused(definition.UNSUPPORTED, f"{name} messages are not supported yet")

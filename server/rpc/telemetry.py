@@ -5,7 +5,7 @@ Streams are ended only for what the protocol demands: some client libraries reop
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.clients import ClientRegistry
+from server.clients import LITE_CONSUMERS, ClientRegistry, ClientSettings
 from server.front import Call, GrpcStatus, Method
 from server.metadata import Directory
 from server.rpc.access import needs_of, publish
@@ -34,8 +34,8 @@ _NEEDS: Final = needs_of(service.TelemetryCommand)
 _SAID_IN_BAND: Final = frozenset({definition.CLIENT_ID_REQUIRED, definition.TOO_MANY_REQUESTS})
 """Codes that a client is sent before its stream ends."""
 
-Subscribed = Callable[[str, Sequence[str]], None]
-"""Told the group and topics of a consumer's settings, so that it misses nothing sent from now on."""
+Subscribed = Callable[[str, ClientSettings], None]
+"""Told the group and the settings of a consumer, so that it misses nothing sent from now on."""
 
 CommandAnswered = Callable[[str, service.TelemetryCommand], None]
 """Told the client's id and its answer to a command of the broker."""
@@ -138,6 +138,14 @@ class TelemetryService:
         fill_message(check.message, record, topic=topic, receipt_handle="", delivery_attempt=1)
         return self.push(client_id, command)
 
+    def push_taken_away(self, client_id: str, lite_topic: str) -> None:
+        """Tell a client of lite topics that another one has this one now. Others know no such command."""
+        settings = self._clients.find(client_id)
+        if settings is not None and settings.kind in LITE_CONSUMERS:
+            command = service.TelemetryCommand()
+            command.notify_unsubscribe_lite_command.lite_topic = lite_topic
+            self.push(client_id, command)
+
     def _may_publish(self, client_id: str, topic: str) -> bool:
         call, gate = self._clients.push_stream(client_id), self._edge.gate
         stream = None if call is None else self._streams.get(call)
@@ -190,8 +198,10 @@ class TelemetryService:
         self._clients.register(client_id, known, call, stream.identity and stream.identity.user)
         group = None if known.group is None else self._directory.find_group(known.group)
         if known.group is not None:
-            self._subscribed(known.group, known.topics)
-        answer = service.TelemetryCommand(settings=answer_settings(settings, group, self._limits))
+            self._subscribed(known.group, known)
+        answer = service.TelemetryCommand(
+            settings=answer_settings(settings, group, self._limits, is_lite=known.kind in LITE_CONSUMERS)
+        )
         fill_ok(answer.status)
         self._answer(call, stream, answer)
 

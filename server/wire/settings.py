@@ -14,6 +14,8 @@ from server.clients import ClientKind, ClientSettings
 from server.wire.limits import WireLimits
 from server.wire.times import duration, to_ms
 from store.metadata import Backoff, CustomizedBackoff, ExponentialBackoff, Group
+from store.metadata.lite import LiteGroup
+from store.metadata.lite_attributes import NUMBER_MAX
 
 REQUEST_TIMEOUT_DEFAULT_MS: Final = 3_000
 """Every client library's own default."""
@@ -63,7 +65,9 @@ def _language_name(language: int) -> str:
     return str(language) if value is None else value.name
 
 
-def answer_settings(settings: definition.Settings, group: Group | None, limits: WireLimits) -> definition.Settings:
+def answer_settings(
+    settings: definition.Settings, group: Group | None, limits: WireLimits, *, is_lite: bool = False
+) -> definition.Settings:
     """The client's own settings with the broker's values over them.
 
     `group` None for a producer, and for a consumer of a group that does not exist: its own values then stand,
@@ -84,6 +88,8 @@ def answer_settings(settings: definition.Settings, group: Group | None, limits: 
             # lists of delays would be joined, not replaced
             answer.ClearField("backoff_policy")
         answer.MergeFrom(settings)
+    if is_lite:
+        answer.subscription.fifo = True  # each lite topic is consumed in order, whatever its group says
     # otherwise clients would send OpenTelemetry metrics to an endpoint nobody runs
     answer.metric.on = False
     answer.metric.ClearField("endpoints")
@@ -96,8 +102,15 @@ def _fill_consumer(answer: definition.Settings, group: Group, limits: WireLimits
     subscription.fifo = group.fifo
     subscription.receive_batch_size = limits.batch_size_max
     subscription.long_polling_timeout.CopyFrom(duration(limits.polling_max_ms))
-    subscription.lite_subscription_quota = limits.lite_subscription_quota
+    subscription.lite_subscription_quota = _lite_quota(group, limits)
     subscription.max_lite_topic_size = limits.lite_topic_size_max
+
+
+def _lite_quota(group: Group, limits: WireLimits) -> int:
+    lite = LiteGroup.of(group)
+    if lite is None:
+        return limits.lite_subscription_quota
+    return NUMBER_MAX if lite.client_quota is None else lite.client_quota
 
 
 def _fill_policy(policy: definition.RetryPolicy, max_attempts: int, backoff: Backoff) -> None:

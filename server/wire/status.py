@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError
 
 from kv import EngineCorrupt, EngineFull
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.errors import InvalidReceiptHandle, InvalidTransactionId
+from server.errors import InvalidReceiptHandle, InvalidTransactionId, LiteQuotaExceeded
 from server.filters import IllegalExpression
 from server.security.errors import PermissionDenied, Unauthenticated
 from store import errors
@@ -33,6 +33,7 @@ CODES: Final[dict[type[Exception], definition.Code]] = {
     InvalidReceiptHandle: definition.INVALID_RECEIPT_HANDLE,
     Unauthenticated: definition.UNAUTHORIZED,
     PermissionDenied: definition.UNAUTHORIZED,  # not FORBIDDEN: that is for topics that nobody may write
+    LiteQuotaExceeded: definition.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
     errors.TopicNotFound: definition.TOPIC_NOT_FOUND,
     errors.GroupNotFound: definition.CONSUMER_GROUP_NOT_FOUND,
     errors.Forbidden: definition.FORBIDDEN,

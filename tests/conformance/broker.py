@@ -16,6 +16,7 @@ from server import broker as broker_module
 from server.broker import Broker
 from server.certificates import Certificates
 from server.cluster.cluster import Cluster
+from server.delivery import Delivery
 from server.health import HealthState
 from server.main import FLUSH_THREADS
 from server.settings import BrokerSettings
@@ -76,6 +77,10 @@ class RunningBroker:
         self.admin = addresses["admin"]
         self.clock = clock
         self.registry = registry
+
+    @property
+    def delivery(self) -> Delivery:
+        return self.broker._delivery
 
     @property
     def cluster(self) -> Cluster:

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import grpc
 
@@ -106,7 +106,7 @@ class Client:
         self._telemetry: Any = None
         self._reading: asyncio.Future[Any] | None = None
 
-    async def __aenter__(self) -> Client:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import pytest
-
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from store.metadata import TopicType
 from tests.conformance.broker import RunningBroker
 from tests.conformance.client import Client, message
 from tests.conformance.conftest import WithBroker
@@ -56,32 +50,6 @@ def test_point_33_a_batch_has_one_entry_per_message_with_consecutive_offsets_in_
             received = await client.receive("billing", "orders")
             assert [each.body for each in received.messages] == [b"0", b"1"]
             assert len({each.system_properties.queue_id for each in received.messages}) == 1
-
-    with_broker(test)
-
-
-def lite(now_ms: int) -> dict[str, Any]:
-    return {"lite_topic": "a"}
-
-
-@pytest.mark.parametrize(
-    ("kind", "special"),
-    [
-        (TopicType.LITE, lite),
-    ],
-)
-def test_messages_whose_rules_are_not_kept_yet_are_refused_and_not_stored(
-    with_broker: WithBroker, kind: TopicType, special: Callable[[int], dict[str, Any]]
-) -> None:
-    """Better than lite messages that nobody could ask for."""
-
-    async def test(broker: RunningBroker) -> None:
-        broker.topic("orders", kind)
-        async with Client(broker.endpoint) as client:
-            answer = await client.send(message("orders", **special(broker.clock.wall_ms())))
-            assert answer.status.code == definition.UNSUPPORTED
-            assert not answer.entries
-            assert (await client.receive("billing", "orders")).code == definition.MESSAGE_NOT_FOUND
 
     with_broker(test)
 

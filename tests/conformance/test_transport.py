@@ -30,11 +30,6 @@ from tests.conformance.conftest import WithBroker
 DESCRIPTOR: Final = service.DESCRIPTOR.services_by_name["MessagingService"]
 UNARY: Final = sorted(each.name for each in DESCRIPTOR.methods if not each.server_streaming)
 STREAMS: Final = sorted(each.name for each in DESCRIPTOR.methods if each.server_streaming and not each.client_streaming)
-PULL_FAMILY_AND_LATER: Final = sorted(
-    {
-        "SyncLiteSubscription",
-    }
-)
 
 
 def empty_request(method: str) -> Any:
@@ -188,18 +183,6 @@ def test_point_11_a_client_is_served_after_its_telemetry_stream_has_ended(with_b
             assert (await client.call("Heartbeat", heartbeat)).status.code == definition.OK
             [sent] = await client.sent(message("orders"))
             assert (await client.receive("billing", "orders", polling_s=2)).ids == [sent]
-
-    with_broker(test)
-
-
-@pytest.mark.parametrize("method", PULL_FAMILY_AND_LATER)
-def test_calls_that_are_not_served_say_so_at_once(with_broker: WithBroker, method: str) -> None:
-    """Points 47, 53, 56 and 57 ask more of these calls; until then no client may hang on one."""
-
-    async def test(broker: RunningBroker) -> None:
-        async with Client(broker.endpoint) as client:
-            answer = await client.call(method, empty_request(method), timeout_s=2)
-            assert answer.status.code == definition.NOT_IMPLEMENTED
 
     with_broker(test)
 

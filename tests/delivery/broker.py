@@ -22,6 +22,7 @@ from store.clock import ManualClock
 from store.consumequeue.protocol import ConsumeQueueEntry
 from store.errors import MessageGivenUp
 from store.message import DispatchRequest, Host
+from store.metadata.lite_subscriptions import LiteSubscriptionTable
 from store.metadata.offsets import ConsumerOffsetTable
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from store.record import StoredMessage, encode_properties, java_hash
@@ -165,6 +166,8 @@ class DeliveryBench:
             source=self.source,
             offsets=ConsumerOffsetTable(self.engine),
             inflight=InFlightTable(self.engine),
+            lite_table=LiteSubscriptionTable(self.engine),
+            lite_topics_behind=lambda _parent, _behind, _limit: (),
             writer=self.writer,
             clock=self.clock,
             timers=self.timers,

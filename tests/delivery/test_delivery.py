@@ -406,7 +406,7 @@ def test_an_idle_subscription_is_dropped_from_memory_and_comes_back() -> None:
 
 def test_with_very_many_queues_those_not_used_lately_are_dropped_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
     """rmq#8956: groups that read a million queues within minutes keep a bounded number of them in memory."""
-    monkeypatch.setattr("server.delivery.delivery.QUEUES_KEPT_MAX", 12)
+    monkeypatch.setattr("server.delivery.open_subscriptions.QUEUES_KEPT_MAX", 12)
     bench = DeliveryBench(queues=4, settings=EARLIEST)
     bench.send(b"m")
     for number in range(8):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from google.protobuf.message import Message
 
 from kv.memory import MemoryEngine
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.clients import ClientRegistry
+from server.clients import ClientRegistry, ClientSettings
 from server.cluster.members import Members
 from server.faults import FaultLog
 from server.front import Call, GrpcStatus, Method
@@ -20,7 +20,6 @@ from server.rpc.methods import messaging_methods
 from server.rpc.route import RouteService
 from server.rpc.session import SessionService
 from server.rpc.telemetry import TelemetryService
-from server.rpc.unsupported import UnsupportedService
 from server.wire.limits import DEFAULT_LIMITS
 from store.clock import ManualClock
 from store.metadata import Group, GroupTable, Topic, TopicTable, TopicType
@@ -39,6 +38,7 @@ MESSAGE_METHODS = (
     "PullMessage",
     "UpdateOffset",
     "GetOffset",
+    "SyncLiteSubscription",
 )
 STREAMS = ("ReceiveMessage", "PullMessage")
 STRICT = AutoCreation(topics=False, groups=False)
@@ -78,15 +78,14 @@ class Broker:
             RouteService(edge, self.clients, self.directory, identity, members).methods(),
             SessionService(edge, self.clients).methods(),
             self.telemetry.methods(),
-            UnsupportedService(edge).methods(),
             {
                 name: Method(_not_here, streaming_out=name in ("ReceiveMessage", "PullMessage"))
                 for name in MESSAGE_METHODS
             },
         )
 
-    def _note_subscription(self, group: str, topics: Sequence[str]) -> None:
-        self.subscribed.append((group, tuple(topics)))
+    def _note_subscription(self, group: str, settings: ClientSettings) -> None:
+        self.subscribed.append((group, settings.topics))
 
     def add_topic(self, name: str, kind: TopicType = TopicType.NORMAL, read: int = 4, write: int = 4) -> Topic:
         topic = Topic(name, kind, read, write)

@@ -23,9 +23,6 @@ ANSWERS: dict[str, type[Message]] = {
     name: getattr(service, f"{name}Response") for name in METHOD_NAMES if name != "Telemetry"
 }
 HERE = sorted(set(ANSWERS) - set(MESSAGE_METHODS))
-UNSUPPORTED = [
-    "SyncLiteSubscription",
-]
 
 
 @pytest.fixture
@@ -56,13 +53,6 @@ def test_bytes_that_are_no_protobuf_are_a_bad_request(broker: Broker, name: str)
 def test_a_client_id_is_not_endless(broker: Broker) -> None:
     call = broker.start("Heartbeat", b"", client_id="c" * 1025)
     assert status_in(call, "Heartbeat").code == definition.BAD_REQUEST
-
-
-@pytest.mark.parametrize("name", UNSUPPORTED)
-def test_calls_not_served_say_so(broker: Broker, name: str) -> None:
-    status = status_in(broker.start(name, b""), name)
-    assert status.code == definition.NOT_IMPLEMENTED
-    assert name in status.message
 
 
 def test_all_seventeen_calls_are_registered(broker: Broker) -> None:
@@ -161,7 +151,7 @@ def test_any_call_is_a_sign_of_life(broker: Broker) -> None:
     broker.connect(definition.Settings(client_type=definition.PRODUCER, publishing=definition.Publishing()))
     for _ in range(4):
         broker.clock.advance(100)
-        broker.start("SyncLiteSubscription", b"")
+        broker.start("QueryRoute", b"")
         broker.clients.sweep()
     assert broker.clients.is_alive(CLIENT)
     assert broker.lost == []

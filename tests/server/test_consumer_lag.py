@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kv import EngineFull
 from server.consumer_lag import ConsumerLag, PairLag
-from server.delivery.delivery import IDLE_SUBSCRIPTION_S
+from server.delivery.open_subscriptions import IDLE_SUBSCRIPTION_S
 from server.top_counts import OTHER
 from store.offsets import QueueId, QueueOffset
 from tests.delivery.broker import GROUP, TOPIC, DeliveryBench

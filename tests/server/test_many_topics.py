@@ -10,7 +10,7 @@ import pytest
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.delivery.delivery import IDLE_SUBSCRIPTION_S
+from server.delivery.open_subscriptions import IDLE_SUBSCRIPTION_S
 from tests.conformance.broker import RunningBroker, run, running_broker, until
 from tests.conformance.client import Client, message, resource
 from tests.memory import grown, kept_alive

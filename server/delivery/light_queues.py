@@ -1,0 +1,80 @@
+"""The light queues of lite topics, one at a time, as groups stand in them. There are very many: little is in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from server.delivery.deliveries import Deliveries
+from server.delivery.model import MessageSource
+from server.delivery.open_subscriptions import OpenSubscriptions
+from server.delivery.positions import Positions
+from server.delivery.state_writer import StateWriter
+from server.delivery.subscription import Subscription
+from store.clock import Clock
+from store.dispatch import LIGHT_QUEUE_NUMBER
+from store.in_flight_key import subscription_prefix
+from store.metadata.offsets import ConsumerOffsetTable
+from store.offsets import QueueId, QueueOffset
+
+
+class LightQueues:
+    """What delivery does with the light queue of a name, for one group."""
+
+    def __init__(
+        self,
+        *,
+        subscriptions: OpenSubscriptions,
+        reset_offset: Callable[[str, QueueId, QueueOffset], None],
+        deliveries: Deliveries,
+        positions: Positions,
+        source: MessageSource,
+        offsets: ConsumerOffsetTable,
+        writer: StateWriter,
+        clock: Clock,
+    ) -> None:
+        self._subscriptions = subscriptions
+        self._reset_offset = reset_offset
+        self._deliveries = deliveries
+        self._positions = positions
+        self._source = source
+        self._offsets = offsets
+        self._writer = writer
+        self._clock = clock
+
+    def open(self, group: str, name: str) -> Subscription:
+        """The group's subscription, with its queue. Raises OverLimit."""
+        subscription = self._subscriptions.open(group, name)
+        subscription.last_used_s = self._clock.monotonic_s()
+        self._positions.open(subscription, LIGHT_QUEUE_NUMBER)
+        return subscription
+
+    def may_have_messages(self, group: str, name: str) -> bool:
+        """Whether the group may get something now, or when what it has in flight comes back."""
+        subscription = self._subscriptions.find(group, name)
+        if subscription is not None:
+            return subscription.may_have_messages
+        queue = QueueId(name, LIGHT_QUEUE_NUMBER)
+        next_offset = self._offsets.get(group, queue)
+        if self._source.maximum(queue) > (QueueOffset(0) if next_offset is None else next_offset):
+            return True
+        return self._has_in_flight(subscription_prefix(group, name))
+
+    def release(self, group: str, name: str) -> None:
+        """Keep nothing in memory if there is nothing for the group; what the last pass has changed is written."""
+        subscription = self._subscriptions.find(group, name)
+        if subscription is None or subscription.may_have_messages or not subscription.is_idle:
+            return
+        if not self._writer.is_behind and not self._has_in_flight(subscription.prefix):
+            self._deliveries.release(subscription)
+            self._subscriptions.drop(subscription)
+
+    def move(self, group: str, name: str, offset: QueueOffset) -> None:
+        """Let the group go on at an offset; what it has in flight is forgotten."""
+        queue = QueueId(name, LIGHT_QUEUE_NUMBER)
+        if self._subscriptions.find(group, name) is None and not self.may_have_messages(group, name):
+            self._offsets.stage(self._writer.batch(), group, queue, offset)
+        else:
+            self._reset_offset(group, queue, offset)
+
+    def _has_in_flight(self, prefix: bytes) -> bool:
+        return self._deliveries.first_offset(prefix, LIGHT_QUEUE_NUMBER) is not None

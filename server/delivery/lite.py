@@ -1,0 +1,198 @@
+"""Messages of lite topics: a client gets those of all lite topics that it is subscribed to, in one receive.
+
+Each lite topic is a light queue, in which the group stands as in any queue that is consumed in order. What differs is
+who waits for what: a message makes its lite topic ready for the clients that are there and subscribed to it, and for
+nobody else, so the work depends on them and not on how many lite topics there are. Of a client that is away nothing is
+kept in memory: when it comes, its rows are looked through for what has come meanwhile, a part at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+from server.delivery.light_queues import LightQueues
+from server.delivery.lite_clients import LiteClient, LiteClients, LiteGroupClients
+from server.delivery.model import Delivered, Received, ReceiveRequest
+from server.delivery.receipt_handle import lite_topic_of
+from server.delivery.serving import Serving
+from server.delivery.state_writer import StateWriter
+from server.delivery.subscription import Subscription, WaitingPoll
+from server.delivery.taking import Taking
+from store.clock import Clock
+from store.metadata.lite import LiteGroup, light_queue_name, parse_light_queue_name
+from store.metadata.lite_subscriptions import ALL_OF_THEM, LiteSubscriptionTable
+
+LOOKED_AT_ONCE: Final = 64
+"""Lite topics of a client that are looked at for messages in one go."""
+LOOKING_S: Final = 0.005
+IDLE_CLIENT_S: Final = 60.0
+
+
+LiteTopicsBehind = Callable[[str, str, int], Sequence[str]]
+"""Of a parent topic: at most so many of its lite topics behind one ("": from the first), in an order of its own."""
+
+
+class LiteDelivery:
+    """The receives of lite topics. `serving` is to be set before anything else."""
+
+    serving: Serving[LiteClient]
+
+    def __init__(
+        self,
+        table: LiteSubscriptionTable,
+        queues: LightQueues,
+        *,
+        taking: Taking,
+        lite_topics_behind: LiteTopicsBehind,
+        writer: StateWriter,
+        clock: Clock,
+    ) -> None:
+        self._table = table
+        self._queues = queues
+        self._taking = taking
+        self._lite_topics_behind = lite_topics_behind
+        self._writer = writer
+        self._clock = clock
+        self._clients = LiteClients()
+
+    @property
+    def client_count(self) -> int:
+        return len(self._clients)
+
+    def receive(
+        self, request: ReceiveRequest, group: LiteGroup, polling_s: float, received: Received
+    ) -> WaitingPoll | None:
+        """As `Delivery.receive`, of all lite topics of the topic that the client is subscribed to."""
+        if self.serving.is_draining:
+            received((), None)
+            return None
+        client = self._clients.of(request.group, group.bind_topic, request.client_id)
+        client.events_max = group.client_events_max
+        client.group.wildcard = group.wildcard or ""
+        client.wants_all = group.wildcard is not None and self._table.is_subscribed(
+            request.group, request.client_id, ALL_OF_THEM
+        )
+        client.last_used_s = self._clock.monotonic_s()
+        return self.serving.receive(client, request._replace(is_ordered=True), polling_s, received)
+
+    # -- taking
+
+    def take(self, client: LiteClient, request: ReceiveRequest) -> Sequence[Delivered]:
+        """What there is of the ready lite topics, some of each. Raises what kept it from that."""
+        client.mark_first(client.got_by(request.attempt_id))
+        self._look_further(client)
+        if not client.ready:
+            return ()
+        group, parent = client.group.name, client.group.parent
+        served: list[tuple[str, Subscription]] = []
+
+        def each() -> Iterator[Subscription]:
+            for lite_topic in tuple(client.ready):
+                subscription = self._queues.open(group, light_queue_name(parent, lite_topic))
+                served.append((lite_topic, subscription))
+                yield subscription
+
+        try:
+            delivered = self._taking.take_each(each(), request, max(1, request.batch_size // len(client.ready)))
+        finally:
+            for lite_topic, subscription in served:
+                client.served(lite_topic, has_more=subscription.may_have_messages)
+            self._writer.when_written(lambda _: self._release(group, [each.topic for _, each in served]))
+        client.got(request.attempt_id, tuple(dict.fromkeys(lite_topic_of(each.receipt_handle) for each in delivered)))
+        return delivered
+
+    def _release(self, group: str, names: Iterable[str]) -> None:
+        for name in names:
+            self._queues.release(group, name)
+
+    def _look_further(self, client: LiteClient) -> None:
+        """Look for messages in more of the lite topics that the client is subscribed to, for as long as one may."""
+        if len(client.ready) > client.events_max // 2:
+            return
+        end_s = self._clock.monotonic_s() + LOOKING_S
+        while client.looked_behind is not None and self._clock.monotonic_s() < end_s:
+            if not self._look_at_some(client, client.looked_behind):
+                return
+
+    def _look_at_some(self, client: LiteClient, behind: str) -> bool:
+        """Those behind one; returns whether there is room for more."""
+        group = client.group
+        if client.wants_all:
+            names = self._lite_topics_behind(group.parent, behind, LOOKED_AT_ONCE)
+        else:
+            names = self._table.of_client(group.name, client.client_id, behind or None, LOOKED_AT_ONCE)
+        for name in names:
+            if len(client.ready) >= client.events_max:
+                return False
+            client.looked_behind = name
+            is_wanted = not client.wants_all or name.startswith(group.wildcard)
+            if is_wanted and self._queues.may_have_messages(group.name, light_queue_name(group.parent, name)):
+                client.mark(name)
+        if len(names) < LOOKED_AT_ONCE:
+            client.looked_behind = None
+        return True
+
+    # -- what makes receives go on
+
+    def arrived(self, name: str) -> None:
+        """A message came to a light queue."""
+        found = parse_light_queue_name(name)
+        if found is not None:
+            parent, lite_topic = found
+            for group in self._clients.groups_of(parent):
+                self._ready(group, lite_topic)
+
+    def ready(self, subscription: Subscription) -> None:
+        """A light queue may have messages for a group again."""
+        found = parse_light_queue_name(subscription.topic)
+        group = self._clients.group(subscription.group)
+        if found is not None and group is not None and group.parent == found[0]:
+            self._ready(group, found[1])
+
+    def _ready(self, group: LiteGroupClients, lite_topic: str) -> None:
+        """Serve those that are there and want it; the others of them find out when they have done what they do."""
+        wanted_by = dict.fromkeys(self._table.clients_of(group.name, lite_topic))
+        if lite_topic.startswith(group.wildcard):
+            wanted_by.update(dict.fromkeys(client.client_id for client in group.clients.values() if client.wants_all))
+        clients = group.of(wanted_by)
+        for client in clients:
+            client.mark(lite_topic)
+        name = light_queue_name(group.parent, lite_topic)
+        for client in clients:
+            if client.waiting:
+                self.serving.serve(client)
+                if not self._queues.may_have_messages(group.name, name):
+                    return
+
+    def changed(self, group: str, client_id: str, *, added: Iterable[str] = (), removed: Iterable[str] = ()) -> None:
+        """It is written that the client is subscribed to some more lite topics, or to some no longer."""
+        client = self._clients.find(group, client_id)
+        if client is None:
+            return
+        for lite_topic in removed:
+            client.ready.pop(lite_topic, None)
+            client.wants_all &= lite_topic != ALL_OF_THEM
+        for lite_topic in added:
+            if lite_topic == ALL_OF_THEM:
+                client.wants_all, client.looked_behind = True, ""
+            elif self._queues.may_have_messages(group, light_queue_name(client.group.parent, lite_topic)):
+                client.mark(lite_topic)
+        if client.waiting and client.may_have_messages:
+            self.serving.serve(client)
+
+    # -- the end of clients
+
+    def client_gone(self, client_id: str) -> None:
+        """It is known no longer; its receives were answered."""
+        client = self._clients.remove(client_id)
+        if client is not None:
+            for poll in tuple(client.waiting):
+                self.serving.end(poll)
+
+    def drop_idle_clients(self) -> None:
+        """Free what is kept of clients that have not received lately; they are looked at anew when they do."""
+        before_s = self._clock.monotonic_s() - IDLE_CLIENT_S
+        for client in self._clients:
+            if not client.waiting and client.last_used_s < before_s:
+                self._clients.remove(client.client_id)

@@ -1,0 +1,92 @@
+"""The subscriptions that are in memory: how they come there, and how they go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Final
+
+from server.delivery.deliveries import Deliveries
+from server.delivery.model import DeliverySettings, MessageSource
+from server.delivery.positions import Positions
+from server.delivery.registry import Subscriptions
+from server.delivery.retry_topics import RetryTopic, retry_topics
+from server.delivery.subscription import Subscription, WaitingPoll
+from server.errors import OverLimit
+from store.clock import Clock
+from store.metadata import is_light_queue
+
+IDLE_SUBSCRIPTION_S: Final = 300.0
+QUEUES_KEPT_MAX: Final = 65_536
+"""Of all subscriptions together, about 36 MB; beyond it those that were not used lately go sooner."""
+
+
+class OpenSubscriptions(Subscriptions):
+    """Opens what is asked for, with the retry topics beside it. What is annotated here is to be set before that."""
+
+    deliveries: Deliveries
+    positions: Positions
+    end_poll: Callable[[WaitingPoll], None]
+    light_ready: Callable[[Subscription], None]
+
+    def __init__(self, settings: DeliverySettings, *, source: MessageSource, clock: Clock) -> None:
+        super().__init__()
+        self._settings = settings
+        self._source = source
+        self._clock = clock
+
+    def configure(self, settings: DeliverySettings) -> None:
+        self._settings = settings
+
+    def open(self, group: str, topic: str) -> Subscription:
+        """The subscription, opened if it is not in memory. Raises OverLimit."""
+        subscription = self.find(group, topic)
+        if subscription is not None:
+            return subscription
+        if len(self) >= self._settings.subscriptions_max:
+            raise OverLimit("subscriptions", f"{len(self)} pairs of group and topic are in use")
+        subscription = self.of(group, topic)
+        if is_light_queue(topic):
+            subscription.is_ordered, subscription.on_ready, subscription.wake_times = True, self.light_ready, set()
+            self.deliveries.opened(subscription)
+            return subscription
+        self.deliveries.opened(subscription)
+        for retry_topic in retry_topics(group, topic):
+            if self._source.iterate_queues(retry_topic.name):
+                self._attach(subscription, retry_topic)
+        return subscription
+
+    def attach_to(self, topic: str) -> Sequence[Subscription]:
+        """A retry topic is new: find the subscription beside whose topic it is, among those in memory."""
+        for subscription in self:
+            for retry_topic in retry_topics(subscription.group, subscription.topic):
+                if retry_topic.name == topic:
+                    self._attach(subscription, retry_topic)
+        return self.of_topic(topic)
+
+    def _attach(self, owner: Subscription, retry_topic: RetryTopic) -> None:
+        """Let the owner's receives get the messages of a retry topic, unless somebody reads it by its own name."""
+        if self.find(owner.group, retry_topic.name) is None:
+            companion = self.attach(owner, retry_topic)
+            self.deliveries.opened(companion)
+            self.positions.open_all(companion, ())
+
+    def drop_idle(self) -> None:
+        """Free what nobody used lately; its rows stay."""
+        before_s = self._clock.monotonic_s() - IDLE_SUBSCRIPTION_S
+        kept = sum(len(subscription.queues) for subscription in self)
+        owners = [subscription for subscription in self if not subscription.is_retry]
+        for subscription in sorted(owners, key=attrgetter("last_used_s")):
+            if subscription.last_used_s >= before_s and kept <= QUEUES_KEPT_MAX:
+                return
+            if subscription.is_idle:
+                kept -= sum(len(part.queues) for part in subscription.parts)
+                self.drop(subscription)
+
+    def drop(self, subscription: Subscription) -> None:
+        """Its rows stay, who waits for it is answered."""
+        if self.find(subscription.group, subscription.topic) is not subscription:
+            return  # gone with the one whose retry topic it is
+        for poll in tuple(subscription.owner.waiting):
+            self.end_poll(poll)
+        self.remove(subscription)

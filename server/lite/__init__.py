@@ -1,0 +1,1 @@
+"""Lite topics: who is subscribed to them."""

@@ -1,0 +1,61 @@
+"""Where in a lite topic a client begins that subscribes to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import ClassVar, Protocol
+
+from store.offsets import QueueBounds, QueueId, QueueOffset
+from store.time_search import TimeBoundary
+
+
+class StartKind(Enum):
+    STANDING = "where the group stands"
+    OLDEST = "the oldest message"
+    NEWEST = "what comes from now on"
+    OFFSET = "an offset"
+    TAIL = "the last so many messages"
+    TIME = "the first message not older than a time"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """`value`: an offset, a number of messages, or ms since 1970, as the kind says."""
+
+    kind: StartKind
+    value: int = 0
+
+    STANDING: ClassVar[Start]
+    OLDEST: ClassVar[Start]
+
+
+Start.STANDING = Start(StartKind.STANDING)
+Start.OLDEST = Start(StartKind.OLDEST)
+
+
+class Queues(Protocol):
+    """What is asked of the store."""
+
+    def bounds(self, queue: QueueId) -> QueueBounds: ...
+
+    def offset_at_time(self, queue: QueueId, time_ms: int, boundary: TimeBoundary) -> QueueOffset: ...
+
+
+def offset_of(queues: Queues, queue: QueueId, start: Start) -> QueueOffset | None:
+    """The offset within what the queue holds; None where the group stands is meant."""
+    if start.kind is StartKind.STANDING:
+        return None
+    bounds = queues.bounds(queue)
+    match start.kind:
+        case StartKind.OLDEST:
+            return bounds.minimum
+        case StartKind.NEWEST:
+            return bounds.maximum
+        case StartKind.TAIL:
+            wanted = bounds.maximum - start.value
+        case StartKind.TIME:
+            wanted = queues.offset_at_time(queue, start.value, TimeBoundary.LOWER)
+        case _:
+            wanted = start.value
+    return QueueOffset(min(max(wanted, bounds.minimum), bounds.maximum))

@@ -1,0 +1,233 @@
+"""What clients say of the lite topics that they want, and what becomes of it.
+
+All of it is on disk before the client hears that it is. A client repeats all that it wants every 30 seconds; what it
+has not repeated for `EXPIRY_MS` is forgotten, and at once when it says goodbye. Where groups stand in their lite topics
+is kept however long nobody wants them.
+
+Everything runs on the event loop's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from server.delivery import StateWriter
+from server.errors import LiteQuotaExceeded
+from server.lite.starts import Start
+from store.clock import Clock
+from store.metadata.lite import LiteGroup, light_queue_name
+from store.metadata.lite_attributes import LiteModel
+from store.metadata.lite_subscriptions import ALL_OF_THEM, LiteClientRow, LiteSubscriptionTable
+from store.offsets import QueueId, QueueOffset
+
+EXPIRY_MS: Final = 180_000
+"""Six times as long as clients take to say it again."""
+QUOTA_SLACK: Final = 300
+"""RocketMQ's: a client counts for itself, and what it has just dropped may still count here. Python's 5.1.2 also names
+the letters of a lite topic until it repeats all that it wants."""
+EXPIRED_AT_ONCE: Final = 1_024
+"""Clients that are looked at before others get their turn."""
+
+Done = Callable[[Exception | None], None]
+Moved = Callable[[str, str, QueueOffset], None]
+
+
+class Asking(NamedTuple):
+    """Who says what it wants."""
+
+    group: str
+    terms: LiteGroup
+    client_id: str
+
+
+class Delivered(Protocol):
+    """What hears of changes: `server.delivery.lite.LiteDelivery`."""
+
+    def changed(
+        self, group: str, client_id: str, *, added: Iterable[str] = (), removed: Iterable[str] = ()
+    ) -> None: ...
+
+    def client_gone(self, client_id: str) -> None: ...
+
+
+class LightQueueMoves(Protocol):
+    """Where groups stand in light queues: `server.delivery.light_queues.LightQueues`."""
+
+    def move(self, group: str, name: str, offset: QueueOffset) -> None: ...
+
+
+class LiteSubscriptions:
+    """The four actions of SyncLiteSubscription, and the end of clients."""
+
+    def __init__(
+        self,
+        table: LiteSubscriptionTable,
+        *,
+        writer: StateWriter,
+        delivery: Delivered,
+        queues: LightQueueMoves,
+        start_of: Callable[[QueueId, Start], QueueOffset | None],
+        taken_away: Callable[[str, str], None],
+        clock: Clock,
+    ) -> None:
+        """`start_of` says where in a light queue somebody starts, None: where the group stands.
+
+        `taken_away` tells a client that another one has the lite topic now.
+        """
+        self._table = table
+        self._writer = writer
+        self._delivery = delivery
+        self._queues = queues
+        self._start_of = start_of
+        self._taken_away = taken_away
+        self._clock = clock
+        self._up_since_ms = clock.wall_ms()
+        self._swept: LiteClientRow | None = None
+        """The last client that was looked at; None: the next one is the first of all."""
+        self._groups: dict[str, str] = {}
+        """By client, of those that have said something since the start."""
+
+    def add(self, asking: Asking, lite_topics: Iterable[str], start: Start, done: Done) -> None:
+        """Some more, also those that were taken away. Raises LiteQuotaExceeded, and nothing is added then."""
+        self._begin(asking)
+        wanted = [each for each in dict.fromkeys(lite_topics) if not self._has(asking, each)]
+        self._require_room(asking, len(self._table.of_client(asking.group, asking.client_id)) + len(wanted))
+        self._change(asking, added=wanted, start=start, done=done)
+
+    def remove(self, asking: Asking, lite_topics: Iterable[str], done: Done) -> None:
+        """Some no longer; those that it does not have are ignored."""
+        self._begin(asking)
+        names = list(dict.fromkeys(lite_topics))
+        for name in names:
+            self._table.stage_given_up(self._writer.batch(), asking.group, asking.client_id, name)
+        self._change(asking, removed=[each for each in names if self._has(asking, each)], done=done)
+
+    def replace(self, asking: Asking, lite_topics: Iterable[str], done: Done) -> None:
+        """Exactly these, but for those that were taken away, of which it is told again.
+
+        Raises LiteQuotaExceeded, and nothing is changed then. In a group that gets all lite topics of a kind they are
+        all of them.
+        """
+        self._begin(asking)
+        wanted = {ALL_OF_THEM: None} if asking.terms.wildcard is not None else dict.fromkeys(lite_topics)
+        self._require_room(asking, len(wanted))
+        before = dict.fromkeys(self._table.of_client(asking.group, asking.client_id))
+        lost = self._table.taken_from(asking.group, asking.client_id)
+        for name in lost:
+            if name in wanted:
+                self._taken_away(asking.client_id, name)
+            else:
+                self._table.stage_given_up(self._writer.batch(), asking.group, asking.client_id, name)
+        self._change(
+            asking,
+            added=[each for each in wanted if each not in before and each not in lost],
+            removed=[each for each in before if each not in wanted],
+            done=done,
+        )
+
+    def clear(self, asking: Asking, done: Done) -> None:
+        """Nothing any more."""
+        self._begin(asking)
+        self._forget(asking.group, asking.client_id, reset=asking.terms)
+        self._writer.when_written(done)
+
+    # -- the end of clients and groups
+
+    def client_gone(self, client_id: str) -> None:
+        """It has said goodbye, or been silent for long."""
+        group = self._groups.pop(client_id, None)
+        if group is not None:
+            self._writer.write_now()  # from here on the rows tell
+            self._forget(group, client_id)
+        self._delivery.client_gone(client_id)
+
+    def group_gone(self, group: str) -> None:
+        """The group was deleted: its clients may come again when it is made anew."""
+        self._table.stage_group_gone(self._writer.batch(), group)
+        for client_id in [each for each, its in self._groups.items() if its == group]:
+            del self._groups[client_id]
+            self._delivery.client_gone(client_id)
+
+    def sweep(self) -> None:
+        """Look for clients that have not said anything for long, some at a time; to be called every few seconds."""
+        self._writer.write_now()  # from here on the rows tell
+        before_ms = self._clock.wall_ms() - EXPIRY_MS
+        if self._up_since_ms > before_ms:
+            return  # nobody could say anything before
+        found = self._table.clients(self._swept, EXPIRED_AT_ONCE)
+        for row in found:
+            if row.synced_ms < before_ms:
+                self._forget(row.group, row.client_id)
+                self._groups.pop(row.client_id, None)
+        self._swept = found[-1] if len(found) == EXPIRED_AT_ONCE else None
+
+    # -- changes
+
+    def _begin(self, asking: Asking) -> None:
+        self._writer.write_now()  # from here on the rows tell
+        self._groups[asking.client_id] = asking.group
+        self._table.stage_synced(self._writer.batch(), asking.group, asking.client_id, self._clock.wall_ms())
+
+    def _has(self, asking: Asking, lite_topic: str) -> bool:
+        return self._table.is_subscribed(asking.group, asking.client_id, lite_topic)
+
+    def _require_room(self, asking: Asking, count: int) -> None:
+        quota = asking.terms.client_quota
+        if quota is not None and count > quota + QUOTA_SLACK:
+            raise LiteQuotaExceeded(f"{count} lite topics, a client of group {asking.group} may have {quota}")
+
+    def _change(
+        self,
+        asking: Asking,
+        *,
+        added: Sequence[str] = (),
+        removed: Sequence[str] = (),
+        start: Start = Start.STANDING,
+        done: Done,
+    ) -> None:
+        group, terms, client_id = asking
+        batch = self._writer.batch()
+        for name in removed:
+            self._table.stage_removed(batch, group, client_id, name)
+            if terms.reset_offset_on_unsubscribe:
+                self._move(asking, name, Start.OLDEST)
+        for name in added:
+            taken = terms.model is LiteModel.EXCLUSIVE and self._take_from_others(asking, name)
+            self._table.stage_added(batch, group, client_id, name)
+            begins_anew = taken and terms.reset_offset_on_exclusive and start == Start.STANDING
+            self._move(asking, name, Start.OLDEST if begins_anew else start)
+
+        def written(error: Exception | None) -> None:
+            if error is None:
+                self._delivery.changed(group, client_id, added=added, removed=removed)
+            done(error)
+
+        self._writer.when_written(written)
+
+    def _take_from_others(self, asking: Asking, lite_topic: str) -> bool:
+        """Whether there was somebody who had it."""
+        others = [each for each in self._table.clients_of(asking.group, lite_topic) if each != asking.client_id]
+        for other in others:
+            self._table.stage_taken_away(self._writer.batch(), asking.group, other, lite_topic)
+            self._delivery.changed(asking.group, other, removed=[lite_topic])
+            self._taken_away(other, lite_topic)
+        return bool(others)
+
+    def _move(self, asking: Asking, lite_topic: str, start: Start) -> None:
+        if lite_topic == ALL_OF_THEM:
+            return
+        name = light_queue_name(asking.terms.bind_topic, lite_topic)
+        offset = self._start_of(QueueId(name, 0), start)
+        if offset is not None:
+            self._queues.move(asking.group, name, offset)
+
+    def _forget(self, group: str, client_id: str, reset: LiteGroup | None = None) -> None:
+        names = self._table.of_client(group, client_id)
+        batch = self._writer.batch()
+        for name in names:
+            self._table.stage_removed(batch, group, client_id, name)
+            if reset is not None and reset.reset_offset_on_unsubscribe:
+                self._move(Asking(group, reset, client_id), name, Start.OLDEST)
+        self._table.stage_client_gone(batch, group, client_id)
+        self._delivery.changed(group, client_id, removed=names)
