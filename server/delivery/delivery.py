@@ -85,9 +85,7 @@ class Delivery:
         self._waking = Waking(after_pass)
         self._subscriptions = OpenSubscriptions(settings, source=source, clock=clock)
         self._positions = Positions(settings, source=source, offsets=offsets, writer=writer)
-        inflight.make_index()
-        if after_crash:
-            inflight.shorten_leases(clock.wall_ms() + settings.lease_ms)
+        inflight.make_ready(clock.wall_ms() + settings.lease_ms if after_crash else None)
         self._deliveries = Deliveries(
             settings,
             table=inflight,
@@ -99,17 +97,7 @@ class Delivery:
             open_queue=self._positions.open,
             ready=self._waking.serve,
         )
-        self._taking = Taking(
-            settings,
-            source=source,
-            positions=self._positions,
-            deliveries=self._deliveries,
-            dead_letters=dead_letters,
-            faults=faults,
-            ready=self._waking.serve_after_pass,
-            clock=clock,
-            stages=stages,
-        )
+        self._taking = self._make_taking(dead_letters, faults, stages)
         waiting = WaitingPolls()
 
         def serving(take: Take[SourceT]) -> Serving[SourceT]:
@@ -126,19 +114,23 @@ class Delivery:
 
         self._serving = self._waking.serving = serving(self._taking.take)
         self.light_queues = self._make_light_queues()
-        self.lite = LiteDelivery(
-            lite_table,
-            self.light_queues,
-            taking=self._taking,
-            lite_topics_behind=lite_topics_behind,
-            writer=writer,
-            clock=clock,
-        )
+        self.lite = self._make_lite(lite_table, lite_topics_behind)
         self._lite_serving = self.lite.serving = serving(self.lite.take)
-        opened = self._subscriptions
-        opened.deliveries, opened.positions = self._deliveries, self._positions
-        opened.end_poll, opened.light_ready = self._serving.end, self.lite.ready
+        self._subscriptions.begin(self._deliveries, self._positions, self._serving.end, self.lite.ready)
         writer.stage_all = self._stage_all
+
+    def _make_taking(self, dead_letters: DeadLetters, faults: Faults, stages: ReceiveStages) -> Taking:
+        return Taking(
+            self._settings,
+            source=self._source,
+            positions=self._positions,
+            deliveries=self._deliveries,
+            dead_letters=dead_letters,
+            faults=faults,
+            ready=self._waking.serve_after_pass,
+            clock=self._clock,
+            stages=stages,
+        )
 
     def _make_light_queues(self) -> LightQueues:
         return LightQueues(
@@ -148,6 +140,16 @@ class Delivery:
             positions=self._positions,
             source=self._source,
             offsets=self._offsets,
+            writer=self._writer,
+            clock=self._clock,
+        )
+
+    def _make_lite(self, table: LiteSubscriptionTable, lite_topics_behind: LiteTopicsBehind) -> LiteDelivery:
+        return LiteDelivery(
+            table,
+            self.light_queues,
+            taking=self._taking,
+            lite_topics_behind=lite_topics_behind,
             writer=self._writer,
             clock=self._clock,
         )

@@ -174,6 +174,12 @@ class InFlightTable:
             counts[group_of(prefix)] += count
         return counts, highest
 
+    def make_ready(self, leases_until_ms: int | None) -> None:
+        """Once after a start; no lease lasts for longer than that, if it is given."""
+        self.make_index()
+        if leases_until_ms is not None:
+            self.shorten_leases(leases_until_ms)
+
     def make_index(self) -> None:
         """Make the index where it is missing: rows of an earlier version have none."""
         if self._family.scan(KeyRange(INDEX_BEGIN, None), limit=1):

@@ -22,18 +22,25 @@ QUEUES_KEPT_MAX: Final = 65_536
 
 
 class OpenSubscriptions(Subscriptions):
-    """Opens what is asked for, with the retry topics beside it. What is annotated here is to be set before that."""
-
-    deliveries: Deliveries
-    positions: Positions
-    end_poll: Callable[[WaitingPoll], None]
-    light_ready: Callable[[Subscription], None]
+    """Opens what is asked for, with the retry topics beside it, once it has begun."""
 
     def __init__(self, settings: DeliverySettings, *, source: MessageSource, clock: Clock) -> None:
         super().__init__()
         self._settings = settings
         self._source = source
         self._clock = clock
+
+    def begin(
+        self,
+        deliveries: Deliveries,
+        positions: Positions,
+        end_poll: Callable[[WaitingPoll], None],
+        light_ready: Callable[[Subscription], None],
+    ) -> None:
+        self._deliveries = deliveries
+        self._positions = positions
+        self._end_poll = end_poll
+        self._light_ready = light_ready
 
     def configure(self, settings: DeliverySettings) -> None:
         self._settings = settings
@@ -47,10 +54,10 @@ class OpenSubscriptions(Subscriptions):
             raise OverLimit("subscriptions", f"{len(self)} pairs of group and topic are in use")
         subscription = self.of(group, topic)
         if is_light_queue(topic):
-            subscription.is_ordered, subscription.on_ready, subscription.wake_times = True, self.light_ready, set()
-            self.deliveries.opened(subscription)
+            subscription.is_ordered, subscription.on_ready, subscription.wake_times = True, self._light_ready, set()
+            self._deliveries.opened(subscription)
             return subscription
-        self.deliveries.opened(subscription)
+        self._deliveries.opened(subscription)
         for retry_topic in retry_topics(group, topic):
             if self._source.iterate_queues(retry_topic.name):
                 self._attach(subscription, retry_topic)
@@ -68,8 +75,8 @@ class OpenSubscriptions(Subscriptions):
         """Let the owner's receives get the messages of a retry topic, unless somebody reads it by its own name."""
         if self.find(owner.group, retry_topic.name) is None:
             companion = self.attach(owner, retry_topic)
-            self.deliveries.opened(companion)
-            self.positions.open_all(companion, ())
+            self._deliveries.opened(companion)
+            self._positions.open_all(companion, ())
 
     def drop_idle(self) -> None:
         """Free what nobody used lately; its rows stay."""
@@ -88,5 +95,5 @@ class OpenSubscriptions(Subscriptions):
         if self.find(subscription.group, subscription.topic) is not subscription:
             return  # gone with the one whose retry topic it is
         for poll in tuple(subscription.owner.waiting):
-            self.end_poll(poll)
+            self._end_poll(poll)
         self.remove(subscription)
