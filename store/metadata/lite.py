@@ -22,6 +22,9 @@ from store.metadata.lite_attributes import (
 from store.metadata.names import LIGHT_QUEUE_PREFIX
 from store.metadata.topics import Topic, TopicType
 
+LITE_TOPIC_PREFIX: Final = f"{LIGHT_QUEUE_PREFIX}$"
+"""How the names of the queues of all lite topics begin."""
+
 TTL_MIN_MINUTES: Final = 15
 _MINUTE_MS: Final = 60_000
 
@@ -88,7 +91,7 @@ def light_queue_name(parent: str, lite: str) -> str:
 
 def light_queue_prefix(parent: str) -> str:
     """How the names of the queues of all lite topics of a topic begin; those of a few other topics may, too."""
-    return f"{LIGHT_QUEUE_PREFIX}{_SEPARATOR}{parent}{_SEPARATOR}"
+    return f"{LITE_TOPIC_PREFIX}{parent}{_SEPARATOR}"
 
 
 def parse_light_queue_name(name: str) -> tuple[str, str] | None:
@@ -96,7 +99,7 @@ def parse_light_queue_name(name: str) -> tuple[str, str] | None:
 
     The last separator counts: names of lite topics have none, those of topics taken over from RocketMQ may.
     """
-    if not name.startswith(LIGHT_QUEUE_PREFIX + _SEPARATOR):
+    if not name.startswith(LITE_TOPIC_PREFIX):
         return None
-    parent, _, lite = name[len(LIGHT_QUEUE_PREFIX + _SEPARATOR) :].rpartition(_SEPARATOR)
+    parent, _, lite = name[len(LITE_TOPIC_PREFIX) :].rpartition(_SEPARATOR)
     return (parent, lite) if parent and _LITE_NAME.fullmatch(lite) else None
