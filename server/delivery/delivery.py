@@ -394,20 +394,27 @@ class Delivery:
         self._writer.require_room()
         self.delete_topics((topic,))
 
-    def delete_topics(self, topics: Iterable[str]) -> None:
-        """`delete_topic` for topics or light queues, most of which no group has ever read: those cost a look."""
+    def delete_topics(self, topics: Iterable[str], *, durably: bool = True) -> None:
+        """`delete_topic` for topics or light queues, most of which no group has ever read: those cost a look.
+
+        Not `durably` it is left to the caller to `store_durably` in the end.
+        """
         self._writer.write_now()  # from here on the rows tell, or the subscriptions that could not be written
         read = [each for each in topics if self._subscriptions.of_topic(each) or self._offsets.is_read(each)]
         if not read:
             return
-        self._writer.require_room()
+        if durably:
+            self._writer.require_room()
         for topic in read:
             for group in self._offsets.groups_of(topic):
                 self._deliveries.delete_rows(subscription_prefix(group, topic))
             for subscription in tuple(self._subscriptions.of_topic(topic)):
                 self._drop(subscription)
             self._offsets.delete_topic(self._writer.batch(), topic)
-        self.store_durably()
+        if durably:
+            self.store_durably()
+        else:
+            self._writer.write_now()
 
     def require_room(self) -> None:
         """To be called before `reset_offset`, so that what is refused is not done.
