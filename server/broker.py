@@ -135,6 +135,7 @@ class Broker:
                 delivery=self._delivery,
                 clients=self._clients,
                 retention=self._upkeep.retention,
+                lite_topics=self._upkeep.lite_topics.counts,
                 cleaning=self._upkeep.cleaning,
                 observing=self._observing,
                 background=self._background,
@@ -445,6 +446,7 @@ class Broker:
             delivery=self._delivery,
             default_queues=settings.topics.default_queues,
             queues_deleted=self._commit.flush_queues_soon,
+            lite_parent_deleted=self._upkeep.lite_topics.expiry.topic_deleted,
         )
 
     def _after_pass(self, callback: Callable[[], None]) -> None:

@@ -33,6 +33,10 @@ class OverLimit(Busy):
         self.limit = limit
 
 
+class LiteTopicsFull(OverLimit):
+    """The topic has as many lite topics as it may have; those that are there go on."""
+
+
 class NoSuchSetting(Invalid):
     """No setting of that name can be changed while the broker runs."""
 

@@ -14,6 +14,7 @@ from store.metadata.groups import Group
 from store.metadata.lite_attributes import (
     CLIENT_EVENTS_DEFAULT,
     CLIENT_QUOTA_DEFAULT,
+    EXPIRATION_MAX_MINUTES,
     NEVER,
     NO_LIMIT,
     LiteModel,
@@ -27,6 +28,7 @@ LITE_TOPIC_PREFIX: Final = f"{LIGHT_QUEUE_PREFIX}$"
 
 TTL_MIN_MINUTES: Final = 15
 _MINUTE_MS: Final = 60_000
+TTL_MAX_MS: Final = EXPIRATION_MAX_MINUTES * _MINUTE_MS
 
 _SEPARATOR: Final = "$"
 _LITE_NAME: Final = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
