@@ -52,7 +52,7 @@ class HandLoopedDelivery:
             offsets=store.offsets,
             inflight=InFlightTable(store.state_engine),
             lite_table=LiteSubscriptionTable(store.state_engine),
-            lite_topics_behind=lambda _parent, _behind, _limit: (),
+            lite_topics_from=lambda _parent, _key: ((), None),
             writer=writer,
             clock=SystemClock(),
             timers=self._loop,

@@ -168,8 +168,13 @@ class Administration:
         delivery: AdministeredDelivery,
         default_queues: int,
         queues_deleted: Callable[[], None],
+        lite_parent_deleted: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`queues_deleted` makes it durable: the log still has the messages, and knows of no deletion."""
+        """`queues_deleted` makes it durable: the log still has the messages, and knows of no deletion.
+
+        `lite_parent_deleted` hears of a topic whose lite topics are to go.
+        """
+        self._lite_parent_deleted = lite_parent_deleted
         self._facts = facts
         self._topics = topics
         self._groups = groups
@@ -225,14 +230,18 @@ class Administration:
     def delete_topic(self, name: str) -> None:
         """Forget the topic, its queues and all progress in it; its messages leave the log with their segments.
 
+        Its lite topics go soon after.
+
         Raises TopicNotFound, or Forbidden for the broker's own topics.
         """
-        self._changeable_topic(name)
+        topic = self._changeable_topic(name)
         # Progress and queues first: a broker that dies in between still knows the topic and can delete it again.
         self._delivery.delete_topic(name)
         self._store.delete_topic(name)
         self._topics.delete(name)
         self._queues_deleted()
+        if topic.type is TopicType.LITE:
+            self._lite_parent_deleted(name)
         log.info("topic deleted", topic=name)
 
     def queues(self, topic_name: str) -> list[tuple[QueueId, QueueBounds]]:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.metadata import version
 from typing import Final
 
@@ -30,6 +31,7 @@ from server.joining import cluster_services, joined, make_cluster
 from server.limits import LimitsMet
 from server.lite.starts import offset_of
 from server.lite.subscriptions import LiteSubscriptions
+from server.lite_topics.names import lite_topics_from
 from server.live_settings import LiveSettings
 from server.logs import set_log_level
 from server.messaging import Components, Messaging
@@ -140,6 +142,7 @@ class Broker:
                 delivery=self._delivery,
                 clients=self._clients,
                 retention=self._upkeep.retention,
+                lite_topics=self._upkeep.lite_topics.counts,
                 cleaning=self._upkeep.cleaning,
                 observing=self._observing,
                 background=self._background,
@@ -204,7 +207,7 @@ class Broker:
             offsets=store.offsets,
             inflight=InFlightTable(store.state_engine),
             lite_table=LiteSubscriptionTable(store.state_engine),
-            lite_topics_behind=lambda _parent, _behind, _limit: [],
+            lite_topics_from=partial(lite_topics_from, store.messages),
             writer=self._state_writer,
             # what was hidden before a restart must not stay so for as long as the clock was set back meanwhile
             clock=SteadyClock(self._clock, not_before_ms=store.messages.last_stored_ms),
@@ -473,6 +476,7 @@ class Broker:
             delivery=self._delivery,
             default_queues=settings.topics.default_queues,
             queues_deleted=self._commit.flush_queues_soon,
+            lite_parent_deleted=self._upkeep.lite_topics.expiry.topic_deleted,
         )
 
     def _after_pass(self, callback: Callable[[], None]) -> None:

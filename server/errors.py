@@ -40,6 +40,10 @@ class LiteQuotaExceeded(OverLimit):
         super().__init__("lite_topics_per_client", reason)
 
 
+class LiteTopicsFull(OverLimit):
+    """The topic has as many lite topics as it may have; those that are there go on."""
+
+
 class NoSuchSetting(Invalid):
     """No setting of that name can be changed while the broker runs."""
 

@@ -11,6 +11,7 @@ from server.delivery import Delivery
 from server.front import FrontFigures
 from server.health import HealthState
 from server.limits import LimitsMet
+from server.lite_topics import LiteTopicCounts
 from server.metrics import ServerMetrics
 from server.observing import Background, Observing
 from server.queue_cleaning import QueueCleaning
@@ -37,6 +38,7 @@ class Exported:
     delivery: Delivery
     clients: ClientRegistry
     retention: Retention
+    lite_topics: LiteTopicCounts
     cleaning: QueueCleaning
     observing: Observing
     background: Background
@@ -56,6 +58,7 @@ def export(metrics: ServerMetrics, parts: Exported, settings: BrokerSettings) ->
     metrics.watch_engines(store.queues, store.state_engine, store.messages.held)
     metrics.watch_migration(store.migration)
     metrics.watch_expiry(store.expiry, lambda: parts.retention.used_ratios)
+    metrics.watch_lite_topics(parts.lite_topics)
     metrics.watch_cleaning(parts.cleaning)
     metrics.watch_indexes(store.messages.indexes)
     observing, background = parts.observing, parts.background

@@ -69,6 +69,13 @@ class ExpiryFigures(Protocol):
     def going_bytes(self) -> int: ...
 
 
+class LiteTopicFigures(Protocol):
+    """What is counted of lite topics."""
+
+    @property
+    def total(self) -> int: ...
+
+
 class ServerMetrics:
     """Everything that is counted while a broker serves."""
 
@@ -178,6 +185,10 @@ class ServerMetrics:
 
     def watch_clients(self, clients: Sized) -> None:
         self._watch(lambda: iter([_gauge("quarry_clients", "Clients that sent their settings", len(clients))]))
+
+    def watch_lite_topics(self, counts: LiteTopicFigures) -> None:
+        meaning = "Lite topics of all topics, as far as they are counted"
+        self._watch(lambda: iter([_gauge("quarry_lite_topics", meaning, counts.total)]))
 
     def watch_engines(self, queues: EngineFigures, state: EngineFigures, held: EngineFigures | None = None) -> None:
         """`queues` have no figures while a store keeps its consume queues in files alone."""

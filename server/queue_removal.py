@@ -24,24 +24,18 @@ from typing import Final, ParamSpec, Protocol, TypeVar
 import structlog
 
 from kv import EngineFull, KvError
+from server.removal_steps import RemovalSteps
 from store.clock import CautiousClock, Clock
 from store.consumequeue import LastEntry, LightQueueStep
 from store.errors import BrokerError
 from store.log_begins import LogBegins
 from store.metadata import Topic, is_system_topic
+from store.metadata.lite import TTL_MAX_MS
 from store.offsets import PhysicalOffset
 
 log = structlog.get_logger(__name__)
 
 NAMES_PER_LOOK: Final = 1_000
-STEP_S: Final = 0.004
-"""How long one step may hold the event loop up; as many queues go in one as that allows."""
-
-STEP_MAX: Final = 64
-PAUSE_S: Final = 0.002
-REMOVED_PER_FLUSH: Final = 10_000
-"""Each removal is a tombstone in a memtable, where many of them make every read slow."""
-
 NAMES_LOGGED_MAX: Final = 16
 REFUSALS: Final = (KvError, OSError, BrokerError)
 
@@ -51,6 +45,9 @@ class RemovalCause(Enum):
 
     UNKNOWN_TOPIC = "unknown_topic"
     IDLE = "idle"
+    LITE_EXPIRED = "lite_expired"
+    LITE_WITHOUT_TOPIC = "lite_without_topic"
+    LITE_DELETED = "lite_deleted"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,9 +68,13 @@ class RemovableQueues(Protocol):
 
     def delete_topic(self, topic: str) -> int: ...
 
-    def still_ended(self, found: Sequence[LastEntry]) -> list[LastEntry]: ...
 
-    def remove_ended(self, found: Sequence[LastEntry]) -> None: ...
+class RemovalOfLightQueues(Protocol):
+    """How light queues go, see `server.lite_topics.removal.LightQueueRemoval`."""
+
+    async def remove(self, found: Sequence[LastEntry]) -> int: ...
+
+    async def flush(self) -> None: ...
 
 
 class KnownTopics(Protocol):
@@ -98,7 +99,6 @@ class RemovalMetrics(Protocol):
     def removed_queues(self, cause: RemovalCause, queues: int) -> None: ...
 
 
-_Found = TypeVar("_Found")
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
@@ -109,6 +109,7 @@ class QueueRemoval:
     def __init__(
         self,
         queues: RemovableQueues,
+        light: RemovalOfLightQueues,
         settings: RemovalSettings,
         *,
         topics: KnownTopics,
@@ -122,6 +123,7 @@ class QueueRemoval:
     ) -> None:
         """`topics_elsewhere`: those that RocketMQ's metadata in the store names. Asked once, on another thread."""
         self._queues = queues
+        self._light = light
         self._settings = settings
         self._topics = topics
         self._topics_elsewhere = topics_elsewhere
@@ -129,13 +131,10 @@ class QueueRemoval:
         self._progress = progress
         self._begins = begins
         self._log_begin = log_begin
-        self._commit = commit
-        self._clock = clock
+        self._steps = RemovalSteps(commit.make_queues_durable, clock)
         self._age_clock = CautiousClock(clock)
         self._metrics = metrics
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="queue-removal")
-        self._step = 1
-        self._unflushed = 0
         self._complaint = ""
 
     async def run(self) -> None:
@@ -162,11 +161,12 @@ class QueueRemoval:
         behind: str | None = ""
         while behind is not None:
             behind, missing = await self._elsewhere(self._look_for_unknown, behind)
-            queues = await self._in_steps(missing, self._remove_topics)
+            queues = await self._steps.take(missing, self._remove_topics)
             if queues:
                 named += missing[: NAMES_LOGGED_MAX - len(named)]
             removed += queues
-        await self._end(RemovalCause.UNKNOWN_TOPIC, removed)
+        self._metrics.removed_queues(RemovalCause.UNKNOWN_TOPIC, removed)
+        await self._steps.flush()
         if removed:
             log.info("queues of topics that do not exist were removed", queues=removed, topics=named)
         return removed
@@ -177,7 +177,7 @@ class QueueRemoval:
         if idle_ms is None:
             return 0
         now_ms, log_begin = self._age_clock.wall_ms(), self._log_begin()
-        self._begins.note(now_ms, log_begin, since_ms=now_ms - idle_ms)
+        self._begins.note(now_ms, log_begin, since_ms=now_ms - max(idle_ms, TTL_MAX_MS))
         empty_since = self._begins.at(now_ms - idle_ms)
         if empty_since is None:
             return 0
@@ -185,10 +185,11 @@ class QueueRemoval:
         key: bytes | None = b""
         while key is not None:
             step = await self._elsewhere(self._queues.light_queues_ended, min(empty_since, log_begin), key)
-            removed += await self._in_steps(step.ended, self._remove_light)
+            removed += await self._light.remove(step.ended)
             looked_at += step.looked_at
             key = step.next_key
-        await self._end(RemovalCause.IDLE, removed)
+        self._metrics.removed_queues(RemovalCause.IDLE, removed)
+        await self._light.flush()
         if removed:
             log.info("light queues that were empty for long were removed", queues=removed, looked_at=looked_at)
         return removed
@@ -200,12 +201,15 @@ class QueueRemoval:
         names = self._queues.topics_behind(behind, NAMES_PER_LOOK)
         missing = [name for name in self._topics.missing(names) if not is_system_topic(name)]
         if missing:
-            spared = self._topics_only_elsewhere()
+            spared = self.topics_only_elsewhere()
             missing = [name for name in missing if name not in spared]
         return (names[-1] if len(names) == NAMES_PER_LOOK else None), missing
 
-    def _topics_only_elsewhere(self) -> frozenset[str]:
-        """RocketMQ may have run on the store since its metadata was taken over, and have made topics and messages."""
+    def topics_only_elsewhere(self) -> frozenset[str]:
+        """RocketMQ may have run on the store since its metadata was taken over, and have made topics and messages.
+
+        For another thread.
+        """
         if self._spared is None:
             self._spared = frozenset(self._topics.missing(list(self._topics_elsewhere())))
             if self._spared:
@@ -230,39 +234,6 @@ class QueueRemoval:
             except REFUSALS as error:
                 self._complain(error)  # of this topic; the others go
         return removed
-
-    def _remove_light(self, found: Sequence[LastEntry]) -> int:
-        ended = self._queues.still_ended(found)
-        self._progress.delete_topics(each.queue.topic for each in ended)
-        self._queues.remove_ended(ended)
-        return len(ended)
-
-    async def _in_steps(self, found: Sequence[_Found], remove: Callable[[Sequence[_Found]], int]) -> int:
-        """Remove in steps that each hold the loop up for a moment, and take less than half of its time together."""
-        removed = at = 0
-        while at < len(found):
-            step = found[at : at + self._step]
-            began_s = self._clock.monotonic_s()
-            count = remove(step)
-            took_s = self._clock.monotonic_s() - began_s
-            self._step = min(2 * self._step, STEP_MAX) if took_s < STEP_S / 2 else max(1, self._step // 2)
-            at += len(step)
-            removed += count
-            self._unflushed += count
-            if self._unflushed >= REMOVED_PER_FLUSH:
-                await self._flush()
-            await asyncio.sleep(max(PAUSE_S, took_s))
-        return removed
-
-    async def _end(self, cause: RemovalCause, removed: int) -> None:
-        self._metrics.removed_queues(cause, removed)
-        if self._unflushed:
-            await self._flush()
-
-    async def _flush(self) -> None:
-        """The log still has the messages and knows of no removal: a crash would bring the queues back."""
-        self._unflushed = 0
-        await self._commit.make_queues_durable()
 
     async def _elsewhere(
         self, work: Callable[_Parameters, _Result], *args: _Parameters.args, **kwargs: _Parameters.kwargs

@@ -23,6 +23,7 @@ from server.clients import ClientLimits, ClientTimeouts
 from server.delivery.model import DeliverySettings
 from server.front import FrontLimits, TlsFiles
 from server.held import TransactionSettings
+from server.lite_topics import LiteTopicSettings
 from server.metadata import AutoCreation
 from server.queue_removal import RemovalSettings
 from server.routing import Address, BrokerIdentity
@@ -35,6 +36,7 @@ from server.setting_sections import (
     GroupsSection,
     IndexSection,
     LimitsSection,
+    LiteSection,
     LogSection,
     MetricsSection,
     NetworkSection,
@@ -94,6 +96,7 @@ class BrokerSettings(Section):
     groups: GroupsSection = GroupsSection()
     delivery: DeliverySection = DeliverySection()
     transactions: TransactionsSection = TransactionsSection()
+    lite: LiteSection = LiteSection()
     limits: LimitsSection = LimitsSection()
     security: SecuritySection = SecuritySection()
     log: LogSection = LogSection()
@@ -181,6 +184,12 @@ class BrokerSettings(Section):
             interval_s=queues.removal_interval_ms / 1000 or None,
             start_delay_s=queues.removal_delay_ms / 1000,
             idle_light_queue_ms=None if idle_hours is None else int(idle_hours * 3_600_000),
+        )
+
+    def for_lite_topics(self) -> LiteTopicSettings:
+        return LiteTopicSettings(
+            expiry_interval_s=self.lite.expiry_interval_ms / 1000 or None,
+            per_topic_max=self.limits.lite_topics_per_topic,
         )
 
     def for_wire(self) -> WireLimits:

@@ -11,6 +11,7 @@ from server.checkpointing import CheckpointKeeper
 from server.delivery import Delivery
 from server.group_commit import GroupCommit
 from server.key_index import KeyIndex
+from server.lite_topics.lite_topics import LiteTopics, LiteTopicSurroundings
 from server.metrics import ServerMetrics
 from server.queue_cleaning import CleaningSettings, QueueCleaning
 from server.queue_migration import OnlineMigration
@@ -23,6 +24,7 @@ from server.verification import OnlineVerification
 from store.clock import Clock
 from store.disk import PosixCopyingDisk, PosixDisk
 from store.log_begins import LogBegins
+from store.metadata.lite import TTL_MAX_MS
 from store.offsets import PhysicalOffset
 from store.opening import OpenStore
 from store.queue_summary import SummarySource
@@ -53,7 +55,7 @@ class Upkeep:
         self._configure_remover(settings)
         self.cleaning = self._make_cleaning()
         self.retention = self._make_retention()
-        self.removal = self._make_removal()
+        self.lite_topics, self.removal = self._make_removals()
         self.summaries = QueueSummaries(self._summary_source, store.queues.using_rocks)
         self.migration = OnlineMigration(
             store.migration,
@@ -70,6 +72,7 @@ class Upkeep:
         """Other settings from now on, as far as they are looked at more than once."""
         self._configure_remover(settings)
         self.retention.configure(settings.for_expiry())
+        self.lite_topics.configure(settings.for_lite_topics())
         self.migration.configure(backfill_bytes_per_s=settings.consume_queue.backfill_rate)
 
     def _configure_remover(self, settings: BrokerSettings) -> None:
@@ -85,6 +88,7 @@ class Upkeep:
             supervisor.running("expiry", self.retention.watch()),
             supervisor.running("removal of expired segments", self.retention.remove()),
             supervisor.running("removal of queues", self.removal.run()),
+            self.lite_topics.running(supervisor),
             supervisor.running("queue migration", self.migration.run()),
             supervisor.running("clean-up of queues", self.cleaning.run()),
             supervisor.running("verification", self.verification.run()),
@@ -96,6 +100,7 @@ class Upkeep:
         """Wait for what must not be cut short."""
         await self.retention.stop()
         await self.removal.stop()
+        await self.lite_topics.stop()
         await self.summaries.stop()
         await self.key_index.stop()
         await self.verification.stop()
@@ -136,20 +141,37 @@ class Upkeep:
             minimum_grew=[self.cleaning.minimum_grew],
         )
 
-    def _make_removal(self) -> QueueRemoval:
-        store = self._store
-        return QueueRemoval(
+    def _make_removals(self) -> tuple[LiteTopics, QueueRemoval]:
+        """All light queues go in one way, and with one account of where the log began."""
+        store, around, settings = self._store, self._around, self._settings.for_queue_removal()
+        begins = LogBegins(store.identity.log_begins, store.identity.set_log_begins)
+        lite_topics = LiteTopics(
+            store,
+            self._settings.for_lite_topics(),
+            LiteTopicSurroundings(
+                progress=around.progress,
+                commit=around.commit,
+                clock=around.clock,
+                metrics=around.metrics,
+                topics_elsewhere=lambda: removal.topics_only_elsewhere(),  # noqa: PLW0108 - it is made below
+                begins=begins,
+                begins_kept_ms=max(TTL_MAX_MS, settings.idle_light_queue_ms or 0),
+            ),
+        )
+        removal = QueueRemoval(
             store.messages,
-            self._settings.for_queue_removal(),
+            lite_topics.removal,
+            settings,
             topics=store.topics,
             topics_elsewhere=self._topics_of_rocketmq,
-            progress=self._around.progress,
-            begins=LogBegins(store.identity.log_begins, store.identity.set_log_begins),
+            progress=around.progress,
+            begins=begins,
             log_begin=lambda: store.expiry.minimum,
-            commit=self._around.commit,
-            clock=self._around.clock,
-            metrics=self._around.metrics,
+            commit=around.commit,
+            clock=around.clock,
+            metrics=around.metrics,
         )
+        return lite_topics, removal
 
     def _topics_of_rocketmq(self) -> list[str]:
         return [topic.name for topic in read_metadata(PosixDisk(), self._settings.store.directory).topics]

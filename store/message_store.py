@@ -22,7 +22,7 @@ from typing import Final
 
 from store.clock import Clock
 from store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogWriter
-from store.consumequeue import ConsumeQueueEntry, ConsumeQueueStore, LastEntry, LightQueueStep
+from store.consumequeue import ConsumeQueueEntry, ConsumeQueueStore, LastEntry, LightQueueStep, LiteParentsStep
 from store.dispatch import (
     LIGHT_QUEUE_NAMES,
     LIGHT_QUEUE_NUMBER,
@@ -332,9 +332,17 @@ class MessageStore:
         self._next_offsets.forget(queues | dropped)
         return len(queues)
 
-    def light_queues_ended(self, below: PhysicalOffset, key: bytes) -> LightQueueStep:
+    def light_queues_ended(self, below: PhysicalOffset, key: bytes, prefix: str = LIGHT_QUEUE_PREFIX) -> LightQueueStep:
         """Look at some more light queues for such whose last entry lies below the offset; b"" begins. Any thread."""
-        return self._queues.light_queues_ended(below, key)
+        return self._queues.light_queues_ended(below, key, prefix)
+
+    def lite_parents(self, key: bytes) -> LiteParentsStep:
+        """Some more of the topics that have lite topics; b"" begins. Any thread."""
+        return self._queues.lite_parents(key)
+
+    def last_times_ms(self, found: Sequence[LastEntry]) -> list[int | None]:
+        """When the last message of each light queue was stored; None where its entry is gone. Any thread."""
+        return self._queues.last_times_ms(found)
 
     def still_ended(self, found: Sequence[LastEntry]) -> list[LastEntry]:
         """Those of the light queues that no message was appended to since they were found."""

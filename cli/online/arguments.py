@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -39,6 +40,20 @@ Attributes = Annotated[
     list[str] | None,
     typer.Option("--attribute", metavar="NAME=VALUE", help="Repeatable. An empty value removes the attribute."),
 ]
+
+
+def with_options(attributes: dict[str, str], options: Mapping[str, tuple[str, object]]) -> dict[str, str]:
+    """The attributes and those that options of their own set, by attribute: the option, and its value or None.
+
+    Raises typer.BadParameter naming the option, where both say something.
+    """
+    for attribute, (option, value) in options.items():
+        if value is None:
+            continue
+        if attribute in attributes:
+            raise typer.BadParameter(f"attribute {attribute} is given, too", param_hint=option)
+        attributes[attribute] = str(value)
+    return attributes
 
 
 def broker_of(admin: str | None, *, is_store_named: bool) -> str | None:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Annotated, Final
 
 import typer
 
 from cli.online.administration import admin_port
-from cli.online.arguments import ADMIN_DEFAULT, Admin, Attributes, Json, Name, Prefix, pairs
+from cli.online.arguments import ADMIN_DEFAULT, Admin, Attributes, Json, Name, Prefix, pairs, with_options
 from cli.online.output import print_object, print_rows
 from cli.times import date_ms
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
+from store.metadata import lite_attributes
+from store.metadata.lite_attributes import LiteModel
 
 commands: Final = typer.Typer(name="group", help="Consumer groups of a live broker.", no_args_is_help=True)
 
 CALL_TIMEOUT_S: Final = 10.0
 COLUMNS: Final = ("name", "fifo", "maxAttempts", "enabled")
 RESET_COLUMNS: Final = ("queueId", "previousOffset", "newOffset")
+
+
+class LiteModelName(Enum):
+    SHARED = "shared"
+    EXCLUSIVE = "exclusive"
+
 
 Fifo = Annotated[bool | None, typer.Option("--fifo/--no-fifo", help="Deliver each queue in order.", show_default=False)]
 MaxAttempts = Annotated[
@@ -41,6 +50,37 @@ RetryDelays = Annotated[
         show_default=False,
     ),
 ]
+LiteTopic = Annotated[
+    str | None,
+    typer.Option(
+        "--lite-topic",
+        metavar="TOPIC",
+        help=f"The topic whose lite topics it reads, for good. Attribute `{lite_attributes.BIND_TOPIC}`.",
+        show_default=False,
+    ),
+]
+LiteModelOption = Annotated[
+    LiteModelName | None,
+    typer.Option(
+        "--lite-model",
+        metavar="shared|exclusive",
+        help="Whether the clients that subscribed to a lite topic share its messages, or the last one has it alone. "
+        f"Attribute `{lite_attributes.MODEL}`.",
+        show_default=False,
+    ),
+]
+LiteQuota = Annotated[
+    int | None,
+    typer.Option(
+        "--lite-quota",
+        metavar="N",
+        min=lite_attributes.NO_LIMIT,
+        max=lite_attributes.NUMBER_MAX,
+        help="Lite topics that one client may have subscribed to; -1: any number. Attribute "
+        f"`{lite_attributes.CLIENT_QUOTA}`.",
+        show_default=False,
+    ),
+]
 
 
 @commands.command()
@@ -51,6 +91,9 @@ def create(
     max_attempts: MaxAttempts = None,
     enabled: Enabled = None,
     retry_delays: RetryDelays = None,
+    lite_topic: LiteTopic = None,
+    lite_model: LiteModelOption = None,
+    lite_quota: LiteQuota = None,
     attribute: Attributes = None,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
@@ -62,7 +105,7 @@ def create(
         max_attempts=max_attempts,
         enabled=enabled,
         customized=_backoff(retry_delays),
-        attributes=pairs(attribute, "--attribute"),
+        attributes=_attributes(attribute, lite_topic, lite_model, lite_quota),
     )
     with admin_port(admin) as broker:
         group = broker.CreateGroup(request, timeout=CALL_TIMEOUT_S)
@@ -77,6 +120,9 @@ def update(
     max_attempts: MaxAttempts = None,
     enabled: Enabled = None,
     retry_delays: RetryDelays = None,
+    lite_topic: LiteTopic = None,
+    lite_model: LiteModelOption = None,
+    lite_quota: LiteQuota = None,
     attribute: Attributes = None,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
@@ -88,7 +134,7 @@ def update(
         max_attempts=max_attempts,
         enabled=enabled,
         customized=_backoff(retry_delays),
-        attributes=pairs(attribute, "--attribute"),
+        attributes=_attributes(attribute, lite_topic, lite_model, lite_quota),
     )
     with admin_port(admin) as broker:
         group = broker.UpdateGroup(request, timeout=CALL_TIMEOUT_S)
@@ -191,6 +237,17 @@ def group_fields(group: pb.Group) -> dict[str, object]:
         "backoff": backoff,
         "attributes": dict(group.attributes),
     }
+
+
+def _attributes(
+    texts: list[str] | None, topic: str | None, model: LiteModelName | None, quota: int | None
+) -> dict[str, str]:
+    options = {
+        lite_attributes.BIND_TOPIC: ("--lite-topic", topic),
+        lite_attributes.MODEL: ("--lite-model", None if model is None else LiteModel[model.name].value),
+        lite_attributes.CLIENT_QUOTA: ("--lite-quota", quota),
+    }
+    return with_options(pairs(texts, "--attribute"), options)
 
 
 def _backoff(seconds: str | None) -> pb.CustomizedBackoff | None:

@@ -8,9 +8,10 @@ from typing import Annotated, Final
 import typer
 
 from cli.online.administration import admin_port
-from cli.online.arguments import ADMIN_DEFAULT, Admin, Attributes, Json, Name, Prefix, pairs
+from cli.online.arguments import ADMIN_DEFAULT, Admin, Attributes, Json, Name, Prefix, pairs, with_options
 from cli.online.output import print_object, print_rows
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
+from store.metadata.lite_attributes import EXPIRATION, EXPIRATION_MAX_MINUTES
 
 commands: Final = typer.Typer(name="topic", help="Topics of a live broker.", no_args_is_help=True)
 
@@ -59,6 +60,18 @@ PermissionOption = Annotated[
         show_default=False,
     ),
 ]
+LiteTtl = Annotated[
+    int | None,
+    typer.Option(
+        "--lite-topic-ttl-minutes",
+        metavar="N",
+        min=-1,
+        max=EXPIRATION_MAX_MINUTES,
+        help="How long a lite topic stays after its last message, at least 15; 0 or -1: for ever. Attribute "
+        f"`{EXPIRATION}`.",
+        show_default=False,
+    ),
+]
 
 
 @commands.command()
@@ -68,6 +81,7 @@ def create(
     type: Type = None,  # noqa: A002 - the name of the option
     queues: Queues = None,
     permission: PermissionOption = None,
+    lite_ttl_minutes: LiteTtl = None,
     attribute: Attributes = None,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
@@ -79,7 +93,7 @@ def create(
         read_queues=queues,
         write_queues=queues,
         permission=_permission(permission),
-        attributes=pairs(attribute, "--attribute"),
+        attributes=_attributes(attribute, lite_ttl_minutes),
     )
     with admin_port(admin) as broker:
         topic = broker.CreateTopic(request, timeout=CALL_TIMEOUT_S)
@@ -93,6 +107,7 @@ def update(
     type: Type = None,  # noqa: A002 - the name of the option
     queues: Queues = None,
     permission: PermissionOption = None,
+    lite_ttl_minutes: LiteTtl = None,
     attribute: Attributes = None,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
@@ -104,7 +119,7 @@ def update(
         read_queues=queues,
         write_queues=queues,
         permission=_permission(permission),
-        attributes=pairs(attribute, "--attribute"),
+        attributes=_attributes(attribute, lite_ttl_minutes),
     )
     with admin_port(admin) as broker:
         topic = broker.UpdateTopic(request, timeout=CALL_TIMEOUT_S)
@@ -160,6 +175,10 @@ def topic_fields(topic: pb.Topic) -> dict[str, object]:
         "permission": pb.Permission.Name(topic.permission).removeprefix("PERMISSION_").lower().replace("_", "-"),
         "attributes": dict(topic.attributes),
     }
+
+
+def _attributes(texts: list[str] | None, lite_ttl_minutes: int | None) -> dict[str, str]:
+    return with_options(pairs(texts, "--attribute"), {EXPIRATION: ("--lite-topic-ttl-minutes", lite_ttl_minutes)})
 
 
 def _type(name: TopicTypeName | None) -> str:

@@ -184,8 +184,7 @@ class Deliveries:
 
     def delete_rows(self, prefix: bytes) -> None:
         """Delete the stored rows of a group, or of a group and topic, of which nothing is in memory."""
-        self._count_more(group_of(prefix), -self._table.count(prefix))
-        self._table.delete_all(self._writer.batch(), prefix)
+        self._count_more(group_of(prefix), -self._table.delete_counted(self._writer.batch(), prefix))
 
     def stage(self, batch: WriteBatch, subscription: Subscription) -> None:
         """Put what this and earlier passes could not write."""

@@ -20,7 +20,7 @@ from server.delivery.deliveries import Deliveries
 from server.delivery.inflight import InFlightTable
 from server.delivery.life_cycle import Event
 from server.delivery.light_queues import LightQueues
-from server.delivery.lite import LiteDelivery, LiteTopicsBehind
+from server.delivery.lite import LiteDelivery, LiteTopicsFrom
 from server.delivery.model import (
     DeliverySettings,
     Faults,
@@ -69,7 +69,7 @@ class Delivery:
         faults: Faults,
         dead_letters: DeadLetters,
         lite_table: LiteSubscriptionTable,
-        lite_topics_behind: LiteTopicsBehind,
+        lite_topics_from: LiteTopicsFrom,
         stages: ReceiveStages | None = None,
         after_crash: bool = False,
     ) -> None:
@@ -114,7 +114,7 @@ class Delivery:
 
         self._serving = self._waking.serving = serving(self._taking.take)
         self.light_queues = self._make_light_queues()
-        self.lite = self._make_lite(lite_table, lite_topics_behind)
+        self.lite = self._make_lite(lite_table, lite_topics_from)
         self._lite_serving = self.lite.serving = serving(self.lite.take)
         self._subscriptions.begin(self._deliveries, self._positions, self._serving.end, self.lite.ready)
         writer.stage_all = self._stage_all
@@ -144,12 +144,12 @@ class Delivery:
             clock=self._clock,
         )
 
-    def _make_lite(self, table: LiteSubscriptionTable, lite_topics_behind: LiteTopicsBehind) -> LiteDelivery:
+    def _make_lite(self, table: LiteSubscriptionTable, lite_topics_from: LiteTopicsFrom) -> LiteDelivery:
         return LiteDelivery(
             table,
             self.light_queues,
             taking=self._taking,
-            lite_topics_behind=lite_topics_behind,
+            lite_topics_from=lite_topics_from,
             writer=self._writer,
             clock=self._clock,
         )
@@ -424,20 +424,27 @@ class Delivery:
         self._writer.require_room()
         self.delete_topics((topic,))
 
-    def delete_topics(self, topics: Iterable[str]) -> None:
-        """`delete_topic` for topics or light queues, most of which no group has ever read: those cost a look."""
+    def delete_topics(self, topics: Iterable[str], *, durably: bool = True) -> None:
+        """`delete_topic` for topics or light queues, most of which no group has ever read: those cost a look.
+
+        Not `durably` it is left to the caller to `store_durably` in the end.
+        """
         self._writer.write_now()  # from here on the rows tell, or the subscriptions that could not be written
         read = [each for each in topics if self._subscriptions.of_topic(each) or self._offsets.is_read(each)]
         if not read:
             return
-        self._writer.require_room()
+        if durably:
+            self._writer.require_room()
         for topic in read:
             for group in self._offsets.groups_of(topic):
                 self._deliveries.delete_rows(subscription_prefix(group, topic))
             for subscription in tuple(self._subscriptions.of_topic(topic)):
                 self._subscriptions.drop(subscription)
             self._offsets.delete_topic(self._writer.batch(), topic)
-        self.store_durably()
+        if durably:
+            self.store_durably()
+        else:
+            self._writer.write_now()
 
     def require_room(self) -> None:
         """To be called before `reset_offset`, so that what is refused is not done.

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -38,6 +39,7 @@ from store.offsets import QueueId, QueueOffset
 from store.state import INFLIGHT
 
 SHORTENED_AT_ONCE: Final = 10_000
+ROWS_BY_KEY_MAX: Final = 64
 
 _VALUE: Final = Struct(">qqqi")
 _TIME: Final = Struct(">q")
@@ -114,6 +116,21 @@ class InFlightTable:
         """All rows whose key begins with the prefix of a group, or of a group and topic."""
         for begin in (prefix, INDEX_BEGIN + prefix):
             batch.delete_range(self._family, KeyRange(begin, _after(begin)))
+
+    def delete_counted(self, batch: WriteBatch, prefix: bytes) -> int:
+        """As `delete_all`; returns how many rows there are. Few go one by one.
+
+        Lite topics go by the hundred thousand, most with hardly a row, and range deletes in a memtable make each read
+        slower. What the index says beside the rows means nothing from then on.
+        """
+        rows = list(islice(self.rows(prefix), ROWS_BY_KEY_MAX + 1))
+        if len(rows) > ROWS_BY_KEY_MAX:
+            self.delete_all(batch, prefix)
+            return self.count(prefix)
+        for key, value in rows:
+            batch.delete(self._family, key)
+            batch.delete(self._family, index_key(key, value))
+        return len(rows)
 
     # -- reading
 

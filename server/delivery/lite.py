@@ -29,8 +29,8 @@ LOOKING_S: Final = 0.005
 IDLE_CLIENT_S: Final = 60.0
 
 
-LiteTopicsBehind = Callable[[str, str, int], Sequence[str]]
-"""Of a parent topic: at most so many of its lite topics behind one ("": from the first), in an order of its own."""
+LiteTopicsFrom = Callable[[str, bytes], tuple[Sequence[str], bytes | None]]
+"""Some of a topic's lite topics, from a key on (`b""`: the first), and from which key there may be more."""
 
 
 class LiteDelivery:
@@ -44,14 +44,14 @@ class LiteDelivery:
         queues: LightQueues,
         *,
         taking: Taking,
-        lite_topics_behind: LiteTopicsBehind,
+        lite_topics_from: LiteTopicsFrom,
         writer: StateWriter,
         clock: Clock,
     ) -> None:
         self._table = table
         self._queues = queues
         self._taking = taking
-        self._lite_topics_behind = lite_topics_behind
+        self._lite_topics_from = lite_topics_from
         self._writer = writer
         self._clock = clock
         self._clients = LiteClients()
@@ -112,26 +112,38 @@ class LiteDelivery:
             return
         end_s = self._clock.monotonic_s() + LOOKING_S
         while client.looked_behind is not None and self._clock.monotonic_s() < end_s:
-            if not self._look_at_some(client, client.looked_behind):
+            if client.wants_all:
+                self._look_at_some_of_all(client)
+            else:
+                self._look_at_some(client, client.looked_behind)
+            if len(client.ready) >= client.events_max:
                 return
 
-    def _look_at_some(self, client: LiteClient, behind: str) -> bool:
-        """Those behind one; returns whether there is room for more."""
-        group = client.group
-        if client.wants_all:
-            names = self._lite_topics_behind(group.parent, behind, LOOKED_AT_ONCE)
-        else:
-            names = self._table.of_client(group.name, client.client_id, behind or None, LOOKED_AT_ONCE)
+    def _look_at_some(self, client: LiteClient, behind: str) -> None:
+        """Those of its own behind one."""
+        names = self._table.of_client(client.group.name, client.client_id, behind or None, LOOKED_AT_ONCE)
         for name in names:
             if len(client.ready) >= client.events_max:
-                return False
+                return
             client.looked_behind = name
-            is_wanted = not client.wants_all or name.startswith(group.wildcard)
-            if is_wanted and self._queues.may_have_messages(group.name, light_queue_name(group.parent, name)):
-                client.mark(name)
+            self._mark_if_ready(client, name)
         if len(names) < LOOKED_AT_ONCE:
             client.looked_behind = None
-        return True
+
+    def _look_at_some_of_all(self, client: LiteClient) -> None:
+        """Those that there are; when it has no room for them, it comes back to these."""
+        names, key = self._lite_topics_from(client.group.parent, client.looked_key)
+        for name in names:
+            if name.startswith(client.group.wildcard):
+                self._mark_if_ready(client, name)
+        if len(client.ready) < client.events_max:
+            client.looked_key = key or b""
+            client.looked_behind = None if key is None else ""
+
+    def _mark_if_ready(self, client: LiteClient, name: str) -> None:
+        group = client.group
+        if self._queues.may_have_messages(group.name, light_queue_name(group.parent, name)):
+            client.mark(name)
 
     # -- what makes receives go on
 
@@ -175,7 +187,8 @@ class LiteDelivery:
             client.wants_all &= lite_topic != ALL_OF_THEM
         for lite_topic in added:
             if lite_topic == ALL_OF_THEM:
-                client.wants_all, client.looked_behind = True, ""
+                client.wants_all = True
+                client.look_again()
             elif self._queues.may_have_messages(group, light_queue_name(client.group.parent, lite_topic)):
                 client.mark(lite_topic)
         if client.waiting and client.may_have_messages:

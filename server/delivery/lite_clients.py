@@ -26,6 +26,7 @@ class LiteClient:
         "group",
         "last_used_s",
         "looked_behind",
+        "looked_key",
         "ready",
         "waiting",
         "wants_all",
@@ -39,6 +40,8 @@ class LiteClient:
         self.ready: dict[str, None] = {}
         self.looked_behind: str | None = ""
         """Up to which lite topic its rows were looked through; None: all were."""
+        self.looked_key = b""
+        """The same of a client that wants all lite topics there are, of which it has no rows."""
         self.wants_all = False
         self.waiting: OrderedDict[WaitingPoll, None] = OrderedDict()
         self.last_used_s = 0.0
@@ -55,7 +58,11 @@ class LiteClient:
         if len(self.ready) < self.events_max:
             self.ready[lite_topic] = None
         else:
-            self.looked_behind = ""
+            self.look_again()
+
+    def look_again(self) -> None:
+        """At all that it wants."""
+        self.looked_behind, self.looked_key = "", b""
 
     def mark_first(self, lite_topics: Iterable[str]) -> None:
         """Have these served before the others."""

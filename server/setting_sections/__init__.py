@@ -6,6 +6,7 @@ from server.setting_sections.base import Section, split_address
 from server.setting_sections.cluster import ClusterSection
 from server.setting_sections.delivery import DeliverySection, GroupsSection, TopicsSection, TransactionsSection
 from server.setting_sections.limits import LimitsSection
+from server.setting_sections.lite import LiteSection
 from server.setting_sections.log import LogSection
 from server.setting_sections.metrics import MetricsSection, TracingSection
 from server.setting_sections.network import BrokerSection, NetworkSection
@@ -21,6 +22,7 @@ __all__ = [
     "GroupsSection",
     "IndexSection",
     "LimitsSection",
+    "LiteSection",
     "LogSection",
     "MetricsSection",
     "NetworkSection",

@@ -111,6 +111,13 @@ class LimitsSection(Section):
     groups_per_user: int = Field(
         default=10_000, ge=0, description="The same for consumer groups.", json_schema_extra=LIVE
     )
+    lite_topics_per_topic: int = Field(
+        default=1_000_000,
+        ge=0,
+        description="Lite topics that one topic may have. 0: any number. Messages to those that are there are always "
+        "taken.",
+        json_schema_extra=LIVE,
+    )
     admin_calls: int = Field(default=256, ge=1, description="Calls on the admin port that may be open at once.")
 
     @model_validator(mode="after")

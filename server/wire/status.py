@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError
 
 from kv import EngineCorrupt, EngineFull
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.errors import InvalidReceiptHandle, InvalidTransactionId, LiteQuotaExceeded
+from server.errors import InvalidReceiptHandle, InvalidTransactionId, LiteQuotaExceeded, LiteTopicsFull
 from server.filters import IllegalExpression
 from server.security.errors import PermissionDenied, Unauthenticated
 from store import errors
@@ -30,6 +30,7 @@ CODES: Final[dict[type[Exception], definition.Code]] = {
     IllegalGroupName: definition.ILLEGAL_CONSUMER_GROUP,
     IllegalExpression: definition.ILLEGAL_FILTER_EXPRESSION,
     InvalidTransactionId: definition.INVALID_TRANSACTION_ID,
+    LiteTopicsFull: definition.LITE_TOPIC_QUOTA_EXCEEDED,
     InvalidReceiptHandle: definition.INVALID_RECEIPT_HANDLE,
     Unauthenticated: definition.UNAUTHORIZED,
     PermissionDenied: definition.UNAUTHORIZED,  # not FORBIDDEN: that is for topics that nobody may write

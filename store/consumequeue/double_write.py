@@ -16,10 +16,12 @@ from heapq import merge
 
 from store.consumequeue.file_store import FileConsumeQueues, is_file_name, topic_order
 from store.consumequeue.in_use import InUse
+from store.consumequeue.light_queues import LiteParentsStep
 from store.consumequeue.names import LastEntry, LightQueueStep
 from store.consumequeue.protocol import ConsumeQueueEntry
 from store.consumequeue.rocks_store import RocksConsumeQueues
 from store.message import DispatchRequest
+from store.metadata.names import LIGHT_QUEUE_PREFIX
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 
 Queues = FileConsumeQueues | RocksConsumeQueues
@@ -145,9 +147,17 @@ class DoubleWriteConsumeQueues:
             topics = {topic for each in self._both() for topic in each.topics_behind(behind, limit)}
         return sorted(topics, key=topic_order)[:limit]
 
-    def light_queues_ended(self, below: PhysicalOffset, key: bytes) -> LightQueueStep:
+    def light_queues_ended(self, below: PhysicalOffset, key: bytes, prefix: str = LIGHT_QUEUE_PREFIX) -> LightQueueStep:
         with self.in_use.using():
-            return self._keeper_of_light_queues().light_queues_ended(below, key)
+            return self._keeper_of_light_queues().light_queues_ended(below, key, prefix)
+
+    def lite_parents(self, key: bytes) -> LiteParentsStep:
+        with self.in_use.using():
+            return self._keeper_of_light_queues().lite_parents(key)
+
+    def last_times_ms(self, found: Sequence[LastEntry]) -> list[int | None]:
+        with self.in_use.using():
+            return self._keeper_of_light_queues().last_times_ms(found)
 
     def still_ended(self, found: Sequence[LastEntry]) -> list[LastEntry]:
         return self._keeper_of_light_queues().still_ended(found)

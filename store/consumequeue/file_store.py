@@ -26,6 +26,7 @@ from store.consumequeue.columns import ColumnRequests, UnitColumns
 from store.consumequeue.file_layout import UNIT, UNIT_SIZE, pack_units, real, units_in
 from store.consumequeue.file_queue import FileQueue, FileShape
 from store.consumequeue.file_reader import queues_of_topic
+from store.consumequeue.light_queues import LiteParentsStep
 from store.consumequeue.names import LastEntry, LightQueueStep
 from store.consumequeue.open_files import OpenFiles
 from store.consumequeue.protocol import ConsumeQueueEntry
@@ -36,7 +37,7 @@ from store.consumequeue.windows import FileUnitReader, UnitWindow
 from store.disk.protocol import Disk
 from store.generations import GenerationCache
 from store.message import DispatchRequest
-from store.metadata.names import is_light_queue
+from store.metadata.names import LIGHT_QUEUE_PREFIX, is_light_queue
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 
 FILES_LOOKED_AT: Final = 100
@@ -253,8 +254,19 @@ class FileConsumeQueues:
             topics = self._topics()
         return [each for each in topics if topic_order(each) > topic_order(behind) and not is_light_queue(each)][:limit]
 
-    def light_queues_ended(self, below: PhysicalOffset, key: bytes) -> LightQueueStep:  # noqa: ARG002
+    def light_queues_ended(
+        self,
+        below: PhysicalOffset,  # noqa: ARG002
+        key: bytes,  # noqa: ARG002
+        prefix: str = LIGHT_QUEUE_PREFIX,  # noqa: ARG002
+    ) -> LightQueueStep:
         return LightQueueStep([], 0, None)
+
+    def lite_parents(self, key: bytes) -> LiteParentsStep:  # noqa: ARG002
+        return LiteParentsStep([], None)
+
+    def last_times_ms(self, found: Sequence[LastEntry]) -> list[int | None]:
+        return [None] * len(found)
 
     def still_ended(self, found: Sequence[LastEntry]) -> list[LastEntry]:  # noqa: ARG002
         return []

@@ -68,7 +68,7 @@ def topics_behind(bounds: Family, behind: str, limit: int) -> list[str]:
         for row, _ in rows:
             if prefix and row.startswith(prefix):
                 continue
-            queue = _queue_of(row)
+            queue = queue_of(row)
             prefix = b"" if queue is None else topic_prefix(queue.topic)
             key = row + b"\0" if queue is None else _end_of(queue.topic)
             if queue is not None and queue.topic != CHECKPOINT_TOPIC and not is_light_queue(queue.topic):
@@ -78,28 +78,36 @@ def topics_behind(bounds: Family, behind: str, limit: int) -> list[str]:
     return found[:limit]
 
 
-def light_queues_ended(bounds: Family, below: PhysicalOffset, key: bytes) -> LightQueueStep:
-    """Look at the next light queues from `key` on, a thousand or two, for such that end below a physical offset."""
+def light_queues_ended(
+    bounds: Family, below: PhysicalOffset, key: bytes, prefix: str = LIGHT_QUEUE_PREFIX
+) -> LightQueueStep:
+    """Look at the next light queues from `key` on, a thousand or two, for such that end below a physical offset.
+
+    `prefix` is how their names begin: no others are looked at.
+    """
     ended: list[LastEntry] = []
     looked_at = 0
-    for keys in _light_stretches(bounds, key):
+    for keys in light_stretches(bounds, prefix, key):
         rows = bounds.scan(keys, limit=ROWS_PER_SCAN)
         for row, value in rows:
             if row[_MARKER] != _MAXIMUM or len(value) != BOUND_SIZE:
                 continue
             looked_at += 1
-            if I64.unpack_from(value)[0] < below and (queue := _queue_of(row)) is not None:
+            if I64.unpack_from(value)[0] < below and (queue := queue_of(row)) is not None:
                 ended.append(LastEntry(queue, parse_bound(value)))
         if len(rows) == ROWS_PER_SCAN or looked_at >= ROWS_PER_SCAN:
             return LightQueueStep(ended, looked_at, rows[-1][0] + b"\0" if rows else keys.end)
     return LightQueueStep(ended, looked_at, None)
 
 
-def _light_stretches(bounds: Family, key: bytes) -> Iterator[KeyRange]:
-    """Where light queues may stand from `key` on: the rest of one length of names, then each length that there is."""
-    length = int.from_bytes(key[: I32.size], "big") if key else len(LIGHT_QUEUE_PREFIX)
+def light_stretches(bounds: Family, prefix: str, key: bytes) -> Iterator[KeyRange]:
+    """Where light queues whose names begin so may stand from `key` on.
+
+    The rest of one length of names, then each length that there is.
+    """
+    length = int.from_bytes(key[: I32.size], "big") if key else len(prefix.encode())
     while length <= NAME_SIZE_MAX:
-        stretch = _light_names(length)
+        stretch = _light_names(length, prefix)
         end = stretch.end or b""
         yield KeyRange(max(key, stretch.start), end)
         following = bounds.scan(KeyRange(end, None), limit=1)
@@ -108,7 +116,7 @@ def _light_stretches(bounds: Family, key: bytes) -> Iterator[KeyRange]:
         length = max(length + 1, int.from_bytes(following[0][0][: I32.size], "big"))
 
 
-def _queue_of(key: bytes) -> QueueId | None:
+def queue_of(key: bytes) -> QueueId | None:
     """None for a key of nobody's making: a stranger is left alone."""
     try:
         return parse_bound_key(key)[0]
@@ -116,15 +124,24 @@ def _queue_of(key: bytes) -> QueueId | None:
         return None
 
 
+def end_of_topic(topic: str) -> bytes:
+    """The end, exclusive, of the topic's keys."""
+    return _behind(topic_prefix(topic))
+
+
 def _end_of(topic: str) -> bytes:
-    """The end, exclusive, of the topic's keys; of all light queues with names as long when it is one of them."""
+    """The same; for a light queue the end of all with names as long."""
     prefix = topic_prefix(topic)
     if is_light_queue(topic):
         prefix = prefix[: I32.size + len(_SEPARATOR) + len(LIGHT_QUEUE_PREFIX)]
+    return _behind(prefix)
+
+
+def _behind(prefix: bytes) -> bytes:
     return prefix[:-1] + bytes([prefix[-1] + 1])
 
 
-def _light_names(length: int) -> KeyRange:
-    """The keys of all light queues with names of so many bytes."""
-    begin = I32.pack(length) + _SEPARATOR + LIGHT_QUEUE_PREFIX.encode()
-    return KeyRange(begin, begin[:-1] + bytes([begin[-1] + 1]))
+def _light_names(length: int, prefix: str) -> KeyRange:
+    """The keys of all light queues with names of so many bytes that begin so."""
+    begin = I32.pack(length) + _SEPARATOR + prefix.encode()
+    return KeyRange(begin, _behind(begin))

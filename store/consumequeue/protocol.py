@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+from store.consumequeue.light_queues import LiteParentsStep
 from store.consumequeue.names import LastEntry, LightQueueStep
 from store.message import DispatchRequest
+from store.metadata.names import LIGHT_QUEUE_PREFIX
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 
 
@@ -80,11 +82,18 @@ class ConsumeQueueStore(Protocol):
     def topics_behind(self, behind: str, limit: int) -> list[str]:
         """The next `limit` topics in key order that may have queues, light queues left out; "" begins. Any thread."""
 
-    def light_queues_ended(self, below: PhysicalOffset, key: bytes) -> LightQueueStep:
+    def light_queues_ended(self, below: PhysicalOffset, key: bytes, prefix: str = LIGHT_QUEUE_PREFIX) -> LightQueueStep:
         """Look at some more light queues for such whose last entry lies below the offset; b"" begins. Any thread.
 
-        None are found while queues are kept in files: there they stay, as RocketMQ lets them.
+        `prefix` is how their names begin. None are found while queues are kept in files: there they stay, as RocketMQ
+        lets them.
         """
+
+    def lite_parents(self, key: bytes) -> LiteParentsStep:
+        """Some more of the topics that have lite topics; b"" begins. None while queues are in files. Any thread."""
+
+    def last_times_ms(self, found: Sequence[LastEntry]) -> list[int | None]:
+        """When the last message of each light queue was stored; None where its entry is gone. Any thread."""
 
     def still_ended(self, found: Sequence[LastEntry]) -> list[LastEntry]:
         """Those of the light queues that got no entry since they were found."""

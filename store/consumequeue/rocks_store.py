@@ -17,6 +17,7 @@ from store.consumequeue.again import ascends, end_of_stored, put_again
 from store.consumequeue.columns import ColumnRequests, UnitColumns
 from store.consumequeue.expired_entries import ExpiredEntrySearch
 from store.consumequeue.known_queues import KnownQueue, KnownQueues
+from store.consumequeue.light_queues import LiteParentsStep, last_times_ms, lite_parents, stage_removal
 from store.consumequeue.names import LastEntry, LightQueueStep, light_queues_ended, topics_behind
 from store.consumequeue.protocol import ConsumeQueueEntry
 from store.consumequeue.rocks_layout import (
@@ -39,12 +40,12 @@ from store.consumequeue.rocks_layout import (
     parse_maximum_key,
     require_no_checkpoint,
     topic_range,
-    unit_prefix,
     units_end,
 )
 from store.consumequeue.search import FoundUnit, UnitAtOrAfter, count_between, first_at_least
 from store.consumequeue.windows import RocksUnitReader
 from store.message import DispatchRequest
+from store.metadata.names import LIGHT_QUEUE_PREFIX
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 
 QUEUES_PER_BATCH: Final = 1_000
@@ -339,8 +340,14 @@ class RocksConsumeQueues:
     def topics_behind(self, behind: str, limit: int) -> list[str]:
         return topics_behind(self._offsets, behind, limit)
 
-    def light_queues_ended(self, below: PhysicalOffset, key: bytes) -> LightQueueStep:
-        return light_queues_ended(self._offsets, below, key)
+    def light_queues_ended(self, below: PhysicalOffset, key: bytes, prefix: str = LIGHT_QUEUE_PREFIX) -> LightQueueStep:
+        return light_queues_ended(self._offsets, below, key, prefix)
+
+    def lite_parents(self, key: bytes) -> LiteParentsStep:
+        return lite_parents(self._offsets, key)
+
+    def last_times_ms(self, found: Sequence[LastEntry]) -> list[int | None]:
+        return last_times_ms(self._units, found)
 
     def still_ended(self, found: Sequence[LastEntry]) -> list[LastEntry]:
         stored = self._offsets.get_many([maximum_key(each.queue) for each in found])
@@ -349,13 +356,7 @@ class RocksConsumeQueues:
     def remove_ended(self, found: Sequence[LastEntry]) -> None:
         self._removals += 1
         batch = self._engine.batch()
-        minima = self._offsets.get_many([minimum_key(each.queue) for each in found])
-        for (queue, last), row in zip(found, minima, strict=True):
-            if row is None or parse_bound(row).queue_offset <= last.queue_offset:
-                prefix = unit_prefix(queue)  # else an expiry has taken the units away before
-                batch.delete_range(self._units, KeyRange(prefix, units_end(prefix)))
-            batch.delete(self._offsets, maximum_key(queue))
-            batch.delete(self._offsets, minimum_key(queue))
+        stage_removal(batch, self._units, self._offsets, found)
         self._engine.write(batch)
         for each in found:
             self._known.discard(each.queue)

@@ -14,6 +14,7 @@ from store.metadata.groups import Group
 from store.metadata.lite_attributes import (
     CLIENT_EVENTS_DEFAULT,
     CLIENT_QUOTA_DEFAULT,
+    EXPIRATION_MAX_MINUTES,
     NEVER,
     NO_LIMIT,
     LiteModel,
@@ -22,8 +23,12 @@ from store.metadata.lite_attributes import (
 from store.metadata.names import LIGHT_QUEUE_PREFIX
 from store.metadata.topics import Topic, TopicType
 
+LITE_TOPIC_PREFIX: Final = f"{LIGHT_QUEUE_PREFIX}$"
+"""How the names of the queues of all lite topics begin."""
+
 TTL_MIN_MINUTES: Final = 15
 _MINUTE_MS: Final = 60_000
+TTL_MAX_MS: Final = EXPIRATION_MAX_MINUTES * _MINUTE_MS
 
 _SEPARATOR: Final = "$"
 _LITE_NAME: Final = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
@@ -88,7 +93,7 @@ def light_queue_name(parent: str, lite: str) -> str:
 
 def light_queue_prefix(parent: str) -> str:
     """How the names of the queues of all lite topics of a topic begin; those of a few other topics may, too."""
-    return f"{LIGHT_QUEUE_PREFIX}{_SEPARATOR}{parent}{_SEPARATOR}"
+    return f"{LITE_TOPIC_PREFIX}{parent}{_SEPARATOR}"
 
 
 def parse_light_queue_name(name: str) -> tuple[str, str] | None:
@@ -96,7 +101,7 @@ def parse_light_queue_name(name: str) -> tuple[str, str] | None:
 
     The last separator counts: names of lite topics have none, those of topics taken over from RocketMQ may.
     """
-    if not name.startswith(LIGHT_QUEUE_PREFIX + _SEPARATOR):
+    if not name.startswith(LITE_TOPIC_PREFIX):
         return None
-    parent, _, lite = name[len(LIGHT_QUEUE_PREFIX + _SEPARATOR) :].rpartition(_SEPARATOR)
+    parent, _, lite = name[len(LITE_TOPIC_PREFIX) :].rpartition(_SEPARATOR)
     return (parent, lite) if parent and _LITE_NAME.fullmatch(lite) else None

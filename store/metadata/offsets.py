@@ -17,6 +17,7 @@ from typing import Final
 
 from kv import KeyRange, KeyValueEngine, WriteBatch
 from kv.keys import counted, prefix_range, read_counted, read_u32, u32
+from store.metadata.names import is_light_queue
 from store.offsets import QueueId, QueueOffset
 
 OFFSETS_FAMILY: Final = "offsets"
@@ -27,7 +28,7 @@ VALUE: Final = Struct(">q")
 
 PAGE_ROWS: Final = 1024
 INDEXED_MAX: Final = 65_536
-"""Pairs remembered as indexed (about 10 MiB). A forgotten pair costs one more small row when next staged."""
+"""Pairs of group and topic remembered as indexed (about 20 MiB). A forgotten one costs a small row when next staged."""
 
 
 class ConsumerOffsetTable:
@@ -39,7 +40,8 @@ class ConsumerOffsetTable:
 
     def __init__(self, engine: KeyValueEngine) -> None:
         self._family = engine.family(OFFSETS_FAMILY)
-        self._indexed: dict[tuple[str, str], None] = {}  # (group, topic), oldest first
+        self._indexed: dict[str, set[str]] = {}  # groups by topic, oldest first
+        self._indexed_count = 0
 
     def get(self, group: str, queue: QueueId) -> QueueOffset | None:
         """The next offset the group wants of the queue; None when it has never said. Never creates a row."""
@@ -48,7 +50,7 @@ class ConsumerOffsetTable:
 
     def reads(self, group: str, topic: str) -> bool:
         """Whether the group has an offset of any queue of the topic, staged ones included."""
-        if (group, topic) in self._indexed:
+        if group in self._indexed.get(topic, ()):
             return True
         return bool(self._family.scan(prefix_range(_group_prefix(group) + counted(topic.encode())), limit=1))
 
@@ -58,17 +60,18 @@ class ConsumerOffsetTable:
 
     def stage(self, batch: WriteBatch, group: str, queue: QueueId, offset: QueueOffset) -> None:
         """Add the new offset to the batch."""
-        pair = (group, queue.topic)
-        if pair not in self._indexed:
+        if group not in self._indexed.get(queue.topic, ()):
             batch.put(self._family, _index_key(queue.topic, group), b"")
-            self._indexed[pair] = None
-            if len(self._indexed) > INDEXED_MAX:
-                del self._indexed[next(iter(self._indexed))]
+            self._indexed.setdefault(queue.topic, set()).add(group)
+            self._indexed_count += 1
+            while self._indexed_count > INDEXED_MAX:
+                self._forget(next(iter(self._indexed)))
         batch.put(self._family, _offset_key(group, queue), VALUE.pack(offset))
 
     def stage_index_again(self) -> None:
         """Batches were lost: index rows that may have been in them go into the batches their offsets go into next."""
         self._indexed.clear()
+        self._indexed_count = 0
 
     def of_group(self, group: str) -> Iterator[tuple[QueueId, QueueOffset]]:
         """All offsets of a group, by topic (shorter names first) and queue, read a page at a time."""
@@ -90,26 +93,41 @@ class ConsumerOffsetTable:
         """Add the deletion of all the group's offsets. Costs one step per row of the group."""
         topics = {queue.topic for queue, _ in self.of_group(group)}
         # Staged in this or an earlier batch and perhaps not yet written.
-        topics.update(topic for owner, topic in self._indexed if owner == group)
+        topics.update(topic for topic, groups in self._indexed.items() if group in groups)
         self._delete_prefix(batch, _group_prefix(group))
         for topic in topics:
             batch.delete(self._family, _index_key(topic, group))
-            self._indexed.pop((group, topic), None)
+            known = self._indexed.get(topic, set())
+            if group in known:
+                known.remove(group)
+                self._indexed_count -= 1
+            if not known:
+                self._indexed.pop(topic, None)
 
     def groups_of(self, topic: str) -> set[str]:
         """The groups that have an offset in the topic."""
         prefix = _topic_prefix(topic)
         groups = {read_counted(key, len(prefix))[0].decode() for key, _ in self._rows(prefix)}
-        groups.update(group for group, owner in self._indexed if owner == topic)
+        groups.update(self._indexed.get(topic, ()))
         return groups
 
     def delete_topic(self, batch: WriteBatch, topic: str) -> None:
         """Add the deletion of all groups' offsets of the topic. Costs one step per group that has any."""
-        prefix = _topic_prefix(topic)
-        for group in self.groups_of(topic):
+        groups = self.groups_of(topic)
+        self._forget(topic)
+        if is_light_queue(topic):
+            # they go by the hundred thousand, and range deletes in a memtable make each read slower
+            for group in groups:
+                batch.delete(self._family, _offset_key(group, QueueId(topic, 0)))
+                batch.delete(self._family, _index_key(topic, group))
+            return
+        for group in groups:
             self._delete_prefix(batch, _group_prefix(group) + counted(topic.encode()))
-            self._indexed.pop((group, topic), None)
-        self._delete_prefix(batch, prefix)
+        self._delete_prefix(batch, _topic_prefix(topic))
+
+    def _forget(self, topic: str) -> None:
+        """Not to know any more which groups are indexed: it costs a row for each."""
+        self._indexed_count -= len(self._indexed.pop(topic, ()))
 
     def lower(self, engine: KeyValueEngine, maximum_of: Callable[[QueueId], QueueOffset]) -> int:
         """Set offsets beyond the end of their queue back to it; returns how many. Costs one step per offset."""

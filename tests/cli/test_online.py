@@ -174,6 +174,25 @@ def test_a_groups_life(quarry: Quarry) -> None:
     assert quarry.rows("group", "list", "--prefix", "life") == []
 
 
+def test_lite_topics_and_their_groups_are_made_by_options(quarry: Quarry) -> None:
+    made = quarry.row("topic", "create", "sessions", "--type", "lite", "--lite-topic-ttl-minutes", 60)
+    assert (made["type"], made["attributes"]) == ("lite", {"lite.topic.expiration": "60"})
+    quarry.run("topic", "update", "sessions", "--lite-topic-ttl-minutes", -1)
+    assert quarry.row("topic", "show", "sessions")["attributes"] == {"lite.topic.expiration": "-1"}
+
+    options = ("--lite-topic", "sessions", "--lite-model", "exclusive", "--lite-quota", 5)
+    quarry.run("group", "create", "agents", *options)
+    attributes = {"lite.bind.topic": "sessions", "lite.sub.model": "Exclusive", "lite.sub.client.quota": "5"}
+    assert quarry.row("group", "show", "agents")["attributes"] == attributes
+    quarry.run("group", "update", "agents", "--lite-model", "shared")
+    assert quarry.row("group", "show", "agents")["attributes"] == {**attributes, "lite.sub.model": "Shared"}
+    assert "lite.bind.topic is sessions" in quarry.run("group", "update", "agents", "--lite-topic", "more", status=2)
+    said_twice = ("--lite-quota", 5, "--attribute", "lite.sub.client.quota=6")
+    assert "--lite-quota" in quarry.run("group", "update", "agents", *said_twice, status=2)
+    quarry.run("group", "delete", "agents")
+    quarry.run("topic", "delete", "sessions")
+
+
 # Messages.
 
 

@@ -167,7 +167,7 @@ class DeliveryBench:
             offsets=ConsumerOffsetTable(self.engine),
             inflight=InFlightTable(self.engine),
             lite_table=LiteSubscriptionTable(self.engine),
-            lite_topics_behind=lambda _parent, _behind, _limit: (),
+            lite_topics_from=lambda _parent, _key: ((), None),
             writer=self.writer,
             clock=self.clock,
             timers=self.timers,

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from kv import KeyRange, WriteBatch
 from server.delivery import DeliverySettings, NewGroupStart, ReceiptHandle
 from server.errors import InvalidReceiptHandle
 from store.errors import Busy
@@ -390,6 +391,40 @@ def test_deleting_a_group_or_a_topic_leaves_no_row() -> None:
         bench.restart()
         assert bench.delivery.inflight_count == 0
         assert bench.delivery.position(GROUP, QueueId(TOPIC, 0)) == (None, 0)
+
+
+@pytest.mark.parametrize("by_key_max", [0, 2, 64])
+def test_deleting_topics_leaves_nothing_of_what_is_in_flight(monkeypatch: pytest.MonkeyPatch, by_key_max: int) -> None:
+    monkeypatch.setattr("server.delivery.inflight.ROWS_BY_KEY_MAX", by_key_max)
+    bench = DeliveryBench()
+    for number in range(5):
+        bench.send(b"m", queue=number % 4)
+    assert len(bench.receive().messages) == 5
+    assert len(bench.receive(group="other").messages) == 5
+    bench.delivery.delete_topics([TOPIC, "never read"], durably=False)
+    bench.delivery.store_durably()
+    assert bench.delivery.inflight_count == 0
+    for family in ("inflight", "offsets"):
+        assert bench.engine.family(family).scan(KeyRange(b"", None)) == []
+
+
+def test_deletions_that_need_not_be_durable_sync_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lite topics go by the hundred thousand: one flush of the disk for each would hold everybody up."""
+    bench = DeliveryBench()
+    bench.send(b"m")
+    bench.receive()
+    syncs: list[bool] = []
+    write = bench.engine.write
+
+    def noted(batch: WriteBatch, *, sync: bool = False) -> None:
+        syncs.append(sync)
+        write(batch, sync=sync)
+
+    monkeypatch.setattr(bench.engine, "write", noted)
+    bench.delivery.delete_topics([TOPIC], durably=False)
+    assert syncs == [False]
+    bench.delivery.store_durably()
+    assert syncs == [False, True]
 
 
 def test_an_idle_subscription_is_dropped_from_memory_and_comes_back() -> None:

@@ -157,8 +157,32 @@ def test_what_is_remembered_of_pairs_is_bounded() -> None:
     offsets = ConsumerOffsetTable(engine)
     batch = engine.batch()
     for number in range(INDEXED_MAX + 10):
-        offsets.stage(batch, f"g{number}", QueueId("t", 0), QueueOffset(1))
-    assert len(offsets._indexed) == INDEXED_MAX
+        offsets.stage(batch, f"g{number % 100}", QueueId(f"t{number // 100}", 0), QueueOffset(1))
+    known = sum(len(groups) for groups in offsets._indexed.values())
+    assert known == offsets._indexed_count
+    assert INDEXED_MAX - 100 < known <= INDEXED_MAX
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_a_light_queue_goes_by_its_keys(monkeypatch: pytest.MonkeyPatch, written: bool) -> None:
+    """They go by the hundred thousand, and range deletes in a memtable make each read slower."""
+    engine = MemoryEngine(FAMILIES, write_ahead_log=True)
+    offsets = ConsumerOffsetTable(engine)
+    batch = engine.batch()
+    for topic in ("%LMQ%$P$a", "%LMQ%$P$b"):
+        for group in ("g", "h"):
+            offsets.stage(batch, group, QueueId(topic, 0), QueueOffset(1))
+    if written:
+        engine.write(batch)
+        batch = engine.batch()
+    with monkeypatch.context() as patch:
+        patch.delattr(type(batch), "delete_range")
+        offsets.delete_topic(batch, "%LMQ%$P$a")
+    engine.write(batch)
+    assert {queue.topic for _, queue, _ in offsets.all_rows()} == {"%LMQ%$P$b"}
+    assert not offsets.is_read("%LMQ%$P$a")
+    assert offsets.groups_of("%LMQ%$P$b") == {"g", "h"}
+    assert not offsets.reads("g", "%LMQ%$P$a")
 
 
 NAMES = st.sampled_from(["a", "b", "ab", "a\x00", "ä", "x" * 120])

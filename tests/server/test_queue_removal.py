@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from kv import EngineFull, KvError
-from server import queue_removal
+from server import queue_removal, removal_steps
 from server.queue_removal import QueueRemoval
 from store.offsets import QueueId, QueueOffset
 from store.queue_phase import QueueMode
@@ -212,7 +212,7 @@ def test_many_unknown_topics_go_in_steps_and_reach_the_disk(
     with_queues: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queue_removal, "NAMES_PER_LOOK", 40)
-    monkeypatch.setattr(queue_removal, "REMOVED_PER_FLUSH", 100)
+    monkeypatch.setattr(removal_steps, "REMOVED_PER_FLUSH", 100)
 
     async def test(broker: RunningBroker) -> None:
         for number in range(300):

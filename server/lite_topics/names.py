@@ -1,0 +1,26 @@
+"""The lite topics that a topic has, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from store.consumequeue import LightQueueStep
+from store.metadata.lite import light_queue_prefix, parse_light_queue_name
+from store.offsets import PhysicalOffset
+
+EVERYWHERE: Final = PhysicalOffset((1 << 63) - 1)
+"""Behind every record: all queues end below."""
+
+
+class NamedQueues(Protocol):
+    """What is asked of the message store."""
+
+    def light_queues_ended(self, below: PhysicalOffset, key: bytes, prefix: str = ...) -> LightQueueStep: ...
+
+
+def lite_topics_from(queues: NamedQueues, parent: str, key: bytes) -> tuple[Sequence[str], bytes | None]:
+    """Some of a topic's lite topics, from a key on (`b""`: the first), and from which key there may be more."""
+    step = queues.light_queues_ended(EVERYWHERE, key, light_queue_prefix(parent))
+    named = (parse_light_queue_name(each.queue.topic) for each in step.ended)
+    return [found[1] for found in named if found is not None and found[0] == parent], step.next_key

@@ -1,0 +1,137 @@
+"""Lite topics among the light queues of a database, and how light queues leave it.
+
+As in `store.consumequeue.names`, nothing in memory knows which there are. Of a topic's lite topics there may be a
+million, so these walk in steps and touch no key of another topic.
+
+Those that leave are neighbours more often than not: lite topics of one topic that went out of use at one time. So a run
+of them between which nothing is left goes by one range delete. What stands alone and holds little goes key by key:
+every range delete in a memtable makes every read of it slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from kv import Family, KeyRange, WriteBatch
+from store.consumequeue.names import LastEntry, end_of_topic, light_stretches, queue_of
+from store.consumequeue.rocks_layout import (
+    UNIT,
+    maximum_key,
+    minimum_key,
+    parse_bound,
+    topic_prefix,
+    unit_key,
+    unit_prefix,
+    units_end,
+)
+from store.metadata.lite import LITE_TOPIC_PREFIX, light_queue_prefix, parse_light_queue_name
+
+LOOKS_PER_STEP: Final = 500
+UNITS_BY_KEY_MAX: Final = 32
+_STORED_MS: Final = 3
+"""Where a unit has its store time."""
+
+
+class LiteParentsStep(NamedTuple):
+    """What one step over the lite topics found."""
+
+    parents: list[str]
+    """The topics that have some, perhaps doubled."""
+    next_key: bytes | None
+    """Where to go on; None behind the last one."""
+
+
+def lite_parents(bounds: Family, key: bytes) -> LiteParentsStep:
+    """The next topics from `key` on that have lite topics. Costs a look for each length of their names."""
+    parents: list[str] = []
+    looks = 0
+    for keys in light_stretches(bounds, LITE_TOPIC_PREFIX, key):
+        start, end = keys
+        while end is not None and start < end:
+            if looks == LOOKS_PER_STEP:
+                return LiteParentsStep(parents, start)
+            looks += 1
+            rows = bounds.scan(KeyRange(start, end), limit=1)
+            if not rows:
+                break
+            start = rows[0][0] + b"\0"
+            queue = queue_of(rows[0][0])
+            if queue is None:
+                continue
+            named = parse_light_queue_name(queue.topic)
+            start = end_of_topic(queue.topic)
+            if named is not None:
+                parents.append(named[0])
+                start = _behind_lite_topics(rows[0][0], named[0])
+    return LiteParentsStep(parents, None)
+
+
+def last_times_ms(units: Family, found: Sequence[LastEntry]) -> list[int | None]:
+    """When the last message of each queue was stored; None where its entry is gone."""
+    values = units.get_many([unit_key(each.queue, each.last.queue_offset) for each in found])
+    return [None if value is None else UNIT.unpack(value)[_STORED_MS] for value in values]
+
+
+def stage_removal(batch: WriteBatch, units: Family, bounds: Family, found: Sequence[LastEntry]) -> None:
+    """Add the removal of light queues to the batch, which has to be written before another row is."""
+    for run in _runs(bounds, found):
+        with_units = any(_may_hold_units(bounds, each) for each in run)
+        if len(run) == 1:
+            queue = run[0].queue
+            if with_units:
+                _stage_units(batch, units, unit_prefix(queue))
+            batch.delete(bounds, maximum_key(queue))
+            batch.delete(bounds, minimum_key(queue))
+            continue
+        keys = KeyRange(topic_prefix(run[0].queue.topic), end_of_topic(run[-1].queue.topic))
+        if with_units:
+            batch.delete_range(units, keys)
+        batch.delete_range(bounds, keys)
+
+
+def _runs(bounds: Family, found: Sequence[LastEntry]) -> Iterator[list[LastEntry]]:
+    """Those of the queues between which the database has nothing else belong together."""
+    wanted = {each.queue: each for each in sorted(found, key=lambda each: maximum_key(each.queue))}
+    ordered = list(wanted)
+    if not ordered:
+        return
+    keys = KeyRange(topic_prefix(ordered[0].topic), end_of_topic(ordered[-1].topic))
+    run: list[LastEntry] = []
+    # twice: a queue has a minimum, too
+    for row, _ in bounds.scan(keys, limit=2 * len(ordered)):
+        queue = queue_of(row)
+        if queue is not None and run and queue == run[-1].queue:
+            continue
+        each = None if queue is None else wanted.pop(queue, None)
+        if each is not None:
+            run.append(each)
+        elif run:
+            yield run
+            run = []
+    if run:
+        yield run
+    for each in wanted.values():
+        yield [each]
+
+
+def _may_hold_units(bounds: Family, each: LastEntry) -> bool:
+    """Whether no expiry has taken all its units away before."""
+    row = bounds.get(minimum_key(each.queue))
+    return row is None or parse_bound(row).queue_offset <= each.last.queue_offset
+
+
+def _stage_units(batch: WriteBatch, units: Family, prefix: bytes) -> None:
+    keys = KeyRange(prefix, units_end(prefix))
+    rows = units.scan(keys, limit=UNITS_BY_KEY_MAX + 1)
+    if len(rows) > UNITS_BY_KEY_MAX:
+        batch.delete_range(units, keys)
+        return
+    for key, _ in rows:
+        batch.delete(units, key)
+
+
+def _behind_lite_topics(row: bytes, parent: str) -> bytes:
+    """Behind all of the parent's lite topics whose names are as long as that of this row."""
+    prefix = row[:5] + light_queue_prefix(parent).encode()
+    return prefix[:-1] + bytes([prefix[-1] + 1])
