@@ -335,6 +335,7 @@ class Broker:
                 transactions=self._transactions,
                 state_writer=self._state_writer,
                 lite_subscriptions=self._lite_subscriptions,
+                lite_topics=self._upkeep.lite_topics.counts,
                 metrics=self._metrics,
                 observing=self._observing,
                 faults=self._faults,

@@ -16,6 +16,8 @@ from server.group_commit import GroupCommit
 from server.held import DelayedDelivery, Transactions
 from server.limits import HeldSizes, LimitsMet, RequestRates
 from server.lite.subscriptions import LiteSubscriptions
+from server.lite_topics.births import LiteBirths
+from server.lite_topics.counts import LiteTopicCounts
 from server.metadata import Directory
 from server.metrics import ServerMetrics
 from server.observing import Observing
@@ -57,6 +59,7 @@ class Components:
     transactions: Transactions
     state_writer: StateWriter
     lite_subscriptions: LiteSubscriptions
+    lite_topics: LiteTopicCounts
     metrics: ServerMetrics
     observing: Observing
     faults: FaultLog
@@ -130,6 +133,7 @@ class Messaging:
             metrics=its.metrics,
             observing=its.observing,
             waiting_sizes=self._waiting_sizes,
+            lite_births=LiteBirths(its.lite_topics, its.store.messages),
             grouped=its.grouped_sends,
         )
 

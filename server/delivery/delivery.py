@@ -414,6 +414,7 @@ class Delivery:
             self._subscriptions.drop(subscription)
         self._deliveries.delete_rows(group_prefix(group))
         self._offsets.delete_group(self._writer.batch(), group)
+        self.lite.delete_group(group)
         self.store_durably()
 
     def delete_topic(self, topic: str) -> None:

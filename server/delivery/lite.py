@@ -203,6 +203,13 @@ class LiteDelivery:
             for poll in tuple(client.waiting):
                 self.serving.end(poll)
 
+    def delete_group(self, group: str) -> None:
+        """Forget what its clients want, with what the writer writes next."""
+        self._table.stage_group_gone(self._writer.batch(), group)
+        found = self._clients.group(group)
+        for client_id in tuple(found.clients) if found is not None else ():
+            self.client_gone(client_id)
+
     def drop_idle_clients(self) -> None:
         """Free what is kept of clients that have not received lately; they are looked at anew when they do."""
         before_s = self._clock.monotonic_s() - IDLE_CLIENT_S

@@ -132,7 +132,7 @@ class LiteSubscriptions:
         self._forget(asking.group, asking.client_id, reset=asking.terms)
         self._writer.when_written(done)
 
-    # -- the end of clients and groups
+    # -- the end of clients
 
     def client_gone(self, client_id: str) -> None:
         """It has said goodbye, or been silent for long."""
@@ -141,13 +141,6 @@ class LiteSubscriptions:
             self._writer.write_now()  # from here on the rows tell
             self._forget(group, client_id)
         self._delivery.client_gone(client_id)
-
-    def group_gone(self, group: str) -> None:
-        """The group was deleted: its clients may come again when it is made anew."""
-        self._table.stage_group_gone(self._writer.batch(), group)
-        for client_id in [each for each, its in self._groups.items() if its == group]:
-            del self._groups[client_id]
-            self._delivery.client_gone(client_id)
 
     def sweep(self) -> None:
         """Look for clients that have not said anything for long, some at a time; to be called every few seconds."""

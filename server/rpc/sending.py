@@ -15,6 +15,7 @@ from server.front.contract import MessageHandler
 from server.group_commit import GroupCommit
 from server.held import RecallHandle, Transactions, half_of, held_until
 from server.limits import HeldSizes
+from server.lite_topics.births import LiteBirths
 from server.metadata import Directory
 from server.metrics import ServerMetrics
 from server.observing import Observing
@@ -65,6 +66,7 @@ class SendService:
         metrics: ServerMetrics,
         observing: Observing,
         waiting_sizes: HeldSizes,
+        lite_births: LiteBirths,
         grouped: GroupedSends | None = None,
     ) -> None:
         """`waiting_sizes` counts the bodies of sends that are not answered yet.
@@ -82,6 +84,7 @@ class SendService:
         self._observing = observing
         self._queues = QueueChooser()
         self._waiting_sizes = waiting_sizes
+        self._lite_births = lite_births
         self._grouped = grouped
 
     def configure(self, limits: WireLimits) -> None:
@@ -219,6 +222,7 @@ class SendService:
             for each in checked.messages
         ]
         types = checked.types
+        new_lite_topics = self._lite_births.admit(topic.name, _lite_topics_of(checked))
         may_wait = definition.DELAY in types or definition.TRANSACTION in types
         due = [_due_ms(each, now_ms) for each in checked.messages] if may_wait else []
         if may_wait:
@@ -234,6 +238,7 @@ class SendService:
             if error is not None:
                 accepted.refuse(error)
                 return
+            self._lite_births.born(topic.name, new_lite_topics)
             response = service.SendMessageResponse()
             fill_ok(response.status)
             for message, where in zip(request.messages, appended, strict=True):
@@ -263,6 +268,12 @@ class SendService:
         if topic.type is TopicType.PRIORITY:
             return queue_of_priority(system.priority, topic.write_queues)
         return self._queues.next_queue(topic)
+
+
+def _lite_topics_of(checked: CheckedSend) -> Sequence[str]:
+    if definition.LITE not in checked.types:
+        return ()
+    return [each.message.system_properties.lite_topic for each in checked.messages if each.type == definition.LITE]
 
 
 def _check_for(topic: Topic, checked: CheckedSend) -> None:

@@ -126,7 +126,8 @@ class Cluster(RuleBasedStateMachine):
             for _ in NAMES:
                 for name in known:
                     self.hear(node, self.nodes[name])
-            node.is_open = node.stored.has_settled or len(node.states()) > 1
+            is_alone = self.removed >= set(NAMES) - {node.name}  # nobody will answer: it does not wait for ever
+            node.is_open = node.stored.has_settled or len(node.states()) > 1 or is_alone
 
     # -- the handover
 

@@ -7,10 +7,11 @@ import asyncio
 import pytest
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from store.metadata import Group, TopicType
 from store.metadata.lite_subscriptions import LiteSubscriptionTable
 from tests.conformance.broker import RunningBroker, until
-from tests.conformance.client import Client, consumer_settings, read_all
+from tests.conformance.client import Client, consumer_settings, message, read_all, resource
 from tests.conformance.conftest import WithBroker
 from tests.conformance.lite import GROUP, PARENT, LiteClient, found, send
 
@@ -351,9 +352,6 @@ def test_what_a_client_wanted_is_forgotten_when_it_is_gone(with_broker: WithBrok
             await client.start()
             await client.add("a")
             if says_goodbye:
-                from server._generated.apache.rocketmq.v2 import service_pb2 as service
-                from tests.conformance.client import resource
-
                 await client.call(
                     "NotifyClientTermination", service.NotifyClientTerminationRequest(group=resource(GROUP))
                 )
@@ -363,5 +361,90 @@ def test_what_a_client_wanted_is_forgotten_when_it_is_gone(with_broker: WithBrok
             table = LiteSubscriptionTable(broker.store.state_engine)
             await until(lambda: not list(table.all_rows()), "the subscription is forgotten")
             assert not broker.delivery.lite.client_count
+
+    with_broker(test)
+
+
+def test_a_deleted_group_begins_anew(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        with_topics(broker)
+        async with LiteClient(broker.endpoint) as client:
+            await client.start()
+            await client.add("a")
+            await send(client, "a", b"1")
+            await client.got()
+            broker.delivery.delete_group(GROUP)
+            broker.store.groups.delete(GROUP)
+            assert not list(LiteSubscriptionTable(broker.store.state_engine).all_rows())
+            assert not broker.delivery.lite.client_count
+            await client.add("a")
+            assert found(await client.got()) == [("a", b"1")]
+
+    with_broker(test)
+
+
+@pytest.mark.parametrize(("wildcard", "expected"), [("true", ["a-1", "a-2", "b-1"]), ("a-*", ["a-1", "a-2"])])
+def test_pain_35_a_group_may_get_all_lite_topics_or_those_that_begin_alike(
+    with_broker: WithBroker, wildcard: str, expected: list[str]
+) -> None:
+    async def test(broker: RunningBroker) -> None:
+        with_topics(broker, wildcard=wildcard)
+        async with LiteClient(broker.endpoint) as client, Client(broker.endpoint) as producer:
+            await send(producer, "a-1", b"before")
+            await send(producer, "b-1", b"before")
+            await client.start()
+            assert await client.sync(definition.PARTIAL_ADD, "a-1") == definition.BAD_REQUEST
+            await client.replace()
+            received = await client.got()
+            await client.done(received)
+            names = [name for name, _ in found(received)]
+            waiting = asyncio.ensure_future(read_all(client.start_receive(GROUP, PARENT, polling_s=5.0)))
+            await until(lambda: broker.delivery.waiting_polls == 1, "the receive waits")
+            await send(producer, "c-2", b"another")
+            await send(producer, "a-2", b"born later")
+            names += [name for name, _ in found(await waiting)]
+            if wildcard == "true":
+                assert names[-1] == "c-2"
+                names[-1] = "a-2"
+            assert sorted(names) == expected
+
+    with_broker(test)
+
+
+def test_pain_30_no_more_lite_topics_than_the_limit_and_those_that_are_there_go_on(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        with_topics(broker)
+        async with Client(broker.endpoint) as client:
+            await until(lambda: broker.broker._upkeep.lite_topics.counts.count_of(PARENT) == 0, "they are counted")
+            for name in ("a", "b", "c"):
+                await send(client, name, b"1")
+            answer = await client.send(message(PARENT, b"1", lite_topic="d", message_type=definition.LITE))
+            assert answer.status.code == definition.LITE_TOPIC_QUOTA_EXCEEDED
+            await send(client, "b", b"2")
+
+    with_broker(test, limits={"lite_topics_per_topic": 3})
+
+
+def test_clients_that_are_away_cost_no_memory_and_miss_nothing(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        with_topics(broker)
+        names = [f"n{number}" for number in range(500)]
+        async with LiteClient(broker.endpoint) as client, Client(broker.endpoint) as producer:
+            await client.start()
+            await client.add(*names)
+            for name in names[::50]:
+                await send(producer, name, b"1")
+            assert broker.delivery.lite.client_count == 0
+            assert broker.delivery.subscription_count == 0
+            got: list[str] = []
+            while len(got) < 10:
+                received = await client.got(polling_s=2.0, count=4)
+                got += [name for name, _ in found(received)]
+                await client.done(received)
+            assert sorted(got) == sorted(names[::50])
+            assert (await client.got()).code == definition.MESSAGE_NOT_FOUND
+            assert broker.delivery.subscription_count == 0  # nothing of what is done is kept
+            broker.clock.push(61)
+            await until(lambda: broker.delivery.lite.client_count == 0, "nor of a client that has gone quiet")
 
     with_broker(test)
