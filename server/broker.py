@@ -345,6 +345,7 @@ class Broker:
                 tracing=self._tracing,
                 members=None if self.cluster is None else self.cluster.members,
                 grouped_sends=None if self.cluster is None else self.cluster.sends,
+                lite_spreading=None if self.cluster is None else self.cluster.lite,
                 limits_met=self._limits_met,
             ),
             self._settings,
@@ -424,7 +425,7 @@ class Broker:
                 QueryService(self._upkeep.key_index, self._store.messages.reader, self._faults),
                 SecurityService(self._store.users, self._store.policies, self._clock, self._faults),
                 SettingsService(self._live, self._faults),
-                *cluster_services(self.cluster, self._messaging.sending, self._clock, self._faults),
+                *cluster_services(self.cluster, self._messaging, self._clock, self._faults),
             ],
         )
         try:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from server.clients import LITE_CONSUMERS, ClientRegistry, ClientSettings
 from server.cluster.grouped_sends import GroupedSends
+from server.cluster.lite_spreading import LiteSpreading
 from server.cluster.members import Members
 from server.delivery import Delivery, StateWriter
 from server.delivery.pulls import Pulls
@@ -69,6 +70,7 @@ class Components:
     tracing: Tracing | None
     members: Members | None = None
     grouped_sends: GroupedSends | None = None
+    lite_spreading: LiteSpreading | None = None
     gate: Gate | None = None
 
 
@@ -94,8 +96,12 @@ class Messaging:
         self.sending = self._make_sending(limits)
         self._messages = self._make_messages(limits)
         self._pulling = self._make_pulling(limits)
-        self._lite = LiteService(
-            self._edge, directory=self._directory, subscriptions=components.lite_subscriptions, limits=limits
+        self.lite = LiteService(
+            self._edge,
+            directory=self._directory,
+            subscriptions=components.lite_subscriptions,
+            limits=limits,
+            spreading=components.lite_spreading,
         )
 
         self._revocation = None
@@ -117,7 +123,7 @@ class Messaging:
         self._directory.configure(settings.for_auto_creation())
         self._rates.configure(settings.limits.requests_per_client)
         self._waiting_sizes.configure(**_waiting_sizes(settings))
-        for service in (self.telemetry, self.sending, self._messages, self._pulling, self._lite):
+        for service in (self.telemetry, self.sending, self._messages, self._pulling, self.lite):
             service.configure(settings.for_wire())
 
     def _make_sending(self, limits: WireLimits) -> SendService:
@@ -181,7 +187,7 @@ class Messaging:
                 traffic=its.observing.traffic,
             ).methods(),
             self._pulling.methods(),
-            self._lite.methods(),
+            self.lite.methods(),
         )
         return methods if its.tracing is None else traced(methods, its.tracing)
 
