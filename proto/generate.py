@@ -24,6 +24,7 @@ WITH_STUBS: Final = (
     "quarry/admin/v1/admin.proto",
     "quarry/admin/v1/dead_letters.proto",
     "quarry/admin/v1/index.proto",
+    "quarry/admin/v1/lite_topics.proto",
     "quarry/admin/v1/settings.proto",
     "quarry/admin/v1/members.proto",
     "quarry/admin/v1/migration.proto",

@@ -42,6 +42,7 @@ from server.routing import Address
 from server.rpc.admin_port.dead_letters import DeadLetterService
 from server.rpc.admin_port.guard import AdminAccess, AdminGuard
 from server.rpc.admin_port.index import IndexService
+from server.rpc.admin_port.lite_topics import LiteTopicService
 from server.rpc.admin_port.migration import MigrationService
 from server.rpc.admin_port.queries import QueryService
 from server.rpc.admin_port.security import SecurityService
@@ -421,6 +422,7 @@ class Broker:
                 MigrationService(self._upkeep.migration, self._faults),
                 VerificationService(self._upkeep.verification, self._faults),
                 DeadLetterService(self._make_dead_letter_box(), self._faults),
+                LiteTopicService(self._upkeep.lite_topics.listing, self._faults),
                 IndexService(self._upkeep.key_index, self._faults),
                 QueryService(self._upkeep.key_index, self._store.messages.reader, self._faults),
                 SecurityService(self._store.users, self._store.policies, self._clock, self._faults),

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import typer
 
-from cli.online import cluster, dead_letters, groups, index, migration, rules, settings, topics, users, verification
+from cli.online import (
+    cluster,
+    dead_letters,
+    groups,
+    index,
+    lite,
+    migration,
+    rules,
+    settings,
+    topics,
+    users,
+    verification,
+)
 from cli.online.backup import backup
 from cli.online.expire import expire
 from cli.online.messages import consume, produce, tail
@@ -17,6 +29,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(topics.commands)
     app.add_typer(groups.commands)
     app.add_typer(dead_letters.commands)
+    app.add_typer(lite.commands)
     app.add_typer(index.commands)
     app.add_typer(migration.commands)
     app.add_typer(verification.commands)
