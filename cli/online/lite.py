@@ -48,7 +48,7 @@ def show(parent: Parent, lite: Lite, *, admin: Admin = ADMIN_DEFAULT, as_json: J
 
 @commands.command()
 def delete(parent: Parent, lite: Lite, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
-    """Delete a lite topic with the progress of all groups in it and its subscriptions.
+    """Delete a lite topic with the progress of all groups in it.
 
     A message that comes later makes it again, with higher offsets.
     """
@@ -97,5 +97,5 @@ def _fields(each: pb.LiteTopic) -> dict[str, object]:
         "minOffset": each.minimum_offset,
         "maxOffset": each.maximum_offset,
         "lastStoredAt": time_text(each.last_stored_at_ms) if each.HasField("last_stored_at_ms") else None,
-        "subscribers": each.subscribers if each.HasField("subscribers") else None,
+        "subscribers": each.subscribers,
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from itertools import islice
@@ -11,7 +11,8 @@ from typing import Final, NamedTuple, ParamSpec, TypeVar
 
 import structlog
 
-from server.lite_topics.counts import EVERYWHERE, LiteTopicCounts
+from server.lite_topics.counts import LiteTopicCounts
+from server.lite_topics.names import EVERYWHERE
 from server.lite_topics.removal import LightQueueRemoval, of_parent
 from server.queue_removal import RemovalCause, RemovalMetrics
 from store.consumequeue import LastEntry
@@ -19,11 +20,13 @@ from store.consumequeue.names import end_of_topic
 from store.errors import Busy, Forbidden, Invalid, TopicNotFound
 from store.metadata import Topic, TopicType
 from store.metadata.lite import (
+    LiteGroup,
     is_lite_topic_name,
     light_queue_name,
     lite_topic_ttl_ms,
     parse_light_queue_name,
 )
+from store.metadata.lite_subscriptions import LiteSubscriptionTable
 from store.opening import OpenStore
 
 log = structlog.get_logger(__name__)
@@ -32,21 +35,18 @@ PAGE_MAX: Final = 1_000
 BOUNDS_PER_STEP: Final = 50
 """Looked up on the event loop's thread, some 20 µs each."""
 
-Subscribers = Callable[[str], int]
-"""How many clients have subscribed to a light queue, in all groups."""
-
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
 
 class LiteTopicDetails(NamedTuple):
-    """`last_stored_ms` None: the last message has left the log. `subscribers` None: nobody knows."""
+    """`last_stored_ms` None: the last message has left the log. `subscribers`: clients that want it by its name."""
 
     name: str
     minimum: int
     maximum: int
     last_stored_ms: int | None
-    subscribers: int | None
+    subscribers: int
 
 
 class LiteTopicPage(NamedTuple):
@@ -79,7 +79,7 @@ class LiteTopicListing:
         self._removal = removal
         self._executor = executor
         self._metrics = metrics
-        self.subscribers: Subscribers | None = None
+        self._subscriptions = LiteSubscriptionTable(store.state_engine)
 
     async def page(self, parent: str, *, prefix: str = "", after: str = "", limit: int) -> LiteTopicPage:
         """The next lite topics behind a name, "" begins: shorter names first, then by name. At most `PAGE_MAX`.
@@ -94,8 +94,9 @@ class LiteTopicListing:
         key = end_of_topic(light_queue_name(parent, after)) if after else b""
         found, times = await self._elsewhere(self._walk, parent, light_queue_name(parent, prefix), key, limit + 1)
         rows: list[LiteTopicDetails] = []
+        groups = self._groups_of(parent)
         for each, stored_ms in zip(found[:limit], times, strict=False):
-            rows.append(self._details(each, stored_ms))
+            rows.append(self._details(each, stored_ms, groups))
             if len(rows) % BOUNDS_PER_STEP == 0:
                 await asyncio.sleep(0)
         return LiteTopicPage(rows, len(found) > limit)
@@ -103,7 +104,7 @@ class LiteTopicListing:
     async def show(self, parent: str, lite: str) -> LiteTopicDetails:
         """Raises TopicNotFound, Forbidden."""
         found, stored_ms = await self._find(parent, lite)
-        return self._details(found, stored_ms)
+        return self._details(found, stored_ms, self._groups_of(parent))
 
     async def delete(self, parent: str, lite: str) -> None:
         """Remove a lite topic durably.
@@ -158,11 +159,17 @@ class LiteTopicListing:
             yield from of_parent(parent, step.ended)
             key = step.next_key
 
-    def _details(self, each: LastEntry, stored_ms: int | None) -> LiteTopicDetails:
+    def _groups_of(self, parent: str) -> Sequence[str]:
+        """The groups whose clients want lite topics of the topic."""
+        bound = ((name, self._store.groups.get(name)) for name in self._subscriptions.groups())
+        terms = ((name, LiteGroup.of(group)) for name, group in bound if group is not None)
+        return [name for name, lite in terms if lite is not None and lite.bind_topic == parent]
+
+    def _details(self, each: LastEntry, stored_ms: int | None, groups: Sequence[str]) -> LiteTopicDetails:
         name = each.queue.topic
         bounds = self._store.messages.bounds(each.queue)
         _, lite = parse_light_queue_name(name) or ("", name)
-        subscribers = None if self.subscribers is None else self.subscribers(name)
+        subscribers = sum(len(self._subscriptions.clients_of(group, lite)) for group in groups)
         return LiteTopicDetails(lite, bounds.minimum, bounds.maximum, stored_ms, subscribers)
 
     async def _elsewhere(

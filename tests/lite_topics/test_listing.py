@@ -12,7 +12,9 @@ from server._generated.quarry.admin.v1.lite_topics_pb2_grpc import LiteTopicServ
 from server.lite_topics import listing
 from server.rpc.admin_port.access import admin_needs
 from store.consumequeue import names
+from store.metadata import Group
 from store.metadata.lite import light_queue_name
+from store.metadata.lite_subscriptions import LiteSubscriptionTable
 from store.offsets import QueueId, QueueOffset
 from store.queue_phase import QueueMode
 from tests.conformance.broker import RunningBroker, until
@@ -100,10 +102,15 @@ def test_one_is_shown_with_its_messages(with_broker: WithBroker) -> None:
         b = await call(broker, "GetLiteTopic", pb.GetLiteTopicRequest(topic="P", lite_topic="b"))
         assert (a.name, a.minimum_offset, a.maximum_offset) == ("a", 0, 3)
         assert 59_000 < a.last_stored_at_ms - b.last_stored_at_ms < 90_000
-        assert not a.HasField("subscribers")
-        lite_topics(broker).listing.subscribers = {light_queue_name("P", "a"): 2}.__getitem__
+        assert a.subscribers == 0
+        for group, parent in (("one", "P"), ("two", "P"), ("other", "Q")):
+            broker.store.groups.create(Group(group, attributes={"lite.bind.topic": parent}))
+            table, batch = LiteSubscriptionTable(broker.store.state_engine), broker.store.state_engine.batch()
+            for client in ("x", "y") if group == "one" else ("x",):
+                table.stage_added(batch, group, client, "a")
+            broker.store.state_engine.write(batch)
         [shown] = (await call(broker, "ListLiteTopics", pb.ListLiteTopicsRequest(topic="P", prefix="a"))).lite_topics
-        assert shown.subscribers == 2
+        assert shown.subscribers == 3
 
     with_broker(test)
 

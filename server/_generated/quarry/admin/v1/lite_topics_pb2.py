@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!quarry/admin/v1/lite_topics.proto\x12\x0fquarry.admin.v1\"T\n\x15ListLiteTopicsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0e\n\x06prefix\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\t\x12\r\n\x05limit\x18\x04 \x01(\x05\"[\n\x16ListLiteTopicsResponse\x12/\n\x0blite_topics\x18\x01 \x03(\x0b\x32\x1a.quarry.admin.v1.LiteTopic\x12\x10\n\x08has_more\x18\x02 \x01(\x08\"8\n\x13GetLiteTopicRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\nlite_topic\x18\x02 \x01(\t\"\xa9\x01\n\tLiteTopic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0eminimum_offset\x18\x02 \x01(\x03\x12\x16\n\x0emaximum_offset\x18\x03 \x01(\x03\x12\x1e\n\x11last_stored_at_ms\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x18\n\x0bsubscribers\x18\x05 \x01(\x03H\x01\x88\x01\x01\x42\x14\n\x12_last_stored_at_msB\x0e\n\x0c_subscribers\";\n\x16\x44\x65leteLiteTopicRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\nlite_topic\x18\x02 \x01(\t\"\x19\n\x17\x44\x65leteLiteTopicResponse\".\n\x1dGetLiteTopicStatisticsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\"\x91\x01\n\x13LiteTopicStatistics\x12\x18\n\x0blite_topics\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x1c\n\x0flite_topics_max\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12\x13\n\x06ttl_ms\x18\x03 \x01(\x03H\x02\x88\x01\x01\x42\x0e\n\x0c_lite_topicsB\x12\n\x10_lite_topics_maxB\t\n\x07_ttl_ms2\x9d\x03\n\x10LiteTopicService\x12\x61\n\x0eListLiteTopics\x12&.quarry.admin.v1.ListLiteTopicsRequest\x1a\'.quarry.admin.v1.ListLiteTopicsResponse\x12P\n\x0cGetLiteTopic\x12$.quarry.admin.v1.GetLiteTopicRequest\x1a\x1a.quarry.admin.v1.LiteTopic\x12\x64\n\x0f\x44\x65leteLiteTopic\x12\'.quarry.admin.v1.DeleteLiteTopicRequest\x1a(.quarry.admin.v1.DeleteLiteTopicResponse\x12n\n\x16GetLiteTopicStatistics\x12..quarry.admin.v1.GetLiteTopicStatisticsRequest\x1a$.quarry.admin.v1.LiteTopicStatisticsb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!quarry/admin/v1/lite_topics.proto\x12\x0fquarry.admin.v1\"T\n\x15ListLiteTopicsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0e\n\x06prefix\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\t\x12\r\n\x05limit\x18\x04 \x01(\x05\"[\n\x16ListLiteTopicsResponse\x12/\n\x0blite_topics\x18\x01 \x03(\x0b\x32\x1a.quarry.admin.v1.LiteTopic\x12\x10\n\x08has_more\x18\x02 \x01(\x08\"8\n\x13GetLiteTopicRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\nlite_topic\x18\x02 \x01(\t\"\x94\x01\n\tLiteTopic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0eminimum_offset\x18\x02 \x01(\x03\x12\x16\n\x0emaximum_offset\x18\x03 \x01(\x03\x12\x1e\n\x11last_stored_at_ms\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x13\n\x0bsubscribers\x18\x05 \x01(\x03\x42\x14\n\x12_last_stored_at_ms\";\n\x16\x44\x65leteLiteTopicRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\nlite_topic\x18\x02 \x01(\t\"\x19\n\x17\x44\x65leteLiteTopicResponse\".\n\x1dGetLiteTopicStatisticsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\"\x91\x01\n\x13LiteTopicStatistics\x12\x18\n\x0blite_topics\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x1c\n\x0flite_topics_max\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12\x13\n\x06ttl_ms\x18\x03 \x01(\x03H\x02\x88\x01\x01\x42\x0e\n\x0c_lite_topicsB\x12\n\x10_lite_topics_maxB\t\n\x07_ttl_ms2\x9d\x03\n\x10LiteTopicService\x12\x61\n\x0eListLiteTopics\x12&.quarry.admin.v1.ListLiteTopicsRequest\x1a\'.quarry.admin.v1.ListLiteTopicsResponse\x12P\n\x0cGetLiteTopic\x12$.quarry.admin.v1.GetLiteTopicRequest\x1a\x1a.quarry.admin.v1.LiteTopic\x12\x64\n\x0f\x44\x65leteLiteTopic\x12\'.quarry.admin.v1.DeleteLiteTopicRequest\x1a(.quarry.admin.v1.DeleteLiteTopicResponse\x12n\n\x16GetLiteTopicStatistics\x12..quarry.admin.v1.GetLiteTopicStatisticsRequest\x1a$.quarry.admin.v1.LiteTopicStatisticsb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,15 +38,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETLITETOPICREQUEST']._serialized_start=233
   _globals['_GETLITETOPICREQUEST']._serialized_end=289
   _globals['_LITETOPIC']._serialized_start=292
-  _globals['_LITETOPIC']._serialized_end=461
-  _globals['_DELETELITETOPICREQUEST']._serialized_start=463
-  _globals['_DELETELITETOPICREQUEST']._serialized_end=522
-  _globals['_DELETELITETOPICRESPONSE']._serialized_start=524
-  _globals['_DELETELITETOPICRESPONSE']._serialized_end=549
-  _globals['_GETLITETOPICSTATISTICSREQUEST']._serialized_start=551
-  _globals['_GETLITETOPICSTATISTICSREQUEST']._serialized_end=597
-  _globals['_LITETOPICSTATISTICS']._serialized_start=600
-  _globals['_LITETOPICSTATISTICS']._serialized_end=745
-  _globals['_LITETOPICSERVICE']._serialized_start=748
-  _globals['_LITETOPICSERVICE']._serialized_end=1161
+  _globals['_LITETOPIC']._serialized_end=440
+  _globals['_DELETELITETOPICREQUEST']._serialized_start=442
+  _globals['_DELETELITETOPICREQUEST']._serialized_end=501
+  _globals['_DELETELITETOPICRESPONSE']._serialized_start=503
+  _globals['_DELETELITETOPICRESPONSE']._serialized_end=528
+  _globals['_GETLITETOPICSTATISTICSREQUEST']._serialized_start=530
+  _globals['_GETLITETOPICSTATISTICSREQUEST']._serialized_end=576
+  _globals['_LITETOPICSTATISTICS']._serialized_start=579
+  _globals['_LITETOPICSTATISTICS']._serialized_end=724
+  _globals['_LITETOPICSERVICE']._serialized_start=727
+  _globals['_LITETOPICSERVICE']._serialized_end=1140
 # @@protoc_insertion_point(module_scope)

@@ -73,7 +73,7 @@ class LiteTopicServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteLiteTopic(self, request, context):
-        """Removes its queue, the progress of all groups in it and its subscriptions. Its messages stay in the topic's own
+        """Removes its queue, and the progress of all groups in it. Its messages stay in the topic's own
         queues. A message that comes later begins it anew. UNAVAILABLE: one has come meanwhile.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
