@@ -78,6 +78,24 @@ class ConsumerOffsetTable:
             number, _ = read_u32(key, at)
             yield QueueId(topic.decode(), number), QueueOffset(VALUE.unpack(value)[0])
 
+    def topics_of(self, group: str) -> Iterator[str]:
+        """The topics in which the group has an offset, shorter names first: one search each, not a step per queue."""
+        prefix = _group_prefix(group)
+        keys = prefix_range(prefix)
+        while rows := self._family.scan(keys, limit=1):
+            key = rows[0][0]
+            topic, at = read_counted(key, len(prefix))
+            yield topic.decode()
+            behind = prefix_range(key[:at]).end
+            assert behind is not None  # a key of offsets does not begin with 0xFF
+            keys = KeyRange(behind, keys.end)
+
+    def readers_of(self, topic: str) -> Iterator[str]:
+        """The groups that have an offset in the topic, or had one; as far as it is written, a page at a time."""
+        prefix = _topic_prefix(topic)
+        for key, _ in self._rows(prefix):
+            yield read_counted(key, len(prefix))[0].decode()
+
     def all_rows(self) -> Iterator[tuple[str, QueueId, QueueOffset]]:
         """All offsets of all groups, read a page at a time."""
         for key, value in self._rows(OFFSET_KEY):
