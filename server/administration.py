@@ -55,7 +55,7 @@ class AdministeredStore(Protocol):
 class AdministeredDelivery(Protocol):
     """What administration asks of delivery."""
 
-    def position(self, group: str, queue: QueueId) -> tuple[QueueOffset | None, int]: ...
+    def next_offset(self, group: str, queue: QueueId) -> QueueOffset | None: ...
 
     def reset_offset(self, group: str, queue: QueueId, offset: QueueOffset) -> None: ...
 
@@ -294,7 +294,7 @@ class Administration:
             if not queues:
                 raise Invalid(f"topic {topic_name} has no queue {queue_number}")
         resets = [
-            QueueReset(queue, self._delivery.position(group_name, queue)[0], self._target(queue, to))
+            QueueReset(queue, self._delivery.next_offset(group_name, queue), self._target(queue, to))
             for queue in queues
         ]
         if not dry_run:

@@ -417,6 +417,9 @@ class Broker:
                 throughput=self._throughput,
                 connections=lambda: None if figures is None else figures.connections_open,
                 live_settings=self._live,
+                messaging=self._messaging,
+                key_index=self._upkeep.key_index,
+                members=None if self.cluster is None else self.cluster.members,
                 faults=self._faults,
                 clock=self._clock,
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -74,45 +74,42 @@ def test_the_consumers_of_a_group_are_listed_with_what_they_are(with_broker: Wit
     with_broker(test)
 
 
-@pytest.mark.parametrize(
-    ("request_", "code", "text"),
-    [
-        (pb.ListConsumerConnectionRequest(), definition.ILLEGAL_CONSUMER_GROUP, "group"),
-        (pb.ListConsumerConnectionRequest(group=resource("a b")), definition.ILLEGAL_CONSUMER_GROUP, "group"),
-        (pb.ListConsumerConnectionRequest(group=resource("x")), definition.CONSUMER_GROUP_NOT_FOUND, "no group x"),
-        (
-            pb.ListConsumerConnectionRequest(group=resource("billing"), topic=resource("x")),
-            definition.TOPIC_NOT_FOUND,
-            "no topic x",
-        ),
-        (
-            pb.ListConsumerConnectionRequest(group=resource("billing"), liteTopic="a"),
-            definition.UNSUPPORTED,
-            "liteTopic",
-        ),
-        (pb.ListSubscriptionRequest(), definition.BAD_REQUEST, "topic, group"),
-        (pb.ListSubscriptionRequest(group=resource("x")), definition.CONSUMER_GROUP_NOT_FOUND, "no group x"),
-        (pb.ListSubscriptionRequest(topic=resource("x")), definition.TOPIC_NOT_FOUND, "no topic x"),
-        (pb.DescribeSubscriptionRequest(group=resource("x")), definition.CONSUMER_GROUP_NOT_FOUND, "no group x"),
-        (pb.DescribeSubscriptionRequest(topic=resource("a b")), definition.ILLEGAL_TOPIC, "topic"),
-        (pb.GetConsumerRunningInfoRequest(client_id="a"), definition.ILLEGAL_CONSUMER_GROUP, "group"),
-        (pb.GetConsumerRunningInfoRequest(group=resource("billing")), definition.BAD_REQUEST, "client_id"),
-        (
-            pb.GetConsumerRunningInfoRequest(group=resource("billing"), client_id="nobody"),
-            definition.NOT_FOUND,
-            "client_id",
-        ),
-    ],
+MALFORMED: Final[tuple[tuple[Any, definition.Code, str], ...]] = (
+    (pb.ListConsumerConnectionRequest(), definition.ILLEGAL_CONSUMER_GROUP, "group"),
+    (pb.ListConsumerConnectionRequest(group=resource("a b")), definition.ILLEGAL_CONSUMER_GROUP, "group"),
+    (pb.ListConsumerConnectionRequest(group=resource("x")), definition.CONSUMER_GROUP_NOT_FOUND, "no group x"),
+    (
+        pb.ListConsumerConnectionRequest(group=resource("billing"), topic=resource("x")),
+        definition.TOPIC_NOT_FOUND,
+        "no topic x",
+    ),
+    (
+        pb.ListConsumerConnectionRequest(group=resource("billing"), liteTopic="a"),
+        definition.UNSUPPORTED,
+        "liteTopic",
+    ),
+    (pb.ListSubscriptionRequest(), definition.BAD_REQUEST, "topic, group"),
+    (pb.ListSubscriptionRequest(group=resource("x")), definition.CONSUMER_GROUP_NOT_FOUND, "no group x"),
+    (pb.ListSubscriptionRequest(topic=resource("x")), definition.TOPIC_NOT_FOUND, "no topic x"),
+    (pb.DescribeSubscriptionRequest(group=resource("x")), definition.CONSUMER_GROUP_NOT_FOUND, "no group x"),
+    (pb.DescribeSubscriptionRequest(topic=resource("a b")), definition.ILLEGAL_TOPIC, "topic"),
+    (pb.GetConsumerRunningInfoRequest(client_id="a"), definition.ILLEGAL_CONSUMER_GROUP, "group"),
+    (pb.GetConsumerRunningInfoRequest(group=resource("billing")), definition.BAD_REQUEST, "client_id"),
+    (
+        pb.GetConsumerRunningInfoRequest(group=resource("billing"), client_id="nobody"),
+        definition.NOT_FOUND,
+        "client_id",
+    ),
 )
-def test_what_is_missing_or_malformed_has_a_status_that_names_the_field(
-    with_broker: WithBroker, request_: Any, code: definition.Code, text: str
-) -> None:
+
+
+def test_what_is_missing_or_malformed_has_a_status_that_names_the_field(with_broker: WithBroker) -> None:
     async def test(broker: RunningBroker) -> None:
         broker.group("billing")
         async with official(broker) as admin:
-            name = type(request_).__name__.removesuffix("Request")
-            answer = await getattr(admin, name)(request_)
-        assert (answer.status.code, text in answer.status.message) == (code, True), answer.status
+            for request, code, text in MALFORMED:
+                answer = await getattr(admin, type(request).__name__.removesuffix("Request"))(request)
+                assert (answer.status.code, text in answer.status.message) == (code, True), answer.status
 
     with_broker(test)
 

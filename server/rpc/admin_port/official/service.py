@@ -12,9 +12,13 @@ from server._generated.apache.rocketmq.v2.admin_pb2_grpc import AdminServicer, a
 from server.faults import FaultLog
 from server.rpc.admin_port.edge import answers
 from server.rpc.admin_port.official.clients import ClientCalls
+from server.rpc.admin_port.official.commands import CommandCalls
 from server.rpc.admin_port.official.edge import Context, in_band, not_finished
 from server.rpc.admin_port.official.lag import LagCalls
+from server.rpc.admin_port.official.queries import QueryCalls
 from server.rpc.admin_port.official.runtime import RuntimeCalls
+from server.rpc.admin_port.official.sends import SendCalls
+from server.rpc.admin_port.official.topics import TopicCalls
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["Admin"].full_name
 
@@ -24,8 +28,12 @@ class Calls:
     """What serves them, by what they are about."""
 
     clients: ClientCalls
+    commands: CommandCalls
     lag: LagCalls
+    queries: QueryCalls
     runtime: RuntimeCalls
+    sends: SendCalls
+    topics: TopicCalls
 
 
 class OfficialAdminService(AdminServicer):
@@ -90,3 +98,39 @@ class OfficialAdminService(AdminServicer):
         self, request: pb.GetProxyRuntimeStatsRequest, _context: Context
     ) -> pb.GetProxyRuntimeStatsResponse:
         return await self._calls.runtime.get_proxy_runtime_stats(request)
+
+    @in_band(pb.DescribeTopicStatusResponse)
+    async def DescribeTopicStatus(
+        self, request: pb.DescribeTopicStatusRequest, _context: Context
+    ) -> pb.DescribeTopicStatusResponse:
+        return await self._calls.topics.describe_topic_status(request)
+
+    @in_band(pb.GetTopicRouteResponse)
+    async def GetTopicRoute(self, request: pb.GetTopicRouteRequest, _context: Context) -> pb.GetTopicRouteResponse:
+        return await self._calls.topics.get_topic_route(request)
+
+    @in_band(pb.ResetGroupOffsetResponse)
+    async def ResetGroupOffset(
+        self, request: pb.ResetGroupOffsetRequest, _context: Context
+    ) -> pb.ResetGroupOffsetResponse:
+        return await self._calls.topics.reset_group_offset(request)
+
+    @in_band(pb.ListMessageResponse)
+    async def QueryMessage(self, request: pb.ListMessageRequest, _context: Context) -> pb.ListMessageResponse:
+        return await self._calls.queries.query_message(request)
+
+    @in_band(pb.AdminSendMessageResponse)
+    async def AdminSendMessage(
+        self, request: pb.AdminSendMessageRequest, context: Context
+    ) -> pb.AdminSendMessageResponse:
+        return await self._calls.sends.admin_send_message(request, context)
+
+    @in_band(pb.PrintThreadStackTraceResponse)
+    async def PrintThreadStackTrace(
+        self, request: pb.PrintThreadStackTraceRequest, context: Context
+    ) -> pb.PrintThreadStackTraceResponse:
+        return await self._calls.commands.print_thread_stack_trace(request, context)
+
+    @in_band(pb.VerifyMessageResponse)
+    async def VerifyMessage(self, request: pb.VerifyMessageRequest, context: Context) -> pb.VerifyMessageResponse:
+        return await self._calls.commands.verify_message(request, context)
