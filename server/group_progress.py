@@ -75,7 +75,7 @@ class Budget:
         """Raises Invalid."""
         self.left -= 1
         if self.left < 0:
-            raise Invalid(f"topics: the request is about more than {QUEUES_MAX} queues, name fewer topics")
+            raise Invalid(f"topics: those that are asked for have more than {QUEUES_MAX} queues, name fewer")
 
 
 def light_queue(parent: str, lite_topic: str) -> str:
@@ -106,11 +106,11 @@ class GroupProgress:
         """Whether the group has ever read the topic, or light queue."""
         return self._offsets.reads(group, topic)
 
-    async def read_topics(self, group: str, pace: Pace, budget: Budget) -> ReadTopics:
+    async def read_topics(self, group: str, pace: Pace, budget: Budget, *, light_queues: bool = True) -> ReadTopics:
         """All that the group reads; its retry topics are part of the topics that they belong to."""
         topics: dict[str, None] = {}
         light: list[str] = []
-        for name in self._offsets.topics_of(group):
+        for name in self._offsets.topics_of(group, light_queues=light_queues):
             await pace.pause()
             budget.take()
             if is_light_queue(name):

@@ -136,7 +136,7 @@ UNKNOWN: Final = (
     (
         DescribeRequest(group=resource("billing"), topics=[resource("orders")], lite_topic="a"),
         definition.OFFSET_NOT_FOUND,
-        "lite_topic",
+        "topics",
     ),
     (DescribeRequest(group=resource("billing"), lite_topic="a"), definition.BAD_REQUEST, "topics"),
 )
@@ -159,11 +159,12 @@ def test_what_cannot_be_known_has_a_status_and_no_numbers(with_broker: WithBroke
 
 def test_lite_topics_count_by_the_offsets_of_their_light_queues(with_broker: WithBroker) -> None:
     async def test(broker: RunningBroker) -> None:
-        topic = broker.topic("chats")
+        topic = broker.topic("chats", TopicType.LITE)
+        broker.topic("any")
         broker.group("bots")
         async with Client(broker.endpoint) as client:
             for name in ("a", "a", "b"):
-                lite = message(topic)
+                lite = message("any")
                 lite.user_properties["INNER_MULTI_DISPATCH"] = f"%LMQ%$chats${name}"
                 await client.sent(lite)
         batch = broker.store.state_engine.batch()
@@ -174,8 +175,14 @@ def test_lite_topics_count_by_the_offsets_of_their_light_queues(with_broker: Wit
         answer = await accumulation(broker, of_a)
         assert {name: numbers(each) for name, each in answer.lite_topic_accumulation.items()} == {"a": (0, 1, 1)}
         assert numbers(answer.accumulation) == (0, 1, 1)
-        whole = await accumulation(broker, DescribeRequest(group=resource("bots")))
-        assert {name: numbers(each) for name, each in whole.topic_accumulation.items()} == {"chats": (0, 2, 2)}
+        for topics in ([], [resource(topic)]):
+            whole = await accumulation(broker, DescribeRequest(group=resource("bots"), topics=topics))
+            assert {name: numbers(each) for name, each in whole.topic_accumulation.items()} == {"chats": (0, 2, 2)}
+        broker.group("strangers")
+        never = await accumulation(broker, DescribeRequest(group=resource("strangers"), topics=[resource(topic)]))
+        assert never.status.code == definition.OFFSET_NOT_FOUND
+        of_a.lite_topic = "c"
+        assert (await accumulation(broker, of_a)).status.code == definition.OFFSET_NOT_FOUND
 
     with_broker(test)
 

@@ -100,7 +100,10 @@ class ClientCalls:
         for client in self._consumers(group):
             await pace.pause()
             for each, expression in _wanted(client, topic):
-                subscription = found.setdefault((client.settings.group or "", each), _Subscription())
+                key = client.settings.group or "", each
+                if len(found) > ROWS_MAX and key not in found:
+                    continue  # there are more than an answer has already
+                subscription = found.setdefault(key, _Subscription())
                 subscription.expressions.add(expression)
                 if subscription.newest is None or subscription.newest.settings_ms <= client.settings_ms:
                     subscription.newest, subscription.expression = client, expression
@@ -114,7 +117,8 @@ class ClientCalls:
         if group is not None and topic is not None:
             pairs = [(group, topic)] if self._progress.reads(group, topic) else []
         elif group is not None:
-            pairs = [(group, each) for each in (await self._progress.read_topics(group, pace, Budget())).topics]
+            read = await self._progress.read_topics(group, pace, Budget(), light_queues=False)
+            pairs = [(group, each) for each in read.topics]
         elif topic is not None:
             for reader in self._offsets.readers_of(topic):
                 await pace.pause()

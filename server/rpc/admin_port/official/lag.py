@@ -12,7 +12,7 @@ from server.rpc.admin_port.official.edge import ROWS_MAX, Names, cut
 from server.wire.status import Refused
 from server.wire.validate import check_count
 from store.clock import Clock
-from store.metadata import Topic
+from store.metadata import Topic, TopicType
 from store.offsets import QueueId
 
 _Accumulation = pb.DescribeGroupAccumulationResponse.GroupAccumulation
@@ -36,7 +36,7 @@ class LagCalls:
     ) -> pb.DescribeGroupAccumulationResponse:
         """In the topics that are given, or in all that the group reads; in one lite topic of a topic."""
         group = self._names.group(request.group).name
-        topics = self._topics(group, request.topics, is_parent=request.HasField("lite_topic"))
+        topics = self._topics(group, request.topics)
         async with self._pacing.turn() as pace:
             if request.HasField("lite_topic"):
                 return await self._of_lite_topic(group, topics, request.lite_topic, pace)
@@ -45,18 +45,23 @@ class LagCalls:
     async def _of_topics(self, group: str, topics: Sequence[Topic], pace: Pace) -> pb.DescribeGroupAccumulationResponse:
         budget = Budget()
         light: Sequence[str] = ()
-        if not topics:
-            names, light = await self._progress.read_topics(group, pace, budget)
-            topics = [self._names.topic(definition.Resource(name=each)) for each in names]
+        parents = {each.name for each in topics if each.type is TopicType.LITE}
+        if parents or not topics:
+            read = await self._progress.read_topics(group, pace, budget)
+            light = [each for each in read.light_queues if not topics or parent_of(each) in parents]
+            topics = topics or [self._names.topic(definition.Resource(name=each)) for each in read.topics]
         found: dict[str, list[Accumulation]] = {}
         for topic in topics:
-            counted = await self._progress.of_topic(group, topic, pace, budget)
-            found.setdefault(topic.name, []).append(counted)
+            if self._progress.reads(group, topic.name):
+                counted = await self._progress.of_topic(group, topic, pace, budget)
+                found.setdefault(topic.name, []).append(counted)
         others: list[Accumulation] = []
         for name in light:
             counted = await self._progress.of_light_queue(group, name, pace, budget)
             parent = parent_of(name)
             (others if parent is None else found.setdefault(parent, [])).append(counted)
+        for name in parents - found.keys():
+            raise _never_read(group, name)
         answer = pb.DescribeGroupAccumulationResponse()
         for name, parts in found.items():
             _fill(answer.topic_accumulation[name], total(parts))
@@ -84,7 +89,7 @@ class LagCalls:
         answer = pb.QueryTimeSpanResponse()
         async with self._pacing.turn() as pace:
             if not topics:
-                names = (await self._progress.read_topics(group, pace, Budget())).topics
+                names = (await self._progress.read_topics(group, pace, Budget(), light_queues=False)).topics
                 topics = [self._names.topic(definition.Resource(name=each)) for each in names]
             for topic in topics:
                 for number in range(topic.queue_count):
@@ -114,14 +119,21 @@ class LagCalls:
                 raise Refused(definition.INTERNAL_SERVER_ERROR, f"{reason} is not known")
             span.delay_time_ms = max(0, self._clock.wall_ms() - since_ms)
 
-    def _topics(self, group: str, named: Sequence[definition.Resource], *, is_parent: bool = False) -> Sequence[Topic]:
-        """Each once. Raises Refused for one that the group has never read: nothing can be said of it."""
+    def _topics(self, group: str, named: Sequence[definition.Resource]) -> Sequence[Topic]:
+        """Each once. Raises Refused for one that the group has never read: nothing can be said of it.
+
+        Of a topic of type LITE a group reads lite topics.
+        """
         check_count(named, "topics")
         topics = {each.name: self._names.topic(each, "topics") for each in named}
-        for name in topics:
-            if not is_parent and not self._progress.reads(group, name):
-                raise Refused(definition.OFFSET_NOT_FOUND, f"topics: group {group} has never read topic {name}")
+        for name, topic in topics.items():
+            if topic.type is not TopicType.LITE and not self._progress.reads(group, name):
+                raise _never_read(group, name)
         return list(topics.values())
+
+
+def _never_read(group: str, topic: str) -> Refused:
+    return Refused(definition.OFFSET_NOT_FOUND, f"topics: group {group} has never read topic {topic}")
 
 
 def _fill(target: _Accumulation, counted: Accumulation) -> None:

@@ -105,12 +105,14 @@ class QueryCalls:
         messages = _with_id(messages, text) if field == "message_id" else _with_key(messages, text)
         answer = pb.ListMessageResponse()
         size = 0
-        for message in messages:
-            if answer.messages and size >= ANSWER_SIZE_MAX:
-                _note(answer, "the messages are large: ask for a smaller page_size")
-                break
-            size += message.size
-            _add(answer, message, topic)
+        async with self._pacing.turn() as pace:
+            for message in messages:
+                await pace.pause()
+                if answer.messages and size >= ANSWER_SIZE_MAX:
+                    _note(answer, "the messages are large: ask for a smaller page_size")
+                    break
+                size += message.size
+                _add(answer, message, topic)
         if found.unread:
             names = ", ".join(each.name for each in found.unread[:3])
             _note(answer, f"messages may be missing, these index files could not be read: {names}")
@@ -127,9 +129,10 @@ class QueryCalls:
             raise Refused(definition.BAD_REQUEST, f"page_num: beyond {FOUND_MAX} messages go on with scroll_id")
         async with self._pacing.turn() as pace:
             found = await self._browser.find(self._queues_of(topic, request), wanted, pace)
-        answer = pb.ListMessageResponse()
-        for message in found.messages:
-            _add(answer, message, topic)
+            answer = pb.ListMessageResponse()
+            for message in found.messages:
+                await pace.pause()
+                _add(answer, message, topic)
         if found.next is not None:
             answer.scroll_id = f"{found.next.stored_ms}-{found.next.physical_offset}"
         return answer
