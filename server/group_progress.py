@@ -45,6 +45,20 @@ class Accumulation(NamedTuple):
     delay_ms: int | None
     passed_ms: int | None
 
+    def with_more(self, other: Accumulation) -> Accumulation:
+        """Of both: the longer delay, and the later time. A delay that is not known of one of them is not known."""
+        delays = [each.delay_ms for each in (self, other) if each.delay_ms is not None]
+        passed = [each.passed_ms for each in (self, other) if each.passed_ms is not None]
+        return Accumulation(
+            self.in_flight + other.in_flight,
+            self.ready + other.ready,
+            max(delays) if len(delays) == 2 else None,
+            max(passed, default=None),
+        )
+
+
+NOTHING: Final = Accumulation(0, 0, 0, None)
+
 
 class QueueStand(NamedTuple):
     """Where a group stands in a queue: all below `next_offset` was handed out, or passed over at the group's start."""
@@ -132,9 +146,9 @@ class GroupProgress:
         names = [topic.name, *(each.name for each in retry_topics(group, topic.name))]
         return await self._count(group, names, self.queues(group, topic), pace, budget)
 
-    async def of_light_queue(self, group: str, name: str, pace: Pace, budget: Budget) -> Accumulation:
+    async def of_light_queue(self, group: str, name: str, pace: Pace) -> Accumulation:
         """The same of a light queue."""
-        return await self._count(group, [name], iter([QueueId(name, 0)]), pace, budget)
+        return await self._count(group, [name], iter([QueueId(name, 0)]), pace, Budget(1))
 
     def queues(self, group: str, topic: Topic) -> Iterator[QueueId]:
         """Those of the topic, also such as hold messages from when it had more, and those of its retry topics."""
@@ -217,15 +231,3 @@ def _outer(one: ConsumeQueueEntry | None, other: ConsumeQueueEntry | None, *, ne
 
 def _place(entry: ConsumeQueueEntry) -> int:
     return entry.physical_offset
-
-
-def total(parts: list[Accumulation]) -> Accumulation:
-    """Of several: the longest delay, and the latest time. A delay that is not known in one of them is not known."""
-    delays = [each.delay_ms for each in parts]
-    passed = [each.passed_ms for each in parts if each.passed_ms is not None]
-    return Accumulation(
-        in_flight=sum(each.in_flight for each in parts),
-        ready=sum(each.ready for each in parts),
-        delay_ms=None if None in delays else max((each for each in delays if each is not None), default=0),
-        passed_ms=max(passed, default=None),
-    )

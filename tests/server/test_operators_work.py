@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from server.group_progress import Accumulation, Budget, light_queue, parent_of, total
+from server.group_progress import NOTHING, Accumulation, Budget, light_queue, parent_of
 from server.pacing import PAUSES_PER_STEP, STEP_S, TURNS, Pacing
 from server.throughput import Rates, Throughput
 from server.traffic import Traffic
@@ -72,9 +72,10 @@ def test_rates_are_those_of_the_last_seconds() -> None:
 def test_a_delay_that_is_not_known_is_not_known_of_the_whole() -> None:
     """dashboard#4516."""
     known, unknown = Accumulation(1, 2, 3_000, 50), Accumulation(0, 1, None, None)
-    assert total([known, known._replace(delay_ms=9, passed_ms=70)]) == Accumulation(2, 4, 3_000, 70)
-    assert total([known, unknown]) == Accumulation(1, 3, None, 50)
-    assert total([]) == Accumulation(0, 0, 0, None)
+    assert known.with_more(known._replace(delay_ms=9, passed_ms=70)) == Accumulation(2, 4, 3_000, 70)
+    assert known.with_more(unknown) == unknown.with_more(known) == Accumulation(1, 3, None, 50)
+    assert NOTHING.with_more(known) == known
+    assert NOTHING.with_more(unknown).with_more(known).delay_ms is None
 
 
 def test_a_request_looks_at_so_many_queues_and_no_more() -> None:

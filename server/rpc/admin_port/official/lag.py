@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.group_progress import Accumulation, Budget, GroupProgress, light_queue, parent_of, total
+from server.group_progress import NOTHING, Accumulation, Budget, GroupProgress, light_queue, parent_of
 from server.pacing import Pace, Pacing
 from server.rpc.admin_port.official.edge import ROWS_MAX, Names, cut
 from server.wire.status import Refused
@@ -44,28 +44,33 @@ class LagCalls:
 
     async def _of_topics(self, group: str, topics: Sequence[Topic], pace: Pace) -> pb.DescribeGroupAccumulationResponse:
         budget = Budget()
-        light: Sequence[str] = ()
+        wanted, light = topics, list[str]()
         parents = {each.name for each in topics if each.type is TopicType.LITE}
         if parents or not topics:
             read = await self._progress.read_topics(group, pace, budget)
-            light = [each for each in read.light_queues if not topics or parent_of(each) in parents]
-            topics = topics or [self._names.topic(definition.Resource(name=each)) for each in read.topics]
-        found: dict[str, list[Accumulation]] = {}
-        for topic in topics:
+            light = read.light_queues
+            wanted = topics or [self._names.topic(definition.Resource(name=each)) for each in read.topics]
+        found: dict[str, Accumulation] = {}
+        whole = NOTHING
+        for topic in wanted:
             if self._progress.reads(group, topic.name):
-                counted = await self._progress.of_topic(group, topic, pace, budget)
-                found.setdefault(topic.name, []).append(counted)
-        others: list[Accumulation] = []
+                found[topic.name] = await self._progress.of_topic(group, topic, pace, budget)
+                whole = whole.with_more(found[topic.name])
         for name in light:
-            counted = await self._progress.of_light_queue(group, name, pace, budget)
+            await pace.pause()
             parent = parent_of(name)
-            (others if parent is None else found.setdefault(parent, [])).append(counted)
+            if topics and parent not in parents:
+                continue
+            counted = await self._progress.of_light_queue(group, name, pace)
+            whole = whole.with_more(counted)
+            if parent is not None:
+                found[parent] = found.get(parent, NOTHING).with_more(counted)
         for name in parents - found.keys():
             raise _never_read(group, name)
         answer = pb.DescribeGroupAccumulationResponse()
-        for name, parts in found.items():
-            _fill(answer.topic_accumulation[name], total(parts))
-        _fill(answer.accumulation, total([each for parts in (*found.values(), others) for each in parts]))
+        for name, counted in found.items():
+            _fill(answer.topic_accumulation[name], counted)
+        _fill(answer.accumulation, whole)
         return answer
 
     async def _of_lite_topic(
@@ -76,7 +81,7 @@ class LagCalls:
         name = light_queue(topics[0].name, lite_topic)
         if not lite_topic or not self._progress.reads(group, name):
             raise Refused(definition.OFFSET_NOT_FOUND, f"lite_topic: group {group} has never read it")
-        counted = await self._progress.of_light_queue(group, name, pace, Budget())
+        counted = await self._progress.of_light_queue(group, name, pace)
         answer = pb.DescribeGroupAccumulationResponse()
         _fill(answer.lite_topic_accumulation[lite_topic], counted)
         _fill(answer.accumulation, counted)

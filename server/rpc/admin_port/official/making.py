@@ -72,7 +72,7 @@ def official_admin(parts: Parts) -> OfficialAdminService:
             queries=queries,
             runtime=RuntimeCalls(facts, parts.clients, parts.throughput, parts.connections, parts.live_settings),
             sends=SendCalls(names, messaging.operators_send, clock),
-            topics=TopicCalls(parts.administration, names, parts.members),
+            topics=TopicCalls(parts.administration, names, parts.members, pacing),
         ),
         parts.faults,
     )

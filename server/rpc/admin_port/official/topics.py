@@ -10,6 +10,7 @@ from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server.administration import Administration, StoredSince
 from server.cluster.member import MemberState
 from server.cluster.members import Members
+from server.pacing import Pacing
 from server.rpc.admin_port.official.edge import Names
 from server.wire.message_types import ACCEPTED_TYPES
 from server.wire.status import Refused
@@ -29,11 +30,12 @@ class _Place(NamedTuple):
 
 
 class TopicCalls:
-    def __init__(self, administration: Administration, names: Names, members: Members | None) -> None:
+    def __init__(self, administration: Administration, names: Names, members: Members | None, pacing: Pacing) -> None:
         """`members` are those of the cluster, where there is one."""
         self._administration = administration
         self._names = names
         self._members = members
+        self._pacing = pacing
 
     async def describe_topic_status(self, request: pb.DescribeTopicStatusRequest) -> pb.DescribeTopicStatusResponse:
         """A topic of type MIXED has no type in the protocol. When a topic was made is not written down."""
@@ -76,7 +78,14 @@ class TopicCalls:
         time_ms = to_ms(request.reset_timestamp)
         if time_ms < 0:
             raise Refused(definition.BAD_REQUEST, f"reset_timestamp: {time_ms} ms is before 1970")
-        self._administration.reset_offset(group.name, topic.name, StoredSince(time_ms))
+        target = StoredSince(time_ms)
+        async with self._pacing.turn() as pace:
+            resets = []
+            for reset in self._administration.plan_reset(group.name, topic.name, target):
+                resets.append(reset)
+                await pace.pause()
+            for _ in self._administration.carry_out(group.name, topic.name, resets):
+                await pace.pause()
         return pb.ResetGroupOffsetResponse()
 
     @property
