@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
+from kv import EngineFull
 from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from store.metadata import Topic, TopicType
@@ -213,5 +215,42 @@ def test_each_queue_has_its_time_span(with_broker: WithBroker) -> None:
             definition.ILLEGAL_CONSUMER_GROUP,
             True,
         )
+
+    with_broker(test)
+
+
+def test_what_is_damaged_has_no_age_and_none_is_made_up(with_broker: WithBroker, tmp_path: Path) -> None:
+    async def test(broker: RunningBroker) -> None:
+        topic = broker.topic("orders", queues=1)
+        broker.group("billing")
+        async with await consumer_of(broker, "billing", topic) as client:
+            await client.sent(message(topic, b"to-be-damaged"))
+        (log,) = (tmp_path / "store" / "commitlog").glob("0*")
+        at = log.read_bytes().index(b"to-be-damaged")
+        with log.open("r+b") as file:
+            file.seek(at)
+            file.write(b"T")
+        answer = await accumulation(broker, DescribeRequest(group=resource("billing")))
+        assert numbers(answer.accumulation) == (0, 1, 1)
+        assert not answer.accumulation.HasField("deliver_delay_time")
+        async with official(broker) as admin:
+            spans = await admin.QueryTimeSpan(pb.QueryTimeSpanRequest(group=resource("billing")))
+            messages = await admin.QueryMessage(pb.ListMessageRequest(topic=resource(topic)))
+        assert (spans.status.code, "queue 0" in spans.status.message) == (definition.INTERNAL_SERVER_ERROR, True)
+        assert not spans.queue_time_span_list
+        assert (messages.status.code, log.name in messages.status.message) == (definition.INTERNAL_SERVER_ERROR, True)
+
+    with_broker(test)
+
+
+def test_while_deliveries_cannot_be_written_nobody_is_told_how_many_there_are(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        topic = broker.topic("orders")
+        broker.group("billing")
+        async with await consumer_of(broker, "billing", topic):
+            broker.broker._state_writer._behind = EngineFull("no room")
+            answer = await accumulation(broker, DescribeRequest(group=resource("billing")))
+            broker.broker._state_writer._behind = None
+        assert (answer.status.code, answer.HasField("accumulation")) == (definition.TOO_MANY_REQUESTS, False)
 
     with_broker(test)
