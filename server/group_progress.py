@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from kv import KeyRange, KvError
+from kv import EngineFull, KeyRange, KvError
 from kv.keys import prefix_range
 from server.delivery import Delivery, StateWriter
 from server.delivery.retry_topics import retry_topics
@@ -199,9 +199,7 @@ class GroupProgress:
 
     async def _in_flight(self, group: str, topic: str, pace: Pace) -> int:
         """How many rows there are. A message that is handed out meanwhile counts twice rather than not at all."""
-        self._writer.write_now()  # from here on the rows tell
-        if self._writer.is_behind:
-            raise Unavailable("deliveries could not be written of late: how many are in flight is not known")
+        self._require_written()
         keys, count = prefix_range(subscription_prefix(group, topic)), 0
         while True:
             page = self._rows.scan(keys, limit=ROWS_PER_STEP)
@@ -210,6 +208,17 @@ class GroupProgress:
                 return count
             keys = KeyRange(page[-1][0] + b"\0", keys.end)
             await pace.pause()
+
+    def _require_written(self) -> None:
+        """From here on the rows tell. Raises Unavailable, or StorePoisoned where they never will again."""
+        outcome: list[Exception | None] = []
+        self._writer.when_written(outcome.append)
+        self._writer.write_now()
+        match outcome:
+            case [EngineFull() as error]:
+                raise Unavailable(f"how many messages are in flight is not known: {error}") from error
+            case [Exception() as error]:
+                raise error
 
     def _entry(self, queue: QueueId, offset: int) -> ConsumeQueueEntry | None:
         found = self._messages.entries(queue, QueueOffset(offset), 1)

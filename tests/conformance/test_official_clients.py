@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import grpc.aio
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.rpc.admin_port.official import clients as clients_module
+from server.rpc.admin_port.official.service import NAME
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client, consumer_settings, message, producer_settings, resource
 from tests.conformance.conftest import WithBroker
@@ -268,5 +272,19 @@ def test_the_log_level_is_changed(with_broker: WithBroker) -> None:
             unknown: Any = 99
             with pytest.raises(Exception, match="level: 99 is none that is known"):
                 await admin.ChangeLogLevel(pb.ChangeLogLevelRequest(level=unknown))
+
+    with_broker(test)
+
+
+def test_the_service_is_listed_and_healthy(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        async with grpc.aio.insecure_channel(broker.admin) as channel:
+            untyped: Any = channel
+            health: Any = health_pb2_grpc.HealthStub(untyped)
+            assert (await health.Check(health_pb2.HealthCheckRequest(service=NAME))).status == 1
+            look: Any = reflection_pb2_grpc.ServerReflectionStub(untyped)
+            request = reflection_pb2.ServerReflectionRequest(list_services="")
+            (answer,) = [each async for each in look.ServerReflectionInfo(iter([request]))]
+            assert NAME in [each.name for each in answer.list_services_response.service]
 
     with_broker(test)

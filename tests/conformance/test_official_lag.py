@@ -8,6 +8,7 @@ from typing import Final
 from kv import EngineFull
 from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from store.errors import StorePoisoned
 from store.metadata import Topic, TopicType
 from store.offsets import QueueId, QueueOffset
 from tests.conformance.broker import RunningBroker
@@ -247,10 +248,15 @@ def test_while_deliveries_cannot_be_written_nobody_is_told_how_many_there_are(wi
     async def test(broker: RunningBroker) -> None:
         topic = broker.topic("orders")
         broker.group("billing")
+        writer = broker.broker._state_writer
         async with await consumer_of(broker, "billing", topic):
-            broker.broker._state_writer._behind = EngineFull("no room")
-            answer = await accumulation(broker, DescribeRequest(group=resource("billing")))
-            broker.broker._state_writer._behind = None
-        assert (answer.status.code, answer.HasField("accumulation")) == (definition.TOO_MANY_REQUESTS, False)
+            writer._behind = EngineFull("no room")
+            full = await accumulation(broker, DescribeRequest(group=resource("billing")))
+            writer._behind = None
+            writer._failure = StorePoisoned("delivery state cannot be written")
+            poisoned = await accumulation(broker, DescribeRequest(group=resource("billing")))
+            writer._failure = None
+        assert (full.status.code, full.HasField("accumulation")) == (definition.TOO_MANY_REQUESTS, False)
+        assert (poisoned.status.code, poisoned.HasField("accumulation")) == (definition.INTERNAL_SERVER_ERROR, False)
 
     with_broker(test)
