@@ -39,8 +39,7 @@ from server.rpc.admin_port.dead_letters import DeadLetterService
 from server.rpc.admin_port.guard import AdminAccess, AdminGuard
 from server.rpc.admin_port.index import IndexService
 from server.rpc.admin_port.migration import MigrationService
-from server.rpc.admin_port.official.making import Parts, official_admin
-from server.rpc.admin_port.official.service import OfficialAdminService
+from server.rpc.admin_port.official.making import official_admin
 from server.rpc.admin_port.queries import QueryService
 from server.rpc.admin_port.security import SecurityService
 from server.rpc.admin_port.server import REQUEST_SIZE_MAX, AdminServer
@@ -50,7 +49,6 @@ from server.securing import Security
 from server.security_metrics import SecurityMetrics
 from server.settings import BrokerSettings
 from server.supervision import Supervisor
-from server.throughput import Throughput
 from server.tracing import make_tracing
 from server.upkeep import Surroundings, Upkeep
 from server.warm_up import warm_up
@@ -94,7 +92,6 @@ class Broker:
         self._clock = SystemClock()
         self._metrics = ServerMetrics(registry)
         self._observing = Observing(settings.metrics)
-        self._throughput = Throughput(self._observing.traffic, self._clock)
         self._tracing = make_tracing(settings.tracing, node_id=settings.broker.name)
         self._faults = FaultLog(self._clock, damage_met=self._metrics.damage_met, passed_over=self._metrics.passed_over)
         self._security = Security(
@@ -396,7 +393,9 @@ class Broker:
                 QueryService(self._upkeep.key_index, self._store.messages.reader, self._faults),
                 SecurityService(self._store.users, self._store.policies, self._clock, self._faults),
                 SettingsService(self._live, self._faults),
-                self._official_admin(administration),
+                official_admin(
+                    self._messaging, administration, self._live, self._upkeep.key_index, self._front.figures
+                ),
                 *cluster_services(self.cluster, self._messaging.sending, self._clock, self._faults),
             ],
         )
@@ -404,26 +403,6 @@ class Broker:
             yield await admin.start(self._settings.network.admin, self._certificates.admin)
         finally:
             await admin.stop(grace_s=0.5)
-
-    def _official_admin(self, administration: Administration) -> OfficialAdminService:
-        figures = self._front.figures
-        return official_admin(
-            Parts(
-                store=self._store,
-                administration=administration,
-                clients=self._clients,
-                delivery=self._delivery,
-                state_writer=self._state_writer,
-                throughput=self._throughput,
-                connections=lambda: None if figures is None else figures.connections_open,
-                live_settings=self._live,
-                messaging=self._messaging,
-                key_index=self._upkeep.key_index,
-                members=None if self.cluster is None else self.cluster.members,
-                faults=self._faults,
-                clock=self._clock,
-            )
-        )
 
     def _make_guard(self) -> AdminGuard:
         security, access = self._security, None
@@ -482,7 +461,6 @@ class Broker:
         while True:
             await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
             self._clients.sweep()
-            self._throughput.sample()
             self._delivery.drop_idle_subscriptions()
             self._upkeep.backups.sweep()
             self._messaging.sweep()

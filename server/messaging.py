@@ -36,6 +36,7 @@ from server.rpc.traced import traced
 from server.rpc.unsupported import UnsupportedService
 from server.security.gate import Gate
 from server.settings import BrokerSettings
+from server.throughput import Throughput
 from server.tracing import Tracing
 from server.wire.limits import WireLimits
 from store.clock import Clock
@@ -74,6 +75,7 @@ class Messaging:
 
     def __init__(self, components: Components, settings: BrokerSettings) -> None:
         self._components = components
+        self.throughput = Throughput(components.observing.traffic, components.clock)
         limits = settings.for_wire()
         self._rates = RequestRates(components.clock, settings.limits.requests_per_client)
         self._waiting_sizes = HeldSizes("waiting_sends", **_waiting_sizes(settings))
@@ -112,7 +114,8 @@ class Messaging:
             )
 
     def sweep(self) -> None:
-        """End what goes on for users that may not; to be called every few seconds."""
+        """End what goes on for users that may not, and note what goes through; to be called every few seconds."""
+        self.throughput.sample()
         if self._revocation is not None:
             self._revocation.sweep()
 
@@ -123,6 +126,10 @@ class Messaging:
         self._waiting_sizes.configure(**_waiting_sizes(settings))
         for service in (self.telemetry, self.sending, self._operators_sending, self._messages, self._pulling):
             service.configure(settings.for_wire())
+
+    @property
+    def components(self) -> Components:
+        return self._components
 
     @property
     def operators_send(self) -> MessageHandler:
