@@ -393,9 +393,7 @@ class Broker:
                 QueryService(self._upkeep.key_index, self._store.messages.reader, self._faults),
                 SecurityService(self._store.users, self._store.policies, self._clock, self._faults),
                 SettingsService(self._live, self._faults),
-                official_admin(
-                    self._messaging, administration, self._live, self._upkeep.key_index, self._front.figures
-                ),
+                official_admin(self._messaging, administration, self._live, self._upkeep, self._front),
                 *cluster_services(self.cluster, self._messaging.sending, self._clock, self._faults),
             ],
         )

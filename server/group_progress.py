@@ -98,10 +98,13 @@ def light_queue(parent: str, lite_topic: str) -> str:
 
 
 def parent_of(light: str) -> str | None:
-    """The topic whose lite topic a light queue is; None for one that is none."""
+    """The topic whose lite topic a light queue is; None for one that is none.
+
+    The last separator counts: names of lite topics have none, those of topics taken over from RocketMQ may.
+    """
     empty, _, rest = light.removeprefix(LIGHT_QUEUE_PREFIX).partition("$")
-    parent, dollar, lite_topic = rest.partition("$")
-    return parent if not empty and parent and dollar and lite_topic else None
+    parent, _, lite_topic = rest.rpartition("$")
+    return parent if not empty and parent and lite_topic else None
 
 
 class GroupProgress:

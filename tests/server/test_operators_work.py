@@ -90,7 +90,7 @@ def test_a_request_looks_at_so_many_queues_and_no_more() -> None:
     ("name", "parent"),
     [
         (light_queue("chats", "a"), "chats"),
-        ("%LMQ%$chats$a$b", "chats"),
+        ("%LMQ%$chats$a$b", "chats$a"),
         ("%LMQ%$chats$", None),
         ("%LMQ%$$a", None),
         ("%LMQ%chats$a", None),

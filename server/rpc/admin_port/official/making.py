@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from server.administration import Administration
-from server.front.figures import FrontFigures
+from server.front import Front
 from server.group_progress import GroupProgress
-from server.key_index import KeyIndex
 from server.live_settings import LiveSettings
 from server.message_browser import MessageBrowser
 from server.messaging import Messaging
@@ -19,16 +18,12 @@ from server.rpc.admin_port.official.runtime import RuntimeCalls
 from server.rpc.admin_port.official.sends import SendCalls
 from server.rpc.admin_port.official.service import Calls, OfficialAdminService
 from server.rpc.admin_port.official.topics import TopicCalls
+from server.upkeep import Upkeep
 
 
 def official_admin(
-    messaging: Messaging,
-    administration: Administration,
-    settings: LiveSettings,
-    key_index: KeyIndex,
-    figures: FrontFigures | None,
+    messaging: Messaging, administration: Administration, settings: LiveSettings, upkeep: Upkeep, front: Front
 ) -> OfficialAdminService:
-    """`figures` None: the front counts no connections."""
     its, facts = messaging.components, administration.facts
     store, clock = its.store, its.clock
     names, pacing = Names(store.topics, store.groups), Pacing(clock)
@@ -36,7 +31,7 @@ def official_admin(
     clients = ClientCalls(its.clients, names, store.offsets, progress, pacing)
     queries = QueryCalls(
         names,
-        key_index,
+        upkeep.key_index,
         MessageBrowser(store.messages),
         store.messages,
         pacing,
@@ -47,7 +42,7 @@ def official_admin(
         facts,
         its.clients,
         messaging.throughput,
-        lambda: None if figures is None else figures.connections_open,
+        lambda: None if (figures := front.figures) is None else figures.connections_open,
         settings,
     )
     calls = Calls(
