@@ -40,7 +40,7 @@ class Place(NamedTuple):
 class Wanted(NamedTuple):
     """Messages stored in [begin_ms, end_ms], behind a place, without the first `skip` of them.
 
-    At most `limit`, and no further one once there are `size_max` bytes of them.
+    At most `limit`, and `size_max` bytes of them unless the first alone is larger.
     """
 
     begin_ms: int
@@ -88,7 +88,7 @@ class MessageBrowser:
         last: Place | None = wanted.after
         while cursors:
             await pace.pause()
-            if len(messages) == wanted.limit or (messages and size >= wanted.size_max):
+            if len(messages) == wanted.limit:
                 return Found(messages, last)
             cursor = cursors[0]
             entry = cursor.entries[-1]
@@ -102,8 +102,10 @@ class MessageBrowser:
                 if message is not None:
                     if message.store_timestamp_ms > wanted.end_ms:
                         break  # store times never go back
-                    messages.append(message)
                     size += message.size
+                    if messages and size > wanted.size_max:
+                        return Found(messages, last)
+                    messages.append(message)
                     last = Place(message.store_timestamp_ms, message.physical_offset)
             if self._step(cursor):
                 heapreplace(cursors, cursor)

@@ -364,16 +364,10 @@ def test_a_consumer_and_what_it_has_before_it_are_seen(quarry: Quarry, topic: st
         stats = quarry.row("stats")
         assert (stats["consumers"], stats["connections"] >= 1) == (1, True)
     assert quarry.rows("client", "list", "--group", group) == []
-    assert "never read" in quarry.run("lag", group, "--topic", quarry_topic(quarry), status=2)
+    quarry.run("topic", "create", f"{topic}-unread")
+    assert "never read" in quarry.run("lag", group, "--topic", f"{topic}-unread", status=2)
     assert "no group nobody" in quarry.run("lag", "nobody", status=2)
     assert "no group nobody" in quarry.run("client", "list", "--group", "nobody", status=2)
-
-
-def quarry_topic(quarry: Quarry) -> str:
-    """Another one, which nobody reads."""
-    name = f"unread-{next(_NUMBERS)}"
-    quarry.run("topic", "create", name)
-    return name
 
 
 def test_topics_and_groups_outlive_a_restart(tmp_path: Path) -> None:

@@ -184,6 +184,9 @@ def test_lite_topics_count_by_the_offsets_of_their_light_queues(with_broker: Wit
         broker.group("strangers")
         never = await accumulation(broker, DescribeRequest(group=resource("strangers"), topics=[resource(topic)]))
         assert never.status.code == definition.OFFSET_NOT_FOUND
+        async with official(broker) as admin:
+            spans = await admin.QueryTimeSpan(pb.QueryTimeSpanRequest(group=resource("bots"), topics=[resource(topic)]))
+        assert spans.status.code == definition.OFFSET_NOT_FOUND
         of_a.lite_topic = "c"
         assert (await accumulation(broker, of_a)).status.code == definition.OFFSET_NOT_FOUND
 

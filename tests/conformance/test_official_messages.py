@@ -111,7 +111,7 @@ def test_messages_of_a_time_come_in_the_order_of_the_log_page_by_page(with_broke
 def test_an_answer_does_not_grow_beyond_what_clients_take(
     with_broker: WithBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queries_module, "ANSWER_SIZE_MAX", 1500)
+    monkeypatch.setattr(queries_module, "ANSWER_SIZE_MAX", 2_500)
 
     async def test(broker: RunningBroker) -> None:
         broker.topic("orders", queues=1)
@@ -122,6 +122,9 @@ def test_an_answer_does_not_grow_beyond_what_clients_take(
         assert len(bodies(by_time)) == 2
         rest = await query(broker, scroll_id=by_time.scroll_id)
         assert [each[:1] for each in bodies(rest)] == [b"2", b"3"]
+        monkeypatch.setattr(queries_module, "ANSWER_SIZE_MAX", 500)
+        assert len(bodies(await query(broker))) == 1
+        monkeypatch.setattr(queries_module, "ANSWER_SIZE_MAX", 2_500)
         by_key = await query(broker, message_key="all")
         assert len(bodies(by_key)) == 2
         assert "page_size" in by_key.status.message
@@ -162,6 +165,7 @@ MALFORMED: Final[tuple[tuple[dict[str, Any], definition.Code, str], ...]] = (
     ({"scroll_id": "1-2", "message_key": "a"}, definition.BAD_REQUEST, "scroll_id"),
     ({"begin_timestamp": 2**41}, definition.BAD_REQUEST, "begin_timestamp"),
     ({"begin_timestamp": -5}, definition.BAD_REQUEST, "begin_timestamp"),
+    ({"begin_timestamp": 253402300799999, "page_num": -1}, definition.BAD_REQUEST, "begin_timestamp"),
     ({"queue_id": 4}, definition.BAD_REQUEST, "queue_id"),
     ({"broker_name": "another"}, definition.NOT_FOUND, "broker_name"),
 )
@@ -320,8 +324,9 @@ def test_a_group_goes_back_to_a_time(with_broker: WithBroker) -> None:
                 }
                 answer = await admin.ResetGroupOffset(pb.ResetGroupOffsetRequest(**{**fields, **change}))
                 assert (answer.status.code, text in answer.status.message) == (code, True), answer.status
-            request.reset_timestamp.FromMilliseconds(-1)
-            assert (await admin.ResetGroupOffset(request)).status.code == definition.BAD_REQUEST
+            for seconds in (-1, 2**62):
+                request.reset_timestamp.seconds = seconds
+                assert (await admin.ResetGroupOffset(request)).status.code == definition.BAD_REQUEST
 
     with_broker(test)
 

@@ -91,6 +91,9 @@ class LagCalls:
         """A row for each queue of the topics; times of a queue that holds nothing stay unset."""
         group = self._names.group(request.group).name
         topics = self._topics(group, request.topics)
+        for topic in topics:
+            if not self._progress.reads(group, topic.name):
+                raise _never_read(group, topic.name)
         answer = pb.QueryTimeSpanResponse()
         async with self._pacing.turn() as pace:
             if not topics:
@@ -116,7 +119,8 @@ class LagCalls:
             return
         span.min_timestamp = self._progress.stored_ms(queue, begin) or 0
         span.max_timestamp = self._progress.stored_ms(queue, end - 1) or 0
-        span.consume_timestamp = self._progress.stored_ms(queue, max(stand.next_offset - 1, begin)) or 0
+        if stand.next_offset > begin:
+            span.consume_timestamp = self._progress.stored_ms(queue, stand.next_offset - 1) or 0
         if stand.ready:
             since_ms = self._progress.stored_ms(queue, stand.next_offset)
             if since_ms is None:

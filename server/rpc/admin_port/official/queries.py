@@ -26,7 +26,7 @@ from store.record.properties import KEYS, UNIQUE_KEY
 PAGE_DEFAULT: Final = 32
 PAGE_MAX: Final = 256
 ANSWER_SIZE_MAX: Final = 3 * 1024 * 1024
-"""Bytes of records in an answer before no further one is added: gRPC's clients take 4 MiB."""
+"""Bytes of records in an answer, unless one alone is larger: gRPC's clients take 4 MiB."""
 
 _SCROLL: Final = re.compile(r"([0-9]{1,15})-([0-9]{1,19})")
 
@@ -73,9 +73,7 @@ class QueryCalls:
         begin_ms, end_ms = self._times(request)
         page = _page(request)
         match request.WhichOneof("search_key"):
-            case "message_id":
-                return await self._by_key(topic, request, page, (begin_ms, end_ms))
-            case "message_key":
+            case "message_id" | "message_key":
                 return await self._by_key(topic, request, page, (begin_ms, end_ms))
             case "subscription":
                 raise Refused(definition.UNSUPPORTED, "subscription: messages are not looked for by what reads them")
@@ -108,10 +106,10 @@ class QueryCalls:
         async with self._pacing.turn() as pace:
             for message in messages:
                 await pace.pause()
-                if answer.messages and size >= ANSWER_SIZE_MAX:
+                size += message.size
+                if answer.messages and size > ANSWER_SIZE_MAX:
                     _note(answer, "the messages are large: ask for a smaller page_size")
                     break
-                size += message.size
                 _add(answer, message, topic)
         if found.unread:
             names = ", ".join(each.name for each in found.unread[:3])
@@ -155,6 +153,7 @@ class QueryCalls:
     def _times(self, request: pb.ListMessageRequest) -> tuple[int, int]:
         begin_ms = to_ms(request.begin_timestamp)
         end_ms = to_ms(request.end_timestamp) if request.HasField("end_timestamp") else self._clock.wall_ms()
+        end_ms = min(end_ms, TIME_MAX_MS)
         if begin_ms < 0:
             raise Refused(definition.BAD_REQUEST, f"begin_timestamp: {begin_ms} ms is before 1970")
         if begin_ms > end_ms:

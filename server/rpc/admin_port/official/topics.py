@@ -13,6 +13,7 @@ from server.cluster.members import Members
 from server.pacing import Pacing
 from server.rpc.admin_port.official.edge import Names
 from server.wire.message_types import ACCEPTED_TYPES
+from server.wire.messages import TIME_MS_MAX
 from server.wire.status import Refused
 from server.wire.times import to_ms
 from store.metadata import READ_WRITE, Permission
@@ -76,8 +77,8 @@ class TopicCalls:
         if not request.HasField("reset_timestamp"):
             raise Refused(definition.BAD_REQUEST, "reset_timestamp: a time must be given")
         time_ms = to_ms(request.reset_timestamp)
-        if time_ms < 0:
-            raise Refused(definition.BAD_REQUEST, f"reset_timestamp: {time_ms} ms is before 1970")
+        if not 0 <= time_ms <= TIME_MS_MAX:
+            raise Refused(definition.BAD_REQUEST, f"reset_timestamp: {time_ms} ms is before 1970 or after 9999")
         target = StoredSince(time_ms)
         async with self._pacing.turn() as pace:
             resets = []
