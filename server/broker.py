@@ -44,6 +44,7 @@ from server.rpc.admin_port.guard import AdminAccess, AdminGuard
 from server.rpc.admin_port.index import IndexService
 from server.rpc.admin_port.lite_topics import LiteTopicService
 from server.rpc.admin_port.migration import MigrationService
+from server.rpc.admin_port.official.making import official_admin
 from server.rpc.admin_port.queries import QueryService
 from server.rpc.admin_port.security import SecurityService
 from server.rpc.admin_port.server import REQUEST_SIZE_MAX, AdminServer
@@ -416,6 +417,7 @@ class Broker:
                 QueryService(self._upkeep.key_index, self._store.messages.reader, self._faults),
                 SecurityService(self._store.users, self._store.policies, self._clock, self._faults),
                 SettingsService(self._live, self._faults),
+                official_admin(self._messaging, administration, self._live, self._upkeep, self._front),
                 *cluster_services(self.cluster, self._messaging, self._clock, self._faults),
             ],
         )

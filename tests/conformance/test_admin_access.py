@@ -15,6 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from structlog.testing import capture_logs
 
+from server._generated.apache.rocketmq.v2 import admin_pb2 as official_pb2
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server._generated.apache.rocketmq.v2.service_pb2_grpc import MessagingServiceStub
@@ -45,6 +46,7 @@ from tests.conformance.secured import SECRET, SECURED, add_user, disable
 ADMIN = "/quarry.admin.v1.AdminService/"
 SECURITY = "/quarry.admin.v1.SecurityService/"
 SERVICES = (
+    official_pb2,
     admin_pb2,
     dead_letters_pb2,
     index_pb2,
