@@ -420,6 +420,19 @@ class Delivery:
         self.lite.delete_group(group)
         self.store_durably()
 
+    def delete_subscription(self, group: str, topic: str) -> None:
+        """Forget the group's progress in the topic, durably: should it come again, it is new there.
+
+        Raises StorePoisoned, kv.EngineFull.
+        """
+        self._writer.require_room()
+        subscription = self._subscriptions.find(group, topic)
+        if subscription is not None:
+            self._subscriptions.drop(subscription)
+        self._deliveries.delete_rows(subscription_prefix(group, topic))
+        self._offsets.delete_pair(self._writer.batch(), group, topic)
+        self.store_durably()
+
     def delete_topic(self, topic: str) -> None:
         """Forget the progress of all groups in the topic, durably: the topic itself goes next.
 

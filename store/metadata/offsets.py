@@ -150,6 +150,12 @@ class ConsumerOffsetTable:
             self._delete_prefix(batch, _group_prefix(group) + counted(topic.encode()))
         self._delete_prefix(batch, _topic_prefix(topic))
 
+    def delete_pair(self, batch: WriteBatch, group: str, topic: str) -> None:
+        """Add the deletion of the group's offsets of the topic."""
+        self._forget(topic)
+        self._delete_prefix(batch, _group_prefix(group) + counted(topic.encode()))
+        batch.delete(self._family, _index_key(topic, group))
+
     def _forget(self, topic: str) -> None:
         """Not to know any more which groups are indexed: it costs a row for each."""
         self._indexed_count -= len(self._indexed.pop(topic, ()))

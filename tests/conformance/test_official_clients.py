@@ -288,3 +288,35 @@ def test_the_service_is_listed_and_healthy(with_broker: WithBroker) -> None:
             assert NAME in [each.name for each in answer.list_services_response.service]
 
     with_broker(test)
+
+
+def test_a_subscription_is_deleted_when_its_consumers_are_gone(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders")
+        broker.topic("payments")
+        broker.group("billing")
+        request = pb.DeleteSubscriptionRequest(topic=resource("orders"), group=resource("billing"))
+        async with Client(broker.endpoint) as client, official(broker) as admin:
+            for topic in ("orders", "payments"):
+                await client.sent(message(topic, b"1"), message(topic, b"2"))
+                assert len((await client.receive("billing", topic, count=1)).messages) == 1
+            async with Client(broker.endpoint) as consumer:
+                await consumer.declare(settings("billing", "orders"))
+                assert (await admin.DeleteSubscription(request)).status.code == definition.PRECONDITION_FAILED
+                await consumer.call(
+                    "NotifyClientTermination", service.NotifyClientTerminationRequest(group=resource("billing"))
+                )
+            assert (await admin.DeleteSubscription(request)).status.code == definition.OK
+            assert broker.delivery.inflight_count == 1  # that of the other topic
+            assert (await admin.DeleteSubscription(request)).status.code == definition.OFFSET_NOT_FOUND
+            again = await client.receive("billing", "orders")  # as a new group
+            assert [each.body for each in again.messages] == [b"1", b"2"]
+            other = await client.receive("billing", "payments")
+            assert [each.body for each in other.messages] == [b"2"]
+            for field, bad in (("topic", "nowhere"), ("group", "nobody"), ("topic", ""), ("group", "a b")):
+                wrong = pb.DeleteSubscriptionRequest(topic=resource("orders"), group=resource("billing"))
+                getattr(wrong, field).name = bad
+                refused = await admin.DeleteSubscription(wrong)
+                assert refused.status.code not in (definition.OK, definition.INTERNAL_SERVER_ERROR), refused
+
+    with_broker(test)

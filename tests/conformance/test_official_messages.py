@@ -329,12 +329,3 @@ def test_a_group_goes_back_to_a_time(with_broker: WithBroker) -> None:
                 assert (await admin.ResetGroupOffset(request)).status.code == definition.BAD_REQUEST
 
     with_broker(test)
-
-
-def test_a_call_that_is_not_served_says_so(with_broker: WithBroker) -> None:
-    async def test(broker: RunningBroker) -> None:
-        async with official(broker) as admin:
-            answer = await admin.DeleteSubscription(pb.DeleteSubscriptionRequest(topic=resource("orders")))
-        assert answer.status.code == definition.NOT_IMPLEMENTED
-
-    with_broker(test)

@@ -56,7 +56,7 @@ async def running(work: OnlineVerification) -> AsyncIterator[None]:
 
 
 async def ended(work: OnlineVerification, verdict: Verdict) -> Verdict:
-    while work.get(verdict.id).state is VerdictState.RUNNING:
+    while work.get(verdict.id).state is VerdictState.RUNNING or work.progress_of(verdict) is not None:
         await asyncio.sleep(0.01)
     return work.get(verdict.id)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
+
+import structlog
 
 from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
@@ -15,6 +17,8 @@ from server.rpc.admin_port.official.edge import ROWS_MAX, Names, cut
 from server.wire.status import Refused
 from server.wire.times import fill_ms
 from store.metadata import ConsumerOffsetTable, Group
+
+log = structlog.get_logger(__name__)
 
 _LITE: Final = frozenset({ClientKind.LITE_PUSH_CONSUMER, ClientKind.LITE_SIMPLE_CONSUMER})
 _CONSUME_TYPES: Final = {
@@ -43,12 +47,16 @@ class ClientCalls:
         offsets: ConsumerOffsetTable,
         progress: GroupProgress,
         pacing: Pacing,
+        *,
+        delete: Callable[[str, str], None],
     ) -> None:
+        """`delete` forgets where a group stands in a topic, durably."""
         self._clients = clients
         self._names = names
         self._offsets = offsets
         self._progress = progress
         self._pacing = pacing
+        self._delete = delete
 
     async def list_consumer_connection(
         self, request: pb.ListConsumerConnectionRequest
@@ -94,6 +102,20 @@ class ClientCalls:
                 info.online = True
                 _fill_subscription(info, newest, subscription.expression)
         return answer
+
+    async def delete_subscription(self, request: pb.DeleteSubscriptionRequest) -> pb.DeleteSubscriptionResponse:
+        """Of consumers that are gone. The expression is not looked at: a group has one progress in a topic."""
+        topic, group = self._names.topic(request.topic).name, self._group(request.group).name
+        async with self._pacing.turn() as pace:
+            if await self._online(group, topic, pace):
+                raise Refused(
+                    definition.PRECONDITION_FAILED, f"group {group} has consumers of topic {topic} that are connected"
+                )
+        if not self._progress.reads(group, topic):
+            raise Refused(definition.OFFSET_NOT_FOUND, f"group {group} has never read topic {topic}")
+        self._delete(group, topic)
+        log.info("subscription deleted", group=group, topic=topic)
+        return pb.DeleteSubscriptionResponse()
 
     async def _online(self, group: str | None, topic: str | None, pace: Pace) -> dict[tuple[str, str], _Subscription]:
         found: dict[tuple[str, str], _Subscription] = {}

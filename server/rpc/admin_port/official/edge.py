@@ -11,7 +11,7 @@ from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server.faults import FaultLog
 from server.wire.status import Refused, fill_ok, fill_status, is_expected
 from server.wire.validate import check_group, check_topic
-from store.errors import GroupNotFound, Invalid, TopicNotFound
+from store.errors import GroupNotFound, TopicNotFound
 from store.metadata import Group, GroupTable, Topic, TopicTable
 
 ROWS_MAX: Final = 5_000
@@ -106,8 +106,3 @@ def _given(named: definition.Resource, field: str, code: definition.Code) -> str
     if not named.name:
         raise Refused(code, f"{field}: a name must be given")
     return named.name
-
-
-def not_finished(what: str) -> Invalid:
-    """Of a call that this broker does not serve."""
-    return Refused(definition.NOT_IMPLEMENTED, f"{what} is not served by this broker")

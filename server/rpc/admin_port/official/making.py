@@ -28,7 +28,7 @@ def official_admin(
     store, clock = its.store, its.clock
     names, pacing = Names(store.topics, store.groups), Pacing(clock)
     progress = GroupProgress(store, its.delivery, its.state_writer, clock)
-    clients = ClientCalls(its.clients, names, store.offsets, progress, pacing)
+    clients = ClientCalls(its.clients, names, store.offsets, progress, pacing, delete=its.delivery.delete_subscription)
     queries = QueryCalls(
         names,
         upkeep.key_index,

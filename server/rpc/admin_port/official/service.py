@@ -13,7 +13,7 @@ from server.faults import FaultLog
 from server.rpc.admin_port.edge import answers
 from server.rpc.admin_port.official.clients import ClientCalls
 from server.rpc.admin_port.official.commands import CommandCalls
-from server.rpc.admin_port.official.edge import Context, in_band, not_finished
+from server.rpc.admin_port.official.edge import Context, in_band
 from server.rpc.admin_port.official.lag import LagCalls
 from server.rpc.admin_port.official.queries import QueryCalls
 from server.rpc.admin_port.official.runtime import RuntimeCalls
@@ -67,9 +67,9 @@ class OfficialAdminService(AdminServicer):
 
     @in_band(pb.DeleteSubscriptionResponse)
     async def DeleteSubscription(
-        self, _request: pb.DeleteSubscriptionRequest, _context: Context
+        self, request: pb.DeleteSubscriptionRequest, _context: Context
     ) -> pb.DeleteSubscriptionResponse:
-        raise not_finished("DeleteSubscription")
+        return await self._calls.clients.delete_subscription(request)
 
     @in_band(pb.DescribeGroupAccumulationResponse)
     async def DescribeGroupAccumulation(
