@@ -34,6 +34,7 @@ from server.lite.subscriptions import LiteSubscriptions
 from server.lite_topics.names import lite_topics_from
 from server.live_settings import LiveSettings
 from server.logs import set_log_level
+from server.message_trace import MessageTracer
 from server.messaging import Components, Messaging
 from server.metrics import ServerMetrics
 from server.observing import Background, Observing, make_background
@@ -414,7 +415,12 @@ class Broker:
                 DeadLetterService(self._make_dead_letter_box(), self._faults),
                 LiteTopicService(self._upkeep.lite_topics.listing, self._faults),
                 IndexService(self._upkeep.key_index, self._faults),
-                QueryService(self._upkeep.key_index, self._store.messages.reader, self._faults),
+                QueryService(
+                    self._upkeep.key_index,
+                    self._store.messages.reader,
+                    MessageTracer(self._store, self._delivery, self._state_writer, self._clock),
+                    self._faults,
+                ),
                 SecurityService(self._store.users, self._store.policies, self._clock, self._faults),
                 SettingsService(self._live, self._faults),
                 official_admin(self._messaging, administration, self._live, self._upkeep, self._front),

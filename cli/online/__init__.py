@@ -11,6 +11,7 @@ from cli.online import (
     groups,
     index,
     lite,
+    message,
     migration,
     rules,
     settings,
@@ -35,6 +36,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(lite.commands)
     app.add_typer(clients.commands)
     app.add_typer(index.commands)
+    app.add_typer(message.commands)
     app.add_typer(migration.commands)
     app.add_typer(verification.commands)
     app.add_typer(settings.commands)

@@ -133,6 +133,7 @@ ACCESSES: Final[Mapping[str, Accesses]] = {
     "SettingsService/SetSetting": _cluster(Action.UPDATE),
     "SettingsService/ResetSetting": _cluster(Action.UPDATE),
     "QueryService/QueryMessages": _of_topic(Action.GET),
+    "QueryService/TraceMessages": _of_topic(Action.GET),
     "VerificationService/BeginVerification": _cluster(Action.UPDATE),
     "VerificationService/GetVerification": _cluster(Action.GET),
     "VerificationService/ListVerifications": _cluster(Action.GET),

@@ -1,10 +1,70 @@
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class MessageState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MESSAGE_STATE_UNSPECIFIED: _ClassVar[MessageState]
+    MESSAGE_STATE_WAITING: _ClassVar[MessageState]
+    MESSAGE_STATE_IN_FLIGHT: _ClassVar[MessageState]
+    MESSAGE_STATE_RETRYING: _ClassVar[MessageState]
+    MESSAGE_STATE_DONE: _ClassVar[MessageState]
+MESSAGE_STATE_UNSPECIFIED: MessageState
+MESSAGE_STATE_WAITING: MessageState
+MESSAGE_STATE_IN_FLIGHT: MessageState
+MESSAGE_STATE_RETRYING: MessageState
+MESSAGE_STATE_DONE: MessageState
+
+class TraceMessagesResponse(_message.Message):
+    __slots__ = ("messages", "unread")
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    UNREAD_FIELD_NUMBER: _ClassVar[int]
+    messages: _containers.RepeatedCompositeFieldContainer[MessageTrace]
+    unread: _containers.RepeatedCompositeFieldContainer[UnreadFile]
+    def __init__(self, messages: _Optional[_Iterable[_Union[MessageTrace, _Mapping]]] = ..., unread: _Optional[_Iterable[_Union[UnreadFile, _Mapping]]] = ...) -> None: ...
+
+class MessageTrace(_message.Message):
+    __slots__ = ("physical_offset", "record", "queues")
+    PHYSICAL_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    physical_offset: int
+    record: bytes
+    queues: _containers.RepeatedCompositeFieldContainer[QueueTrace]
+    def __init__(self, physical_offset: _Optional[int] = ..., record: _Optional[bytes] = ..., queues: _Optional[_Iterable[_Union[QueueTrace, _Mapping]]] = ...) -> None: ...
+
+class QueueTrace(_message.Message):
+    __slots__ = ("topic", "queue", "offset", "is_there", "groups")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    IS_THERE_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue: int
+    offset: int
+    is_there: bool
+    groups: _containers.RepeatedCompositeFieldContainer[GroupTrace]
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., is_there: _Optional[bool] = ..., groups: _Optional[_Iterable[_Union[GroupTrace, _Mapping]]] = ...) -> None: ...
+
+class GroupTrace(_message.Message):
+    __slots__ = ("group", "state", "attempts", "visible_at_ms", "client_id")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    VISIBLE_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    state: MessageState
+    attempts: int
+    visible_at_ms: int
+    client_id: str
+    def __init__(self, group: _Optional[str] = ..., state: _Optional[_Union[MessageState, str]] = ..., attempts: _Optional[int] = ..., visible_at_ms: _Optional[int] = ..., client_id: _Optional[str] = ...) -> None: ...
 
 class QueryMessagesRequest(_message.Message):
     __slots__ = ("topic", "key", "from_ms", "to_ms", "limit")

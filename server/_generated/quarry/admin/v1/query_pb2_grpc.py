@@ -39,6 +39,11 @@ class QueryServiceStub:
                 request_serializer=quarry_dot_admin_dot_v1_dot_query__pb2.QueryMessagesRequest.SerializeToString,
                 response_deserializer=quarry_dot_admin_dot_v1_dot_query__pb2.QueryMessagesResponse.FromString,
                 _registered_method=True)
+        self.TraceMessages = channel.unary_unary(
+                '/quarry.admin.v1.QueryService/TraceMessages',
+                request_serializer=quarry_dot_admin_dot_v1_dot_query__pb2.QueryMessagesRequest.SerializeToString,
+                response_deserializer=quarry_dot_admin_dot_v1_dot_query__pb2.TraceMessagesResponse.FromString,
+                _registered_method=True)
 
 
 class QueryServiceServicer:
@@ -51,6 +56,13 @@ class QueryServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def TraceMessages(self, request, context):
+        """The same, with what has become of each message. At most 100.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_QueryServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -58,6 +70,11 @@ def add_QueryServiceServicer_to_server(servicer, server):
                     servicer.QueryMessages,
                     request_deserializer=quarry_dot_admin_dot_v1_dot_query__pb2.QueryMessagesRequest.FromString,
                     response_serializer=quarry_dot_admin_dot_v1_dot_query__pb2.QueryMessagesResponse.SerializeToString,
+            ),
+            'TraceMessages': grpc.unary_unary_rpc_method_handler(
+                    servicer.TraceMessages,
+                    request_deserializer=quarry_dot_admin_dot_v1_dot_query__pb2.QueryMessagesRequest.FromString,
+                    response_serializer=quarry_dot_admin_dot_v1_dot_query__pb2.TraceMessagesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -87,6 +104,33 @@ class QueryService:
             '/quarry.admin.v1.QueryService/QueryMessages',
             quarry_dot_admin_dot_v1_dot_query__pb2.QueryMessagesRequest.SerializeToString,
             quarry_dot_admin_dot_v1_dot_query__pb2.QueryMessagesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TraceMessages(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quarry.admin.v1.QueryService/TraceMessages',
+            quarry_dot_admin_dot_v1_dot_query__pb2.QueryMessagesRequest.SerializeToString,
+            quarry_dot_admin_dot_v1_dot_query__pb2.TraceMessagesResponse.FromString,
             options,
             channel_credentials,
             insecure,
