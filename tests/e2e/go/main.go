@@ -1,4 +1,4 @@
-// Producer, simple consumer and push consumer of the official Go client, chosen by the first argument.
+// Producer and consumers of the official Go client, chosen by the first argument.
 // Speaks the line protocol of tests/e2e/README.md.
 package main
 
@@ -46,7 +46,7 @@ func (o options) configuration() *rmq.Config {
 	return &rmq.Config{
 		Endpoint:      o.text("endpoint", ""),
 		ConsumerGroup: o.text("group", ""),
-		Credentials:   &credentials.SessionCredentials{
+		Credentials: &credentials.SessionCredentials{
 			AccessKey:    os.Getenv("CLIENT_USER"),
 			AccessSecret: os.Getenv("CLIENT_SECRET"),
 		},
@@ -89,9 +89,10 @@ func prepare() error {
 
 func run(arguments []string) error {
 	programs := map[string]func(options) error{
-		"producer":        produce,
-		"simple-consumer": consumeSimply,
-		"push-consumer":   consumePushed,
+		"producer":           produce,
+		"simple-consumer":    consumeSimply,
+		"push-consumer":      consumePushed,
+		"lite-push-consumer": consumeLitePushed,
 	}
 	if len(arguments) == 0 || programs[arguments[0]] == nil {
 		return fmt.Errorf("unknown client: %q", arguments)
