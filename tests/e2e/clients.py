@@ -393,10 +393,14 @@ class Clients:
         command += ["--failed-attempts", str(failed_attempts)]
         return self._keep(PushConsumer(command, **self._surroundings()))
 
-    def lite_push_consumer(self, topic: str, *, group: str, failed_attempts: int = 0) -> LitePushConsumer:
-        """`failed_attempts`: how often it refuses each message."""
+    def lite_push_consumer(
+        self, topic: str, *, group: str, failed_attempts: int = 0, suspended_ms: int | None = None
+    ) -> LitePushConsumer:
+        """`failed_attempts`: how often it refuses each message. With `suspended_ms` it suspends its lite topic then."""
         command = self._lite_command(self._language.lite_push_consumer, topic, group)
         command += ["--failed-attempts", str(failed_attempts)]
+        if suspended_ms is not None:
+            command += ["--suspended-ms", str(suspended_ms)]
         return self._keep(LitePushConsumer(command, **self._surroundings()))
 
     def lite_simple_consumer(self, topic: str, *, group: str, await_s: int = 1) -> LiteSimpleConsumer:

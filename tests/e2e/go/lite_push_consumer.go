@@ -31,13 +31,21 @@ func consumeLitePushed(given options) error {
 	if err != nil {
 		return err
 	}
+	suspendedMs, err := given.number("suspended-ms", 0)
+	if err != nil {
+		return err
+	}
+	refusal := rmq.FAILURE
+	if suspendedMs > 0 {
+		refusal = rmq.NewConsumerResultSuspend(time.Duration(suspendedMs) * time.Millisecond)
+	}
 	refused := &refusals{attempts: map[string]int{}, wanted: failedAttempts}
 	consume := func(message *rmq.MessageView) rmq.ConsumerResult {
 		failed := refused.refuses(message.GetMessageId())
 		shown := messageLine(message)
 		shown["failed"] = failed
 		if err := say(line{"message": shown}); err != nil || failed {
-			return rmq.FAILURE
+			return refusal
 		}
 		return rmq.SUCCESS
 	}

@@ -70,8 +70,8 @@ func (o options) subscriptions() (map[string]*rmq.FilterExpression, error) {
 //
 // Of its two logs one is by default under /logs and one in /tmp, the same file for all processes. Its TLS trusts any
 // server; here it trusts whom the system trusts, which SSL_CERT_FILE decides.
-func prepare() error {
-	logs := map[string]string{"rocketmq.client.logRoot": os.Getenv("HOME"), "rocketmq.client.logLevel": "warn"}
+func prepare(logLevel string) error {
+	logs := map[string]string{"rocketmq.client.logRoot": os.Getenv("HOME"), "rocketmq.client.logLevel": logLevel}
 	for name, value := range logs {
 		if err := os.Setenv(name, value); err != nil {
 			return err
@@ -97,7 +97,11 @@ func run(arguments []string) error {
 	if len(arguments) == 0 || programs[arguments[0]] == nil {
 		return fmt.Errorf("unknown client: %q", arguments)
 	}
-	if err := prepare(); err != nil {
+	level := "warn"
+	if arguments[0] == "lite-push-consumer" {
+		level = "info" // only its log tells that another client took a lite topic over
+	}
+	if err := prepare(level); err != nil {
 		return err
 	}
 	return programs[arguments[0]](parse(arguments[1:]))

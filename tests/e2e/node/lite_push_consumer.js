@@ -1,7 +1,7 @@
 // Lite push consumer of rocketmq-client-nodejs: one line per consumed message, and the commands of lite topics.
 'use strict';
 
-const { ConsumeResult, LitePushConsumerBuilder, OffsetOption } = require('rocketmq-client-nodejs');
+const { ConsumeResult, ConsumeResultSuspend, LitePushConsumerBuilder, OffsetOption } = require('rocketmq-client-nodejs');
 const { messageLine, options, quiet, run, say, serve, sessionCredentials, sslEnabled } = require('./line_protocol');
 
 const STARTS = {
@@ -19,6 +19,8 @@ function start(wanted) {
 run(async () => {
   const found = options({ 'failed-attempts': '0' });
   const failedAttempts = Number(found['failed-attempts']);
+  const suspendedMs = Number(found['suspended-ms'] ?? 0);
+  const refusal = suspendedMs > 0 ? ConsumeResultSuspend.of(suspendedMs) : ConsumeResult.FAILURE;
   const attempts = new Map();
   const messageListener = {
     async consume(message) {
@@ -26,7 +28,7 @@ run(async () => {
       attempts.set(message.messageId, attempt);
       const failed = attempt <= failedAttempts;
       say({ message: { ...messageLine(message), failed } });
-      return failed ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
+      return failed ? refusal : ConsumeResult.SUCCESS;
     },
   };
   const consumer = await new LitePushConsumerBuilder()
