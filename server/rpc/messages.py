@@ -102,7 +102,7 @@ class MessageService:
         topic = self._directory.topic(terms.topic)
         if Permission.READ not in topic.permission or topic.read_queues < 1:
             raise Forbidden(f"topic {topic.name} may not be read")
-        is_lite = settings is not None and settings.kind in LITE_CONSUMERS
+        is_lite = None if settings is None else settings.kind in LITE_CONSUMERS
         group, lite = self._group_of(terms.group, topic.name, is_lite=is_lite)
         if not group.enabled:
             raise Forbidden(f"consumer group {group.name} is disabled")
@@ -131,8 +131,15 @@ class MessageService:
         if poll is not None:
             call.on_close(lambda: self._delivery.cancel(poll))
 
-    def _group_of(self, name: str, topic: str, *, is_lite: bool) -> tuple[Group, LiteGroup | None]:
-        """The group, and what it says of lite topics if it gets those: it gets either them or whole topics."""
+    def _group_of(self, name: str, topic: str, *, is_lite: bool | None) -> tuple[Group, LiteGroup | None]:
+        """The group, and what it says of lite topics if it gets those: it gets either them or whole topics.
+
+        What a client is that has sent no settings, the group tells: after a restart some libraries send them again
+        only minutes later.
+        """
+        if is_lite is None:
+            known = self._directory.find_group(name)
+            is_lite = known is not None and LiteGroup.of(known) is not None
         if is_lite:
             return self._directory.lite_group(name, topic, self._edge.user)
         group = self._directory.group_to_receive(name, self._edge.user)

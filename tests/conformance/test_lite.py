@@ -344,6 +344,22 @@ def test_a_new_group_is_bound_by_its_first_client(with_broker: WithBroker) -> No
     with_broker(test)
 
 
+def test_a_client_that_has_not_sent_its_settings_again_after_a_restart_goes_on(with_broker: WithBroker) -> None:
+    """Python's and C#'s open their telemetry stream again only with their next settings, up to 5 minutes later."""
+
+    async def test(broker: RunningBroker) -> None:
+        with_topics(broker)
+        async with LiteClient(broker.endpoint) as client:
+            await client.add("a")
+            await send(client, "a", b"1")
+            received = await client.got()
+            assert found(received) == [("a", b"1")]
+            await client.done(received)
+            assert (await client.got()).code == definition.MESSAGE_NOT_FOUND
+
+    with_broker(test)
+
+
 @pytest.mark.parametrize("says_goodbye", [True, False])
 def test_what_a_client_wanted_is_forgotten_when_it_is_gone(with_broker: WithBroker, says_goodbye: bool) -> None:
     async def test(broker: RunningBroker) -> None:

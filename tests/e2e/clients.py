@@ -37,6 +37,7 @@ class Outgoing:
     delivery_ms: int | None = None
     """Wall clock: not before."""
     priority: int | None = None
+    lite_topic: str | None = None
 
     def line(self) -> Line:
         return {
@@ -48,6 +49,7 @@ class Outgoing:
             "message_group": self.message_group,
             "delivery_ms": self.delivery_ms,
             "priority": self.priority,
+            "lite_topic": self.lite_topic,
         }
 
 
@@ -73,6 +75,7 @@ class Delivery:
     priority: int | None
     attempt: int
     at_ms: int
+    lite_topic: str | None
     number: int | None
     """How the simple consumer names this delivery; None from a push consumer."""
     failed: bool = False
@@ -91,6 +94,7 @@ class Delivery:
             priority=line["priority"],
             attempt=line["attempt"],
             at_ms=line["at_ms"],
+            lite_topic=line["lite_topic"],
             number=line.get("delivery"),
             failed=line.get("failed", False),
         )
@@ -167,6 +171,8 @@ class ClientProcess:
                 stderr=errors,
             )
         self._lines: queue.Queue[Line | None] = queue.Queue()
+        self._pushed: queue.Queue[Line | None] = queue.Queue()
+        """Messages that came by themselves, whatever was asked meanwhile."""
         self._reader = threading.Thread(target=self._read, name="client lines", daemon=True)
         self._reader.start()
         try:
@@ -181,13 +187,15 @@ class ClientProcess:
     def _read(self) -> None:
         assert self._process.stdout is not None
         for text in self._process.stdout:
-            self._lines.put(json.loads(text))
+            line = json.loads(text)
+            (self._pushed if "message" in line else self._lines).put(line)
         self._lines.put(None)
+        self._pushed.put(None)
 
-    def next_line(self, timeout_s: float) -> Line:
-        """The next line of the program. Raises TimeoutError; fails when the program ended instead."""
+    def next_line(self, timeout_s: float, *, pushed: bool = False) -> Line:
+        """The next answer, or pushed message. Raises TimeoutError; fails when the program ended instead."""
         try:
-            line = self._lines.get(timeout=timeout_s)
+            line = (self._pushed if pushed else self._lines).get(timeout=timeout_s)
         except queue.Empty:
             raise TimeoutError(f"no line within {timeout_s} s from {self._command}") from None
         assert line is not None, f"{self._command} ended:\n{self._errors_path.read_text()[-4000:]}"
@@ -296,18 +304,47 @@ class SimpleConsumer(ClientProcess):
 
 class PushConsumer(ClientProcess):
     def next_delivery(self, timeout_s: float = ANSWER_TIMEOUT_S) -> Delivery:
-        return Delivery.of(self.next_line(timeout_s)["message"])
+        return Delivery.of(self.next_line(timeout_s, pushed=True)["message"])
+
+
+class _LiteConsumer(ClientProcess):
+    def subscribe(self, *lite_topics: str, start: Line | None = None, synchronizes: bool = True) -> None:
+        """`start`: a field of OffsetOption and its value, where the library has that.
+
+        Without `synchronizes` the client of Python is left to do it in its own time (`README.md`).
+        """
+        for lite_topic in lite_topics:
+            self.request("subscribe", lite_topic=lite_topic, start=start, synchronizes=synchronizes)
+
+    def unsubscribe(self, *lite_topics: str) -> None:
+        for lite_topic in lite_topics:
+            self.request("unsubscribe", lite_topic=lite_topic)
+
+    def subscribed(self) -> set[str]:
+        """To which lite topics the library says that it is subscribed."""
+        return set(self.request("subscribed")["lite_topics"])
+
+
+class LiteSimpleConsumer(SimpleConsumer, _LiteConsumer):
+    """Gets messages of the lite topics that it is subscribed to, when asked."""
+
+
+class LitePushConsumer(PushConsumer, _LiteConsumer):
+    """The same, by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """How the three programs of one client library are started."""
+    """How the programs of one client library are started."""
 
     name: str
     directory: Path
     producer: Sequence[str]
     simple_consumer: Sequence[str]
     push_consumer: Sequence[str]
+    lite_push_consumer: Sequence[str] | None = None
+    """None: the library has none."""
+    lite_simple_consumer: Sequence[str] | None = None
 
 
 class Clients:
@@ -355,6 +392,27 @@ class Clients:
         command = [*self._language.push_consumer, *self._subscription(topics, group, tags, sql)]
         command += ["--failed-attempts", str(failed_attempts)]
         return self._keep(PushConsumer(command, **self._surroundings()))
+
+    def lite_push_consumer(
+        self, topic: str, *, group: str, failed_attempts: int = 0, suspended_ms: int | None = None
+    ) -> LitePushConsumer:
+        """`failed_attempts`: how often it refuses each message. With `suspended_ms` it suspends its lite topic then."""
+        command = self._lite_command(self._language.lite_push_consumer, topic, group)
+        command += ["--failed-attempts", str(failed_attempts)]
+        if suspended_ms is not None:
+            command += ["--suspended-ms", str(suspended_ms)]
+        return self._keep(LitePushConsumer(command, **self._surroundings()))
+
+    def lite_simple_consumer(self, topic: str, *, group: str, await_s: int = 1) -> LiteSimpleConsumer:
+        command = self._lite_command(self._language.lite_simple_consumer, topic, group)
+        command += ["--await-s", str(await_s)]
+        return self._keep(LiteSimpleConsumer(command, **self._surroundings()))
+
+    def _lite_command(self, program: Sequence[str] | None, topic: str, group: str) -> list[str]:
+        if program is None:
+            text = f"no such consumer of lite topics in the library of {self._language.name}"
+            raise ClientError({"type": "Unsupported", "text": text, "code": None})
+        return [*program, "--endpoint", self._endpoint, "--group", group, "--topic", topic]
 
     def _subscription(self, topics: Sequence[str], group: str, tags: str, sql: str | None) -> list[str]:
         options = ["--endpoint", self._endpoint, "--group", group]

@@ -106,6 +106,8 @@ def python() -> Language:
         producer=[sys.executable, "-m", "tests.e2e.python.producer"],
         simple_consumer=[sys.executable, "-m", "tests.e2e.python.simple_consumer"],
         push_consumer=[sys.executable, "-m", "tests.e2e.python.push_consumer"],
+        lite_push_consumer=[sys.executable, "-m", "tests.e2e.python.lite_push_consumer"],
+        lite_simple_consumer=[sys.executable, "-m", "tests.e2e.python.lite_simple_consumer"],
     )
 
 
@@ -127,6 +129,7 @@ def node() -> Language:
         producer=[*command, "producer.js"],
         simple_consumer=[*command, "simple_consumer.js"],
         push_consumer=[*command, "push_consumer.js"],
+        lite_push_consumer=[*command, "lite_push_consumer.js"],
     )
 
 
@@ -140,6 +143,7 @@ def java() -> Language:
         producer=[*command, program, "producer"],
         simple_consumer=[*command, program, "simple-consumer"],
         push_consumer=[*command, program, "push-consumer"],
+        lite_push_consumer=[*command, program, "lite-push-consumer"],
     )
 
 
@@ -151,6 +155,7 @@ def go() -> Language:
         producer=[program, "producer"],
         simple_consumer=[program, "simple-consumer"],
         push_consumer=[program, "push-consumer"],
+        lite_push_consumer=[program, "lite-push-consumer"],
     )
 
 

@@ -60,6 +60,8 @@ class Feature:
     topic_type: str = "normal"
     queues: int = 4
     is_fifo: bool = False
+    is_lite: bool = False
+    """The group gets lite topics of the topic."""
     max_attempts: int | None = None
     retry_delay_s: int | None = None
 
@@ -236,6 +238,43 @@ def priority(stage: Stage) -> None:
     assert [each.body for each in consumer.receive_until(4)] == [b"4", b"3", b"2", b"1"]
 
 
+def lite_push(stage: Stage) -> None:
+    """A push consumer gets the lite topics that it subscribed to, each in its order, and no others."""
+    consumer = stage.clients.lite_push_consumer(stage.topic, group=stage.group)
+    consumer.subscribe("ann", "bob")
+    _send_to_lite_topics(stage)
+    _in_order([consumer.next_delivery() for _ in range(8)])
+    consumer.unsubscribe("ann")
+    _send_to_lite_topics(stage)
+    assert {consumer.next_delivery().lite_topic for _ in range(4)} == {"bob"}
+
+
+def lite_simple(stage: Stage) -> None:
+    """The same of a simple consumer."""
+    consumer = stage.clients.lite_simple_consumer(stage.topic, group=stage.group)
+    consumer.subscribe("ann", "bob")
+    _send_to_lite_topics(stage)
+    received = consumer.receive_until(8)
+    _in_order(received)
+    consumer.ack(received)
+    consumer.unsubscribe("ann")
+    _send_to_lite_topics(stage)
+    assert {each.lite_topic for each in consumer.receive_until(4)} == {"bob"}
+    nothing_more(consumer)
+
+
+def _send_to_lite_topics(stage: Stage) -> None:
+    names = ("ann", "bob", "not-wanted")
+    stage.producer().send([stage.message(b"%d" % number, lite_topic=name) for number in range(4) for name in names])
+
+
+def _in_order(deliveries: Sequence[Delivery]) -> None:
+    bodies: dict[str | None, list[bytes]] = defaultdict(list)
+    for each in deliveries:
+        bodies[each.lite_topic].append(each.body)
+    assert bodies == {name: [b"%d" % number for number in range(4)] for name in ("ann", "bob")}
+
+
 def restart(stage: Stage) -> None:
     """The broker restarts in the middle; producer and consumer go on by themselves."""
     producer = stage.producer()
@@ -280,5 +319,7 @@ FEATURES: Final[dict[str, Feature]] = {
     "check": Feature(transaction_check, topic_type="transaction"),
     "dead letters": Feature(dead_letter, max_attempts=2, retry_delay_s=1),
     "priority": Feature(priority, topic_type="priority"),
+    "lite topics, push": Feature(lite_push, topic_type="lite", is_lite=True),
+    "lite topics, simple": Feature(lite_simple, topic_type="lite", is_lite=True),
     "broker restart": Feature(restart),
 }

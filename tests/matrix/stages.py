@@ -110,6 +110,8 @@ class _Quarry:
         queues = str(feature.queues)
         self._broker.administer("topic", "create", name, "--type", feature.topic_type, "--queues", queues)
         options = ["--fifo"] if feature.is_fifo else []
+        if feature.is_lite:
+            options += ["--lite-topic", name]
         if feature.max_attempts is not None:
             options += ["--max-attempts", str(feature.max_attempts)]
         if feature.retry_delay_s is not None:
@@ -218,6 +220,8 @@ def _topic(name: str, queues: int, kind: str) -> dict[str, object]:
 
 def _group(name: str, feature: Feature) -> dict[str, object]:
     group: dict[str, object] = {"groupName": name, "consumeMessageOrderly": feature.is_fifo}
+    if feature.is_lite:
+        group["attributes"] = {"lite.bind.topic": name}
     if feature.max_attempts is not None:
         group["retryMaxTimes"] = feature.max_attempts - 1
     if feature.retry_delay_s is not None:

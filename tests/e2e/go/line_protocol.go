@@ -27,6 +27,8 @@ type command struct {
 	InvisibleS   int64 `json:"invisible_s"`
 	Deliveries   []int
 	Delivery     int
+	LiteTopic    string `json:"lite_topic"`
+	Start        map[string]any
 }
 
 func (c command) invisible() time.Duration {
@@ -85,13 +87,30 @@ func answered(answers map[string]answer, asked command) line {
 	return content
 }
 
+// named is nil for what has no name.
+func named(name string) any {
+	if name == "" {
+		return nil
+	}
+	return name
+}
+
+// unsupported is what the library does not have.
+type unsupported string
+
+func (u unsupported) Error() string { return string(u) }
+
 // failure describes what the library returned as an error.
 func failure(err error) line {
 	var code any
 	if status, ok := rmq.AsErrRpcStatus(err); ok {
 		code = status.GetCode()
 	}
-	return line{"error": line{"type": fmt.Sprintf("%T", err), "text": err.Error(), "code": code}}
+	kind := fmt.Sprintf("%T", err)
+	if _, missing := err.(unsupported); missing {
+		kind = "Unsupported"
+	}
+	return line{"error": line{"type": kind, "text": err.Error(), "code": code}}
 }
 
 func messageLine(message *rmq.MessageView) line {
@@ -113,6 +132,7 @@ func messageLine(message *rmq.MessageView) line {
 		"keys":          keys,
 		"properties":    properties,
 		"message_group": message.GetMessageGroup(),
+		"lite_topic":    named(message.GetLiteTopic()),
 		"priority":      nil, // the library does not show it
 		"attempt":       message.GetDeliveryAttempt(),
 		"born_ms":       bornMs,

@@ -1,4 +1,4 @@
-// Producer, simple consumer and push consumer of the official Go client, chosen by the first argument.
+// Producer and consumers of the official Go client, chosen by the first argument.
 // Speaks the line protocol of tests/e2e/README.md.
 package main
 
@@ -46,7 +46,7 @@ func (o options) configuration() *rmq.Config {
 	return &rmq.Config{
 		Endpoint:      o.text("endpoint", ""),
 		ConsumerGroup: o.text("group", ""),
-		Credentials:   &credentials.SessionCredentials{
+		Credentials: &credentials.SessionCredentials{
 			AccessKey:    os.Getenv("CLIENT_USER"),
 			AccessSecret: os.Getenv("CLIENT_SECRET"),
 		},
@@ -70,8 +70,8 @@ func (o options) subscriptions() (map[string]*rmq.FilterExpression, error) {
 //
 // Of its two logs one is by default under /logs and one in /tmp, the same file for all processes. Its TLS trusts any
 // server; here it trusts whom the system trusts, which SSL_CERT_FILE decides.
-func prepare() error {
-	logs := map[string]string{"rocketmq.client.logRoot": os.Getenv("HOME"), "rocketmq.client.logLevel": "warn"}
+func prepare(logLevel string) error {
+	logs := map[string]string{"rocketmq.client.logRoot": os.Getenv("HOME"), "rocketmq.client.logLevel": logLevel}
 	for name, value := range logs {
 		if err := os.Setenv(name, value); err != nil {
 			return err
@@ -89,14 +89,19 @@ func prepare() error {
 
 func run(arguments []string) error {
 	programs := map[string]func(options) error{
-		"producer":        produce,
-		"simple-consumer": consumeSimply,
-		"push-consumer":   consumePushed,
+		"producer":           produce,
+		"simple-consumer":    consumeSimply,
+		"push-consumer":      consumePushed,
+		"lite-push-consumer": consumeLitePushed,
 	}
 	if len(arguments) == 0 || programs[arguments[0]] == nil {
 		return fmt.Errorf("unknown client: %q", arguments)
 	}
-	if err := prepare(); err != nil {
+	level := "warn"
+	if arguments[0] == "lite-push-consumer" {
+		level = "info" // only its log tells that another client took a lite topic over
+	}
+	if err := prepare(level); err != nil {
 		return err
 	}
 	return programs[arguments[0]](parse(arguments[1:]))

@@ -19,6 +19,7 @@ type outgoing struct {
 	MessageGroup *string `json:"message_group"`
 	DeliveryMs   *int64  `json:"delivery_ms"`
 	Priority     *int32
+	LiteTopic    *string `json:"lite_topic"`
 }
 
 func (o outgoing) build() (*rmq.Message, error) {
@@ -29,6 +30,9 @@ func (o outgoing) build() (*rmq.Message, error) {
 	}
 	if o.MessageGroup != nil {
 		message.SetMessageGroup(*o.MessageGroup)
+	}
+	if o.LiteTopic != nil {
+		message.SetLiteTopic(*o.LiteTopic)
 	}
 	if o.DeliveryMs != nil {
 		message.SetDelayTimestamp(time.UnixMilli(*o.DeliveryMs))

@@ -58,6 +58,7 @@ function messageLine(message) {
     keys: [...message.keys].sort(),
     properties: Object.fromEntries(message.properties),
     message_group: message.messageGroup || null,
+    lite_topic: message.liteTopic || null,
     priority: message.priority || null, // the library shows 0 where there is none
     attempt: message.deliveryAttempt,
     born_ms: message.bornTimestamp ? message.bornTimestamp.getTime() : null,

@@ -20,6 +20,7 @@ function build(fields) {
     keys: fields.keys ?? [],
     properties: new Map(Object.entries(fields.properties ?? {})),
     messageGroup: fields.message_group ?? undefined,
+    liteTopic: fields.lite_topic ?? undefined,
     deliveryTimestamp: fields.delivery_ms == null ? undefined : new Date(fields.delivery_ms),
     priority: fields.priority ?? undefined,
   };

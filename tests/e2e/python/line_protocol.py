@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,6 +17,7 @@ from rocketmq.grpc_protocol import FilterType  # type: ignore[import-untyped]
 Line = dict[str, Any]
 FILTER_TYPES = {"tag": FilterType.TAG, "sql": FilterType.SQL}
 TLS = os.environ.get("CLIENT_TLS") == "on"
+_OUTPUT = threading.Lock()
 
 
 def configuration(endpoint: str) -> ClientConfiguration:
@@ -29,9 +31,10 @@ def wall_ms() -> int:
 
 
 def say(line: Line) -> None:
-    """Write one line at once. Concurrent callers must hold a lock of their own."""
-    sys.stdout.write(json.dumps(line, ensure_ascii=False) + "\n")
-    sys.stdout.flush()
+    """Write one line at once, from any thread."""
+    with _OUTPUT:
+        sys.stdout.write(json.dumps(line, ensure_ascii=False) + "\n")
+        sys.stdout.flush()
 
 
 def commands() -> Iterator[Line]:
@@ -68,6 +71,7 @@ def message_line(message: Any) -> Line:
         "keys": sorted(message.keys),
         "properties": dict(message.properties),
         "message_group": message.message_group or None,
+        "lite_topic": message.lite_topic,
         "priority": message.priority,
         "attempt": message.delivery_attempt,
         "born_ms": message.born_timestamp,

@@ -29,6 +29,8 @@ def build(fields: Line) -> Message:
         message.add_property(name, value)
     if fields.get("message_group") is not None:
         message.message_group = fields["message_group"]
+    if fields.get("lite_topic") is not None:
+        message.lite_topic = fields["lite_topic"]
     if fields.get("delivery_ms") is not None:
         message.delivery_timestamp = fields["delivery_ms"] // 1000  # the client counts in seconds
     if fields.get("priority") is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import Any
 
 from rocketmq import FilterExpression, SimpleConsumer  # type: ignore[import-untyped]
@@ -16,6 +17,9 @@ class Deliveries:
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
         self._messages: list[Any] = []
+
+    def commands(self) -> dict[str, Callable[[Line], Line]]:
+        return {"receive": self.receive, "ack": self.ack, "change_invisible": self.change_invisible}
 
     def receive(self, command: Line) -> Line:
         lines = []
@@ -59,14 +63,7 @@ def main() -> None:
     )
     consumer.startup()
     say({"ready": "simple consumer"})
-    deliveries = Deliveries(consumer)
-    serve(
-        {
-            "receive": deliveries.receive,
-            "ack": deliveries.ack,
-            "change_invisible": deliveries.change_invisible,
-        }
-    )
+    serve(Deliveries(consumer).commands())
     consumer.shutdown()
 
 

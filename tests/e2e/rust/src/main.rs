@@ -84,12 +84,16 @@ struct Outgoing {
     message_group: Option<String>,
     delivery_ms: Option<i64>,
     priority: Option<i32>,
+    lite_topic: Option<String>,
 }
 
 impl Outgoing {
     fn builder(self) -> Result<MessageBuilder, Refusal> {
         if self.priority.is_some() {
             return Err(unsupported("priority of messages"));
+        }
+        if self.lite_topic.is_some() {
+            return Err(unsupported("lite topics"));
         }
         let body = BASE64_STANDARD.decode(self.body).expect("bodies are base64");
         let mut builder = MessageBuilder::builder()
@@ -310,6 +314,7 @@ fn message_line(message: &MessageView, number: usize) -> Value {
         "keys": keys,
         "properties": message.properties(),
         "message_group": message.message_group(),
+        "lite_topic": null, // it has none
         "priority": null, // the library does not show it
         "attempt": message.delivery_attempt(),
         "born_ms": message.born_timestamp() * 1000,

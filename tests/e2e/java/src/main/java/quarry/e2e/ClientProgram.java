@@ -21,6 +21,7 @@ import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.TreeSet;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CopyOnWriteArrayList;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
 import org.apache.rocketmq.client.apis.ClientConfigurationBuilder;
@@ -29,6 +30,8 @@ import org.apache.rocketmq.client.apis.StaticSessionCredentialsProvider;
 import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
 import org.apache.rocketmq.client.apis.consumer.FilterExpressionType;
+import org.apache.rocketmq.client.apis.consumer.LitePushConsumer;
+import org.apache.rocketmq.client.apis.consumer.OffsetOption;
 import org.apache.rocketmq.client.apis.consumer.PushConsumer;
 import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
 import org.apache.rocketmq.client.apis.message.Message;
@@ -41,7 +44,7 @@ import org.apache.rocketmq.client.apis.producer.Transaction;
 import org.apache.rocketmq.client.apis.producer.TransactionResolution;
 
 /**
- * Producer, simple consumer and push consumer of the official Java client, chosen by the first argument.
+ * Producer and consumers of the official Java client, chosen by the first argument.
  * Speaks the line protocol of {@code tests/e2e/README.md}.
  */
 public final class ClientProgram {
@@ -72,6 +75,7 @@ public final class ClientProgram {
             case "producer" -> program.produce();
             case "simple-consumer" -> program.consumeSimply();
             case "push-consumer" -> program.consumePushed();
+            case "lite-push-consumer" -> program.consumeLitePushed();
             default -> throw new IllegalArgumentException("unknown client " + args[0]);
         }
         System.exit(0);
@@ -151,6 +155,9 @@ public final class ClientProgram {
         }
         if (has(fields, "message_group")) {
             builder.setMessageGroup(fields.get("message_group").getAsString());
+        }
+        if (has(fields, "lite_topic")) {
+            builder.setLiteTopic(fields.get("lite_topic").getAsString());
         }
         if (has(fields, "delivery_ms")) {
             builder.setDeliveryTimestamp(fields.get("delivery_ms").getAsLong());
@@ -237,6 +244,60 @@ public final class ClientProgram {
         consumer.close();
     }
 
+    private void consumeLitePushed() throws Exception {
+        int failedAttempts = Integer.parseInt(option("failed-attempts", "0"));
+        Map<String, Integer> attempts = new ConcurrentHashMap<>();
+        LitePushConsumer consumer = PROVIDER.newLitePushConsumerBuilder().setClientConfiguration(configuration)
+            .setConsumerGroup(option("group", null)).bindTopic(option("topic", null))
+            .setMessageListener(message -> {
+                boolean failed = attempts.merge(message.getMessageId().toString(), 1, Integer::sum) <= failedAttempts;
+                JsonObject shown = messageLine(message);
+                shown.addProperty("failed", failed);
+                JsonObject line = new JsonObject();
+                line.add("message", shown);
+                say(line);
+                return failed ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
+            }).build();
+        say(line("ready", "lite push consumer"));
+        Answer subscribe = command -> {
+            String liteTopic = command.get("lite_topic").getAsString();
+            if (has(command, "start")) {
+                consumer.subscribeLite(liteTopic, start(command.getAsJsonObject("start")));
+            } else {
+                consumer.subscribeLite(liteTopic);
+            }
+            return new JsonObject();
+        };
+        Answer unsubscribe = command -> {
+            consumer.unsubscribeLite(command.get("lite_topic").getAsString());
+            return new JsonObject();
+        };
+        Answer subscribed = command -> {
+            JsonObject answer = new JsonObject();
+            answer.add("lite_topics", GSON.toJsonTree(new TreeSet<>(consumer.getLiteTopicSet())));
+            return answer;
+        };
+        serve(Map.of("subscribe", subscribe, "unsubscribe", unsubscribe, "subscribed", subscribed));
+        consumer.close();
+    }
+
+    private static OffsetOption start(JsonObject wanted) {
+        String kind = wanted.keySet().iterator().next();
+        JsonElement value = wanted.get(kind);
+        return switch (kind) {
+            case "policy" -> switch (value.getAsString()) {
+                case "last" -> OffsetOption.LAST_OFFSET;
+                case "min" -> OffsetOption.MIN_OFFSET;
+                case "max" -> OffsetOption.MAX_OFFSET;
+                default -> throw new IllegalArgumentException("unknown policy " + value);
+            };
+            case "offset" -> OffsetOption.ofOffset(value.getAsLong());
+            case "tail_n" -> OffsetOption.ofTailN(value.getAsLong());
+            case "timestamp" -> OffsetOption.ofTimestamp(value.getAsLong());
+            default -> throw new IllegalArgumentException("unknown start " + kind);
+        };
+    }
+
     private Map<String, FilterExpression> subscriptions() {
         FilterExpressionType type =
             option("filter-type", "tag").equals("sql") ? FilterExpressionType.SQL92 : FilterExpressionType.TAG;
@@ -283,6 +344,7 @@ public final class ClientProgram {
         line.add("keys", GSON.toJsonTree(new TreeSet<>(message.getKeys())));
         line.add("properties", GSON.toJsonTree(message.getProperties()));
         line.addProperty("message_group", message.getMessageGroup().orElse(null));
+        line.addProperty("lite_topic", message.getLiteTopic().orElse(null));
         line.addProperty("priority", message.getPriority().orElse(null));
         line.addProperty("attempt", message.getDeliveryAttempt());
         line.addProperty("born_ms", message.getBornTimestamp());
