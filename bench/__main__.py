@@ -47,6 +47,7 @@ BENCHMARKS: Final = (
     "security_cost",
     "shard_scaling",
     "cluster_exchange",
+    "lite_topics",
     "clients",
 )
 RESULTS: Final = Path(__file__).parent / "results"

@@ -23,6 +23,7 @@ SILENCE_S: Final = 30.0
 """When nothing has come for so long, nothing will."""
 
 READ_SIZE: Final = 256 * 1024
+CLIENT_ID: Final = b"bench-host@4711@1@abcdefgh"
 _TABLE_SIZE_0: Final = b"\x20"
 _PREFIX: Final = Struct(">BI")
 _HEAD: Final = frames.FRAME_HEAD
@@ -203,17 +204,20 @@ class CallMaker:
                 (b"x-mq-language", b"JAVA"),
                 (b"x-mq-protocol", b"GRPC_V2"),
                 (b"x-mq-client-version", b"5.2.0"),
-                (b"x-mq-client-id", b"bench-host@4711@1@abcdefgh"),
                 (b"x-mq-date-time", b"20260101T000000Z"),
                 (b"grpc-accept-encoding", b"gzip"),
             ]
         )
 
-    def call(self, number: int, body: bytes) -> bytes:
-        """The `number`-th call of a connection, from 0 on: streams are numbered so."""
+    def call(self, number: int, body: bytes, *, client_id: bytes = CLIENT_ID, goes_on: bool = False) -> bytes:
+        """The `number`-th call of a connection, from 0 on: streams are numbered so.
+
+        One that `goes_on` is a stream on which the client may say more.
+        """
         block = (_TABLE_SIZE_0 if number == 0 else b"") + self._fixed
-        block += encode_fields([(b"x-mq-request-id", b"%032x" % self._random.getrandbits(128))])
-        return _request(2 * number + 1, block, _PREFIX.pack(0, len(body)) + body)
+        request_id = b"%032x" % self._random.getrandbits(128)
+        block += encode_fields([(b"x-mq-client-id", client_id), (b"x-mq-request-id", request_id)])
+        return _request(2 * number + 1, block, _PREFIX.pack(0, len(body)) + body, goes_on=goes_on)
 
 
 def _data_size(request: bytes) -> int:
@@ -234,7 +238,8 @@ def make_requests(random: Random, path: str, body: bytes, first: int, count: int
     return [maker.call(number, body) for number in range(first, first + count)]
 
 
-def _request(stream_id: int, block: bytes, message: bytes) -> bytes:
+def _request(stream_id: int, block: bytes, message: bytes, *, goes_on: bool) -> bytes:
+    flags = 0 if goes_on else frames.Flag.END_STREAM
     return frames.frame(FrameType.HEADERS, frames.Flag.END_HEADERS, stream_id, block) + frames.frame(
-        FrameType.DATA, frames.Flag.END_STREAM, stream_id, message
+        FrameType.DATA, flags, stream_id, message
     )

@@ -350,6 +350,9 @@ class Broker:
         try:
             async with (
                 self._supervisor.running("housekeeping", self._keep_house()),
+                self._supervisor.running(
+                    "end of lite subscriptions", self._lite_subscriptions.run(HOUSEKEEPING_INTERVAL_S)
+                ),
                 self._upkeep.running(self._supervisor),
                 self._supervisor.running("figures", self._background.sampling.run()),
                 self._supervisor.running("warm-up", warm_up(self._store.topics)),
@@ -492,7 +495,6 @@ class Broker:
             self._clients.sweep()
             self._delivery.drop_idle_subscriptions()
             self._delivery.lite.drop_idle_clients()
-            self._lite_subscriptions.sweep()
             self._upkeep.backups.sweep()
             self._messaging.sweep()
             self._security.sweep()

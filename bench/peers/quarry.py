@@ -54,11 +54,17 @@ class Quarry:
         assert self._process is not None, "the broker was not started"
         return self._process.pid
 
-    def start(self) -> None:
-        """Returns when it serves. Raises RuntimeError with its words when it ends before, or takes too long."""
+    def start(self, *, behind_s: int = 0) -> None:
+        """Returns when it serves. Its wall clock is so far behind.
+
+        Raises RuntimeError with its words when it ends before, or takes too long.
+        """
+        command = self._command
+        if behind_s:
+            command = [sys.executable, "-m", "bench.peers.behind", str(behind_s), *self._command[3:]]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                self._command, cwd=PROJECT, env=self._environment, stdout=subprocess.PIPE, stderr=log, bufsize=0
+                command, cwd=PROJECT, env=self._environment, stdout=subprocess.PIPE, stderr=log, bufsize=0
             )
         output = self._process.stdout
         assert output is not None

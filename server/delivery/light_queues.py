@@ -59,6 +59,16 @@ class LightQueues:
             return True
         return self._has_in_flight(subscription_prefix(group, name))
 
+    def is_done(self, subscription: Subscription) -> bool:
+        """Whether the group has got and acknowledged all there is; then it is looked for no longer."""
+        progress = subscription.queues.get(LIGHT_QUEUE_NUMBER)
+        if progress is None or subscription.is_due or self._source.maximum(progress.queue) > progress.next_offset:
+            return False
+        if self._deliveries.rows_of(subscription, progress):
+            return False
+        subscription.served(LIGHT_QUEUE_NUMBER, drained=True)
+        return True
+
     def release(self, group: str, name: str) -> None:
         """Keep nothing in memory if there is nothing for the group; what the last pass has changed is written."""
         subscription = self._subscriptions.find(group, name)
@@ -69,9 +79,12 @@ class LightQueues:
             self._subscriptions.drop(subscription)
 
     def move(self, group: str, name: str, offset: QueueOffset) -> None:
-        """Let the group go on at an offset; what it has in flight is forgotten."""
+        """Let the group go on at an offset; what it has in flight is forgotten.
+
+        To be written before anything else looks at the queue: a client moves thousands, and none of them is opened.
+        """
         queue = QueueId(name, LIGHT_QUEUE_NUMBER)
-        if self._subscriptions.find(group, name) is None and not self.may_have_messages(group, name):
+        if self._subscriptions.find(group, name) is None and not self._has_in_flight(subscription_prefix(group, name)):
             self._offsets.stage(self._writer.batch(), group, queue, offset)
         else:
             self._reset_offset(group, queue, offset)

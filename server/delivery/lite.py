@@ -70,8 +70,9 @@ class LiteDelivery:
         client = self._clients.of(request.group, group.bind_topic, request.client_id)
         client.events_max = group.client_events_max
         client.group.wildcard = group.wildcard or ""
-        client.wants_all = group.wildcard is not None and self._table.is_subscribed(
-            request.group, request.client_id, ALL_OF_THEM
+        client.want_all(
+            wants_all=group.wildcard is not None
+            and self._table.is_subscribed(request.group, request.client_id, ALL_OF_THEM)
         )
         client.last_used_s = self._clock.monotonic_s()
         return self.serving.receive(client, request._replace(is_ordered=True), polling_s, received)
@@ -156,8 +157,11 @@ class LiteDelivery:
                 self._ready(group, lite_topic)
 
     def ready(self, subscription: Subscription) -> None:
-        """A light queue may have messages for a group again."""
-        self.let_go(subscription.group, subscription.topic)
+        """A light queue may have messages for a group again, or its last one was acknowledged."""
+        if self._queues.is_done(subscription):
+            self._writer.when_written(lambda _: self._release(subscription.group, (subscription.topic,)))
+        else:
+            self.let_go(subscription.group, subscription.topic)
 
     def let_go(self, group: str, name: str) -> None:
         """As `ready`, by name: nothing of it need be in memory."""
@@ -170,7 +174,7 @@ class LiteDelivery:
         """Serve those that are there and want it; the others of them find out when they have done what they do."""
         wanted_by = dict.fromkeys(self._table.clients_of(group.name, lite_topic))
         if lite_topic.startswith(group.wildcard):
-            wanted_by.update(dict.fromkeys(client.client_id for client in group.clients.values() if client.wants_all))
+            wanted_by.update(group.wanting_all)
         clients = group.of(wanted_by)
         for client in clients:
             client.mark(lite_topic)
@@ -188,10 +192,11 @@ class LiteDelivery:
             return
         for lite_topic in removed:
             client.ready.pop(lite_topic, None)
-            client.wants_all &= lite_topic != ALL_OF_THEM
+            if lite_topic == ALL_OF_THEM:
+                client.want_all(wants_all=False)
         for lite_topic in added:
             if lite_topic == ALL_OF_THEM:
-                client.wants_all = True
+                client.want_all(wants_all=True)
                 client.look_again()
             elif self._queues.may_have_messages(group, light_queue_name(client.group.parent, lite_topic)):
                 client.mark(lite_topic)

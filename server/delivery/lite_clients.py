@@ -51,6 +51,14 @@ class LiteClient:
     def may_have_messages(self) -> bool:
         return bool(self.ready) or self.looked_behind is not None
 
+    def want_all(self, *, wants_all: bool) -> None:
+        """All lite topics of its group's kind from now on, or no longer."""
+        self.wants_all = wants_all
+        if wants_all:
+            self.group.wanting_all[self.client_id] = None
+        else:
+            self.group.wanting_all.pop(self.client_id, None)
+
     def mark(self, lite_topic: str) -> None:
         """There may be messages of it."""
         if lite_topic in self.ready:
@@ -88,7 +96,7 @@ class LiteClient:
 class LiteGroupClients:
     """The clients of one group that receive."""
 
-    __slots__ = ("_turn", "clients", "name", "parent", "wildcard")
+    __slots__ = ("_turn", "clients", "name", "parent", "wanting_all", "wildcard")
 
     def __init__(self, name: str, parent: str) -> None:
         self.name = name
@@ -96,6 +104,8 @@ class LiteGroupClients:
         self.wildcard = ""
         """How the lite topics begin that clients get which want all of them."""
         self.clients: dict[str, LiteClient] = {}
+        self.wanting_all: dict[str, None] = {}
+        """Those among them that want all lite topics, by their ids: each message asks, so nobody looks through all."""
         self._turn = 0
 
     def of(self, client_ids: Iterable[str]) -> Sequence[LiteClient]:
@@ -153,6 +163,7 @@ class LiteClients:
             return None
         group = self._groups[name]
         client = group.clients.pop(client_id)
+        group.wanting_all.pop(client_id, None)
         if not group.clients:
             del self._groups[name]
             of_parent = self._of_parent[group.parent]

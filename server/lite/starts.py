@@ -39,6 +39,8 @@ class Queues(Protocol):
 
     def bounds(self, queue: QueueId) -> QueueBounds: ...
 
+    def maximum(self, queue: QueueId) -> QueueOffset: ...
+
     def offset_at_time(self, queue: QueueId, time_ms: int, boundary: TimeBoundary) -> QueueOffset: ...
 
 
@@ -46,12 +48,12 @@ def offset_of(queues: Queues, queue: QueueId, start: Start) -> QueueOffset | Non
     """The offset within what the queue holds; None where the group stands is meant."""
     if start.kind is StartKind.STANDING:
         return None
+    if start.kind is StartKind.NEWEST:
+        return queues.maximum(queue)  # clients ask it of thousands, and bounds cost a search
     bounds = queues.bounds(queue)
     match start.kind:
         case StartKind.OLDEST:
             return bounds.minimum
-        case StartKind.NEWEST:
-            return bounds.maximum
         case StartKind.TAIL:
             wanted = bounds.maximum - start.value
         case StartKind.TIME:

@@ -9,12 +9,14 @@ Everything runs on the event loop's thread.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from server.delivery import StateWriter
 from server.errors import LiteQuotaExceeded
 from server.lite.starts import Start
+from server.waiting import until_set
 from store.clock import Clock
 from store.metadata.lite import LiteGroup, light_queue_name
 from store.metadata.lite_attributes import LiteModel
@@ -26,8 +28,11 @@ EXPIRY_MS: Final = 180_000
 QUOTA_SLACK: Final = 300
 """RocketMQ's: a client counts for itself, and what it has just dropped may still count here. Python's 5.1.2 also names
 the letters of a lite topic until it repeats all that it wants."""
-EXPIRED_AT_ONCE: Final = 1_024
-"""Clients that are looked at before others get their turn."""
+LOOKED_AT_ONCE: Final = 256
+"""Clients whose rows are read together."""
+FORGETTING_S: Final = 0.005
+"""How long clients are forgotten before others get their turn: all of a place may be gone at once."""
+PAUSE_S: Final = 0.02
 
 Done = Callable[[Exception | None], None]
 Moved = Callable[[str, str, QueueOffset], None]
@@ -87,6 +92,9 @@ class LiteSubscriptions:
         """The last client that was looked at; None: the next one is the first of all."""
         self._groups: dict[str, str] = {}
         """By client, of those that have said something since the start."""
+        self._gone: dict[str, str] = {}
+        """The groups of clients that are gone, and whose rows are still there."""
+        self._has_gone = asyncio.Event()
 
     def add(self, asking: Asking, lite_topics: Iterable[str], start: Start, done: Done) -> None:
         """Some more, also those that were taken away. Raises LiteQuotaExceeded, and nothing is added then."""
@@ -131,6 +139,7 @@ class LiteSubscriptions:
         self._begin(asking)
         self._forget(asking.group, asking.client_id, reset=asking.terms)
         self._writer.when_written(done)
+        self._writer.write_now()  # before anything looks at a queue that was moved
 
     # -- the end of clients
 
@@ -138,27 +147,56 @@ class LiteSubscriptions:
         """It has said goodbye, or been silent for long."""
         group = self._groups.pop(client_id, None)
         if group is not None:
-            self._writer.write_now()  # from here on the rows tell
-            self._forget(group, client_id)
+            self._gone[client_id] = group
+            self._has_gone.set()
         self._delivery.client_gone(client_id)
 
-    def sweep(self) -> None:
-        """Look for clients that have not said anything for long, some at a time; to be called every few seconds."""
+    async def run(self, interval_s: float) -> None:
+        """Forget clients that are gone, and look for such as have not said anything for long, until cancelled."""
+        while True:
+            if self._forget_gone() or self._sweep():
+                await asyncio.sleep(PAUSE_S)
+                continue
+            await until_set(self._has_gone, interval_s)
+            self._has_gone.clear()
+
+    def _forget_gone(self) -> bool:
+        """Some of them; whether there are more."""
+        end_s = self._clock.monotonic_s() + FORGETTING_S
+        self._writer.write_now()  # from here on the rows tell
+        while self._gone and self._clock.monotonic_s() < end_s:
+            client_id = next(iter(self._gone))
+            self._forget(self._gone.pop(client_id), client_id)
+        return bool(self._gone)
+
+    def _sweep(self) -> bool:
+        """Look at some of the clients; whether there are more of them."""
         self._writer.write_now()  # from here on the rows tell
         before_ms = self._clock.wall_ms() - EXPIRY_MS
         if self._up_since_ms > before_ms:
-            return  # nobody could say anything before
-        found = self._table.clients(self._swept, EXPIRED_AT_ONCE)
+            return False  # nobody could say anything before
+        end_s = self._clock.monotonic_s() + FORGETTING_S
+        found = self._table.clients(self._swept, LOOKED_AT_ONCE)
         for row in found:
+            self._swept = row
             if row.synced_ms < before_ms:
                 self._forget(row.group, row.client_id)
                 self._groups.pop(row.client_id, None)
-        self._swept = found[-1] if len(found) == EXPIRED_AT_ONCE else None
+                if self._clock.monotonic_s() > end_s:
+                    return True
+        if len(found) < LOOKED_AT_ONCE:
+            self._swept = None
+            return False
+        return True
 
     # -- changes
 
     def _begin(self, asking: Asking) -> None:
         self._writer.write_now()  # from here on the rows tell
+        gone_from = self._gone.pop(asking.client_id, None)
+        if gone_from is not None:
+            self._forget(gone_from, asking.client_id)
+            self._writer.write_now()
         self._groups[asking.client_id] = asking.group
         self._table.stage_synced(self._writer.batch(), asking.group, asking.client_id, self._clock.wall_ms())
 
@@ -197,6 +235,7 @@ class LiteSubscriptions:
             done(error)
 
         self._writer.when_written(written)
+        self._writer.write_now()  # before anything looks at a queue that was moved
 
     def _take_from_others(self, asking: Asking, lite_topic: str) -> bool:
         """Whether there was somebody who had it."""

@@ -8,7 +8,10 @@ import pytest
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server.lite.starts import Start
+from server.lite.subscriptions import Asking
 from store.metadata import Group, TopicType
+from store.metadata.lite import LiteGroup
 from store.metadata.lite_subscriptions import LiteSubscriptionTable
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client, consumer_settings, message, read_all, resource
@@ -462,5 +465,52 @@ def test_clients_that_are_away_cost_no_memory_and_miss_nothing(with_broker: With
             assert broker.delivery.subscription_count == 0  # nothing of what is done is kept
             broker.clock.push(61)
             await until(lambda: broker.delivery.lite.client_count == 0, "nor of a client that has gone quiet")
+
+    with_broker(test)
+
+
+def test_lite_topics_that_are_moved_or_read_to_their_end_are_not_kept_in_memory(with_broker: WithBroker) -> None:
+    """A client moves thousands in one call, and a group has millions."""
+
+    async def test(broker: RunningBroker) -> None:
+        with_topics(broker)
+        names = [f"n{number}" for number in range(50)]
+        async with LiteClient(broker.endpoint) as client:
+            await client.start()
+            for name in names:
+                await send(client, name, b"old")
+            await client.add(*names, policy=definition.OffsetOption.MAX)
+            assert broker.delivery.subscription_count == 0
+            assert (await client.got()).code == definition.MESSAGE_NOT_FOUND
+            await send(client, "n1", b"new")
+            received = await client.got()
+            assert found(received) == [("n1", b"new")]
+            assert broker.delivery.subscription_count == 1
+            await client.done(received)
+            await until(lambda: not broker.delivery.subscription_count, "what was read is dropped")
+            await client.remove("n2")
+            await client.add("n2", policy=definition.OffsetOption.MIN)
+            assert found(await client.got()) == [("n2", b"old")]
+
+    with_broker(test)
+
+
+def test_a_client_that_comes_back_before_it_is_forgotten_has_what_it_says_then(with_broker: WithBroker) -> None:
+    """Clients that are gone are forgotten some at a time: thousands may go at once."""
+
+    async def test(broker: RunningBroker) -> None:
+        with_topics(broker)
+        async with LiteClient(broker.endpoint, "back") as client:
+            await client.start()
+            await client.add("a", "b")
+            subscriptions, said = broker.broker._lite_subscriptions, list[Exception | None]()
+            subscriptions.client_gone("back")
+            asking = Asking(GROUP, LiteGroup(bind_topic=PARENT), "back")
+            subscriptions.add(asking, ["b", "c"], Start.STANDING, said.append)
+            assert said == [None]
+            await asyncio.sleep(0.2)
+            table = LiteSubscriptionTable(broker.store.state_engine)
+            assert table.of_client(GROUP, "back") == ["b", "c"]
+            assert table.clients_of(GROUP, "a") == []
 
     with_broker(test)

@@ -1,0 +1,439 @@
+"""Many clients of brokers in one process: each holds a receive that waits, acknowledges what it gets, and stays known.
+
+They do what libraries do, on few connections: an open telemetry stream each, a heartbeat every 10 s, long polls of
+20 s, and clients of lite topics repeat every 30 s which ones they want. One loop serves them all, so what it measures
+includes its own time.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count, cycle
+from random import Random
+from struct import Struct
+from typing import Final, NamedTuple
+
+from bench.harness import Sample, cpu_s_of
+from bench.queue_load import Broker
+from bench.raw_client import CallMaker, RawConnection
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server._generated.apache.rocketmq.v2 import service_pb2 as service
+
+HEARTBEAT_S: Final = 10.0
+REPEAT_S: Final = 30.0
+POLLING_S: Final = 20
+INVISIBLE_S: Final = 60
+PATIENCE_S: Final = 120.0
+BODY: Final = bytes(range(200))
+STAMP: Final = Struct(">q")
+"""At the beginning of a body: when it was sent, in ns of the monotonic clock."""
+
+AT_ONCE: Final = 64
+"""Calls of all clients together that are under way while they come."""
+
+_PREFIX: Final = Struct(">BI")
+_LOOK_S: Final = 0.05
+
+Answered = Callable[[bytes], bool]
+"""Takes a message of an answer; returns whether it was the last one."""
+
+
+class Loop:
+    """Calls on connections of its own, and what is due at a time."""
+
+    def __init__(self, random: Random) -> None:
+        self._poll = select.epoll()
+        self._connections: dict[int, _Connection] = {}
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = count()
+        self._makers = {
+            method: CallMaker(random, f"/apache.rocketmq.v2.MessagingService/{method}")
+            for method in (
+                *("Telemetry", "Heartbeat", "SyncLiteSubscription"),
+                *("SendMessage", "ReceiveMessage", "AckMessage"),
+            )
+        }
+
+    def connect(self, endpoint: str) -> _Connection:
+        connection = _Connection(endpoint)
+        self._connections[connection.descriptor] = connection
+        self._poll.register(connection.descriptor, select.EPOLLIN)
+        return connection
+
+    def close(self, connections: Sequence[_Connection]) -> None:
+        for connection in connections:
+            del self._connections[connection.descriptor]
+            connection.close()
+
+    def call(
+        self, connection: _Connection, method: str, body: bytes, client_id: bytes, answered: Answered | None
+    ) -> None:
+        """`answered` None: a stream on which the client may say more; what comes there is not looked at."""
+        connection.call(self._makers[method], body, client_id, answered)
+
+    def later(self, seconds: float, work: Callable[[], None]) -> None:
+        heappush(self._due, (time.monotonic() + seconds, next(self._numbers), work))
+
+    def forget_what_is_due(self) -> None:
+        self._due.clear()
+
+    def run_until(self, done: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
+        """Raises RuntimeError when it takes longer; the text says `what` is missing."""
+        end_s = time.monotonic() + patience_s
+        while not done():
+            now_s = time.monotonic()
+            if now_s > end_s:
+                raise RuntimeError(f"still not after {patience_s:.0f} s: {what}")
+            while self._due and self._due[0][0] <= now_s:
+                heappop(self._due)[2]()
+            for connection in self._connections.values():
+                connection.flush()
+            wait_s = min(_LOOK_S, max(0.0, self._due[0][0] - now_s)) if self._due else _LOOK_S
+            for descriptor, _ in self._poll.poll(wait_s):
+                self._connections[descriptor].read()
+
+
+class _Connection:
+    """A connection and the calls that are open on it."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._raw = RawConnection(endpoint)
+        self._raw.on_data = self._take
+        self._count = 0
+        self._unsent: list[bytes] = []
+        self._answers: dict[int, tuple[bytearray, Answered]] = {}
+
+    @property
+    def descriptor(self) -> int:
+        return self._raw.socket.fileno()
+
+    def close(self) -> None:
+        self._raw.socket.close()
+
+    def read(self) -> None:
+        self._raw.read()
+
+    def call(self, maker: CallMaker, body: bytes, client_id: bytes, answered: Answered | None) -> None:
+        number = self._count
+        self._count += 1
+        if answered is not None:
+            self._answers[2 * number + 1] = (bytearray(), answered)
+        self._unsent.append(maker.call(number, body, client_id=client_id, goes_on=answered is None))
+
+    def flush(self) -> None:
+        """As much as the server's window allows."""
+        unsent = self._unsent
+        while unsent and self._raw.is_greeted and self._raw.window > len(unsent[0]):
+            size = number = 0
+            for request in unsent:
+                if number and size + len(request) > self._raw.window:
+                    break
+                size += len(request)
+                number += 1
+            self._raw.send(b"".join(unsent[:number]))
+            del unsent[:number]
+
+    def _take(self, stream_id: int, payload: memoryview) -> None:
+        """The messages of one answer, whatever frames they come in."""
+        if stream_id not in self._answers:
+            return
+        answer, answered = self._answers[stream_id]
+        answer += payload
+        at = 0
+        while len(answer) - at >= _PREFIX.size:
+            end = at + _PREFIX.size + _PREFIX.unpack_from(answer, at)[1]
+            if len(answer) < end:
+                break
+            if answered(bytes(answer[at + _PREFIX.size : end])):
+                del self._answers[stream_id]
+                return
+            at = end
+        del answer[:at]
+
+
+class Reading(NamedTuple):
+    """A stretch of load at a fixed rate."""
+
+    sample: Sample
+    """Messages that were sent, received and acknowledged, and the broker's CPU time."""
+    wakes_ms: list[float]
+    """From the call of a send to when the receive that waited has its message."""
+    sends_ms: list[float]
+    """From the call of a send to its answer."""
+
+
+@dataclass(slots=True)
+class _Client:
+    client_id: bytes
+    connection: _Connection
+    wants: Sequence[str]
+    """Names of lite topics."""
+
+
+@dataclass(slots=True)
+class _Going:
+    """What a stretch of load has got to."""
+
+    sent: int = 0
+    acknowledged: int = 0
+    wakes_ms: list[float] = field(default_factory=list)
+    sends_ms: list[float] = field(default_factory=list)
+
+
+class Crowd:
+    """The clients of one group on one broker, and one that sends. A refusal ends the run with RuntimeError."""
+
+    def __init__(self, loop: Loop, *, topic: str, group: str, clients: int, connections: int, wants: Wants) -> None:
+        """`wants`: names of lite topics by the number of a client; of ordinary topics none."""
+        self._loop = loop
+        self._topic = topic
+        self._group = group
+        self._count = clients
+        self._connection_count = connections
+        self._wants = wants
+        self._clients: list[_Client] = []
+        self._connections: list[_Connection] = []
+        self._going = _Going()
+        self._receive = _receive_body(group, topic)
+
+    # -- coming and going
+
+    def come(self, broker: Broker) -> None:
+        """Connect and say who they are; they are known then, and wait for nothing yet."""
+        self._connections = [self._loop.connect(broker.endpoint) for _ in range(self._connection_count + 1)]
+        own = cycle(self._connections[1:])
+        self._clients = [
+            _Client(f"{self._group}@{number}@1@bench".encode(), next(own), self._wants(number))
+            for number in range(self._count)
+        ]
+        settings = service.TelemetryCommand(settings=_settings(self._group, self._topic, is_lite=self._is_lite))
+        body = settings.SerializeToString()
+        for client in self._clients:
+            self._loop.call(client.connection, "Telemetry", body, client.client_id, None)
+        self._all(self._beat)
+
+    def go(self) -> None:
+        """Without a word."""
+        self._loop.close(self._connections)
+        self._connections, self._clients = [], []
+
+    def subscribe(self, *, anew: bool) -> Sample:
+        """Each says what it wants: `anew` from the newest message on, else only once more. Lite topics are counted."""
+        action = definition.PARTIAL_ADD if anew else definition.COMPLETE_ADD
+        begin_s = time.perf_counter()
+        self._all(lambda client, done: self._want(client, action, done))
+        return Sample(sum(len(each.wants) for each in self._clients), time.perf_counter() - begin_s, 0.0)
+
+    def wait(self) -> None:
+        """From now on each one receives without end and stays known; returns when all of them wait.
+
+        A call behind the receives of each connection is answered when they were taken in.
+        """
+        for number, client in enumerate(self._clients):
+            self._receive_on(client)
+            share = number / len(self._clients)
+            self._loop.later(share * HEARTBEAT_S, _Repeating(self._loop, HEARTBEAT_S, self._beat, client))
+            if self._is_lite:
+                self._loop.later(share * REPEAT_S, _Repeating(self._loop, REPEAT_S, self._repeat, client))
+        self._all(self._beat, self._clients[-self._connection_count :])
+
+    @property
+    def _is_lite(self) -> bool:
+        return bool(self._wants(0))
+
+    def _all(
+        self, call: Callable[[_Client, Callable[[], None]], None], clients: Sequence[_Client] | None = None
+    ) -> None:
+        """One call of each, some at a time; returns when all are answered."""
+        rest, left = iter(self._clients if clients is None else clients), [0]
+
+        def start() -> None:
+            client = next(rest, None)
+            if client is not None:
+                left[0] += 1
+                call(client, done)
+
+        def done() -> None:
+            left[0] -= 1
+            start()
+
+        for _ in range(AT_ONCE):
+            start()
+        self._loop.run_until(lambda: not left[0], f"answers to all clients of {self._group}", 10 * PATIENCE_S)
+
+    def _beat(self, client: _Client, done: Callable[[], None]) -> None:
+        request = service.HeartbeatRequest()
+        request.group.name = self._group
+        request.client_type = definition.LITE_PUSH_CONSUMER if self._is_lite else definition.PUSH_CONSUMER
+
+        def answered(message: bytes) -> bool:
+            _require_ok(service.HeartbeatResponse.FromString(message).status)
+            done()
+            return True
+
+        self._loop.call(client.connection, "Heartbeat", request.SerializeToString(), client.client_id, answered)
+
+    def _repeat(self, client: _Client, done: Callable[[], None]) -> None:
+        self._want(client, definition.COMPLETE_ADD, done)
+
+    def _want(self, client: _Client, action: definition.LiteSubscriptionAction, done: Callable[[], None]) -> None:
+        request = service.SyncLiteSubscriptionRequest(action=action, lite_topic_set=client.wants)
+        request.topic.name, request.group.name = self._topic, self._group
+        if action == definition.PARTIAL_ADD:
+            request.offset_option.policy = definition.OffsetOption.MAX
+
+        def answered(message: bytes) -> bool:
+            _require_ok(service.SyncLiteSubscriptionResponse.FromString(message).status)
+            done()
+            return True
+
+        body = request.SerializeToString()
+        self._loop.call(client.connection, "SyncLiteSubscription", body, client.client_id, answered)
+
+    # -- receiving
+
+    def _receive_on(self, client: _Client) -> None:
+        found: list[definition.Message] = []
+
+        def answered(message: bytes) -> bool:
+            item = service.ReceiveMessageResponse.FromString(message)
+            match item.WhichOneof("content"):
+                case "status":
+                    _require_ok(item.status, definition.MESSAGE_NOT_FOUND)
+                case "message":
+                    found.append(item.message)
+                    self._got(item.message)
+                case _:
+                    if found:
+                        self._acknowledge(client, found)
+                    self._receive_on(client)
+                    return True
+            return False
+
+        self._loop.call(client.connection, "ReceiveMessage", self._receive, client.client_id, answered)
+
+    def _got(self, message: definition.Message) -> None:
+        [sent_ns] = STAMP.unpack_from(message.body)
+        self._going.wakes_ms.append((time.monotonic_ns() - sent_ns) / 1e6)
+
+    def _acknowledge(self, client: _Client, messages: Sequence[definition.Message]) -> None:
+        """One call for each message, as libraries do."""
+        for message in messages:
+            request = service.AckMessageRequest()
+            request.group.name, request.topic.name = self._group, self._topic
+            system = message.system_properties
+            entry = request.entries.add(message_id=system.message_id, receipt_handle=system.receipt_handle)
+            if self._is_lite:
+                entry.lite_topic = system.lite_topic
+            body = request.SerializeToString()
+            self._loop.call(client.connection, "AckMessage", body, client.client_id, self._acknowledged)
+
+    def _acknowledged(self, message: bytes) -> bool:
+        _require_ok(service.AckMessageResponse.FromString(message).status)
+        self._going.acknowledged += 1
+        return True
+
+    # -- sending
+
+    def load(
+        self, broker: Broker, lite_topics: Iterator[str], *, per_second: float, is_over: Callable[[float], bool]
+    ) -> Reading:
+        """Send at a fixed rate, whatever is answered when, until `is_over` after so many seconds.
+
+        Raises RuntimeError when not all of it is received and acknowledged.
+        """
+        self._going = going = _Going()
+        cpu_s, begin_s = cpu_s_of(broker.pid), time.monotonic()
+
+        def send() -> None:
+            if is_over(time.monotonic() - begin_s):
+                return
+            going.sent += 1
+            self._loop.later(begin_s + going.sent / per_second - time.monotonic(), send)
+            self._send(next(lite_topics))
+
+        send()
+        self._loop.run_until(
+            lambda: is_over(time.monotonic() - begin_s) and going.acknowledged == going.sent == len(going.sends_ms),
+            f"acknowledgements in {self._group}",
+            10 * PATIENCE_S,
+        )
+        sample = Sample(going.sent, time.monotonic() - begin_s, cpu_s_of(broker.pid) - cpu_s)
+        if len(going.wakes_ms) != going.sent:
+            raise RuntimeError(f"{len(going.wakes_ms)} messages came of {going.sent}")
+        return Reading(sample, going.wakes_ms, going.sends_ms)
+
+    def _send(self, lite_topic: str) -> None:
+        sent_ns = time.monotonic_ns()
+
+        def answered(message: bytes) -> bool:
+            _require_ok(service.SendMessageResponse.FromString(message).status)
+            self._going.sends_ms.append((time.monotonic_ns() - sent_ns) / 1e6)
+            return True
+
+        body = send_body(self._topic, [lite_topic], sent_ns)
+        self._loop.call(self._connections[0], "SendMessage", body, b"bench-sender@1@1@bench", answered)
+
+
+Wants = Callable[[int], Sequence[str]]
+
+
+class _Repeating:
+    """A call that a client makes again and again."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        interval_s: float,
+        call: Callable[[_Client, Callable[[], None]], None],
+        client: _Client,
+    ) -> None:
+        self._loop = loop
+        self._interval_s = interval_s
+        self._call = call
+        self._client = client
+
+    def __call__(self) -> None:
+        self._loop.later(self._interval_s, self)
+        self._call(self._client, _nothing)
+
+
+def _nothing() -> None:
+    pass
+
+
+def send_body(topic: str, lite_topics: Sequence[str], stamp_ns: int = 0) -> bytes:
+    """One send with a message for each; the name "" is none."""
+    request = service.SendMessageRequest()
+    for lite_topic in lite_topics:
+        message = request.messages.add(body=STAMP.pack(stamp_ns) + BODY[STAMP.size :])
+        message.topic.name = topic
+        message.system_properties.message_id = "01F5B2C7A94E0100230123456789ABCDEF"
+        if lite_topic:
+            message.system_properties.lite_topic = lite_topic
+            message.system_properties.message_type = definition.LITE
+    return request.SerializeToString()
+
+
+def _settings(group: str, topic: str, *, is_lite: bool) -> definition.Settings:
+    settings = definition.Settings(client_type=definition.LITE_PUSH_CONSUMER if is_lite else definition.PUSH_CONSUMER)
+    settings.subscription.group.name = group
+    settings.subscription.subscriptions.add().topic.name = topic
+    return settings
+
+
+def _receive_body(group: str, topic: str) -> bytes:
+    request = service.ReceiveMessageRequest(batch_size=32)
+    request.group.name, request.message_queue.topic.name = group, topic
+    request.invisible_duration.seconds = INVISIBLE_S
+    request.long_polling_timeout.seconds = POLLING_S
+    return request.SerializeToString()
+
+
+def _require_ok(status: definition.Status, *others: int) -> None:
+    if status.code not in (definition.OK, *others):
+        raise RuntimeError(f"{definition.Code.Name(status.code)}: {status.message}")

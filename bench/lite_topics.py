@@ -1,0 +1,380 @@
+"""What do a million lite topics cost?
+
+Two brokers run side by side, with `async`, so that no disk hides a difference: one with a million lite topics and
+10,000 clients, each subscribed to a hundred of them, the peer with as many messages in one ordinary topic and as many
+clients on it. Half of the lite topics, every second one, are filled while the broker's clock is an hour behind: they
+are old at once when it is started again with the right one, and stay so, since nothing is sent to them any more.
+
+The goals: 20 ms from a send to the receive that waits, for 99 of 100; at most 100 bytes of memory for an idle lite
+topic; a start that takes at most 3 s longer; and while the old half expires at most twice the time for the others.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from statistics import median
+from threading import Event, Thread
+from typing import Final
+
+from bench.crowd import Crowd, Loop, Reading, send_body
+from bench.harness import Case, Options, Sample, Scale, cpu_s_of, private_bytes_of, require_room
+from bench.peers.quarry import Quarry
+from bench.queue_load import QueueLoad
+from bench.send_load import admin_channel, figures
+from server._generated.quarry.admin.v1 import admin_pb2 as admin
+from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from store.settings import MIB, Durability
+
+QUESTION: Final = "What do a million lite topics cost: memory, wake-ups, a restart, their removal?"
+TOPIC: Final = "bench-sessions"
+GROUP: Final = "bench-devices"
+BEHIND_S: Final = 3_600
+"""How far the clock is behind while the old half is made."""
+
+TTL_MINUTES: Final = 15
+EXPIRY_INTERVAL_S: Final = 1
+SETTINGS: Final = {
+    "QUARRY_LITE_EXPIRY_INTERVAL_MS": str(EXPIRY_INTERVAL_S * 1000),
+    "QUARRY_DELIVERY_NEW_GROUP_START": "latest",
+}
+MESSAGES_PER_FILL: Final = 40
+IDLE_SHARE: Final = 0.5
+"""Of a core: a broker that takes less has nothing left to do for clients that have come."""
+
+WAKE_TARGET_MS: Final = 20
+BYTES_TARGET: Final = 100
+START_TARGET_S: Final = 3.0
+REMOVAL_TARGET: Final = 2.0
+ROCKSDB_MEMORY: Final = ("memtable_bytes", "table_reader_bytes", "block_cache_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """`load_s` is one stretch of load of `per_second` messages, `removal_s` how long one may go on while the old half
+    expires, `settled_s` after what time a broker has nothing left to do.
+    """
+
+    clients: int
+    wanted: int
+    """Lite topics of each client."""
+    connections: int
+    per_second: float
+    load_s: float
+    rounds: int
+    removal_s: float = 240
+    settled_s: float = 2
+
+    @property
+    def lite_topics(self) -> int:
+        return self.clients * self.wanted
+
+
+SIZES: Final = {
+    Scale.FULL: Sizes(10_000, 100, connections=100, per_second=300, load_s=15, rounds=3),
+    Scale.QUICK: Sizes(200, 100, connections=10, per_second=200, load_s=4, rounds=2),
+    Scale.TINY: Sizes(4, 10, connections=2, per_second=50, load_s=0.5, rounds=1, settled_s=0.1),
+}
+
+
+def run(options: Options) -> list[Case]:
+    sizes = SIZES[options.scale]
+    require_room(options.scratch, sizes.lite_topics * 6_000 + 3 * 1024 * MIB)
+    random = Random(options.seed)
+    loop = Loop(random)
+    ours = _Side(options.scratch / "lite", sizes, loop, random, is_lite=True)
+    theirs = _Side(options.scratch / "ordinary", sizes, loop, random, is_lite=False)
+    with closing(ours.broker), closing(theirs.broker):
+        cases = [_made(sizes, ours, theirs), _subscribed(sizes, ours, theirs)]
+        cases += [_starts(sizes, ours, theirs, after, end) for after, end in ENDS.items()]
+        memory = _come_back(ours, theirs)
+        return [*cases, _wakes(sizes, ours, theirs, memory), _removal(sizes, ours)]
+
+
+class _Side:
+    """One broker, its topic, and the clients that want something of it."""
+
+    def __init__(self, directory: Path, sizes: Sizes, loop: Loop, random: Random, *, is_lite: bool) -> None:
+        self.broker = Quarry(directory, Durability.ASYNC, SETTINGS)
+        self.crowd = Crowd(
+            loop,
+            topic=TOPIC,
+            group=GROUP,
+            clients=sizes.clients,
+            connections=sizes.connections,
+            wants=(lambda client: [_name(client * sizes.wanted + each) for each in range(sizes.wanted)])
+            if is_lite
+            else (lambda _: ()),
+        )
+        self._sizes = sizes
+        self._loop = loop
+        self._random = random
+        self._is_lite = is_lite
+
+    def make(self) -> tuple[Sample, dict[str, float]]:
+        """All messages there are before the load; what memory the second half of them took, the broker being idle."""
+        self.broker.start(behind_s=BEHIND_S)
+        self._create()
+        first = self._fill(0)
+        self.broker.close()
+        self.broker.start()
+        before = self.memory()
+        second = self._fill(1)
+        time.sleep(self._sizes.settled_s)
+        return first.joined(second), _difference(self.memory(), before)
+
+    def load(self, is_over: Callable[[float], bool]) -> Reading:
+        """Messages to lite topics of the half that is not old; to one of the ordinary topic's queues."""
+        numbers = range(1, self._sizes.lite_topics, 2)
+        names = iter(lambda: _name(self._random.choice(numbers)) if self._is_lite else "", None)
+        return self.crowd.load(self.broker, names, per_second=self._sizes.per_second, is_over=is_over)
+
+    def come(self) -> dict[str, float]:
+        """All clients come and wait; what that took."""
+        begin_s, cpu_s, memory = time.monotonic(), cpu_s_of(self.broker.pid), self.memory()
+        self.crowd.come(self.broker)
+        self.crowd.wait()
+        self._until_idle()
+        return {
+            "come_s": round(time.monotonic() - begin_s, 1),
+            "come_cpu_s": round(cpu_s_of(self.broker.pid) - cpu_s, 1),
+            "bytes_per_client": round(_difference(self.memory(), memory)["own"] / self._sizes.clients),
+        }
+
+    def memory(self) -> dict[str, float]:
+        """Private memory of the process: what RocksDB says that it has of it, and the rest."""
+        rocksdb = sum(self.figures(*(f"quarry_rocksdb_{each}" for each in ROCKSDB_MEMORY)))
+        return {"rocksdb": rocksdb, "own": private_bytes_of(self.broker.pid) - rocksdb}
+
+    def figures(self, *names: str) -> list[float]:
+        """Metrics of the broker, all their labels together."""
+        values = figures(self.broker)
+        return [sum(value for key, value in values.items() if key.partition("{")[0] == name) for name in names]
+
+    def set_ttl(self) -> None:
+        with admin_channel(self.broker) as channel:
+            stub = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
+            attributes = {"lite.topic.expiration": str(TTL_MINUTES)}
+            stub.UpdateTopic(admin.UpdateTopicRequest(name=TOPIC, attributes=attributes))
+
+    def _create(self) -> None:
+        kind = admin.TOPIC_TYPE_LITE if self._is_lite else admin.TOPIC_TYPE_NORMAL
+        bound = {"lite.bind.topic": TOPIC} if self._is_lite else {}
+        with admin_channel(self.broker) as channel:
+            stub = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
+            stub.CreateTopic(admin.CreateTopicRequest(name=TOPIC, type=kind))
+            stub.CreateGroup(admin.CreateGroupRequest(name=GROUP, attributes=bound))
+
+    def _fill(self, half: int) -> Sample:
+        names = range(half, self._sizes.lite_topics, 2)
+        sends = (
+            send_body(TOPIC, [_name(each) if self._is_lite else "" for each in names[at : at + MESSAGES_PER_FILL]])
+            for at in range(0, len(names), MESSAGES_PER_FILL)
+        )
+        with closing(QueueLoad(self.broker, self._random)) as load:
+            return load.sends(sends)
+
+    def _until_idle(self) -> None:
+        is_busy = True
+        while is_busy:
+            cpu_s, end_s = cpu_s_of(self.broker.pid), time.monotonic() + self._sizes.settled_s
+            self._loop.run_until(lambda: time.monotonic() > end_s, "a moment")  # noqa: B023 - done within this turn
+            is_busy = cpu_s_of(self.broker.pid) - cpu_s > IDLE_SHARE * self._sizes.settled_s
+
+
+# -- the cases
+
+
+def _made(sizes: Sizes, ours: _Side, theirs: _Side) -> Case:
+    made, grown = ours.make()
+    peer, peer_grown = theirs.make()
+    half = sizes.lite_topics // 2
+    return Case(
+        name=f"{sizes.lite_topics:,} lite topics made",
+        unit="lite topics",
+        peer="as many messages to an ordinary topic",
+        ours=[made],
+        theirs=[peer],
+        details={
+            "lite_topics": sizes.lite_topics,
+            "bytes_per_idle": round(grown["own"] / half, 1),
+            "rocksdb_bytes_per_idle": round(grown["rocksdb"] / half, 1),
+            "peer_bytes_per_message": round(peer_grown["own"] / half, 1),
+            "bytes_target": BYTES_TARGET,
+            "load_1m": _load(),
+        },
+    )
+
+
+def _subscribed(sizes: Sizes, ours: _Side, theirs: _Side) -> Case:
+    """The peer is the same said again, as clients do every 30 seconds."""
+    ours.crowd.come(ours.broker)
+    before, cpu_s = ours.memory(), cpu_s_of(ours.broker.pid)
+    first = ours.crowd.subscribe(anew=True)
+    between_s = cpu_s_of(ours.broker.pid)
+    grown = _difference(ours.memory(), before)
+    cpu_begin_s = cpu_s_of(ours.broker.pid)
+    again = ours.crowd.subscribe(anew=False)
+    cpu_again_s = cpu_s_of(ours.broker.pid) - cpu_begin_s
+    ours.crowd.go()
+    theirs.crowd.come(theirs.broker)  # its group begins where the topic ends
+    theirs.crowd.go()
+    return Case(
+        name=f"{sizes.clients:,} clients subscribe to {sizes.wanted} each",
+        unit="subscriptions",
+        peer="the same said again",
+        ours=[first._replace(cpu_s=between_s - cpu_s)],
+        theirs=[again._replace(cpu_s=cpu_again_s)],
+        details={
+            "clients": sizes.clients,
+            "bytes_per_subscription": round(grown["own"] / sizes.lite_topics, 1),
+            "rocksdb_bytes_per_subscription": round(grown["rocksdb"] / sizes.lite_topics, 1),
+            "load_1m": _load(),
+        },
+    )
+
+
+ENDS: Final[dict[str, Callable[[Quarry], None]]] = {"kill -9": Quarry.kill, "a clean stop": Quarry.close}
+
+
+def _starts(sizes: Sizes, ours: _Side, theirs: _Side, after: str, end: Callable[[Quarry], None]) -> Case:
+    """The peer reads as much of a log."""
+
+    def sample(side: _Side) -> Sample:
+        end(side.broker)
+        begin_s = time.perf_counter()
+        side.broker.start()
+        return Sample(1, time.perf_counter() - begin_s, cpu_s_of(side.broker.pid))
+
+    samples = sample(ours), sample(theirs)
+    time.sleep(sizes.settled_s)
+    beyond = _difference(ours.memory(), theirs.memory())
+    return Case(
+        name=f"start after {after}",
+        unit="starts",
+        peer="as many messages in an ordinary topic",
+        ours=[samples[0]],
+        theirs=[samples[1]],
+        details={
+            "ready_s": round(samples[0].wall_s, 3),
+            "peer_ready_s": round(samples[1].wall_s, 3),
+            "longer_s": round(samples[0].wall_s - samples[1].wall_s, 3),
+            "longer_target_s": START_TARGET_S,
+            "bytes_per_idle": round(beyond["own"] / sizes.lite_topics, 1),
+            "rocksdb_bytes_per_idle": round(beyond["rocksdb"] / sizes.lite_topics, 1),
+            "bytes_target": BYTES_TARGET,
+            "load_1m": _load(),
+        },
+    )
+
+
+def _come_back(ours: _Side, theirs: _Side) -> dict[str, object]:
+    return {**ours.come(), **{f"peer_{name}": value for name, value in theirs.come().items()}}
+
+
+def _wakes(sizes: Sizes, ours: _Side, theirs: _Side, memory: dict[str, object]) -> Case:
+    def is_over(seconds: float) -> bool:
+        return seconds >= sizes.load_s
+
+    rounds = [(ours.load(is_over), theirs.load(is_over)) for _ in range(sizes.rounds)]
+    readings, peers = ([pair[at] for pair in rounds] for at in (0, 1))
+    theirs.crowd.go()
+    theirs.broker.close()
+    return Case(
+        name=f"sends to random lite topics, {sizes.clients:,} clients wait",
+        unit="messages",
+        peer="sends to an ordinary topic, as many clients wait",
+        ours=[each.sample for each in readings],
+        theirs=[each.sample for each in peers],
+        details={
+            "sent_per_second": sizes.per_second,
+            **_times("", readings),
+            **_times("peer_", peers),
+            "wake_target_ms": WAKE_TARGET_MS,
+            **memory,
+            "load_1m": _load(),
+        },
+    )
+
+
+def _removal(sizes: Sizes, ours: _Side) -> Case:
+    """The old half goes by `lite.topic.expiration`; the peer is the same load before."""
+    with _counted(ours, sizes) as counts:
+        before = ours.load(lambda seconds: seconds >= sizes.load_s and counts[-1:] == [sizes.lite_topics])
+    ours.set_ttl()
+    left = sizes.lite_topics // 2
+    with _counted(ours, sizes) as counts:
+        during = ours.load(lambda seconds: counts[-1:] == [left] or seconds > sizes.removal_s)
+    removed = sizes.lite_topics - counts[-1]
+    ours.crowd.go()
+    p99_ratio = _percentile(during.wakes_ms, 0.99) / _percentile(before.wakes_ms, 0.99)
+    return Case(
+        name="the old half of them expires",
+        unit="messages",
+        peer="the same load before",
+        ours=[during.sample],
+        theirs=[before.sample],
+        details={
+            "to_remove": sizes.lite_topics - left,
+            "removed": removed,
+            "removed_per_second": round(removed / during.sample.wall_s),
+            **_times("", [during]),
+            **_times("peer_", [before]),
+            "wake_p99_ratio": round(p99_ratio, 2),
+            "wake_p99_ratio_target": REMOVAL_TARGET,
+            "load_1m": _load(),
+        },
+    )
+
+
+@contextmanager
+def _counted(side: _Side, sizes: Sizes) -> Iterator[list[float]]:
+    """How many lite topics there are, looked at again and again from another thread."""
+    seen: list[float] = []
+    is_over = Event()
+
+    def watch() -> None:
+        while not is_over.wait(sizes.settled_s / 2):
+            seen.extend(side.figures("quarry_lite_topics"))
+
+    watcher = Thread(target=watch, name="watcher")
+    watcher.start()
+    try:
+        yield seen
+    finally:
+        is_over.set()
+        watcher.join()
+
+
+def _times(prefix: str, readings: Sequence[Reading]) -> dict[str, float]:
+    """Medians of the readings' percentiles, and the worst of all."""
+    facts = {}
+    for what, lists in (
+        ("wake", [each.wakes_ms for each in readings]),
+        ("send", [each.sends_ms for each in readings]),
+    ):
+        for name, share in (("p50", 0.5), ("p99", 0.99)):
+            facts[f"{prefix}{what}_{name}_ms"] = round(median(_percentile(each, share) for each in lists), 2)
+        facts[f"{prefix}{what}_max_ms"] = round(max(map(max, lists)), 1)
+    return facts
+
+
+def _percentile(values: Sequence[float], share: float) -> float:
+    return sorted(values)[int(share * (len(values) - 1))]
+
+
+def _difference(after: dict[str, float], before: dict[str, float]) -> dict[str, float]:
+    return {name: value - before[name] for name, value in after.items()}
+
+
+def _name(number: int) -> str:
+    return f"session-{number:07d}"
+
+
+def _load() -> float:
+    return round(os.getloadavg()[0], 1)

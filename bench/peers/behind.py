@@ -1,0 +1,26 @@
+"""`python -m bench.peers.behind SECONDS ARGUMENT ...`: `quarry` with a wall clock that is so far behind.
+
+What it stores is as old as that at once.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Final
+from unittest.mock import patch
+
+from cli.main import main
+from store.clock import SystemClock
+
+_MS: Final = 1_000_000
+
+
+def run() -> None:
+    behind_ms = int(sys.argv.pop(1)) * 1000
+    with patch.object(SystemClock, "wall_ms", lambda _: time.time_ns() // _MS - behind_ms):
+        main()
+
+
+if __name__ == "__main__":
+    run()
