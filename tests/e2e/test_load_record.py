@@ -27,6 +27,7 @@ def delivery(number: int, at_ms: int) -> Delivery:
         properties={},
         message_group="group",
         priority=None,
+        lite_topic=None,
         attempt=1,
         at_ms=at_ms,
         number=None,
