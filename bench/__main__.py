@@ -34,6 +34,7 @@ BENCHMARKS: Final = (
     "redelivery",
     "purge",
     "queue_expiry",
+    "lite_expiry",
     "queue_migration",
     "recovery_scan",
     "recovery",

@@ -20,10 +20,12 @@ from grpc_tools import protoc  # type: ignore[import-untyped]
 PROTO: Final = Path(__file__).resolve().parent
 PACKAGE: Final = "server._generated"
 WITH_STUBS: Final = (
+    "apache/rocketmq/v2/admin.proto",
     "apache/rocketmq/v2/service.proto",
     "quarry/admin/v1/admin.proto",
     "quarry/admin/v1/dead_letters.proto",
     "quarry/admin/v1/index.proto",
+    "quarry/admin/v1/lite_topics.proto",
     "quarry/admin/v1/settings.proto",
     "quarry/admin/v1/members.proto",
     "quarry/admin/v1/migration.proto",

@@ -6,7 +6,7 @@ no message moves, which is the price of a rare call being simple.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -57,7 +57,7 @@ class AdministeredStore(Protocol):
 class AdministeredDelivery(Protocol):
     """What administration asks of delivery."""
 
-    def position(self, group: str, queue: QueueId) -> tuple[QueueOffset | None, int]: ...
+    def next_offset(self, group: str, queue: QueueId) -> QueueOffset | None: ...
 
     def reset_offset(self, group: str, queue: QueueId, offset: QueueOffset) -> None: ...
 
@@ -308,23 +308,38 @@ class Administration:
         Raises GroupNotFound, TopicNotFound, or Invalid for a queue that the topic does not have; StoreDamaged when a
         record that tells a time is damaged; StorePoisoned or kv.EngineFull when it cannot be stored.
         """
+        resets = list(self.plan_reset(group_name, topic_name, to, queue_number=queue_number))
+        if not dry_run:
+            for _ in self.carry_out(group_name, topic_name, resets):
+                pass
+        return resets
+
+    def plan_reset(
+        self, group_name: str, topic_name: str, to: ResetTarget, *, queue_number: int | None = None
+    ) -> Iterator[QueueReset]:
+        """What `reset_offset` would do, queue by queue. Raises as it does."""
         self.group(group_name)
         queues = self._queues_of(self.topic(topic_name))
         if queue_number is not None:
             queues = [queue for queue in queues if queue.number == queue_number]
             if not queues:
                 raise Invalid(f"topic {topic_name} has no queue {queue_number}")
-        resets = [
-            QueueReset(queue, self._delivery.position(group_name, queue)[0], self._target(queue, to))
-            for queue in queues
-        ]
-        if not dry_run:
-            self._delivery.require_room()
-            for reset in resets:
-                self._delivery.reset_offset(group_name, reset.queue, reset.new)
-            self._delivery.store_durably()
-            log.info("offset reset", group=group_name, topic=topic_name, queues=len(resets))
-        return resets
+        for queue in queues:
+            yield QueueReset(queue, self._delivery.next_offset(group_name, queue), self._target(queue, to))
+
+    def carry_out(self, group_name: str, topic_name: str, resets: Sequence[QueueReset]) -> Iterator[None]:
+        """Do what was planned, a queue at a step; durable after the last one.
+
+        Raises StorePoisoned or kv.EngineFull, and GroupNotFound or TopicNotFound for what is deleted between two steps.
+        """
+        self._delivery.require_room()
+        for reset in resets:
+            self.group(group_name)
+            self.topic(topic_name)
+            self._delivery.reset_offset(group_name, reset.queue, reset.new)
+            yield
+        self._delivery.store_durably()
+        log.info("offset reset", group=group_name, topic=topic_name, queues=len(resets))
 
     # Parts.
 

@@ -29,7 +29,7 @@ from server.health import HealthState
 from server.held import DelayedDelivery, Transactions
 from server.joining import cluster_services, joined, make_cluster
 from server.limits import LimitsMet
-from server.lite.starts import offset_of
+from server.lite.making import make_lite_subscriptions
 from server.lite.subscriptions import LiteSubscriptions
 from server.lite_topics.names import lite_topics_from
 from server.live_settings import LiveSettings
@@ -42,7 +42,9 @@ from server.routing import Address
 from server.rpc.admin_port.dead_letters import DeadLetterService
 from server.rpc.admin_port.guard import AdminAccess, AdminGuard
 from server.rpc.admin_port.index import IndexService
+from server.rpc.admin_port.lite_topics import LiteTopicService
 from server.rpc.admin_port.migration import MigrationService
+from server.rpc.admin_port.official.making import official_admin
 from server.rpc.admin_port.queries import QueryService
 from server.rpc.admin_port.security import SecurityService
 from server.rpc.admin_port.server import REQUEST_SIZE_MAX, AdminServer
@@ -114,7 +116,6 @@ class Broker:
         self._clients.on_lost(self._delivery.client_lost)
         self._clients.on_lost(self._delivery.end_waiting)
         self._lite_subscriptions = self._make_lite_subscriptions()
-        self._clients.on_lost(self._lite_client_lost)
         self._commit = self._make_commit(health, executor)
         self._pulls = self._make_pulls()
         self._delays = self._make_delays()
@@ -226,24 +227,14 @@ class Broker:
         )
 
     def _make_lite_subscriptions(self) -> LiteSubscriptions:
-        store = self._store
-        return LiteSubscriptions(
-            LiteSubscriptionTable(store.state_engine),
+        return make_lite_subscriptions(
+            self._store,
             writer=self._state_writer,
-            delivery=self._delivery.lite,
-            queues=self._delivery.light_queues,
-            start_of=lambda queue, start: offset_of(store.messages, queue, start),
-            taken_away=self._taken_away,
+            delivery=self._delivery,
+            clients=self._clients,
+            taken_away=lambda *what: self._messaging.telemetry.push_taken_away(*what),  # noqa: PLW0108 - made below
             clock=self._clock,
         )
-
-    def _taken_away(self, client_id: str, lite_topic: str) -> None:
-        self._messaging.telemetry.push_taken_away(client_id, lite_topic)
-
-    def _lite_client_lost(self, client_id: str) -> None:
-        """One that has only lost its streams may come back, and goes on as before."""
-        if self._clients.find(client_id) is None:
-            self._lite_subscriptions.client_gone(client_id)
 
     def _buried(self, group: str, topic: str) -> None:
         self._metrics.held.buried()
@@ -345,6 +336,7 @@ class Broker:
                 tracing=self._tracing,
                 members=None if self.cluster is None else self.cluster.members,
                 grouped_sends=None if self.cluster is None else self.cluster.sends,
+                lite_spreading=None if self.cluster is None else self.cluster.lite,
                 limits_met=self._limits_met,
             ),
             self._settings,
@@ -420,11 +412,13 @@ class Broker:
                 MigrationService(self._upkeep.migration, self._faults),
                 VerificationService(self._upkeep.verification, self._faults),
                 DeadLetterService(self._make_dead_letter_box(), self._faults),
+                LiteTopicService(self._upkeep.lite_topics.listing, self._faults),
                 IndexService(self._upkeep.key_index, self._faults),
                 QueryService(self._upkeep.key_index, self._store.messages.reader, self._faults),
                 SecurityService(self._store.users, self._store.policies, self._clock, self._faults),
                 SettingsService(self._live, self._faults),
-                *cluster_services(self.cluster, self._messaging.sending, self._clock, self._faults),
+                official_admin(self._messaging, administration, self._live, self._upkeep, self._front),
+                *cluster_services(self.cluster, self._messaging, self._clock, self._faults),
             ],
         )
         try:

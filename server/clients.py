@@ -7,10 +7,11 @@ minutes later. Everything runs on the event loop's thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from server.errors import OverLimit
 from server.front import Call
@@ -31,9 +32,19 @@ class ClientKind(Enum):
 LITE_CONSUMERS: Final = frozenset({ClientKind.LITE_PUSH_CONSUMER, ClientKind.LITE_SIMPLE_CONSUMER})
 
 
+class Expression(NamedTuple):
+    """Which messages of a topic a consumer wants, in its own words."""
+
+    text: str
+    is_sql: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """What the broker keeps of a client's settings. `topics` are those published to or subscribed to."""
+    """What the broker keeps of a client's settings. `topics` are those published to or subscribed to.
+
+    `expressions` are a consumer's, one for each of its topics; None stands for one too long to be kept.
+    """
 
     kind: ClientKind
     topics: tuple[str, ...]
@@ -42,6 +53,7 @@ class ClientSettings:
     language: str
     version: str
     hostname: str
+    expressions: tuple[Expression | None, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,13 +81,16 @@ class ClientLimits:
 class Client:
     """One client. `streams` are its open telemetry streams, the one that last sent settings at the end.
 
-    `owner` is the user that registered it, where users are asked for.
+    `owner` is the user that registered it, where users are asked for; `peer` is the address (`ip:port`) from which
+    its settings came last, and `settings_ms` when that was.
     """
 
     client_id: str
     settings: ClientSettings
     last_seen_s: float
     owner: str | None = None
+    peer: str = ""
+    settings_ms: int = 0
     streams: list[Call] = field(default_factory=list)
     is_lost: bool = False
 
@@ -94,6 +109,9 @@ class ClientRegistry:
         self._topic_count = 0
         self._producers: dict[str, dict[str, None]] = {}
         """By topic, those that declared it."""
+        self._consumers: dict[str, dict[str, None]] = {}
+        """By group, those that are of it."""
+        self._kinds: Counter[ClientKind] = Counter()
         self._lost_callbacks: list[Callable[[str], None]] = []
 
     def __len__(self) -> int:
@@ -131,9 +149,10 @@ class ClientRegistry:
         self._unattached.pop(client_id, None)
         self._topic_count += len(settings.topics)
         client.settings = settings
-        if settings.kind is ClientKind.PRODUCER:
-            for topic in settings.topics:
-                self._producers.setdefault(topic, {})[client_id] = None
+        client.peer, client.settings_ms = stream.peer, self._clock.wall_ms()
+        self._kinds[settings.kind] += 1
+        for index, name in self._index_places(settings):
+            index.setdefault(name, {})[client_id] = None
         self._mark_seen(client)
         if stream in client.streams:
             client.streams.remove(stream)
@@ -205,16 +224,35 @@ class ClientRegistry:
         """The producers that declared the topic, longest known first."""
         return tuple(self._producers.get(topic, ()))
 
+    def consumers_of(self, group: str) -> Sequence[Client]:
+        """The consumers of the group, longest known first."""
+        return tuple(self._clients[client_id] for client_id in self._consumers.get(group, ()))
+
+    @property
+    def kinds(self) -> Mapping[ClientKind, int]:
+        """How many there are of each kind."""
+        return self._kinds
+
+    def get(self, client_id: str) -> Client | None:
+        return self._clients.get(client_id)
+
+    def _index_places(self, settings: ClientSettings) -> Iterator[tuple[dict[str, dict[str, None]], str]]:
+        """Where a client with these settings is found: a producer by its topics, a consumer by its group."""
+        if settings.kind is ClientKind.PRODUCER:
+            for topic in settings.topics:
+                yield self._producers, topic
+        elif settings.group is not None:
+            yield self._consumers, settings.group
+
     def _withdraw(self, client: Client) -> None:
         """What the client declared does not count any more."""
         self._topic_count -= len(client.settings.topics)
-        if client.settings.kind is not ClientKind.PRODUCER:
-            return
-        for topic in client.settings.topics:
-            producers = self._producers.get(topic, {})
-            producers.pop(client.client_id, None)
-            if not producers:
-                self._producers.pop(topic, None)
+        self._kinds[client.settings.kind] -= 1
+        for index, name in self._index_places(client.settings):
+            clients = index.get(name, {})
+            clients.pop(client.client_id, None)
+            if not clients:
+                index.pop(name, None)
 
     def sweep(self) -> None:
         """Look for clients gone silent; to be called every few seconds."""

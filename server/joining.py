@@ -10,12 +10,12 @@ from server.cluster.rejoining import messages_of
 from server.cluster.signing import ClusterKeys
 from server.delivery import Delivery
 from server.faults import FaultLog
+from server.messaging import Messaging
 from server.routing import BrokerIdentity
 from server.rpc.admin_port.members import MembersService
 from server.rpc.admin_port.server import MoreService
 from server.rpc.cluster.client import PeerClient
 from server.rpc.cluster.service import ClusterService, GroupCalls
-from server.rpc.sending import SendService
 from server.settings import BrokerSettings
 from server.supervision import Supervisor
 from store.clock import Clock
@@ -59,13 +59,18 @@ def joined(
 
 
 def cluster_services(
-    cluster: Cluster | None, sending: SendService, clock: Clock, faults: FaultLog
+    cluster: Cluster | None, messaging: Messaging, clock: Clock, faults: FaultLog
 ) -> list[MoreService]:
     """What the admin port serves for operators, and for other members."""
     if cluster is None:
         return [MembersService(None, None, faults)]
-    groups = GroupCalls(cluster.groups.confirmation, cluster.consumed, sending.take_forwarded)
+    calls = GroupCalls(
+        confirmation=cluster.groups.confirmation,
+        consumed=cluster.consumed,
+        take_forwarded=messaging.sending.take_forwarded,
+        change_lite=messaging.lite.take_told,
+    )
     return [
         MembersService(cluster.members, cluster.rejoining, faults, lambda: cluster.groups.waiting_for),
-        ClusterService(cluster.exchange, groups, cluster.keys, clock, faults),
+        ClusterService(cluster.exchange, calls, cluster.keys, clock, faults),
     ]

@@ -32,6 +32,7 @@ EDGE_LIMITS: Final = (
     "in_flight_per_group",
     "topics_per_user",
     "groups_per_user",
+    "lite_topics_per_client",
     "lite_topics_per_topic",
 )
 """Those that are found out here; `server.front.figures` has the front's."""

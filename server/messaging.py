@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 from server.clients import LITE_CONSUMERS, ClientRegistry, ClientSettings
 from server.cluster.grouped_sends import GroupedSends
+from server.cluster.lite_spreading import LiteSpreading
 from server.cluster.members import Members
 from server.delivery import Delivery, StateWriter
 from server.delivery.pulls import Pulls
 from server.faults import FaultLog
 from server.front import Methods
+from server.front.contract import MessageHandler
 from server.group_commit import GroupCommit
 from server.held import DelayedDelivery, Transactions
 from server.limits import HeldSizes, LimitsMet, RequestRates
@@ -22,6 +24,7 @@ from server.metadata import Directory
 from server.metrics import ServerMetrics
 from server.observing import Observing
 from server.routing import BrokerIdentity
+from server.rpc.client_commands import ClientCommands
 from server.rpc.context import Edge
 from server.rpc.held import HeldMessageService
 from server.rpc.lite import LiteService
@@ -37,6 +40,7 @@ from server.rpc.telemetry import TelemetryService
 from server.rpc.traced import traced
 from server.security.gate import Gate
 from server.settings import BrokerSettings
+from server.throughput import Throughput
 from server.tracing import Tracing
 from server.wire.limits import WireLimits
 from store.clock import Clock
@@ -69,6 +73,7 @@ class Components:
     tracing: Tracing | None
     members: Members | None = None
     grouped_sends: GroupedSends | None = None
+    lite_spreading: LiteSpreading | None = None
     gate: Gate | None = None
 
 
@@ -77,6 +82,7 @@ class Messaging:
 
     def __init__(self, components: Components, settings: BrokerSettings) -> None:
         self._components = components
+        self.throughput = Throughput(components.observing.traffic, components.clock)
         limits = settings.for_wire()
         self._rates = RequestRates(components.clock, settings.limits.requests_per_client)
         self._waiting_sizes = HeldSizes("waiting_sends", **_waiting_sizes(settings))
@@ -88,14 +94,28 @@ class Messaging:
             limits_met=components.limits_met,
         )
         self._directory = Directory(components.store.topics, components.store.groups, settings.for_auto_creation())
+        self.commands = ClientCommands()
         self.telemetry = TelemetryService(
-            self._edge, components.clients, self._directory, limits, subscribed=self._start_groups
+            self._edge,
+            components.clients,
+            self._directory,
+            limits,
+            subscribed=self._start_groups,
+            command_answered=self.commands.answered,
         )
-        self.sending = self._make_sending(limits)
+        self.sending = self._make_sending(self._edge, limits)
+        # for operators, whom the admin port has let in
+        self._operators_sending = self._make_sending(
+            Edge(components.clients, components.faults, limits_met=components.limits_met), limits
+        )
         self._messages = self._make_messages(limits)
         self._pulling = self._make_pulling(limits)
-        self._lite = LiteService(
-            self._edge, directory=self._directory, subscriptions=components.lite_subscriptions, limits=limits
+        self.lite = LiteService(
+            self._edge,
+            directory=self._directory,
+            subscriptions=components.lite_subscriptions,
+            limits=limits,
+            spreading=components.lite_spreading,
         )
 
         self._revocation = None
@@ -108,7 +128,8 @@ class Messaging:
             )
 
     def sweep(self) -> None:
-        """End what goes on for users that may not; to be called every few seconds."""
+        """End what goes on for users that may not, and note what goes through; to be called every few seconds."""
+        self.throughput.sample()
         if self._revocation is not None:
             self._revocation.sweep()
 
@@ -117,13 +138,29 @@ class Messaging:
         self._directory.configure(settings.for_auto_creation())
         self._rates.configure(settings.limits.requests_per_client)
         self._waiting_sizes.configure(**_waiting_sizes(settings))
-        for service in (self.telemetry, self.sending, self._messages, self._pulling, self._lite):
+        for service in (
+            self.telemetry,
+            self.sending,
+            self._operators_sending,
+            self._messages,
+            self._pulling,
+            self.lite,
+        ):
             service.configure(settings.for_wire())
 
-    def _make_sending(self, limits: WireLimits) -> SendService:
+    @property
+    def components(self) -> Components:
+        return self._components
+
+    @property
+    def operators_send(self) -> MessageHandler:
+        """SendMessage for those who have been let in already."""
+        return self._operators_sending.methods()["SendMessage"].handler
+
+    def _make_sending(self, edge: Edge, limits: WireLimits) -> SendService:
         its = self._components
         return SendService(
-            self._edge,
+            edge,
             directory=self._directory,
             commit=its.commit,
             transactions=its.transactions,
@@ -181,7 +218,7 @@ class Messaging:
                 traffic=its.observing.traffic,
             ).methods(),
             self._pulling.methods(),
-            self._lite.methods(),
+            self.lite.methods(),
         )
         return methods if its.tracing is None else traced(methods, its.tracing)
 

@@ -63,16 +63,21 @@ class Traffic:
         self.buried_by_group: Final = TopCounts[PairKey](groups_max, _other_pair, _hides_pair)
         self.committed_by_topic: Final = TopCounts[TopicKey](topics_max, _other_topic, _hides_topic)
         self.rolled_back_by_topic: Final = TopCounts[TopicKey](topics_max, _other_topic, _hides_topic)
+        self.messages_sent = 0
+        self.messages_received = 0
+        """Of all names together; unlike the rows these never become less."""
 
     def sent(self, topic: str, message_type: str, appended: Sequence[Appended]) -> None:
         """A send was stored; all of its messages count as of the first one's type."""
         messages, size = len(appended), sum([each.size for each in appended])
+        self.messages_sent += messages
         row = self.sent_by_topic.row(InKey(topic, message_type), messages)
         row.count(messages, size)
         row.sizes.add(size / messages, messages)
 
     def received(self, group: str, topic: str, messages: int, size: int, *, is_retry: bool) -> None:
         """A receive was answered with messages, whose records have `size` bytes together."""
+        self.messages_received += messages
         self.received_by_group.row(PairKey(group, topic, is_retry), messages).count(messages, size)
 
     def buried(self, group: str, topic: str) -> None:

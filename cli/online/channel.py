@@ -18,7 +18,7 @@ from store.clock import Clock, SystemClock
 CHANNEL_OPTIONS: Final = (("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1))
 """A proxy from the environment is for the web, not for a broker; answers may be as large as the broker makes them."""
 
-MESSAGING: Final = "/apache.rocketmq.v2."
+MESSAGING: Final = "/apache.rocketmq.v2.MessagingService/"
 NONCE_BYTES: Final = 16
 
 Metadata = tuple[tuple[str, str], ...]

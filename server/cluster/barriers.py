@@ -14,6 +14,8 @@ ASK_INTERVAL_S: Final = 0.1
 WANTED_S: Final = 60.0
 """Longer than any receive waits: a pair that nobody receives for any more is not asked about."""
 ASKED_AT_ONCE: Final = 500
+REMEMBERED_MAX: Final = 100_000
+"""Pairs of one fence, 20 MB or so: with very many lite topics some are asked about again."""
 
 
 class Pair(NamedTuple):
@@ -108,8 +110,11 @@ class Barriers:
                 return
             if answer.is_passed:
                 self.passed.add(fence)
-            if fence in self._consumed:
-                self._consumed[fence].update(answer.pairs)
+            known = self._consumed.get(fence)
+            if known is not None:
+                if len(known) > REMEMBERED_MAX:
+                    known.clear()
+                known.update(answer.pairs)
 
     def _position(self, pair: Pair) -> int | None:
         """That of the first barrier that holds the pair."""

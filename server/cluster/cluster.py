@@ -15,6 +15,7 @@ from server.cluster.forgetting import Forgetting
 from server.cluster.grouped_sends import FORWARDED_SIZE_MAX, GroupedSends
 from server.cluster.handover_row import HandoverRow
 from server.cluster.held_topics import HeldTopics
+from server.cluster.lite_spreading import LiteSpreading
 from server.cluster.member import Member
 from server.cluster.members import Members
 from server.cluster.message_groups import MessageGroups
@@ -91,6 +92,7 @@ class Cluster:
             clock=clock,
         )
         self.sends = GroupedSends(name, self.groups, peers, clock)
+        self.lite = LiteSpreading(self.members, peers)
         self.consumed = ConsumedBefore(store.messages, delivery, lambda: store.expiry.minimum).consumed
         self.rejoining = Rejoining(self.exchange, shared, messages_of)
         self._forgetting = Forgetting(shared, clock, kept_days=cluster.tombstone_days)
@@ -115,6 +117,7 @@ class Cluster:
                 yield
         finally:
             self.sends.stop()
+            self.lite.stop()
             await self._peers.close()
 
 

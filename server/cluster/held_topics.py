@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from server.cluster.barriers import Barriers
-from store.metadata import TopicTable, TopicType
+from store.metadata import TopicTable, TopicType, is_light_queue
 
 WITH_GROUPS: Final = frozenset({TopicType.FIFO, TopicType.MIXED})
 
 
 class HeldTopics:
-    """Asks the barriers only about topics whose messages may be of message groups."""
+    """Asks the barriers only about topics whose messages may be of message groups, and about lite topics."""
 
     def __init__(self, topics: TopicTable, barriers: Barriers) -> None:
         self._topics = topics
@@ -21,7 +21,8 @@ class HeldTopics:
         """As `Barriers.held_from`."""
         if self._barriers.is_empty:
             return None
-        found = self._topics.get(topic)
-        if found is None or found.type not in WITH_GROUPS:
-            return None
+        if not is_light_queue(topic):
+            found = self._topics.get(topic)
+            if found is None or found.type not in WITH_GROUPS:
+                return None
         return self._barriers.held_from(group, topic)

@@ -29,6 +29,13 @@ class ForwardedSend(NamedTuple):
     body: bytes
 
 
+class LiteChange(NamedTuple):
+    """What a client has said of the lite topics that it wants: `body` is its SyncLiteSubscriptionRequest."""
+
+    client_id: str
+    body: bytes
+
+
 class GroupPeer(Protocol):
     """Another member. All raise MemberUnreachable, NotAMember or Invalid."""
 
@@ -38,6 +45,8 @@ class GroupPeer(Protocol):
 
     async def forward(self, sends: Sequence[ForwardedSend]) -> list[bytes | None]:
         """The SendMessageResponse of each; None for those that it cannot take now."""
+
+    async def change_lite(self, change: LiteChange) -> None: ...
 
     async def close(self) -> None: ...
 
@@ -59,6 +68,9 @@ class Peers:
 
     async def forward(self, name: str, sends: Sequence[ForwardedSend]) -> list[bytes | None]:
         return await (await self._peer(name)).forward(sends)
+
+    async def change_lite(self, name: str, change: LiteChange) -> None:
+        await (await self._peer(name)).change_lite(change)
 
     async def close(self) -> None:
         for _, peer in self._open.values():

@@ -45,6 +45,7 @@ from store.dispatch import LIGHT_QUEUE_NUMBER
 from store.errors import Invalid
 from store.in_flight_key import group_prefix, subscription_prefix
 from store.message import DispatchRequest
+from store.metadata import is_light_queue
 from store.metadata.lite_subscriptions import LiteSubscriptionTable
 from store.metadata.names import RETRY_PREFIX
 from store.metadata.offsets import ConsumerOffsetTable
@@ -359,6 +360,8 @@ class Delivery:
             for number in subscription.queues:
                 subscription.mark(number)
             self._waking.serve_after_pass((subscription,))
+        elif is_light_queue(topic):
+            self.lite.let_go(group, topic)
 
     # -- administration
 

@@ -157,10 +157,14 @@ class LiteDelivery:
 
     def ready(self, subscription: Subscription) -> None:
         """A light queue may have messages for a group again."""
-        found = parse_light_queue_name(subscription.topic)
-        group = self._clients.group(subscription.group)
-        if found is not None and group is not None and group.parent == found[0]:
-            self._ready(group, found[1])
+        self.let_go(subscription.group, subscription.topic)
+
+    def let_go(self, group: str, name: str) -> None:
+        """As `ready`, by name: nothing of it need be in memory."""
+        found = parse_light_queue_name(name)
+        clients = self._clients.group(group)
+        if found is not None and clients is not None and clients.parent == found[0]:
+            self._ready(clients, found[1])
 
     def _ready(self, group: LiteGroupClients, lite_topic: str) -> None:
         """Serve those that are there and want it; the others of them find out when they have done what they do."""

@@ -26,14 +26,14 @@ from typing import Final, NamedTuple, ParamSpec, Protocol, TypeVar
 import structlog
 
 from kv import KvError
-from server.lite_topics.removal import LightQueueRemoval
+from server.lite_topics.removal import LightQueueRemoval, of_parent
 from server.queue_removal import RemovalCause, RemovalMetrics
 from store.clock import CautiousClock, Clock
 from store.consumequeue import ConsumeQueueEntry, LastEntry, LightQueueStep, LiteParentsStep
 from store.errors import BrokerError
 from store.log_begins import LogBegins
 from store.metadata import Topic
-from store.metadata.lite import light_queue_prefix, lite_topic_ttl_ms, parse_light_queue_name
+from store.metadata.lite import light_queue_prefix, lite_topic_ttl_ms
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from store.time_search import TimeBoundary
 
@@ -217,7 +217,7 @@ class LiteTopicExpiry:
     def _too_old(self, parent: str, age: _Age, key: bytes) -> LightQueueStep:
         """On another thread: some more of the lite topics whose last message is too old."""
         step = self._queues.light_queues_ended(age.below, key, light_queue_prefix(parent))
-        found = _of_parent(parent, step.ended)
+        found = of_parent(parent, step.ended)
         old = [
             each
             for each, stored_ms in zip(found, self._queues.last_times_ms(found), strict=True)
@@ -228,7 +228,7 @@ class LiteTopicExpiry:
     def _all_below(self, parent: str, below: PhysicalOffset, key: bytes) -> LightQueueStep:
         """On another thread: some more of the lite topics that got no message since."""
         step = self._queues.light_queues_ended(below, key, light_queue_prefix(parent))
-        return step._replace(ended=_of_parent(parent, step.ended))
+        return step._replace(ended=of_parent(parent, step.ended))
 
     # -- away
 
@@ -277,8 +277,3 @@ class LiteTopicExpiry:
             if str(error) != self._complaint:
                 log.error("lite topics could not be removed, it is tried again", error=str(error))
             self._complaint = str(error)
-
-
-def _of_parent(parent: str, found: Sequence[LastEntry]) -> list[LastEntry]:
-    """Without those of a topic whose name begins as this one's and goes on with the separator."""
-    return [each for each in found if (parse_light_queue_name(each.queue.topic) or ("",))[0] == parent]

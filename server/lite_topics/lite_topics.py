@@ -14,6 +14,7 @@ import structlog
 from kv import KvError
 from server.lite_topics.counts import LiteTopicCounts
 from server.lite_topics.expiry import ExpirySurroundings, LiteTopicExpiry
+from server.lite_topics.listing import LiteTopicListing
 from server.lite_topics.removal import Commit, LightProgress, LightQueueRemoval
 from server.queue_removal import RemovalMetrics
 from server.supervision import Supervisor
@@ -75,6 +76,9 @@ class LiteTopics:
             ),
             interval_s=settings.expiry_interval_s,
             begins_kept_ms=around.begins_kept_ms,
+        )
+        self.listing = LiteTopicListing(
+            store, counts=self.counts, removal=self.removal, executor=self._executor, metrics=around.metrics
         )
 
     def configure(self, settings: LiteTopicSettings) -> None:

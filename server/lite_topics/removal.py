@@ -13,6 +13,7 @@ from typing import Protocol
 from server.removal_steps import RemovalSteps
 from store.clock import Clock
 from store.consumequeue import LastEntry
+from store.metadata.lite import parse_light_queue_name
 
 Removed = Callable[[Sequence[str]], None]
 """Hears the names of light queues that go, in the same pass and before their entries do. May hear one twice: what
@@ -62,7 +63,7 @@ class LightQueueRemoval:
         self._hooks: list[Removed] = []
 
     def on_removed(self, hook: Removed) -> None:
-        """Have somebody hear of each queue that goes. What it raises keeps the queues, to be tried again."""
+        """Have somebody hear of each queue that goes. A BrokerError or kv.KvError keeps it, to be tried again."""
         self._hooks.append(hook)
 
     async def remove(self, found: Sequence[LastEntry]) -> int:
@@ -93,3 +94,8 @@ class LightQueueRemoval:
         """Progress first, for the same reason."""
         self._progress.store_durably()
         await self._commit.make_queues_durable()
+
+
+def of_parent(parent: str, found: Sequence[LastEntry]) -> list[LastEntry]:
+    """Without those of a topic whose name begins as this one's and goes on with the separator."""
+    return [each for each in found if (parse_light_queue_name(each.queue.topic) or ("",))[0] == parent]

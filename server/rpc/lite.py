@@ -6,12 +6,15 @@ from typing import Final
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server.cluster.lite_spreading import LiteSpreading
+from server.cluster.peers import LiteChange
 from server.front import Call, Method
 from server.lite.starts import Start, StartKind
-from server.lite.subscriptions import Asking, LiteSubscriptions
-from server.metadata import Directory
+from server.lite.subscriptions import Asking, Done, LiteSubscriptions
+from server.metadata import ANYBODY, Directory
 from server.rpc.context import Edge
 from server.wire.limits import WireLimits
+from server.wire.parsing import parsed
 from server.wire.status import Refused
 from server.wire.validate import check_count, check_group, check_lite_topic, check_topic
 
@@ -27,12 +30,20 @@ class LiteService:
     """The call of clients of lite topics."""
 
     def __init__(
-        self, edge: Edge, *, directory: Directory, subscriptions: LiteSubscriptions, limits: WireLimits
+        self,
+        edge: Edge,
+        *,
+        directory: Directory,
+        subscriptions: LiteSubscriptions,
+        limits: WireLimits,
+        spreading: LiteSpreading | None = None,
     ) -> None:
+        """`spreading` tells other members; None where there is one."""
         self._edge = edge
         self._directory = directory
         self._subscriptions = subscriptions
         self._limits = limits
+        self._spreading = spreading
 
     def configure(self, limits: WireLimits) -> None:
         self._limits = limits
@@ -47,7 +58,27 @@ class LiteService:
         }
 
     def _synchronize(self, call: Call, client_id: str, request: service.SyncLiteSubscriptionRequest) -> None:
-        """Answered when it is stored."""
+        """Answered when it is stored, by other members, too, as far as they are there."""
+        answer = self._edge.later(call, service.SyncLiteSubscriptionResponse())
+        spreading = self._spreading
+        if spreading is None:
+            self._apply(client_id, request, self._edge.user, answer)
+            return
+
+        def stored(error: Exception | None) -> None:
+            if error is not None:
+                answer(error)
+            else:
+                spreading.tell(LiteChange(client_id, request.SerializeToString()), lambda: answer(None))
+
+        self._apply(client_id, request, self._edge.user, stored)
+
+    def take_told(self, change: LiteChange, done: Done) -> None:
+        """What another member was told, which has let its client in. Raises what is wrong with it."""
+        request = parsed(service.SyncLiteSubscriptionRequest, change.body)
+        self._apply(change.client_id, request, ANYBODY, done)
+
+    def _apply(self, client_id: str, request: service.SyncLiteSubscriptionRequest, user: str, done: Done) -> None:
         check_topic(request.topic.name)
         check_group(request.group.name)
         check_count(request.lite_topic_set, "lite topics")
@@ -56,9 +87,8 @@ class LiteService:
             for name in request.lite_topic_set:
                 check_lite_topic(name, self._limits)
         start = _start_of(request)
-        group, terms = self._directory.lite_group(request.group.name, request.topic.name, self._edge.user)
+        group, terms = self._directory.lite_group(request.group.name, request.topic.name, user)
         asking = Asking(group.name, terms, client_id)
-        done = self._edge.later(call, service.SyncLiteSubscriptionResponse())
         match request.action:
             case definition.PARTIAL_ADD:
                 if terms.wildcard is not None:

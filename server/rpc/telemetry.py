@@ -5,7 +5,7 @@ Streams are ended only for what the protocol demands: some client libraries reop
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,6 +18,7 @@ from server.front import Call, GrpcStatus, Method
 from server.metadata import Directory
 from server.rpc.access import needs_of, publish
 from server.rpc.context import Edge
+from server.security.authorization import Need
 from server.security.credentials import Identity
 from server.security.errors import Denied, PermissionDenied
 from server.wire.limits import WireLimits
@@ -130,13 +131,11 @@ class TelemetryService:
 
     def push_check(self, client_id: str, topic: str, record: StoredMessage, transaction_id: str) -> bool:
         """Ask a producer what has become of a transaction; False when it is not there, or may not know of it."""
-        if not self._may_publish(client_id, topic):
-            return False
         command = service.TelemetryCommand()
         check = command.recover_orphaned_transaction_command
         check.transaction_id = transaction_id
         fill_message(check.message, record, topic=topic, receipt_handle="", delivery_attempt=1)
-        return self.push(client_id, command)
+        return self.push_if_allowed(client_id, [publish(topic)], command)
 
     def push_taken_away(self, client_id: str, lite_topic: str) -> None:
         """Tell a client of lite topics that another one has this one now. Others know no such command."""
@@ -146,13 +145,17 @@ class TelemetryService:
             command.notify_unsubscribe_lite_command.lite_topic = lite_topic
             self.push(client_id, command)
 
-    def _may_publish(self, client_id: str, topic: str) -> bool:
+    def push_if_allowed(self, client_id: str, needs: Sequence[Need], command: service.TelemetryCommand) -> bool:
+        """Send a client what tells of something; False when it is not there, or may not know of it."""
+        return self._may(client_id, needs) and self.push(client_id, command)
+
+    def _may(self, client_id: str, needs: Sequence[Need]) -> bool:
         call, gate = self._clients.push_stream(client_id), self._edge.gate
         stream = None if call is None else self._streams.get(call)
         if gate is None or call is None or stream is None or stream.identity is None:
             return gate is None
         try:
-            gate.check(stream.identity, call.peer, [publish(topic)])
+            gate.check(stream.identity, call.peer, needs)
         except PermissionDenied:
             return False
         return True

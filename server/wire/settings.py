@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.clients import ClientKind, ClientSettings
+from server.clients import ClientKind, ClientSettings, Expression
 from server.wire.limits import WireLimits
 from server.wire.times import duration, to_ms
 from store.metadata import Backoff, CustomizedBackoff, ExponentialBackoff, Group
@@ -22,6 +22,8 @@ REQUEST_TIMEOUT_DEFAULT_MS: Final = 3_000
 
 AGENT_TEXT_MAX: Final = 255
 """Characters kept of what a client says about itself: it stays in memory as long as the client is known."""
+
+EVERYTHING: Final = Expression("*")
 
 PRODUCER_ATTEMPTS: Final = 3
 # libraries throw at a producer without an exponential policy
@@ -42,9 +44,11 @@ def client_settings(settings: definition.Settings) -> ClientSettings:
     if settings.HasField("subscription"):
         subscription = settings.subscription
         topics = tuple(entry.topic.name for entry in subscription.subscriptions)
+        expressions = tuple(_expression(entry.expression) for entry in subscription.subscriptions)
         group = subscription.group.name
     else:
         topics = tuple(topic.name for topic in settings.publishing.topics)
+        expressions = ()
         group = None
     has_timeout = settings.HasField("request_timeout")
     agent = settings.user_agent
@@ -56,7 +60,16 @@ def client_settings(settings: definition.Settings) -> ClientSettings:
         language=_language_name(agent.language),
         version=agent.version[:AGENT_TEXT_MAX],
         hostname=agent.hostname[:AGENT_TEXT_MAX],
+        expressions=expressions,
     )
+
+
+def _expression(said: definition.FilterExpression) -> Expression | None:
+    """As short ones are kept: half of a long one would say something else."""
+    text, is_sql = said.expression, said.type == definition.SQL
+    if is_sql or text not in {"", EVERYTHING.text}:
+        return Expression(text, is_sql) if len(text) <= AGENT_TEXT_MAX else None
+    return EVERYTHING  # one object for all that want everything
 
 
 def _language_name(language: int) -> str:

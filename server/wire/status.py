@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError
 
 from kv import EngineCorrupt, EngineFull
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.errors import InvalidReceiptHandle, InvalidTransactionId, LiteQuotaExceeded, LiteTopicsFull
+from server.errors import InvalidReceiptHandle, InvalidTransactionId, LiteQuotaExceeded, LiteTopicsFull, NoIndex
 from server.filters import IllegalExpression
 from server.security.errors import PermissionDenied, Unauthenticated
 from store import errors
@@ -39,6 +39,7 @@ CODES: Final[dict[type[Exception], definition.Code]] = {
     errors.GroupNotFound: definition.CONSUMER_GROUP_NOT_FOUND,
     errors.Forbidden: definition.FORBIDDEN,
     errors.OffsetOutOfRange: definition.ILLEGAL_OFFSET,
+    NoIndex: definition.PRECONDITION_FAILED,
     errors.MessageTooLarge: definition.PAYLOAD_TOO_LARGE,
     errors.Invalid: definition.BAD_REQUEST,
     # clients wait before they try again on this code alone; on others they repeat at once

@@ -49,9 +49,12 @@ class CheckedSend(NamedTuple):
 
     @property
     def ordered_group(self) -> str:
-        """The message group of the first message, which all go with; empty unless it is one that is kept in order."""
+        """The message group or lite topic of the first message, which all go with; empty where there is no order."""
         first = self.messages[0]
-        return first.message.system_properties.message_group if first.type == definition.FIFO else ""
+        system = first.message.system_properties
+        if first.type == definition.LITE:
+            return system.lite_topic
+        return system.message_group if first.type == definition.FIFO else ""
 
 
 class ReceiveTerms(NamedTuple):
@@ -121,6 +124,8 @@ def check_send(request: service.SendMessageRequest, limits: WireLimits, now_ms: 
     check_topic(topic)
     if len(messages) > 1 and any(each.topic.name != topic for each in messages):
         raise Refused(definition.MESSAGE_CORRUPTED, "the messages of one request must have one topic")
+    if len(messages) > 1 and len({each.system_properties.lite_topic for each in messages}) > 1:
+        raise Refused(definition.MESSAGE_CORRUPTED, "the messages of one request must have one lite topic")
     return CheckedSend(topic, [_check_message(each, limits, now_ms) for each in messages])
 
 

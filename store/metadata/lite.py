@@ -86,6 +86,11 @@ def lite_topic_ttl_ms(topic: Topic) -> int | None:
     return max(minutes, TTL_MIN_MINUTES) * _MINUTE_MS if minutes > 0 else None
 
 
+def is_lite_topic_name(text: str) -> bool:
+    """Whether a lite topic may have this name, or one that begins so. How long it may be is the protocol's business."""
+    return _LITE_NAME.fullmatch(text) is not None
+
+
 def light_queue_name(parent: str, lite: str) -> str:
     """The name of a lite topic's queue."""
     return f"{light_queue_prefix(parent)}{lite}"
@@ -104,4 +109,4 @@ def parse_light_queue_name(name: str) -> tuple[str, str] | None:
     if not name.startswith(LITE_TOPIC_PREFIX):
         return None
     parent, _, lite = name[len(LITE_TOPIC_PREFIX) :].rpartition(_SEPARATOR)
-    return (parent, lite) if parent and _LITE_NAME.fullmatch(lite) else None
+    return (parent, lite) if parent and is_lite_topic_name(lite) else None

@@ -61,6 +61,14 @@ class LiteSubscriptionTable:
         prefix = _prefix(BY_LITE_TOPIC, group, lite_topic)
         return [key[len(prefix) :].decode() for key, _ in self._family.scan(prefix_range(prefix))]
 
+    def groups(self) -> Iterator[str]:
+        """Those of which a client wants something. Costs a look for each."""
+        keys = prefix_range(BY_LITE_TOPIC)
+        while found := self._family.scan(keys, limit=1):
+            group, at = read_counted(found[0][0], len(BY_LITE_TOPIC))
+            yield group.decode()
+            keys = KeyRange(prefix_range(found[0][0][:at]).end or b"", keys.end)
+
     def is_subscribed(self, group: str, client_id: str, lite_topic: str) -> bool:
         return self._family.get(_prefix(BY_CLIENT, group, client_id) + lite_topic.encode()) is not None
 

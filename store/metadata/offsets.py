@@ -17,7 +17,7 @@ from typing import Final
 
 from kv import KeyRange, KeyValueEngine, WriteBatch
 from kv.keys import counted, prefix_range, read_counted, read_u32, u32
-from store.metadata.names import is_light_queue
+from store.metadata.names import LIGHT_QUEUE_PREFIX, is_light_queue
 from store.offsets import QueueId, QueueOffset
 
 OFFSETS_FAMILY: Final = "offsets"
@@ -80,6 +80,31 @@ class ConsumerOffsetTable:
             topic, at = read_counted(key, len(prefix))
             number, _ = read_u32(key, at)
             yield QueueId(topic.decode(), number), QueueOffset(VALUE.unpack(value)[0])
+
+    def topics_of(self, group: str, *, light_queues: bool = True) -> Iterator[str]:
+        """The topics in which the group has an offset, shorter names first: one search each, not a step per queue.
+
+        Without light queues it takes no step for each of those either, of which a group may have a million.
+        """
+        prefix = _group_prefix(group)
+        keys = prefix_range(prefix)
+        while rows := self._family.scan(keys, limit=1):
+            key = rows[0][0]
+            topic, at = read_counted(key, len(prefix))
+            name = topic.decode()
+            is_passed_over = not light_queues and is_light_queue(name)
+            if not is_passed_over:
+                yield name
+            # light queues whose names are equally long lie together
+            behind = prefix_range(key[: at - len(topic) + len(LIGHT_QUEUE_PREFIX)] if is_passed_over else key[:at]).end
+            assert behind is not None  # a key of offsets does not begin with 0xFF
+            keys = KeyRange(behind, keys.end)
+
+    def readers_of(self, topic: str) -> Iterator[str]:
+        """The groups that have an offset in the topic, or had one; as far as it is written, a page at a time."""
+        prefix = _topic_prefix(topic)
+        for key, _ in self._rows(prefix):
+            yield read_counted(key, len(prefix))[0].decode()
 
     def all_rows(self) -> Iterator[tuple[str, QueueId, QueueOffset]]:
         """All offsets of all groups, read a page at a time."""

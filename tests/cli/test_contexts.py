@@ -117,22 +117,24 @@ def test_a_secret_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> 
 
 def test_calls_of_a_user_are_signed_as_official_clients_sign_them() -> None:
     clock = ManualClock(wall_ms=1_700_000_000_000)
-    metadata = dict(call_metadata(Context(user="me", secret="s3cret"), "/apache.rocketmq.v2.Any/Method", clock))
+    metadata = dict(
+        call_metadata(Context(user="me", secret="s3cret"), "/apache.rocketmq.v2.MessagingService/Method", clock)
+    )
     assert metadata["x-mq-date-time"] == "20231114T221320Z"
     signature = hmac.new(b"s3cret", b"20231114T221320Z", "sha1").hexdigest()
     assert (
         metadata["authorization"]
         == f"MQv2-HMAC-SHA1 Credential=me, SignedHeaders=x-mq-date-time, Signature={signature}"
     )
-    assert call_metadata(Context(), "/apache.rocketmq.v2.Any/Method", clock) == ()
+    assert call_metadata(Context(), "/apache.rocketmq.v2.MessagingService/Method", clock) == ()
 
 
 def test_calls_of_the_admin_port_are_signed_each_for_itself() -> None:
     clock = ManualClock(wall_ms=1_700_000_000_000)
     context = Context(user="me", secret="s3cret")
-    first, second = (dict(call_metadata(context, "/package.Service/Method", clock)) for _ in range(2))
+    first, second = (dict(call_metadata(context, "/apache.rocketmq.v2.Admin/Method", clock)) for _ in range(2))
     assert first["x-quarry-date"] == "2023-11-14T22:13:20+00:00"
-    covered = f"/package.Service/Method\n{first['x-quarry-date']}\n{first['x-quarry-nonce']}".encode()
+    covered = f"/apache.rocketmq.v2.Admin/Method\n{first['x-quarry-date']}\n{first['x-quarry-nonce']}".encode()
     signature = hmac.new(b"s3cret", covered, "sha256").hexdigest()
     assert first["authorization"] == f"Quarry-HMAC-SHA256 Credential=me, Signature={signature}"
     assert first["x-quarry-nonce"] != second["x-quarry-nonce"]

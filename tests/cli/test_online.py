@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.main import app
+from cli.online.client import MessagingClient, Reader
 from tests.e2e.broker import PROJECT, Broker, until
 
 _NUMBERS = count()
@@ -32,7 +33,7 @@ class Quarry:
     def run(self, *arguments: object, status: int = 0, stdin: bytes | None = None) -> str:
         """Standard output of a command that must end with `status`; of one that fails, standard error."""
         words = [str(argument) for argument in arguments]
-        if words[0] in ("topic", "group", "tail"):
+        if words[0] in ("topic", "group", "tail", "client", "lag", "stats"):
             words += ["--admin", self.broker.admin]
         if words[0] in ("produce", "consume", "tail"):
             words += ["--endpoint", self.broker.endpoint]
@@ -357,6 +358,35 @@ def test_commands_leave_no_client_behind(quarry: Quarry, topic: str) -> None:
     quarry.run("produce", topic, "x")
     quarry.run("consume", topic, "--group", f"{topic}-readers", "--limit", 1)
     assert "quarry_clients 0.0" in quarry.broker.get("/metrics")[1].splitlines()
+
+
+def test_a_consumer_and_what_it_has_before_it_are_seen(quarry: Quarry, topic: str) -> None:
+    group = f"{topic}-group"
+    quarry.run("group", "create", group)
+    with MessagingClient(
+        quarry.broker.endpoint, reader=Reader(group=group, topic=topic, expression="a || b")
+    ) as client:
+        (row,) = quarry.rows("client", "list", "--group", group)
+        assert (row["group"], row["topics"], row["language"], row["address"]) == (group, [topic], "PYTHON", "127.0.0.1")
+        assert quarry.rows("client", "list", "--topic", topic) == [row]
+        assert row in quarry.rows("client", "list")
+        shown = quarry.run("client", "list", "--group", group).splitlines()
+        assert [line.split()[-1] for line in shown] == ["clientId", row["clientId"]]
+        for _ in range(3):
+            quarry.run("produce", topic, "body", "--tag", "a")
+        assert len(client.receive(limit=1, invisible_s=30, wait_s=5)) == 1
+        (in_topic, whole) = quarry.rows("lag", group)
+        assert (in_topic["topic"], in_topic["messages"], in_topic["inFlight"], in_topic["ready"]) == (topic, 3, 1, 2)
+        assert 0 <= in_topic["delaySeconds"] < 60
+        assert {**whole, "delaySeconds": 0} == {**in_topic, "topic": "*", "delaySeconds": 0}
+        assert len(quarry.rows("lag", group, "--topic", topic)) == 1
+        stats = quarry.row("stats")
+        assert (stats["consumers"], stats["connections"] >= 1) == (1, True)
+    assert quarry.rows("client", "list", "--group", group) == []
+    quarry.run("topic", "create", f"{topic}-unread")
+    assert "never read" in quarry.run("lag", group, "--topic", f"{topic}-unread", status=2)
+    assert "no group nobody" in quarry.run("lag", "nobody", status=2)
+    assert "no group nobody" in quarry.run("client", "list", "--group", "nobody", status=2)
 
 
 def test_topics_and_groups_outlive_a_restart(tmp_path: Path) -> None:

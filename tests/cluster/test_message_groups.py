@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,25 +16,9 @@ from store.clock import SystemClock
 from store.metadata import TopicType
 from store.offsets import QueueId
 from tests.cluster.brokers import CONSUMERS, TOPIC, BrokerCluster, groups_of, soon
-from tests.conformance.broker import RunningBroker, run, until
+from tests.cluster.conftest import WithCluster
+from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client, Received, message
-
-AsyncTest = Callable[[BrokerCluster], Coroutine[object, object, None]]
-
-
-@pytest.fixture
-def with_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[AsyncTest], None]:
-    def start(test: AsyncTest) -> None:
-        async def whole() -> None:
-            cluster = BrokerCluster(tmp_path, monkeypatch)
-            try:
-                await test(cluster)
-            finally:
-                await cluster.close()
-
-        run(whole())
-
-    return start
 
 
 def grouped(group: str, body: str) -> definition.Message:
@@ -76,7 +58,7 @@ def members_of(broker: RunningBroker) -> Members:
     return broker.cluster.members
 
 
-def test_whoever_is_asked_to_store_it_a_group_is_with_its_owner(with_cluster: Callable[[AsyncTest], None]) -> None:
+def test_whoever_is_asked_to_store_it_a_group_is_with_its_owner(with_cluster: WithCluster) -> None:
     async def test(cluster: BrokerCluster) -> None:
         names = ["a", "b", "c"]
         await cluster.start(*names)
@@ -96,7 +78,7 @@ def test_whoever_is_asked_to_store_it_a_group_is_with_its_owner(with_cluster: Ca
 
 
 def test_the_client_gets_the_owners_answer_also_when_it_is_no(
-    with_cluster: Callable[[AsyncTest], None], monkeypatch: pytest.MonkeyPatch
+    with_cluster: WithCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(cluster: BrokerCluster) -> None:
         await cluster.start("a", "b")
@@ -122,7 +104,7 @@ def _in_a_minute() -> Timestamp:
     return Timestamp(seconds=SystemClock().wall_ms() // 1000 + 60)
 
 
-def test_messages_without_a_group_stay_where_they_are_sent(with_cluster: Callable[[AsyncTest], None]) -> None:
+def test_messages_without_a_group_stay_where_they_are_sent(with_cluster: WithCluster) -> None:
     async def test(cluster: BrokerCluster) -> None:
         await cluster.start("a", "b")
         await cluster.make_topic(TopicType.MIXED)
@@ -139,7 +121,7 @@ def test_messages_without_a_group_stay_where_they_are_sent(with_cluster: Callabl
     with_cluster(test)
 
 
-def test_what_a_new_member_gets_waits_for_what_the_others_hold(with_cluster: Callable[[AsyncTest], None]) -> None:
+def test_what_a_new_member_gets_waits_for_what_the_others_hold(with_cluster: WithCluster) -> None:
     async def test(cluster: BrokerCluster) -> None:
         await cluster.start("a", "b")
         await cluster.make_topic()
@@ -172,7 +154,7 @@ def test_what_a_new_member_gets_waits_for_what_the_others_hold(with_cluster: Cal
 
 
 def test_what_a_member_that_drains_gave_away_waits_for_what_it_holds(
-    with_cluster: Callable[[AsyncTest], None],
+    with_cluster: WithCluster,
 ) -> None:
     async def test(cluster: BrokerCluster) -> None:
         await cluster.start("a", "b")
@@ -199,7 +181,7 @@ def test_what_a_member_that_drains_gave_away_waits_for_what_it_holds(
     with_cluster(test)
 
 
-def test_who_is_away_keeps_its_groups_and_sends_wait_for_it(with_cluster: Callable[[AsyncTest], None]) -> None:
+def test_who_is_away_keeps_its_groups_and_sends_wait_for_it(with_cluster: WithCluster) -> None:
     async def test(cluster: BrokerCluster) -> None:
         await cluster.start("a", "b")
         await cluster.make_topic()
@@ -223,7 +205,7 @@ def test_who_is_away_keeps_its_groups_and_sends_wait_for_it(with_cluster: Callab
     with_cluster(test)
 
 
-def test_a_barrier_outlives_a_restart(with_cluster: Callable[[AsyncTest], None]) -> None:
+def test_a_barrier_outlives_a_restart(with_cluster: WithCluster) -> None:
     async def test(cluster: BrokerCluster) -> None:
         await cluster.start("a", "b")
         await cluster.make_topic()
@@ -245,7 +227,7 @@ def test_a_barrier_outlives_a_restart(with_cluster: Callable[[AsyncTest], None])
     with_cluster(test)
 
 
-def test_a_handover_waits_for_a_member_that_is_away(with_cluster: Callable[[AsyncTest], None]) -> None:
+def test_a_handover_waits_for_a_member_that_is_away(with_cluster: WithCluster) -> None:
     """Nobody else can say what it holds. What does not move goes on."""
 
     async def test(cluster: BrokerCluster) -> None:

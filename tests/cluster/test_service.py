@@ -15,7 +15,7 @@ import pytest
 from server._generated.quarry.cluster.v1 import cluster_pb2 as pb
 from server.certificates import PeerTls
 from server.cluster.barriers import Consumed, Pair
-from server.cluster.peers import Confirmation, ForwardedSend
+from server.cluster.peers import Confirmation, ForwardedSend, LiteChange
 from server.cluster.signing import SIGNATURE, ClusterKeys
 from server.errors import MemberUnreachable, NotAMember
 from server.faults import FaultLog
@@ -24,6 +24,7 @@ from server.rpc.cluster.client import PeerClient
 from server.rpc.cluster.methods import EXCHANGE
 from server.rpc.cluster.service import ClusterService, GroupCalls
 from store.clock import ManualClock, SystemClock
+from store.errors import Invalid
 from tests.certificates import Tls, make_tls
 from tests.cluster.nodes import Network, Node
 
@@ -33,6 +34,7 @@ GROUPS = GroupCalls(
     take_forwarded=lambda send, answered: answered(
         None if send.peer == "later" else send.client_id.encode() + send.body
     ),
+    change_lite=lambda change, done: done(Invalid("no such group") if change.body == b"no" else None),
 )
 KEYS, OTHER_KEYS = ClusterKeys([b"key"]), ClusterKeys([b"other"])
 
@@ -79,6 +81,9 @@ def test_what_is_asked_about_message_groups_travels_whole() -> None:
                 ForwardedSend("", "", b""),
             ]
             assert await peer.forward(sends) == [b"ax", None, b""]
+            await peer.change_lite(LiteChange("client", b"yes"))
+            with pytest.raises(MemberUnreachable, match="no such group"):
+                await peer.change_lite(LiteChange("client", b"no"))
         finally:
             await peer.close()
 

@@ -15,6 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from structlog.testing import capture_logs
 
+from server._generated.apache.rocketmq.v2 import admin_pb2 as official_pb2
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server._generated.apache.rocketmq.v2.service_pb2_grpc import MessagingServiceStub
@@ -22,6 +23,7 @@ from server._generated.quarry.admin.v1 import (
     admin_pb2,
     dead_letters_pb2,
     index_pb2,
+    lite_topics_pb2,
     members_pb2,
     migration_pb2,
     query_pb2,
@@ -44,9 +46,11 @@ from tests.conformance.secured import SECRET, SECURED, add_user, disable
 ADMIN = "/quarry.admin.v1.AdminService/"
 SECURITY = "/quarry.admin.v1.SecurityService/"
 SERVICES = (
+    official_pb2,
     admin_pb2,
     dead_letters_pb2,
     index_pb2,
+    lite_topics_pb2,
     members_pb2,
     migration_pb2,
     query_pb2,

@@ -31,6 +31,8 @@ MEMBERS: Final = 3
 TOPIC: Final = "orders"
 GROUP: Final = "workers"
 SENDER: Final = "sender"
+DRAIN_TIMEOUT_S: Final = 180.0
+"""Consumers may be behind by then, and take what the members have left of a busy machine."""
 
 
 @pytest.fixture
@@ -119,7 +121,7 @@ def test_a_rolling_restart_fails_no_send(language: str, cluster: ClusterOfBroker
         outages = roll(cluster, ledger, ROUNDS)
         workers.stop("producer")
         with suppress(AssertionError):
-            until(lambda: not ledger.undelivered, "all is delivered")
+            until(lambda: not ledger.undelivered, "all is delivered", timeout_s=DRAIN_TIMEOUT_S)
         workers.stop("consumer")
     except BaseException:
         workers.abandon()

@@ -37,7 +37,7 @@ INSIDE: Final = [
 HOMES: Final = {
     "rocksdict": r"kv/rocks\w*\.py",
     "grpc": r"server/front/grpcio\.py|cli/online/.*|pipeline/stream/client\.py"
-    r"|server/rpc/(admin_port|cluster)/\w+\.py",
+    r"|server/rpc/(admin_port|cluster)/(official/)?\w+\.py",
     "grpc_health": r"server/rpc/admin_port/server\.py",
     "grpc_reflection": r"server/rpc/admin_port/server\.py",
     "google.protobuf": r"server/wire/.*|server/rpc/.*|cli/online/.*",

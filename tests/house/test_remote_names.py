@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, get_args, get_origin
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from pydantic import ByteSize
 
+from server._generated.apache.rocketmq.v2 import admin_pb2, definition_pb2
 from server._generated.quarry.admin import v1
 from server.live_settings import live_fields
 
@@ -18,8 +19,10 @@ WHAT_TEXTS_NAME: Final = {
     "topic": "a topic, looked up",
     "group": "a group, looked up",
     "prefix": "the beginning of names that are listed",
-    "attributes.key": "what operators note of a topic or group: bounded and kept, never looked into",
-    "attributes.value": "what operators note of a topic or group: bounded and kept, never looked into",
+    "lite_topic": "a lite topic that there is",
+    "after": "a lite topic's name, of letters, digits, _ and -: where a list goes on",
+    "attributes.key": "what operators note of a topic or group: bounded and kept, a few words looked at",
+    "attributes.value": "the same; what is looked at is a number, one of some words, or a topic that is compared",
     "key": "a key of messages, or a setting out of those that can be changed",
     "value": "a setting's new value: a number, a switch or a level, checked as in the file",
     "user": "a user that there is",
@@ -36,6 +39,30 @@ WHAT_TEXTS_NAME: Final = {
     "source": "an address that calls come from: compared, nothing is ever sent there",
     "rule.sources": "networks that calls come from: compared, nothing is ever sent there",
     "asked_by": "who asks, for the log; bounded",
+    "topic.name": "a topic, looked up",
+    "topics.name": "topics, looked up",
+    "group.name": "a group, looked up",
+    "topic.resource_namespace": "never looked at",
+    "topics.resource_namespace": "never looked at",
+    "group.resource_namespace": "never looked at",
+    "deployment_name": "never looked at",
+    "client_id": "a client that is connected, looked up",
+    "liteTopic": "refused",
+    "message_id": "a message, looked up in the index",
+    "message_key": "a key of messages, looked up in the index",
+    "subscription": "refused",
+    "scroll_id": "two numbers",
+    "broker_name": "compared with the broker's own",
+    "protocol_type": "never looked at",
+    "client_address": "never looked at: nothing is ever sent there",
+    "expression.expression": "never looked at",
+    "body": "a message's, stored",
+    "tag": "a message's, checked as a producer's and stored",
+    "user_properties.key": "a message's, checked as a producer's and stored",
+    "user_properties.value": "a message's, checked as a producer's and stored",
+    "system_properties": "a message's, checked as a producer's and stored",
+    "ext_info.key": "never looked at",
+    "ext_info.value": "never looked at",
 }
 """Every text in a request to the admin port, by its name, and why it can do no harm. Nothing is here that is a path."""
 
@@ -45,18 +72,18 @@ CLOSED_TYPES: Final = (int, float, bool, ByteSize)
 def texts_of(message: Descriptor, prefix: str = "", depth: int = 0) -> Iterator[str]:
     for field in message.fields:
         name = f"{prefix}{field.name}"
-        if field.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES):
+        is_text = field.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
+        if is_text or field.message_type is definition_pb2.SystemProperties.DESCRIPTOR:
             yield name
         elif field.message_type is not None and depth < 5:
             yield from texts_of(field.message_type, f"{name}.", depth + 1)
 
 
 def requests() -> Iterator[tuple[str, Descriptor]]:
-    for module in pkgutil.iter_modules(v1.__path__):
-        if not module.name.endswith("_pb2"):
-            continue
-        file = import_module(f"{v1.__name__}.{module.name}").DESCRIPTOR
-        for service in file.services_by_name.values():
+    names = [f"{v1.__name__}.{module.name}" for module in pkgutil.iter_modules(v1.__path__)]
+    modules = [import_module(name) for name in names if name.endswith("_pb2")]
+    for module in (*modules, admin_pb2):
+        for service in module.DESCRIPTOR.services_by_name.values():
             for method in service.methods:
                 yield f"{service.name}.{method.name}", method.input_type
 

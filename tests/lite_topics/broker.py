@@ -10,7 +10,7 @@ from server.lite_topics import LiteTopics
 from store.message import Message
 from store.metadata import TopicType
 from store.metadata.lite import light_queue_name, light_queue_prefix
-from tests.conformance.broker import RunningBroker
+from tests.conformance.broker import RunningBroker, until
 from tests.store.assembly import message
 
 MINUTE_S = 60.0
@@ -62,3 +62,16 @@ def there(broker: RunningBroker, parent: str = "P") -> set[str]:
 
 def removed(broker: RunningBroker, cause: str) -> float | None:
     return broker.registry.get_sample_value("quarry_queues_removed_total", {"cause": cause})
+
+
+async def let_messages_expire(broker: RunningBroker) -> None:
+    """Let everything stored up to now leave the log and the queues."""
+    messages, expiry = broker.store.messages, broker.store.expiry
+    written = messages.appended_up_to
+    while expiry._segments.base_of(messages.appended_up_to) <= written:
+        messages.append([message("filler", 0, bytes(8_000))])
+    messages.dispatch(messages.flush())
+    broker.clock.push(2 * 3600)
+    await broker.broker._upkeep.retention.expire_now(dry_run=False)
+    await until(lambda: expiry.minimum > written, "the log begins later")
+    await until(lambda: not broker.broker._upkeep.cleaning.phase, "the queues are cleaned up")

@@ -25,6 +25,7 @@ from tests.lite_topics.broker import (
     Test,
     WithBroker,
     expire,
+    let_messages_expire,
     lite_topics,
     make_parent,
     removed,
@@ -162,19 +163,6 @@ def test_a_clock_that_jumps_ahead_takes_nothing(with_broker: WithBroker) -> None
     with_broker(test)
 
 
-async def let_messages_expire(broker: RunningBroker) -> None:
-    """Let everything stored up to now leave the log and the queues."""
-    messages, expiry = broker.store.messages, broker.store.expiry
-    written = messages.appended_up_to
-    while expiry._segments.base_of(messages.appended_up_to) <= written:
-        messages.append([message("filler", 0, bytes(8_000))])
-    messages.dispatch(messages.flush())
-    broker.clock.push(2 * 3600)
-    await broker.broker._upkeep.retention.expire_now(dry_run=False)
-    await until(lambda: expiry.minimum > written, "the log begins later")
-    await until(lambda: not broker.broker._upkeep.cleaning.phase, "the queues are cleaned up")
-
-
 @pytest.mark.parametrize("parent_goes_on", [False, True])
 def test_one_whose_messages_have_left_the_log_stays_for_its_time(with_broker: WithBroker, parent_goes_on: bool) -> None:
     """The log keeps messages for hours, a lite topic may stay for weeks: its entries no longer say how old it is."""
@@ -256,8 +244,7 @@ def test_a_round_ends_when_the_topic_says_something_else(
     with_broker(test)
 
 
-@pytest.mark.parametrize("mode", [QueueMode.FILE, QueueMode.DOUBLE_WRITE])
-def test_lite_topics_in_files_stay(with_broker: WithBroker, mode: QueueMode) -> None:
+def test_lite_topics_in_files_stay(with_broker: WithBroker) -> None:
     async def test(broker: RunningBroker) -> None:
         make_parent(broker)
         store(broker, "a")
@@ -265,7 +252,7 @@ def test_lite_topics_in_files_stay(with_broker: WithBroker, mode: QueueMode) -> 
         assert await expire(broker) == 0
         assert there(broker) == {"a"}
 
-    with_broker(test, consume_queue={"mode": mode, "units_per_file": 16})
+    with_broker(test, consume_queue={"mode": QueueMode.DOUBLE_WRITE, "units_per_file": 16})
 
 
 def test_a_full_disk_ends_a_round_and_the_next_one_goes_on(

@@ -36,6 +36,20 @@ def test_an_offset_is_kept_per_group_topic_and_queue(engine: KeyValueEngine) -> 
     assert dict(offsets.of_group("g")) == {QueueId("t", 0): 8, QueueId("t", 1): 2**63 - 1}
 
 
+def test_the_topics_of_a_group_are_listed_once_each(engine: KeyValueEngine) -> None:
+    offsets = ConsumerOffsetTable(engine)
+    for topic in ("b", "a", "%LMQ%1", "%LMQ%2", "orders", "zzzzzz", "%LMQ%33", "%LMQ%"):
+        for number in range(3):
+            put(engine, offsets, "g", QueueId(topic, number), 7)
+    put(engine, offsets, "gg", QueueId("c", 0), 7)
+    put(engine, offsets, "f", QueueId("a", 0), 7)
+    topics = list(offsets.topics_of("g"))
+    assert topics == ["a", "b", "%LMQ%", "%LMQ%1", "%LMQ%2", "orders", "zzzzzz", "%LMQ%33"]
+    assert list(offsets.topics_of("g", light_queues=False)) == ["a", "b", "orders", "zzzzzz"]
+    assert list(offsets.topics_of("nobody")) == []
+    assert list(offsets.readers_of("a")) == ["f", "g"]
+
+
 def test_golden_rows(engine: KeyValueEngine) -> None:
     put(engine, ConsumerOffsetTable(engine), "billing", QueueId("Orders", 258), 4660)
     assert engine.family("offsets").scan(ALL) == [

@@ -44,6 +44,26 @@ def world() -> World:
     return World()
 
 
+def test_consumers_are_found_by_their_group_as_long_as_they_are_of_it(world: World) -> None:
+    producer = replace(SETTINGS, kind=ClientKind.PRODUCER, group=None)
+    world.join("a")
+    world.join("b")
+    world.clients.register("p", producer, FakeCall())
+    assert [each.client_id for each in world.clients.consumers_of("workers")] == ["a", "b"]
+    assert (world.clients.kinds[ClientKind.PUSH_CONSUMER], world.clients.kinds[ClientKind.PRODUCER]) == (2, 1)
+    world.clock.advance(1)
+    world.clients.register("a", replace(SETTINGS, group="others"), FakeCall(peer="192.0.2.8:7"))
+    assert [each.client_id for each in world.clients.consumers_of("workers")] == ["b"]
+    (moved,) = world.clients.consumers_of("others")
+    assert (moved.peer, moved.settings_ms) == ("192.0.2.8:7", world.clock.wall_ms())
+    world.clients.register("b", producer, FakeCall())
+    world.clients.terminate("a")
+    assert not world.clients.consumers_of("workers")
+    assert not world.clients.consumers_of("others")
+    assert (world.clients.kinds[ClientKind.PUSH_CONSUMER], world.clients.kinds[ClientKind.PRODUCER]) == (0, 2)
+    assert world.clients.producers_of("orders") == ("p", "b")
+
+
 def test_a_silent_client_is_forgotten_though_its_stream_is_open(world: World) -> None:
     world.join("a")
     world.wait(119)

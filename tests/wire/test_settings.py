@@ -6,7 +6,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.clients import ClientKind, ClientSettings
+from server.clients import ClientKind, ClientSettings, Expression
 from server.wire.limits import DEFAULT_LIMITS, ENTRIES_MAX, WireLimits
 from server.wire.settings import answer_settings, client_settings
 from server.wire.status import Refused
@@ -115,6 +115,21 @@ def test_what_is_kept_of_a_consumer(sent: definition.ClientType, kept: ClientKin
         language="PYTHON",
         version="5.1.2",
         hostname="host",
+        expressions=(Expression("*"), Expression("*")),
+    )
+
+
+def test_what_a_consumer_wants_is_kept_in_its_words_unless_they_are_too_many() -> None:
+    settings = consumer("workers", "all", "tags", "sql", "long")
+    expressions = [each.expression for each in settings.subscription.subscriptions]
+    expressions[1].CopyFrom(definition.FilterExpression(type=definition.TAG, expression="a || b"))
+    expressions[2].CopyFrom(definition.FilterExpression(type=definition.SQL, expression="a = 1"))
+    expressions[3].CopyFrom(definition.FilterExpression(type=definition.TAG, expression="x" * 256))
+    assert client_settings(settings).expressions == (
+        Expression("*"),
+        Expression("a || b"),
+        Expression("a = 1", is_sql=True),
+        None,
     )
 
 

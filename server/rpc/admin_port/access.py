@@ -53,7 +53,45 @@ def _reset(request: Any, _cluster: str) -> list[Access]:
     return [Access(GROUP, request.group, Action.UPDATE), Access(TOPIC, request.topic, Action.UPDATE)]
 
 
+def _between(group_action: Action, topic_action: Action) -> Accesses:
+    """Of the official service, whose requests name a group and a topic in messages of their own."""
+    return lambda request, _cluster: [
+        Access(GROUP, request.group.name, group_action),
+        Access(TOPIC, request.topic.name, topic_action),
+    ]
+
+
+def _official(kind: ResourceKind, action: Action) -> Accesses:
+    return lambda request, _cluster: [Access(kind, getattr(request, kind.value).name, action)]
+
+
+def _subscriptions(request: Any, _cluster: str) -> list[Access]:
+    """What is named; who names nothing asks for those of all groups."""
+    named = [
+        Access(kind, getattr(request, kind.value).name, Action.GET)
+        for kind in (GROUP, TOPIC)
+        if request.HasField(kind.value)
+    ]
+    return named or [Access(GROUP, ALL, Action.LIST)]
+
+
 ACCESSES: Final[Mapping[str, Accesses]] = {
+    "Admin/ChangeLogLevel": _cluster(Action.UPDATE),
+    "Admin/DescribeTopicStatus": _official(TOPIC, Action.GET),
+    "Admin/ListSubscription": _subscriptions,
+    "Admin/DescribeSubscription": _subscriptions,
+    "Admin/DeleteSubscription": _between(Action.UPDATE, Action.UPDATE),
+    "Admin/DescribeGroupAccumulation": _official(GROUP, Action.GET),
+    "Admin/ListConsumerConnection": _official(GROUP, Action.GET),
+    "Admin/ResetGroupOffset": _between(Action.UPDATE, Action.UPDATE),
+    "Admin/QueryMessage": _official(TOPIC, Action.GET),
+    "Admin/PrintThreadStackTrace": _official(GROUP, Action.GET),
+    "Admin/VerifyMessage": _between(Action.UPDATE, Action.GET),
+    "Admin/AdminSendMessage": _official(TOPIC, Action.PUB),
+    "Admin/GetConsumerRunningInfo": _official(GROUP, Action.GET),
+    "Admin/GetTopicRoute": _official(TOPIC, Action.GET),
+    "Admin/QueryTimeSpan": _official(GROUP, Action.GET),
+    "Admin/GetProxyRuntimeStats": _cluster(Action.GET),
     "AdminService/GetBroker": _cluster(Action.GET),
     "AdminService/CreateTopic": _named(TOPIC, Action.CREATE),
     "AdminService/UpdateTopic": _named(TOPIC, Action.UPDATE),
@@ -78,6 +116,10 @@ ACCESSES: Final[Mapping[str, Accesses]] = {
     "IndexService/VerifyIndexFiles": _cluster(Action.GET),
     "IndexService/CompactIndexFiles": _cluster(Action.UPDATE),
     "IndexService/UploadIndexFiles": _cluster(Action.UPDATE),
+    "LiteTopicService/ListLiteTopics": _of_topic(Action.GET),
+    "LiteTopicService/GetLiteTopic": _of_topic(Action.GET),
+    "LiteTopicService/DeleteLiteTopic": _of_topic(Action.DELETE),
+    "LiteTopicService/GetLiteTopicStatistics": _of_topic(Action.GET),
     "MembersService/ListMembers": _cluster(Action.GET),
     "MembersService/DrainMember": _cluster(Action.UPDATE),
     "MembersService/ActivateMember": _cluster(Action.UPDATE),
@@ -98,7 +140,17 @@ ACCESSES: Final[Mapping[str, Accesses]] = {
 }
 """By service and method."""
 
-READING: Final = ("Get", "List", "Query", "Summarize", "Verify", "Test", "RenewBackup")
+READING: Final = (
+    "Get",
+    "List",
+    "Describe",
+    "Query",
+    "Print",
+    "Summarize",
+    "VerifyIndexFiles",
+    "Test",
+    "RenewBackup",
+)
 """How names of methods begin that change nothing; a backup that goes on is no change either."""
 
 
@@ -120,4 +172,4 @@ def service_of(method: str) -> str:
 
 def is_change(method: str) -> bool:
     """Whether it may change something, as far as its name tells."""
-    return service_of(method).startswith("quarry.") and not method.rpartition("/")[2].startswith(READING)
+    return service_of(method).startswith(("quarry.", "apache.")) and not method.rpartition("/")[2].startswith(READING)

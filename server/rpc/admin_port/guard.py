@@ -11,6 +11,7 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server.faults import FaultLog
 from server.front.grpcio import peer_text
 from server.rpc.admin_port.access import (
@@ -132,7 +133,7 @@ class AdminGuard(grpc.aio.ServerInterceptor):
         outcome = "cancelled"
         try:
             answer = await answering
-            outcome = "done"
+            outcome = _outcome(answer)
         except Exception:
             outcome = _code_name(context)
             raise
@@ -164,6 +165,14 @@ def _code_name(context: _Context) -> str:
     code: Any = context.code()
     names = {each.value[0]: each.name for each in grpc.StatusCode}
     return str(code.name if isinstance(code, grpc.StatusCode) else names.get(code, code)).lower()
+
+
+def _outcome(answer: Any) -> str:
+    """Answers of the official service say in a status of theirs what went wrong."""
+    status = getattr(answer, "status", None)
+    if isinstance(status, definition.Status) and status.code != definition.OK:
+        return definition.Code.Name(status.code).lower()
+    return "done"
 
 
 def _changed_by(method: str, request: Any) -> str:

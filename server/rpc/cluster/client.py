@@ -13,10 +13,10 @@ from server._generated.quarry.cluster.v1 import cluster_pb2 as pb
 from server.certificates import PeerTls
 from server.cluster.barriers import Consumed, Pair
 from server.cluster.exchange import Page
-from server.cluster.peers import Confirmation, ForwardedSend
+from server.cluster.peers import Confirmation, ForwardedSend, LiteChange
 from server.cluster.signing import ClusterKeys
 from server.errors import MemberUnreachable
-from server.rpc.cluster.methods import CONFIRM, CONSUMED, EXCHANGE, FORWARD, NUDGE
+from server.rpc.cluster.methods import CHANGE_LITE, CONFIRM, CONSUMED, EXCHANGE, FORWARD, NUDGE
 from server.wire.shared_rows import from_position, to_horizons, to_position, to_row
 from store.clock import Clock
 from store.errors import Invalid
@@ -93,6 +93,11 @@ class PeerClient:
         if len(answer.answers) != len(sends):
             raise Invalid(f"{self._address}: {len(answer.answers)} answers to {len(sends)} sends")
         return [each.response if each.HasField("response") else None for each in answer.answers]
+
+    async def change_lite(self, change: LiteChange) -> None:
+        """What a client of lite topics wants; Invalid when it is refused there."""
+        request = pb.ChangeLiteRequest(client_id=change.client_id, request=change.body)
+        await self._call(CHANGE_LITE, request, pb.ChangeLiteResponse)
 
     async def close(self) -> None:
         await self._channel.close()

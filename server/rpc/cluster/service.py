@@ -14,11 +14,11 @@ from google.protobuf.message import Message
 from server._generated.quarry.cluster.v1 import cluster_pb2 as pb
 from server.cluster.barriers import Consumed, Pair
 from server.cluster.exchange import Exchange
-from server.cluster.peers import Confirmation, ForwardedSend
+from server.cluster.peers import Confirmation, ForwardedSend, LiteChange
 from server.cluster.signing import ClusterKeys
 from server.faults import FaultLog
 from server.rpc.admin_port.edge import refuse
-from server.rpc.cluster.methods import CONFIRM, CONSUMED, EXCHANGE, FORWARD, NUDGE, SERVICE
+from server.rpc.cluster.methods import CHANGE_LITE, CONFIRM, CONSUMED, EXCHANGE, FORWARD, NUDGE, SERVICE
 from server.wire.parsing import parsed
 from server.wire.shared_rows import from_horizons, from_position, from_row, to_position
 from store.clock import Clock
@@ -28,14 +28,16 @@ ROWS_MAX: Final = 1_000
 PAIRS_MAX: Final = 1_000
 
 Request = TypeVar("Request", bound=Message)
+Outcome = TypeVar("Outcome")
 
 
 class GroupCalls(NamedTuple):
-    """What members ask about message groups."""
+    """What members ask about message groups and lite topics."""
 
     confirmation: Callable[[], Confirmation]
     consumed: Callable[[int, Sequence[Pair]], Consumed]
     take_forwarded: Callable[[ForwardedSend, Callable[[bytes | None], None]], None]
+    change_lite: Callable[[LiteChange, Callable[[Exception | None], None]], None]
 
 
 class ClusterService:
@@ -58,6 +60,7 @@ class ClusterService:
             CONFIRM: self._checked(CONFIRM, pb.ConfirmRequest, self._answer_confirm),
             CONSUMED: self._checked(CONSUMED, pb.ConsumedRequest, self._answer_consumed),
             FORWARD: self._checked(FORWARD, pb.ForwardRequest, self._answer_forward),
+            CHANGE_LITE: self._checked(CHANGE_LITE, pb.ChangeLiteRequest, self._answer_change_lite),
         }
         by_name = {path.rpartition("/")[2]: handler for path, handler in handlers.items()}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, by_name),))
@@ -119,7 +122,16 @@ class ClusterService:
             )
         return pb.ForwardResponse(answers=[pb.Answer(response=each) for each in await asyncio.gather(*outcomes)])
 
+    async def _answer_change_lite(self, request: pb.ChangeLiteRequest) -> pb.ChangeLiteResponse:
+        """When it is stored."""
+        outcome: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        self._groups.change_lite(LiteChange(request.client_id, request.request), partial(_settle, outcome))
+        error = await outcome
+        if error is not None:
+            raise error
+        return pb.ChangeLiteResponse()
 
-def _settle(outcome: asyncio.Future[bytes | None], answer: bytes | None) -> None:
+
+def _settle(outcome: asyncio.Future[Outcome], answer: Outcome) -> None:
     if not outcome.cancelled():  # the caller may have given up
         outcome.set_result(answer)

@@ -153,3 +153,15 @@ class Answer(_message.Message):
     RESPONSE_FIELD_NUMBER: _ClassVar[int]
     response: bytes
     def __init__(self, response: _Optional[bytes] = ...) -> None: ...
+
+class ChangeLiteRequest(_message.Message):
+    __slots__ = ("client_id", "request")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    request: bytes
+    def __init__(self, client_id: _Optional[str] = ..., request: _Optional[bytes] = ...) -> None: ...
+
+class ChangeLiteResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

@@ -59,6 +59,11 @@ class ClusterServiceStub:
                 request_serializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.ForwardRequest.SerializeToString,
                 response_deserializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.ForwardResponse.FromString,
                 _registered_method=True)
+        self.ChangeLite = channel.unary_unary(
+                '/quarry.cluster.v1.ClusterService/ChangeLite',
+                request_serializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.ChangeLiteRequest.SerializeToString,
+                response_deserializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.ChangeLiteResponse.FromString,
+                _registered_method=True)
 
 
 class ClusterServiceServicer:
@@ -99,6 +104,13 @@ class ClusterServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ChangeLite(self, request, context):
+        """What a client of lite topics has told the caller that it wants.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ClusterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -126,6 +138,11 @@ def add_ClusterServiceServicer_to_server(servicer, server):
                     servicer.Forward,
                     request_deserializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.ForwardRequest.FromString,
                     response_serializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.ForwardResponse.SerializeToString,
+            ),
+            'ChangeLite': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangeLite,
+                    request_deserializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.ChangeLiteRequest.FromString,
+                    response_serializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.ChangeLiteResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -263,6 +280,33 @@ class ClusterService:
             '/quarry.cluster.v1.ClusterService/Forward',
             quarry_dot_cluster_dot_v1_dot_cluster__pb2.ForwardRequest.SerializeToString,
             quarry_dot_cluster_dot_v1_dot_cluster__pb2.ForwardResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangeLite(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quarry.cluster.v1.ClusterService/ChangeLite',
+            quarry_dot_cluster_dot_v1_dot_cluster__pb2.ChangeLiteRequest.SerializeToString,
+            quarry_dot_cluster_dot_v1_dot_cluster__pb2.ChangeLiteResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,178 @@
+"""Do sends wait while half a million lite topics expire?
+
+A broker of its own process on a store with very many lite topics of one topic, which a group has read. Every fourth one
+got a message just now, so those that go stand between others that stay. Connections send 1 KiB messages to another
+topic, one call at a time on each. After a quiet stretch the topic is given an expiration, and the broker finds by
+itself what is too old; the stretch that is measured lasts until they are gone. Another quiet stretch follows. Then the
+store is opened, and every lite topic and position is looked at.
+
+The design asks for at most twice the 99th percentile.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from bench.harness import Case, Options, Scale, require_room
+from bench.peers.quarry import Quarry
+from bench.raw_client import RawClient, make_requests
+from bench.scratch_store import make_messages
+from bench.send_load import (
+    PATH,
+    SendLoad,
+    admin_channel,
+    after,
+    await_figures,
+    beside,
+    percentiles,
+    send_body,
+)
+from server._generated.quarry.admin.v1 import admin_pb2 as admin
+from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from store.clock import ManualClock
+from store.disk import PosixDisk
+from store.message import Message
+from store.metadata import Topic, TopicType
+from store.metadata.lite import light_queue_name, parse_light_queue_name
+from store.metadata.lite_attributes import EXPIRATION
+from store.offsets import QueueId, QueueOffset
+from store.opening import OpenStore, open_store
+from store.record.properties import LIGHT_QUEUES
+from store.settings import MIB, Durability, StoreSettings
+
+QUESTION: Final = "How much longer do sends take while half a million lite topics expire?"
+CLIENTS: Final = 16
+PARENT: Final = "sessions"
+GROUP: Final = "agents"
+AGE_MS: Final = 86_400_000
+NAMES_PER_MESSAGE: Final = 500
+MESSAGES: Final = 3
+"""Of each lite topic."""
+
+STAYING: Final = 4
+"""One of so many got a message just now."""
+
+QUIET_AFTER_S: Final = 2.0
+CALL_TIMEOUT_S: Final = 10.0
+REMOVED: Final = 'quarry_queues_removed_total{cause="lite_expired"}'
+SETTINGS: Final = {"QUARRY_LITE_EXPIRY_INTERVAL_MS": "500"}
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """`quiet_s` is the length of each stretch without expiry, `requests` how many sends one connection has at most."""
+
+    lite_topics: int
+    quiet_s: float
+    requests: int
+
+    @property
+    def expiring(self) -> int:
+        return self.lite_topics - len(range(0, self.lite_topics, STAYING))
+
+
+SIZES: Final = {
+    Scale.FULL: Sizes(lite_topics=700_000, quiet_s=20, requests=200_000),
+    Scale.QUICK: Sizes(lite_topics=100_000, quiet_s=5, requests=60_000),
+    Scale.TINY: Sizes(lite_topics=2_000, quiet_s=0.5, requests=6_000),
+}
+
+
+def run(options: Options) -> list[Case]:
+    sizes = SIZES[options.scale]
+    require_room(options.scratch, 512 * MIB + sizes.lite_topics * 2048)
+    with closing(Quarry(options.scratch / "quarry", Durability.SYNC, SETTINGS)) as broker:
+        _fill(broker.store, Random(options.seed), sizes)
+        broker.start()
+        case = _case(broker, Random(options.seed), sizes)
+    _check(broker.store, sizes)
+    return [case]
+
+
+def _names(sizes: Sizes, step: int = 1) -> list[str]:
+    return [f"session-{number:08d}" for number in range(0, sizes.lite_topics, step)]
+
+
+def _open(root: Path, clock: ManualClock) -> OpenStore:
+    settings = StoreSettings(root=root, segment_size=256 * MIB, cached_queues_max=1_000_000)
+    return open_store(settings, disk=PosixDisk(), clock=clock, report=lambda _: None)
+
+
+def _fill(root: Path, random: Random, sizes: Sizes) -> None:
+    """All messages are a day old, but for the last ones."""
+    clock = ManualClock(time.time_ns() // 1_000_000 - AGE_MS)
+    store = _open(root, clock)
+    store.topics.create(Topic(PARENT, TopicType.LITE, 8, 8))
+    template = make_messages(random, 1)[0]._replace(topic=PARENT, body=b"")
+    for _ in range(MESSAGES):
+        _send(store, template, _names(sizes))
+    clock.advance(AGE_MS / 1000)
+    _send(store, template, _names(sizes, STAYING))
+    names = _names(sizes)
+    for begin in range(0, len(names), NAMES_PER_MESSAGE):
+        batch = store.state_engine.batch()
+        for name in names[begin : begin + NAMES_PER_MESSAGE]:
+            store.offsets.stage(batch, GROUP, QueueId(light_queue_name(PARENT, name), 0), QueueOffset(1))
+        store.state_engine.write(batch)
+    store.close()
+
+
+def _send(store: OpenStore, template: Message, names: Sequence[str]) -> None:
+    for begin in range(0, len(names), NAMES_PER_MESSAGE):
+        light = ",".join(light_queue_name(PARENT, name) for name in names[begin : begin + NAMES_PER_MESSAGE])
+        store.messages.append([template._replace(properties={**template.properties, LIGHT_QUEUES: light})])
+        store.messages.dispatch(store.messages.appended_up_to)
+
+
+def _case(broker: Quarry, random: Random, sizes: Sizes) -> Case:
+    with closing(RawClient(broker.endpoint, CLIENTS)) as client:
+        load = SendLoad(broker, client, make_requests(random, PATH, send_body(random), 0, sizes.requests))
+        load.until(after(sizes.quiet_s / 3))  # topic and files are made, code is warm
+        before = load.until(after(sizes.quiet_s))
+        with beside(partial(_expire, broker, sizes)) as is_over:
+            expiry = load.until(is_over)
+        load.until(after(QUIET_AFTER_S))
+        quiet_after = load.until(after(sizes.quiet_s))
+        load.check()
+    quiet = before.joined(quiet_after)
+    return Case(
+        name=f"{sizes.expiring} of {sizes.lite_topics} lite topics expire, {CLIENTS} clients send",
+        unit="messages",
+        peer="the same load without expiry",
+        ours=[expiry.sample, expiry.sample],
+        theirs=[before.sample, quiet_after.sample],
+        details={
+            "total_s": round(expiry.sample.wall_s, 2),
+            "lite_topics_per_s": round(sizes.expiring / expiry.sample.wall_s),
+            **percentiles(quiet=quiet, expiry=expiry),
+            "p99_ratio": round(expiry.percentile_ms(0.99) / quiet.percentile_ms(0.99), 2),
+            "load_1m_after": round(os.getloadavg()[0], 1),
+        },
+    )
+
+
+def _expire(broker: Quarry, sizes: Sizes) -> None:
+    """Give the topic an expiration, and wait until what is too old is gone."""
+    request = admin.UpdateTopicRequest(name=PARENT, attributes={EXPIRATION: "60"})
+    with admin_channel(broker) as channel:
+        AdminServiceStub(channel).UpdateTopic(request, timeout=CALL_TIMEOUT_S)  # type: ignore[no-untyped-call]
+    await_figures(broker, lambda seen: seen[REMOVED] >= sizes.expiring)
+
+
+def _check(root: Path, sizes: Sizes) -> None:
+    """Exactly those with a new message are left, and the group's positions in them. Raises RuntimeError."""
+    store = _open(root, ManualClock(time.time_ns() // 1_000_000))
+    staying = {light_queue_name(PARENT, name) for name in _names(sizes, STAYING)}
+    left = {queue.topic for queue in store.messages.iterate_queues() if parse_light_queue_name(queue.topic)}
+    read = {queue.topic for _, queue, _ in store.offsets.all_rows() if parse_light_queue_name(queue.topic)}
+    store.close()
+    if left != staying or read != staying:
+        raise RuntimeError(f"{len(left)} lite topics and {len(read)} positions are left, not {len(staying)}")

@@ -1,0 +1,101 @@
+"""`quarry lite`: the lite topics of a topic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Final
+
+import typer
+
+from cli.online.administration import service_port
+from cli.online.arguments import ADMIN_DEFAULT, Admin, Json, Prefix
+from cli.online.output import print_object, print_rows, time_text
+from server._generated.quarry.admin.v1 import lite_topics_pb2 as pb
+from server._generated.quarry.admin.v1.lite_topics_pb2_grpc import LiteTopicServiceStub
+
+commands: Final = typer.Typer(name="lite", help="Lite topics of a live broker.", no_args_is_help=True)
+
+CALL_TIMEOUT_S: Final = 60.0
+COLUMNS: Final = ("name", "minOffset", "maxOffset", "lastStoredAt", "subscribers")
+PAGE_ROWS: Final = 500
+
+Parent = Annotated[str, typer.Argument(metavar="PARENT", show_default=False)]
+Lite = Annotated[str, typer.Argument(metavar="LITE", show_default=False)]
+
+
+@commands.command(name="list")
+def list_lite_topics(
+    parent: Parent,
+    *,
+    prefix: Prefix = "",
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most so many.")] = 100,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """List the lite topics of a topic: shorter names first, then by name."""
+    with service_port(admin, LiteTopicServiceStub) as broker:
+        found = _listed(broker, parent, prefix, limit)
+        print_rows(map(_fields, found), COLUMNS, as_json=as_json)
+
+
+@commands.command()
+def show(parent: Parent, lite: Lite, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+    """Show a lite topic."""
+    with service_port(admin, LiteTopicServiceStub) as broker:
+        found = broker.GetLiteTopic(pb.GetLiteTopicRequest(topic=parent, lite_topic=lite), timeout=CALL_TIMEOUT_S)
+    print_object(_fields(found), as_json=as_json)
+
+
+@commands.command()
+def delete(parent: Parent, lite: Lite, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+    """Delete a lite topic with the progress of all groups in it.
+
+    A message that comes later makes it again, with higher offsets.
+    """
+    with service_port(admin, LiteTopicServiceStub) as broker:
+        broker.DeleteLiteTopic(pb.DeleteLiteTopicRequest(topic=parent, lite_topic=lite), timeout=CALL_TIMEOUT_S)
+    print_object({"deleted": lite, "topic": parent}, as_json=as_json)
+
+
+@commands.command()
+def stats(parent: Parent, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+    """Show how many lite topics a topic has, how many it may have, and how long they stay.
+
+    No number: they are being counted after a start, any number is allowed, or they stay for ever.
+    """
+    with service_port(admin, LiteTopicServiceStub) as broker:
+        request = pb.GetLiteTopicStatisticsRequest(topic=parent)
+        found = broker.GetLiteTopicStatistics(request, timeout=CALL_TIMEOUT_S)
+    print_object(
+        {
+            "topic": parent,
+            "liteTopics": found.lite_topics if found.HasField("lite_topics") else None,
+            "liteTopicsMax": found.lite_topics_max if found.HasField("lite_topics_max") else None,
+            "ttlMinutes": found.ttl_ms // 60_000 if found.HasField("ttl_ms") else None,
+        },
+        as_json=as_json,
+    )
+
+
+def _listed(broker: LiteTopicServiceStub, parent: str, prefix: str, limit: int) -> Iterator[pb.LiteTopic]:
+    """Page after page, as they are printed."""
+    request = pb.ListLiteTopicsRequest(topic=parent, prefix=prefix)
+    left = limit
+    while left > 0:
+        request.limit = min(left, PAGE_ROWS)
+        page = broker.ListLiteTopics(request, timeout=CALL_TIMEOUT_S)
+        yield from page.lite_topics
+        if not page.has_more:
+            return
+        left -= len(page.lite_topics)
+        request.after = page.lite_topics[-1].name
+
+
+def _fields(each: pb.LiteTopic) -> dict[str, object]:
+    return {
+        "name": each.name,
+        "minOffset": each.minimum_offset,
+        "maxOffset": each.maximum_offset,
+        "lastStoredAt": time_text(each.last_stored_at_ms) if each.HasField("last_stored_at_ms") else None,
+        "subscribers": each.subscribers,
+    }

@@ -1,0 +1,39 @@
+"""The connection of a command to RocketMQ's own admin service on a broker's admin port."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+
+from cli.exit import Exit, end
+from cli.online.administration import service_port
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server._generated.apache.rocketmq.v2.admin_pb2_grpc import AdminStub
+
+
+class OfficialAdmin:
+    """The service at one address. What an answer's status says ends the command with one line."""
+
+    def __init__(self, stub: Any, address: str) -> None:
+        self._stub = stub
+        self._address = address
+
+    def call(self, method: str, request: Any, *, timeout_s: float) -> Any:
+        """The answer, whose status is OK; that it is not all there is, is told on standard error."""
+        answer = getattr(self._stub, method)(request, timeout=timeout_s)
+        status = answer.status
+        if status.code != definition.OK:
+            end(Exit.COULD_NOT_RUN, f"{self._address}: {status.message}")
+        if status.message != "OK":
+            typer.echo(f"{self._address}: {status.message}", err=True)
+        return answer
+
+
+@contextmanager
+def official_port(address: str) -> Iterator[OfficialAdmin]:
+    """A refusal or a lost connection ends the command with one line."""
+    with service_port(address, AdminStub) as stub:
+        yield OfficialAdmin(stub, address)

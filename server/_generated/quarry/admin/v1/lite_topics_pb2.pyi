@@ -1,0 +1,77 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ListLiteTopicsRequest(_message.Message):
+    __slots__ = ("topic", "prefix", "after", "limit")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    prefix: str
+    after: str
+    limit: int
+    def __init__(self, topic: _Optional[str] = ..., prefix: _Optional[str] = ..., after: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class ListLiteTopicsResponse(_message.Message):
+    __slots__ = ("lite_topics", "has_more")
+    LITE_TOPICS_FIELD_NUMBER: _ClassVar[int]
+    HAS_MORE_FIELD_NUMBER: _ClassVar[int]
+    lite_topics: _containers.RepeatedCompositeFieldContainer[LiteTopic]
+    has_more: bool
+    def __init__(self, lite_topics: _Optional[_Iterable[_Union[LiteTopic, _Mapping]]] = ..., has_more: _Optional[bool] = ...) -> None: ...
+
+class GetLiteTopicRequest(_message.Message):
+    __slots__ = ("topic", "lite_topic")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    LITE_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    lite_topic: str
+    def __init__(self, topic: _Optional[str] = ..., lite_topic: _Optional[str] = ...) -> None: ...
+
+class LiteTopic(_message.Message):
+    __slots__ = ("name", "minimum_offset", "maximum_offset", "last_stored_at_ms", "subscribers")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MINIMUM_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAXIMUM_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAST_STORED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIBERS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    minimum_offset: int
+    maximum_offset: int
+    last_stored_at_ms: int
+    subscribers: int
+    def __init__(self, name: _Optional[str] = ..., minimum_offset: _Optional[int] = ..., maximum_offset: _Optional[int] = ..., last_stored_at_ms: _Optional[int] = ..., subscribers: _Optional[int] = ...) -> None: ...
+
+class DeleteLiteTopicRequest(_message.Message):
+    __slots__ = ("topic", "lite_topic")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    LITE_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    lite_topic: str
+    def __init__(self, topic: _Optional[str] = ..., lite_topic: _Optional[str] = ...) -> None: ...
+
+class DeleteLiteTopicResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetLiteTopicStatisticsRequest(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    def __init__(self, topic: _Optional[str] = ...) -> None: ...
+
+class LiteTopicStatistics(_message.Message):
+    __slots__ = ("lite_topics", "lite_topics_max", "ttl_ms")
+    LITE_TOPICS_FIELD_NUMBER: _ClassVar[int]
+    LITE_TOPICS_MAX_FIELD_NUMBER: _ClassVar[int]
+    TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    lite_topics: int
+    lite_topics_max: int
+    ttl_ms: int
+    def __init__(self, lite_topics: _Optional[int] = ..., lite_topics_max: _Optional[int] = ..., ttl_ms: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,42 @@
+"""Who wants which lite topics, put together with the broker's other parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from server.clients import ClientRegistry
+from server.delivery import Delivery, StateWriter
+from server.lite.starts import offset_of
+from server.lite.subscriptions import LiteSubscriptions
+from store.clock import Clock
+from store.metadata.lite_subscriptions import LiteSubscriptionTable
+from store.opening import OpenStore
+
+
+def make_lite_subscriptions(
+    store: OpenStore,
+    *,
+    writer: StateWriter,
+    delivery: Delivery,
+    clients: ClientRegistry,
+    taken_away: Callable[[str, str], None],
+    clock: Clock,
+) -> LiteSubscriptions:
+    """Hears of clients that are gone; `taken_away` is as `LiteSubscriptions` has it."""
+    subscriptions = LiteSubscriptions(
+        LiteSubscriptionTable(store.state_engine),
+        writer=writer,
+        delivery=delivery.lite,
+        queues=delivery.light_queues,
+        start_of=lambda queue, start: offset_of(store.messages, queue, start),
+        taken_away=taken_away,
+        clock=clock,
+    )
+
+    def lost(client_id: str) -> None:
+        # one that has only lost its streams may come back, and goes on as before
+        if clients.find(client_id) is None:
+            subscriptions.client_gone(client_id)
+
+    clients.on_lost(lost)
+    return subscriptions

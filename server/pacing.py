@@ -1,0 +1,44 @@
+"""Long work for operators on the event loop: a millisecond at a time, and little of it at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from store.clock import Clock
+
+STEP_S: Final = 0.001
+PAUSES_PER_STEP: Final = 3
+TURNS: Final = 2
+"""Works at a time: together they leave the loop at least half of its time."""
+
+
+class Pace:
+    """Of one work."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._began_s = clock.monotonic_s()
+
+    async def pause(self) -> None:
+        """To be awaited between two small pieces: lets others have their turn once a step is over."""
+        took_s = self._clock.monotonic_s() - self._began_s
+        if took_s >= STEP_S:
+            await asyncio.sleep(PAUSES_PER_STEP * took_s)
+            self._began_s = self._clock.monotonic_s()
+
+
+class Pacing:
+    """Of all works of a broker. Lives on the event loop's thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._turns = asyncio.Semaphore(TURNS)
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[Pace]:
+        """Waits until there are not too many others."""
+        async with self._turns:
+            yield Pace(self._clock)

@@ -1,0 +1,66 @@
+"""`quarry.admin.v1.LiteTopicService`: the lite topics of a topic, on the admin port."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from server._generated.quarry.admin.v1 import lite_topics_pb2 as pb
+from server._generated.quarry.admin.v1.lite_topics_pb2_grpc import (
+    LiteTopicServiceServicer,
+    add_LiteTopicServiceServicer_to_server,
+)
+from server.faults import FaultLog
+from server.lite_topics import LiteTopicDetails, LiteTopicListing
+from server.rpc.admin_port.edge import answered, answers
+
+NAME: Final = pb.DESCRIPTOR.services_by_name["LiteTopicService"].full_name
+LISTED_DEFAULT: Final = 100
+
+_Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class LiteTopicService(LiteTopicServiceServicer):
+    """Each method calls and translates."""
+
+    def __init__(self, listing: LiteTopicListing, faults: FaultLog) -> None:
+        self._listing = listing
+        self.faults = faults
+
+    def add_to(self, server: grpc.aio.Server) -> str:
+        """Serve it, too; returns its full name."""
+        add_LiteTopicServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+        return NAME
+
+    async def ListLiteTopics(self, request: pb.ListLiteTopicsRequest, context: _Context) -> pb.ListLiteTopicsResponse:
+        limit = request.limit if request.limit > 0 else LISTED_DEFAULT
+        finding = self._listing.page(request.topic, prefix=request.prefix, after=request.after, limit=limit)
+        page = await answered(context, finding, self.faults)
+        return pb.ListLiteTopicsResponse(lite_topics=map(lite_topic_message, page.lite_topics), has_more=page.has_more)
+
+    async def GetLiteTopic(self, request: pb.GetLiteTopicRequest, context: _Context) -> pb.LiteTopic:
+        finding = self._listing.show(request.topic, request.lite_topic)
+        return lite_topic_message(await answered(context, finding, self.faults))
+
+    async def DeleteLiteTopic(
+        self, request: pb.DeleteLiteTopicRequest, context: _Context
+    ) -> pb.DeleteLiteTopicResponse:
+        await answered(context, self._listing.delete(request.topic, request.lite_topic), self.faults)
+        return pb.DeleteLiteTopicResponse()
+
+    @answers
+    def GetLiteTopicStatistics(self, request: pb.GetLiteTopicStatisticsRequest) -> pb.LiteTopicStatistics:
+        found = self._listing.statistics(request.topic)
+        return pb.LiteTopicStatistics(lite_topics=found.lite_topics, lite_topics_max=found.limit, ttl_ms=found.ttl_ms)
+
+
+def lite_topic_message(each: LiteTopicDetails) -> pb.LiteTopic:
+    return pb.LiteTopic(
+        name=each.name,
+        minimum_offset=each.minimum,
+        maximum_offset=each.maximum,
+        last_stored_at_ms=each.last_stored_ms,
+        subscribers=each.subscribers,
+    )
