@@ -75,10 +75,10 @@ class Delivery:
     priority: int | None
     attempt: int
     at_ms: int
-    lite_topic: str | None
     number: int | None
     """How the simple consumer names this delivery; None from a push consumer."""
     failed: bool = False
+    lite_topic: str | None = None
 
     @classmethod
     def of(cls, line: Line) -> Delivery:
@@ -94,9 +94,9 @@ class Delivery:
             priority=line["priority"],
             attempt=line["attempt"],
             at_ms=line["at_ms"],
-            lite_topic=line["lite_topic"],
             number=line.get("delivery"),
             failed=line.get("failed", False),
+            lite_topic=line["lite_topic"],
         )
 
     def content(self) -> tuple[str, bytes, str | None, tuple[str, ...], tuple[tuple[str, str], ...]]:

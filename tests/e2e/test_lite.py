@@ -20,7 +20,9 @@ from tests.e2e.conftest import StartBroker, StartClients
 EVENTS, DEVICES = "events", "devices"
 QUIET_S = 3.0
 """How long a test looks whether nothing comes."""
-CLIENT_GONE_S = 30.0
+AT_ONCE_MS = 2000
+"""Of a busy machine; clients that have to ask anew, or to say again what they want, need longer."""
+CLIENT_GONE_S = 60.0
 """Within which messages come again that a killed client had; Go's decides by itself for how long it hides them."""
 
 REFUSALS = {
@@ -41,7 +43,6 @@ class Lite:
 
     broker: Broker
     clients: Clients
-    language: str
 
     def consumer(
         self, *lite_topics: str, failed_attempts: int = 0, suspended_ms: int | None = None
@@ -61,7 +62,7 @@ def start_lite(start_broker: StartBroker, start_clients: StartClients) -> StartL
         broker = start_broker()
         broker.administer("topic", "create", EVENTS, "--type", "lite", "--queues", "2")
         broker.administer("group", "create", DEVICES, "--lite-topic", EVENTS, "--retry-delays", "1", *options)
-        return Lite(broker, start_clients(language, broker.endpoint), language)
+        return Lite(broker, start_clients(language, broker.endpoint))
 
     return start
 
@@ -106,14 +107,15 @@ def test_a_simple_consumer_gets_lite_topics_born_after_it_subscribed_and_unackno
     producer = clients.producer(EVENTS)
     producer.send(numbered(("a", "b", "not-wanted"), range(3)))
 
-    first = consumer.receive_until(6, invisible_s=2)
+    first = consumer.receive_until(6)
 
     assert by_lite_topic(first) == {name: [b"0", b"1", b"2"] for name in "ab"}
     assert {(each.topic, each.attempt) for each in first} == {(EVENTS, 1)}
-    consumer.ack([each for each in first if each.lite_topic == "a" or each.body != b"1"])
+    (late,) = [each for each in first if (each.lite_topic, each.body) == ("b", b"1")]
+    consumer.ack([each for each in first if each is not late])
+    consumer.change_invisible(late, invisible_s=1)
     again = consumer.receive_until(1)
     assert [(each.lite_topic, each.body, each.attempt) for each in again] == [("b", b"1", 2)]
-    consumer.change_invisible(again[0], invisible_s=60)
     producer.send([message("a", b"3"), message("b", b"3")])
     assert by_lite_topic(consumer.receive_until(1)) == {"a": [b"3"]}
     consumer.ack(again)  # which lets its lite topic go on
@@ -135,7 +137,7 @@ def test_a_lite_topic_born_after_its_subscription_is_received_at_once(start_lite
         delivery = consumer.next_delivery()
         assert (delivery.lite_topic, delivery.body, delivery.topic) == (name, b"%d" % number, EVENTS)
         assert delivery.message_id == receipt.message_id
-        assert delivery.at_ms - receipt.at_ms < 1000
+        assert delivery.at_ms - receipt.at_ms < AT_ONCE_MS
 
 
 @slow

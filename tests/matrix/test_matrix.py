@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Final
 
 import pytest
 
@@ -15,6 +16,8 @@ from tests.matrix.stages import Stages, open_stages
 
 SLOW = ("go", "rust")
 """Compiled at their first test."""
+PLAYED: Final = [pytest.param(name, marks=[pytest.mark.slow] * feature.is_lite) for name, feature in FEATURES.items()]
+"""A consumer of lite topics that pushes takes seconds to begin and to end; `tests/e2e/test_lite.py` has a quick one."""
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +32,7 @@ def language(request: pytest.FixtureRequest) -> Language:
 
 
 @pytest.mark.parametrize("tls", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["plain", "tls"])
-@pytest.mark.parametrize("feature", FEATURES)
+@pytest.mark.parametrize("feature", PLAYED)
 def test_feature(feature: str, language: Language, stages: Stages, *, tls: bool) -> None:
     try:
         stages.play(feature, language, tls=tls)
