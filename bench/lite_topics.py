@@ -22,7 +22,8 @@ from statistics import median
 from threading import Event, Thread
 from typing import Final
 
-from bench.crowd import Crowd, Loop, Reading, send_body
+from bench.call_loop import Loop
+from bench.crowd import Crowd, Reading, send_body
 from bench.harness import Case, Options, Sample, Scale, cpu_s_of, private_bytes_of, require_room
 from bench.peers.quarry import Quarry
 from bench.queue_load import QueueLoad
@@ -202,10 +203,9 @@ def _made(sizes: Sizes, ours: _Side, theirs: _Side) -> Case:
         theirs=[peer],
         details={
             "lite_topics": sizes.lite_topics,
-            "bytes_per_idle": round(grown["own"] / half, 1),
-            "rocksdb_bytes_per_idle": round(grown["rocksdb"] / half, 1),
-            "peer_bytes_per_message": round(peer_grown["own"] / half, 1),
-            "bytes_target": BYTES_TARGET,
+            "bytes_grown_each": round(grown["own"] / half, 1),
+            "rocksdb_bytes_grown_each": round(grown["rocksdb"] / half, 1),
+            "peer_bytes_grown_each": round(peer_grown["own"] / half, 1),
             "load_1m": _load(),
         },
     )
