@@ -45,8 +45,8 @@ SETTINGS: Final = {
     "QUARRY_DELIVERY_NEW_GROUP_START": "latest",
 }
 MESSAGES_PER_FILL: Final = 40
-IDLE_SHARE: Final = 0.5
-"""Of a core: a broker that takes less has nothing left to do for clients that have come."""
+IDLE_CORES: Final = 0.5
+"""A broker that takes less of the machine has nothing left to do for clients that have come."""
 
 WAKE_TARGET_MS: Final = 20
 BYTES_TARGET: Final = 100
@@ -141,10 +141,13 @@ class _Side:
         self.crowd.come(self.broker)
         self.crowd.wait()
         self._until_idle()
+        come_s, come_cpu_s = time.monotonic() - begin_s, cpu_s_of(self.broker.pid) - cpu_s
+        grown = _difference(self.memory(), memory)
         return {
-            "come_s": round(time.monotonic() - begin_s, 1),
-            "come_cpu_s": round(cpu_s_of(self.broker.pid) - cpu_s, 1),
-            "bytes_per_client": round(_difference(self.memory(), memory)["own"] / self._sizes.clients),
+            "come_s": round(come_s, 1),
+            "come_cpu_s": round(come_cpu_s, 1),
+            "bytes_per_client": round(grown["own"] / self._sizes.clients),
+            "idle_cores": round(self._cores(self._sizes.load_s), 3),
         }
 
     def memory(self) -> dict[str, float]:
@@ -181,11 +184,14 @@ class _Side:
             return load.sends(sends)
 
     def _until_idle(self) -> None:
-        is_busy = True
-        while is_busy:
-            cpu_s, end_s = cpu_s_of(self.broker.pid), time.monotonic() + self._sizes.settled_s
-            self._loop.run_until(lambda: time.monotonic() > end_s, "a moment")  # noqa: B023 - done within this turn
-            is_busy = cpu_s_of(self.broker.pid) - cpu_s > IDLE_SHARE * self._sizes.settled_s
+        while self._cores(self._sizes.settled_s) > IDLE_CORES:
+            pass
+
+    def _cores(self, seconds: float) -> float:
+        """What the broker takes of the machine while nobody sends anything."""
+        cpu_s, end_s = cpu_s_of(self.broker.pid), time.monotonic() + seconds
+        self._loop.run_until(lambda: time.monotonic() > end_s, "a moment")
+        return (cpu_s_of(self.broker.pid) - cpu_s) / seconds
 
 
 # -- the cases
