@@ -24,6 +24,8 @@ from server._generated.apache.rocketmq.v2 import service_pb2 as service
 HEARTBEAT_S: Final = 10.0
 REPEAT_S: Final = 30.0
 POLLING_S: Final = 20
+POLLING_MIN_S: Final = 5
+"""Quarry's least."""
 INVISIBLE_S: Final = 60
 BODY: Final = bytes(range(200))
 STAMP: Final = Struct(">q")
@@ -79,7 +81,7 @@ class Crowd:
         self._clients: list[_Client] = []
         self._connections: list[Connection] = []
         self._going = _Going()
-        self._receive = _receive_body(group, topic)
+        self._receive = _receive_body(group, topic, POLLING_S)
 
     # -- coming and going
 
@@ -112,11 +114,13 @@ class Crowd:
     def wait(self) -> None:
         """From now on each one receives without end and stays known; returns when all of them wait.
 
-        A call behind the receives of each connection is answered when they were taken in.
+        They do not come all at once to most brokers: their first receives end at different times, and so do the later
+        ones. A call behind the receives of each connection is answered when they were taken in.
         """
         for number, client in enumerate(self._clients):
-            self._receive_on(client)
             share = number / len(self._clients)
+            first_s = POLLING_MIN_S + share * (POLLING_S - POLLING_MIN_S)
+            self._receive_on(client, _receive_body(self._group, self._topic, first_s))
             self._loop.later(share * HEARTBEAT_S, _Repeating(self._loop, HEARTBEAT_S, self._beat, client))
             if self._is_lite:
                 self._loop.later(share * REPEAT_S, _Repeating(self._loop, REPEAT_S, self._repeat, client))
@@ -173,7 +177,7 @@ class Crowd:
 
     # -- receiving
 
-    def _receive_on(self, client: _Client) -> None:
+    def _receive_on(self, client: _Client, body: bytes | None = None) -> None:
         found: list[definition.Message] = []
 
         def answered(message: bytes) -> bool:
@@ -191,7 +195,7 @@ class Crowd:
                     return True
             return False
 
-        self._loop.call(client.connection, "ReceiveMessage", self._receive, client.client_id, answered)
+        self._loop.call(client.connection, "ReceiveMessage", body or self._receive, client.client_id, answered)
 
     def _got(self, message: definition.Message) -> None:
         [sent_ns] = STAMP.unpack_from(message.body)
@@ -229,7 +233,7 @@ class Crowd:
         cpu_s, begin_s = cpu_s_of(broker.pid), time.monotonic()
 
         def send() -> None:
-            if is_over(time.monotonic() - begin_s):
+            if self._going is not going or is_over(time.monotonic() - begin_s):
                 return
             going.sent += 1
             self._loop.later(begin_s + going.sent / per_second - time.monotonic(), send)
@@ -304,11 +308,11 @@ def _settings(group: str, topic: str, *, is_lite: bool) -> definition.Settings:
     return settings
 
 
-def _receive_body(group: str, topic: str) -> bytes:
+def _receive_body(group: str, topic: str, polling_s: float) -> bytes:
     request = service.ReceiveMessageRequest(batch_size=32)
     request.group.name, request.message_queue.topic.name = group, topic
     request.invisible_duration.seconds = INVISIBLE_S
-    request.long_polling_timeout.seconds = POLLING_S
+    request.long_polling_timeout.FromMilliseconds(round(polling_s * 1000))
     return request.SerializeToString()
 
 

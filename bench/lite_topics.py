@@ -310,13 +310,13 @@ def _wakes(sizes: Sizes, ours: _Side, theirs: _Side, memory: dict[str, object]) 
 
 def _removal(sizes: Sizes, ours: _Side) -> Case:
     """The old half goes by `lite.topic.expiration`; the peer is the same load before."""
-    with _counted(ours, sizes) as counts:
-        before = ours.load(lambda seconds: seconds >= sizes.load_s and counts[-1:] == [sizes.lite_topics])
+    with _counted(ours, sizes) as all_there:
+        before = ours.load(lambda seconds: seconds >= sizes.load_s and all_there[-1:] == [sizes.lite_topics])
     ours.set_ttl()
     left = sizes.lite_topics // 2
-    with _counted(ours, sizes) as counts:
-        during = ours.load(lambda seconds: counts[-1:] == [left] or seconds > sizes.removal_s)
-    removed = sizes.lite_topics - counts[-1]
+    with _counted(ours, sizes) as there:
+        during = ours.load(lambda seconds: there[-1:] == [left] or seconds > sizes.removal_s)
+    removed = sizes.lite_topics - there[-1]
     ours.crowd.go()
     p99_ratio = _percentile(during.wakes_ms, 0.99) / _percentile(before.wakes_ms, 0.99)
     return Case(
