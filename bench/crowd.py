@@ -7,27 +7,26 @@ includes its own time.
 
 from __future__ import annotations
 
-import select
+import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
-from itertools import count, cycle
-from random import Random
+from itertools import cycle
 from struct import Struct
 from typing import Final, NamedTuple
 
+from bench.call_loop import PATIENCE_S, Connection, Loop
 from bench.harness import Sample, cpu_s_of
 from bench.queue_load import Broker
-from bench.raw_client import CallMaker, RawConnection
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 
 HEARTBEAT_S: Final = 10.0
 REPEAT_S: Final = 30.0
 POLLING_S: Final = 20
+POLLING_MIN_S: Final = 5
+"""Quarry's least."""
 INVISIBLE_S: Final = 60
-PATIENCE_S: Final = 120.0
 BODY: Final = bytes(range(200))
 STAMP: Final = Struct(">q")
 """At the beginning of a body: when it was sent, in ns of the monotonic clock."""
@@ -35,124 +34,8 @@ STAMP: Final = Struct(">q")
 AT_ONCE: Final = 64
 """Calls of all clients together that are under way while they come."""
 
-_PREFIX: Final = Struct(">BI")
-_LOOK_S: Final = 0.05
-
-Answered = Callable[[bytes], bool]
-"""Takes a message of an answer; returns whether it was the last one."""
-
-
-class Loop:
-    """Calls on connections of its own, and what is due at a time."""
-
-    def __init__(self, random: Random) -> None:
-        self._poll = select.epoll()
-        self._connections: dict[int, _Connection] = {}
-        self._due: list[tuple[float, int, Callable[[], None]]] = []
-        self._numbers = count()
-        self._makers = {
-            method: CallMaker(random, f"/apache.rocketmq.v2.MessagingService/{method}")
-            for method in (
-                *("Telemetry", "Heartbeat", "SyncLiteSubscription"),
-                *("SendMessage", "ReceiveMessage", "AckMessage"),
-            )
-        }
-
-    def connect(self, endpoint: str) -> _Connection:
-        connection = _Connection(endpoint)
-        self._connections[connection.descriptor] = connection
-        self._poll.register(connection.descriptor, select.EPOLLIN)
-        return connection
-
-    def close(self, connections: Sequence[_Connection]) -> None:
-        for connection in connections:
-            del self._connections[connection.descriptor]
-            connection.close()
-
-    def call(
-        self, connection: _Connection, method: str, body: bytes, client_id: bytes, answered: Answered | None
-    ) -> None:
-        """`answered` None: a stream on which the client may say more; what comes there is not looked at."""
-        connection.call(self._makers[method], body, client_id, answered)
-
-    def later(self, seconds: float, work: Callable[[], None]) -> None:
-        heappush(self._due, (time.monotonic() + seconds, next(self._numbers), work))
-
-    def forget_what_is_due(self) -> None:
-        self._due.clear()
-
-    def run_until(self, done: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
-        """Raises RuntimeError when it takes longer; the text says `what` is missing."""
-        end_s = time.monotonic() + patience_s
-        while not done():
-            now_s = time.monotonic()
-            if now_s > end_s:
-                raise RuntimeError(f"still not after {patience_s:.0f} s: {what}")
-            while self._due and self._due[0][0] <= now_s:
-                heappop(self._due)[2]()
-            for connection in self._connections.values():
-                connection.flush()
-            wait_s = min(_LOOK_S, max(0.0, self._due[0][0] - now_s)) if self._due else _LOOK_S
-            for descriptor, _ in self._poll.poll(wait_s):
-                self._connections[descriptor].read()
-
-
-class _Connection:
-    """A connection and the calls that are open on it."""
-
-    def __init__(self, endpoint: str) -> None:
-        self._raw = RawConnection(endpoint)
-        self._raw.on_data = self._take
-        self._count = 0
-        self._unsent: list[bytes] = []
-        self._answers: dict[int, tuple[bytearray, Answered]] = {}
-
-    @property
-    def descriptor(self) -> int:
-        return self._raw.socket.fileno()
-
-    def close(self) -> None:
-        self._raw.socket.close()
-
-    def read(self) -> None:
-        self._raw.read()
-
-    def call(self, maker: CallMaker, body: bytes, client_id: bytes, answered: Answered | None) -> None:
-        number = self._count
-        self._count += 1
-        if answered is not None:
-            self._answers[2 * number + 1] = (bytearray(), answered)
-        self._unsent.append(maker.call(number, body, client_id=client_id, goes_on=answered is None))
-
-    def flush(self) -> None:
-        """As much as the server's window allows."""
-        unsent = self._unsent
-        while unsent and self._raw.is_greeted and self._raw.window > len(unsent[0]):
-            size = number = 0
-            for request in unsent:
-                if number and size + len(request) > self._raw.window:
-                    break
-                size += len(request)
-                number += 1
-            self._raw.send(b"".join(unsent[:number]))
-            del unsent[:number]
-
-    def _take(self, stream_id: int, payload: memoryview) -> None:
-        """The messages of one answer, whatever frames they come in."""
-        if stream_id not in self._answers:
-            return
-        answer, answered = self._answers[stream_id]
-        answer += payload
-        at = 0
-        while len(answer) - at >= _PREFIX.size:
-            end = at + _PREFIX.size + _PREFIX.unpack_from(answer, at)[1]
-            if len(answer) < end:
-                break
-            if answered(bytes(answer[at + _PREFIX.size : end])):
-                del self._answers[stream_id]
-                return
-            at = end
-        del answer[:at]
+Wants = Callable[[int], Sequence[str]]
+"""The names of the lite topics that a client wants, by its number; none: it gets messages of an ordinary topic."""
 
 
 class Reading(NamedTuple):
@@ -169,7 +52,7 @@ class Reading(NamedTuple):
 @dataclass(slots=True)
 class _Client:
     client_id: bytes
-    connection: _Connection
+    connection: Connection
     wants: Sequence[str]
     """Names of lite topics."""
 
@@ -188,17 +71,17 @@ class Crowd:
     """The clients of one group on one broker, and one that sends. A refusal ends the run with RuntimeError."""
 
     def __init__(self, loop: Loop, *, topic: str, group: str, clients: int, connections: int, wants: Wants) -> None:
-        """`wants`: names of lite topics by the number of a client; of ordinary topics none."""
         self._loop = loop
         self._topic = topic
         self._group = group
         self._count = clients
         self._connection_count = connections
         self._wants = wants
+        self._is_lite = bool(wants(0))
         self._clients: list[_Client] = []
-        self._connections: list[_Connection] = []
+        self._connections: list[Connection] = []
         self._going = _Going()
-        self._receive = _receive_body(group, topic)
+        self._receive = _receive_body(group, topic, POLLING_S)
 
     # -- coming and going
 
@@ -231,19 +114,17 @@ class Crowd:
     def wait(self) -> None:
         """From now on each one receives without end and stays known; returns when all of them wait.
 
-        A call behind the receives of each connection is answered when they were taken in.
+        They do not come all at once to most brokers: their first receives end at different times, and so do the later
+        ones. A call behind the receives of each connection is answered when they were taken in.
         """
         for number, client in enumerate(self._clients):
-            self._receive_on(client)
             share = number / len(self._clients)
+            first_s = POLLING_MIN_S + share * (POLLING_S - POLLING_MIN_S)
+            self._receive_on(client, _receive_body(self._group, self._topic, first_s))
             self._loop.later(share * HEARTBEAT_S, _Repeating(self._loop, HEARTBEAT_S, self._beat, client))
             if self._is_lite:
                 self._loop.later(share * REPEAT_S, _Repeating(self._loop, REPEAT_S, self._repeat, client))
         self._all(self._beat, self._clients[-self._connection_count :])
-
-    @property
-    def _is_lite(self) -> bool:
-        return bool(self._wants(0))
 
     def _all(
         self, call: Callable[[_Client, Callable[[], None]], None], clients: Sequence[_Client] | None = None
@@ -296,7 +177,7 @@ class Crowd:
 
     # -- receiving
 
-    def _receive_on(self, client: _Client) -> None:
+    def _receive_on(self, client: _Client, body: bytes | None = None) -> None:
         found: list[definition.Message] = []
 
         def answered(message: bytes) -> bool:
@@ -314,7 +195,7 @@ class Crowd:
                     return True
             return False
 
-        self._loop.call(client.connection, "ReceiveMessage", self._receive, client.client_id, answered)
+        self._loop.call(client.connection, "ReceiveMessage", body or self._receive, client.client_id, answered)
 
     def _got(self, message: definition.Message) -> None:
         [sent_ns] = STAMP.unpack_from(message.body)
@@ -347,10 +228,12 @@ class Crowd:
         Raises RuntimeError when not all of it is received and acknowledged.
         """
         self._going = going = _Going()
+        gc.collect()
+        gc.freeze()  # what was prepared before is not to be looked at while times are taken
         cpu_s, begin_s = cpu_s_of(broker.pid), time.monotonic()
 
         def send() -> None:
-            if is_over(time.monotonic() - begin_s):
+            if self._going is not going or is_over(time.monotonic() - begin_s):
                 return
             going.sent += 1
             self._loop.later(begin_s + going.sent / per_second - time.monotonic(), send)
@@ -362,6 +245,7 @@ class Crowd:
             f"acknowledgements in {self._group}",
             10 * PATIENCE_S,
         )
+        gc.unfreeze()
         sample = Sample(going.sent, time.monotonic() - begin_s, cpu_s_of(broker.pid) - cpu_s)
         if len(going.wakes_ms) != going.sent:
             raise RuntimeError(f"{len(going.wakes_ms)} messages came of {going.sent}")
@@ -379,11 +263,8 @@ class Crowd:
         self._loop.call(self._connections[0], "SendMessage", body, b"bench-sender@1@1@bench", answered)
 
 
-Wants = Callable[[int], Sequence[str]]
-
-
 class _Repeating:
-    """A call that a client makes again and again."""
+    """A call that a client makes again and again, as long as it is there."""
 
     def __init__(
         self,
@@ -398,8 +279,9 @@ class _Repeating:
         self._client = client
 
     def __call__(self) -> None:
-        self._loop.later(self._interval_s, self)
-        self._call(self._client, _nothing)
+        if not self._client.connection.is_closed:
+            self._loop.later(self._interval_s, self)
+            self._call(self._client, _nothing)
 
 
 def _nothing() -> None:
@@ -426,11 +308,11 @@ def _settings(group: str, topic: str, *, is_lite: bool) -> definition.Settings:
     return settings
 
 
-def _receive_body(group: str, topic: str) -> bytes:
+def _receive_body(group: str, topic: str, polling_s: float) -> bytes:
     request = service.ReceiveMessageRequest(batch_size=32)
     request.group.name, request.message_queue.topic.name = group, topic
     request.invisible_duration.seconds = INVISIBLE_S
-    request.long_polling_timeout.seconds = POLLING_S
+    request.long_polling_timeout.FromMilliseconds(round(polling_s * 1000))
     return request.SerializeToString()
 
 

@@ -22,7 +22,8 @@ from statistics import median
 from threading import Event, Thread
 from typing import Final
 
-from bench.crowd import Crowd, Loop, Reading, send_body
+from bench.call_loop import Loop
+from bench.crowd import Crowd, Reading, send_body
 from bench.harness import Case, Options, Sample, Scale, cpu_s_of, private_bytes_of, require_room
 from bench.peers.quarry import Quarry
 from bench.queue_load import QueueLoad
@@ -44,8 +45,8 @@ SETTINGS: Final = {
     "QUARRY_DELIVERY_NEW_GROUP_START": "latest",
 }
 MESSAGES_PER_FILL: Final = 40
-IDLE_SHARE: Final = 0.5
-"""Of a core: a broker that takes less has nothing left to do for clients that have come."""
+IDLE_CORES: Final = 0.5
+"""A broker that takes less of the machine has nothing left to do for clients that have come."""
 
 WAKE_TARGET_MS: Final = 20
 BYTES_TARGET: Final = 100
@@ -140,10 +141,13 @@ class _Side:
         self.crowd.come(self.broker)
         self.crowd.wait()
         self._until_idle()
+        come_s, come_cpu_s = time.monotonic() - begin_s, cpu_s_of(self.broker.pid) - cpu_s
+        grown = _difference(self.memory(), memory)
         return {
-            "come_s": round(time.monotonic() - begin_s, 1),
-            "come_cpu_s": round(cpu_s_of(self.broker.pid) - cpu_s, 1),
-            "bytes_per_client": round(_difference(self.memory(), memory)["own"] / self._sizes.clients),
+            "come_s": round(come_s, 1),
+            "come_cpu_s": round(come_cpu_s, 1),
+            "bytes_per_client": round(grown["own"] / self._sizes.clients),
+            "idle_cores": round(self._cores(self._sizes.load_s), 3),
         }
 
     def memory(self) -> dict[str, float]:
@@ -180,11 +184,14 @@ class _Side:
             return load.sends(sends)
 
     def _until_idle(self) -> None:
-        is_busy = True
-        while is_busy:
-            cpu_s, end_s = cpu_s_of(self.broker.pid), time.monotonic() + self._sizes.settled_s
-            self._loop.run_until(lambda: time.monotonic() > end_s, "a moment")  # noqa: B023 - done within this turn
-            is_busy = cpu_s_of(self.broker.pid) - cpu_s > IDLE_SHARE * self._sizes.settled_s
+        while self._cores(self._sizes.settled_s) > IDLE_CORES:
+            pass
+
+    def _cores(self, seconds: float) -> float:
+        """What the broker takes of the machine while nobody sends anything."""
+        cpu_s, end_s = cpu_s_of(self.broker.pid), time.monotonic() + seconds
+        self._loop.run_until(lambda: time.monotonic() > end_s, "a moment")
+        return (cpu_s_of(self.broker.pid) - cpu_s) / seconds
 
 
 # -- the cases
@@ -202,10 +209,9 @@ def _made(sizes: Sizes, ours: _Side, theirs: _Side) -> Case:
         theirs=[peer],
         details={
             "lite_topics": sizes.lite_topics,
-            "bytes_per_idle": round(grown["own"] / half, 1),
-            "rocksdb_bytes_per_idle": round(grown["rocksdb"] / half, 1),
-            "peer_bytes_per_message": round(peer_grown["own"] / half, 1),
-            "bytes_target": BYTES_TARGET,
+            "bytes_grown_each": round(grown["own"] / half, 1),
+            "rocksdb_bytes_grown_each": round(grown["rocksdb"] / half, 1),
+            "peer_bytes_grown_each": round(peer_grown["own"] / half, 1),
             "load_1m": _load(),
         },
     )
@@ -304,13 +310,13 @@ def _wakes(sizes: Sizes, ours: _Side, theirs: _Side, memory: dict[str, object]) 
 
 def _removal(sizes: Sizes, ours: _Side) -> Case:
     """The old half goes by `lite.topic.expiration`; the peer is the same load before."""
-    with _counted(ours, sizes) as counts:
-        before = ours.load(lambda seconds: seconds >= sizes.load_s and counts[-1:] == [sizes.lite_topics])
+    with _counted(ours, sizes) as all_there:
+        before = ours.load(lambda seconds: seconds >= sizes.load_s and all_there[-1:] == [sizes.lite_topics])
     ours.set_ttl()
     left = sizes.lite_topics // 2
-    with _counted(ours, sizes) as counts:
-        during = ours.load(lambda seconds: counts[-1:] == [left] or seconds > sizes.removal_s)
-    removed = sizes.lite_topics - counts[-1]
+    with _counted(ours, sizes) as there:
+        during = ours.load(lambda seconds: there[-1:] == [left] or seconds > sizes.removal_s)
+    removed = sizes.lite_topics - there[-1]
     ours.crowd.go()
     p99_ratio = _percentile(during.wakes_ms, 0.99) / _percentile(before.wakes_ms, 0.99)
     return Case(

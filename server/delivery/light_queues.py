@@ -57,7 +57,7 @@ class LightQueues:
         next_offset = self._offsets.get(group, queue)
         if self._source.maximum(queue) > (QueueOffset(0) if next_offset is None else next_offset):
             return True
-        return self._has_in_flight(subscription_prefix(group, name))
+        return self._has_in_flight(group, subscription_prefix(group, name))
 
     def is_done(self, subscription: Subscription) -> bool:
         """Whether the group has got and acknowledged all there is; then it is looked for no longer."""
@@ -74,7 +74,7 @@ class LightQueues:
         subscription = self._subscriptions.find(group, name)
         if subscription is None or subscription.may_have_messages or not subscription.is_idle:
             return
-        if not self._writer.is_behind and not self._has_in_flight(subscription.prefix):
+        if not self._writer.is_behind and not self._has_in_flight(group, subscription.prefix):
             self._deliveries.release(subscription)
             self._subscriptions.drop(subscription)
 
@@ -84,10 +84,13 @@ class LightQueues:
         To be written before anything else looks at the queue: a client moves thousands, and none of them is opened.
         """
         queue = QueueId(name, LIGHT_QUEUE_NUMBER)
-        if self._subscriptions.find(group, name) is None and not self._has_in_flight(subscription_prefix(group, name)):
+        is_open = self._subscriptions.find(group, name) is not None
+        if not is_open and not self._has_in_flight(group, subscription_prefix(group, name)):
             self._offsets.stage(self._writer.batch(), group, queue, offset)
         else:
             self._reset_offset(group, queue, offset)
 
-    def _has_in_flight(self, prefix: bytes) -> bool:
+    def _has_in_flight(self, group: str, prefix: bytes) -> bool:
+        if not self._deliveries.count_of_group(group):
+            return False  # of a million nobody looks at each
         return self._deliveries.first_offset(prefix, LIGHT_QUEUE_NUMBER) is not None

@@ -28,8 +28,8 @@ EXPIRY_MS: Final = 180_000
 QUOTA_SLACK: Final = 300
 """RocketMQ's: a client counts for itself, and what it has just dropped may still count here. Python's 5.1.2 also names
 the letters of a lite topic until it repeats all that it wants."""
-LOOKED_AT_ONCE: Final = 256
-"""Clients whose rows are read together."""
+LOOKED_AT_ONCE: Final = 1_024
+"""Clients that are looked at every few seconds, whether they have said anything lately."""
 FORGETTING_S: Final = 0.005
 """How long clients are forgotten before others get their turn: all of a place may be gone at once."""
 PAUSE_S: Final = 0.02
@@ -170,7 +170,7 @@ class LiteSubscriptions:
         return bool(self._gone)
 
     def _sweep(self) -> bool:
-        """Look at some of the clients; whether there are more of them."""
+        """Look at some of the clients; whether some are left that are to be forgotten."""
         self._writer.write_now()  # from here on the rows tell
         before_ms = self._clock.wall_ms() - EXPIRY_MS
         if self._up_since_ms > before_ms:
@@ -186,8 +186,7 @@ class LiteSubscriptions:
                     return True
         if len(found) < LOOKED_AT_ONCE:
             self._swept = None
-            return False
-        return True
+        return False
 
     # -- changes
 
