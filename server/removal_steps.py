@@ -13,7 +13,7 @@ STEP_S: Final = 0.002
 
 STEP_MAX: Final = 256
 PAUSE_S: Final = 0.002
-PAUSES_PER_STEP: Final = 3
+PAUSES_PER_STEP: Final = 7
 """A pause lasts for so many times as long as the step before it: the rest of the broker has most of the time."""
 
 REMOVED_PER_FLUSH: Final = 10_000

@@ -11,6 +11,10 @@ import structlog
 
 from kv import EngineFull
 from server.administration import TopicChange
+from server.delivery import ReceiveRequest
+from server.delivery.model import Delivered
+from server.errors import InvalidReceiptHandle
+from server.filters import TagFilter
 from store.consumequeue import names
 from store.metadata import TopicType
 from store.metadata.lite import light_queue_name, light_queue_prefix
@@ -33,6 +37,8 @@ from tests.lite_topics.broker import (
     there,
 )
 from tests.store.assembly import message
+
+TWO_HOURS_MS = 7_200_000
 
 # -- by their age
 
@@ -94,6 +100,42 @@ def test_progress_and_subscriptions_go_with_it_however_much_was_not_read(with_br
         assert left == {(group, light_queue_name("P", "b")) for group in ("readers", "others")}
 
     with_broker(test)
+
+
+def test_what_is_in_flight_goes_with_it(with_broker: WithBroker) -> None:
+    """Who abandons a session leaves its last message unacknowledged."""
+
+    async def test(broker: RunningBroker) -> None:
+        make_parent(broker)
+        store(broker, "a", "a", "b")
+        delivery, a = broker.broker._delivery, light_queue_name("P", "a")
+        received: list[Delivered] = []
+
+        def receive(lite: str) -> None:
+            request = ReceiveRequest(
+                "readers", light_queue_name("P", lite), range(1), TagFilter.parse("*"), 32, TWO_HOURS_MS, "client"
+            )
+            delivery.receive(request, 0.0, lambda messages, _: received.extend(messages))
+
+        receive("a")
+        receive("b")
+        await until(lambda: len(received) == 3, "the messages")
+        broker.clock.push((TTL_MINUTES - 1) * MINUTE_S)
+        store(broker, "b")
+        broker.clock.push(2 * MINUTE_S)
+        assert delivery.inflight_count == 3
+        assert await expire(broker) == 1
+        assert delivery.inflight_count == 1
+        with pytest.raises(InvalidReceiptHandle):
+            delivery.acknowledge("readers", a, received[0].receipt_handle)
+        delivery.acknowledge("readers", light_queue_name("P", "b"), received[2].receipt_handle)
+        store(broker, "a")
+        received.clear()
+        receive("a")
+        await until(lambda: len(received) == 1, "the first message of its next life")
+        assert received[0].attempt == 1
+
+    with_broker(test, delivery={"new_group_start": "earliest"})
 
 
 def test_the_shortest_time_is_a_quarter_of_an_hour(with_broker: WithBroker) -> None:
