@@ -25,7 +25,7 @@ from server.wire.limits import WireLimits
 from server.wire.message_types import check_types
 from server.wire.messages import to_message
 from server.wire.parsing import parsed
-from server.wire.status import fill_ok
+from server.wire.status import Refused, fill_ok
 from server.wire.times import to_ms
 from server.wire.validate import CheckedMessage, CheckedSend, check_send
 from store.clock import Clock
@@ -123,6 +123,7 @@ class SendService:
 
         accepted = _Accepted(request, checked, topic, client_id, call.peer, now_ms, call.reply, refuse)
         if self._grouped is not None and checked.ordered_group:
+            _check_lite_topics(checked)
             self._send_grouped(self._grouped, accepted, call.remaining_s())
         else:
             self._store(accepted)
@@ -274,6 +275,12 @@ def _lite_topics_of(checked: CheckedSend) -> Sequence[str]:
     if definition.LITE not in checked.types:
         return ()
     return [each.message.system_properties.lite_topic for each in checked.messages if each.type == definition.LITE]
+
+
+def _check_lite_topics(checked: CheckedSend) -> None:
+    """All go to the member that has the first. Raises Refused."""
+    if len(set(_lite_topics_of(checked))) > 1:
+        raise Refused(definition.MESSAGE_CORRUPTED, "the messages of one request must have one lite topic in a cluster")
 
 
 def _check_for(topic: Topic, checked: CheckedSend) -> None:

@@ -124,8 +124,6 @@ def check_send(request: service.SendMessageRequest, limits: WireLimits, now_ms: 
     check_topic(topic)
     if len(messages) > 1 and any(each.topic.name != topic for each in messages):
         raise Refused(definition.MESSAGE_CORRUPTED, "the messages of one request must have one topic")
-    if len(messages) > 1 and len({each.system_properties.lite_topic for each in messages}) > 1:
-        raise Refused(definition.MESSAGE_CORRUPTED, "the messages of one request must have one lite topic")
     return CheckedSend(topic, [_check_message(each, limits, now_ms) for each in messages])
 
 
