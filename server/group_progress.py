@@ -92,11 +92,6 @@ class Budget:
             raise Invalid(f"topics: those that are asked for have more than {QUEUES_MAX} queues, name fewer")
 
 
-def light_queue(parent: str, lite_topic: str) -> str:
-    """The light queue that a lite topic is."""
-    return f"{LIGHT_QUEUE_PREFIX}${parent}${lite_topic}"
-
-
 def parent_of(light: str) -> str | None:
     """The topic whose lite topic a light queue is; None for one that is none.
 

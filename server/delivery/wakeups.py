@@ -47,7 +47,7 @@ class Wakeups:
     def forget(self, subscription: Subscription) -> None:
         """Do not wake one any more that remembers its times."""
         for at_ms in subscription.wake_times or ():
-            self._at[at_ms].pop(subscription, None)
+            self._at.get(at_ms, {}).pop(subscription, None)  # after `stop` there are none
         subscription.wake_times = set()
 
     def stop(self) -> None:

@@ -35,7 +35,6 @@ FORGETTING_S: Final = 0.005
 PAUSE_S: Final = 0.02
 
 Done = Callable[[Exception | None], None]
-Moved = Callable[[str, str, QueueOffset], None]
 
 
 class Asking(NamedTuple):

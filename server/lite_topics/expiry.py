@@ -26,7 +26,8 @@ from typing import Final, NamedTuple, ParamSpec, Protocol, TypeVar
 import structlog
 
 from kv import KvError
-from server.lite_topics.removal import LightQueueRemoval, of_parent
+from server.lite_topics.names import of_parent
+from server.lite_topics.removal import LightQueueRemoval
 from server.queue_removal import RemovalCause, RemovalMetrics
 from store.clock import CautiousClock, Clock
 from store.consumequeue import ConsumeQueueEntry, LastEntry, LightQueueStep, LiteParentsStep

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple, ParamSpec, TypeVar
 import structlog
 
 from server.lite_topics.counts import LiteTopicCounts
-from server.lite_topics.names import EVERYWHERE
-from server.lite_topics.removal import LightQueueRemoval, of_parent
+from server.lite_topics.names import EVERYWHERE, of_parent
+from server.lite_topics.removal import LightQueueRemoval
 from server.queue_removal import RemovalCause, RemovalMetrics
 from store.consumequeue import LastEntry
 from store.consumequeue.names import end_of_topic

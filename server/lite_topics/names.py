@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from store.consumequeue import LightQueueStep
+from store.consumequeue import LastEntry, LightQueueStep
 from store.metadata.lite import light_queue_prefix, parse_light_queue_name
 from store.offsets import PhysicalOffset
 
@@ -22,5 +22,10 @@ class NamedQueues(Protocol):
 def lite_topics_from(queues: NamedQueues, parent: str, key: bytes) -> tuple[Sequence[str], bytes | None]:
     """Some of a topic's lite topics, from a key on (`b""`: the first), and from which key there may be more."""
     step = queues.light_queues_ended(EVERYWHERE, key, light_queue_prefix(parent))
-    named = (parse_light_queue_name(each.queue.topic) for each in step.ended)
-    return [found[1] for found in named if found is not None and found[0] == parent], step.next_key
+    prefix = light_queue_prefix(parent)
+    return [each.queue.topic.removeprefix(prefix) for each in of_parent(parent, step.ended)], step.next_key
+
+
+def of_parent(parent: str, found: Sequence[LastEntry]) -> list[LastEntry]:
+    """Without those of a topic whose name begins as this one's and goes on with the separator."""
+    return [each for each in found if (parse_light_queue_name(each.queue.topic) or ("",))[0] == parent]

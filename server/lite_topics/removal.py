@@ -13,7 +13,6 @@ from typing import Protocol
 from server.removal_steps import RemovalSteps
 from store.clock import Clock
 from store.consumequeue import LastEntry
-from store.metadata.lite import parse_light_queue_name
 
 Removed = Callable[[Sequence[str]], None]
 """Hears the names of light queues that go, in the same pass and before their entries do. May hear one twice: what
@@ -94,8 +93,3 @@ class LightQueueRemoval:
         """Progress first, for the same reason."""
         self._progress.store_durably()
         await self._commit.make_queues_durable()
-
-
-def of_parent(parent: str, found: Sequence[LastEntry]) -> list[LastEntry]:
-    """Without those of a topic whose name begins as this one's and goes on with the separator."""
-    return [each for each in found if (parse_light_queue_name(each.queue.topic) or ("",))[0] == parent]

@@ -6,13 +6,14 @@ import asyncio
 
 import pytest
 
-from server.group_progress import NOTHING, Accumulation, Budget, light_queue, parent_of
+from server.group_progress import NOTHING, Accumulation, Budget, parent_of
 from server.pacing import PAUSES_PER_STEP, STEP_S, TURNS, Pacing
 from server.throughput import Rates, Throughput
 from server.traffic import Traffic
 from store.clock import ManualClock
 from store.errors import Invalid
 from store.message import Appended
+from store.metadata.lite import light_queue_name
 from store.offsets import PhysicalOffset, QueueOffset
 
 
@@ -89,7 +90,7 @@ def test_a_request_looks_at_so_many_queues_and_no_more() -> None:
 @pytest.mark.parametrize(
     ("name", "parent"),
     [
-        (light_queue("chats", "a"), "chats"),
+        (light_queue_name("chats", "a"), "chats"),
         ("%LMQ%$chats$a$b", "chats$a"),
         ("%LMQ%$chats$", None),
         ("%LMQ%$$a", None),

@@ -10,7 +10,7 @@ import structlog
 
 from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.clients import Client, ClientKind, ClientRegistry, Expression
+from server.clients import LITE_CONSUMERS, Client, ClientKind, ClientRegistry, Expression
 from server.group_progress import Budget, GroupProgress
 from server.pacing import Pace, Pacing
 from server.rpc.admin_port.official.edge import ROWS_MAX, Names, cut
@@ -20,7 +20,6 @@ from store.metadata import ConsumerOffsetTable, Group
 
 log = structlog.get_logger(__name__)
 
-_LITE: Final = frozenset({ClientKind.LITE_PUSH_CONSUMER, ClientKind.LITE_SIMPLE_CONSUMER})
 _CONSUME_TYPES: Final = {
     ClientKind.PUSH_CONSUMER: "CONSUME_PASSIVELY",
     ClientKind.LITE_PUSH_CONSUMER: "CONSUME_PASSIVELY",
@@ -219,7 +218,7 @@ def _filter(expression: Expression | None) -> definition.FilterExpression | None
 
 
 def _model(client: Client) -> pb.MessageModel:
-    return pb.LITE_SELECTIVE if client.settings.kind in _LITE else pb.CLUSTERING
+    return pb.LITE_SELECTIVE if client.settings.kind in LITE_CONSUMERS else pb.CLUSTERING
 
 
 def _fill_client(info: pb.ClientInfo, client: Client) -> None:

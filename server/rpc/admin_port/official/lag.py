@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.group_progress import NOTHING, Accumulation, Budget, GroupProgress, light_queue, parent_of
+from server.group_progress import NOTHING, Accumulation, Budget, GroupProgress, parent_of
 from server.pacing import Pace, Pacing
 from server.rpc.admin_port.official.edge import ROWS_MAX, Names, cut
 from server.wire.status import Refused
 from server.wire.validate import check_count
 from store.clock import Clock
 from store.metadata import Topic, TopicType
+from store.metadata.lite import light_queue_name
 from store.offsets import QueueId
 
 _Accumulation = pb.DescribeGroupAccumulationResponse.GroupAccumulation
@@ -78,7 +79,7 @@ class LagCalls:
     ) -> pb.DescribeGroupAccumulationResponse:
         if len(topics) != 1:
             raise Refused(definition.BAD_REQUEST, "topics: a lite topic is of one topic, which must be given")
-        name = light_queue(topics[0].name, lite_topic)
+        name = light_queue_name(topics[0].name, lite_topic)
         if not lite_topic or not self._progress.reads(group, name):
             raise Refused(definition.OFFSET_NOT_FOUND, f"lite_topic: group {group} has never read it")
         counted = await self._progress.of_light_queue(group, name, pace)

@@ -8,7 +8,6 @@ from typing import Final, NamedTuple, Protocol
 
 from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server.group_progress import light_queue
 from server.key_index import FOUND_MAX, KeyIndex
 from server.message_browser import MessageBrowser, Place, Wanted
 from server.pacing import Pacing
@@ -19,6 +18,7 @@ from server.wire.times import to_ms
 from store.clock import Clock
 from store.index import TIME_MAX_MS
 from store.metadata import Topic
+from store.metadata.lite import light_queue_name
 from store.offsets import QueueId
 from store.record import StoredMessage
 from store.record.properties import KEYS, UNIQUE_KEY
@@ -140,7 +140,7 @@ class QueryCalls:
         if request.WhichOneof("search_key") == "lite_topic":
             if not request.lite_topic:
                 raise Refused(definition.ILLEGAL_LITE_TOPIC, "lite_topic: a name must be given")
-            return [QueueId(light_queue(topic.name, request.lite_topic), 0)]
+            return [QueueId(light_queue_name(topic.name, request.lite_topic), 0)]
         queues = dict.fromkeys(QueueId(topic.name, number) for number in range(topic.queue_count))
         queues.update(dict.fromkeys(self._queues.iterate_queues(topic.name)))
         if not request.HasField("queue_id"):
