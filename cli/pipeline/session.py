@@ -70,14 +70,18 @@ def spark_session(
         spark = open_session(f"quarry {name}", master=master, settings=settings)
     except JavaMissing as missing:
         end(Exit.COULD_NOT_RUN, str(missing))
+    failed: PySparkException | None = None
     with reporting_errors(store), logs_aside(logging.WARNING):
         try:
             with shown_progress() as report, reported(spark, phases, report):
                 yield spark
         except PySparkException as error:
-            end(*_verdict(str(error)))
+            failed = error
         finally:
             spark.stop()
+    # after the stop, in which workers of Spark that were still writing complain about a broken pipe
+    if failed is not None:
+        end(*_verdict(str(failed)))
 
 
 def _setting(text: str) -> tuple[str, str]:

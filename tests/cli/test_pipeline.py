@@ -69,8 +69,8 @@ def test_damage_is_told_in_one_line_that_names_file_and_offset(golden_copy: Gold
     done = quarry("rebuild", root, *SPARK)
     assert (done.returncode, done.stdout) == (1, "")
     assert "StoreDamaged" not in done.stderr
-    *_, last = done.stderr.splitlines()
-    assert last == f"{path}: offset 0: the body does not match its CRC"
+    # among what Spark's own workers may say when they are stopped in the middle of writing
+    assert done.stderr.splitlines().count(f"{path}: offset 0: the body does not match its CRC") == 1
 
 
 def test_without_java_the_message_says_what_is_needed(golden_copy: GoldenStore, tmp_path: Path) -> None:
