@@ -20,7 +20,7 @@ from server.banner import banner
 from server.broker import Broker
 from server.certificates import Certificates
 from server.errors import BrokerFailed, StartCalledOff
-from server.garbage import look_for_garbage_seldom
+from server.garbage import GarbageSearch, look_for_garbage_seldom
 from server.health import HealthState
 from server.http import HttpEndpoint, TokenFile
 from server.logs import Repeats, configure_logs
@@ -150,7 +150,9 @@ async def _run(settings: BrokerSettings, stop: Stop, repeats: Repeats, show_prog
                 supervisor=supervisor,
                 certificates=process.certificates,
             )
-            look_for_garbage_seldom()
+            await running.enter_async_context(
+                supervisor.running("search for garbage", GarbageSearch(process.clock).run())
+            )
             async with broker.serving(hastened=stop.hastened) as addresses:
                 health.ready()
                 print(_banner(settings, http, addresses), flush=True)  # noqa: T201

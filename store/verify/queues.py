@@ -9,7 +9,7 @@ from typing import Final
 from store.consumequeue import ConsumeQueueEntry, UnitColumns
 from store.metadata import is_light_queue
 from store.offline import OfflineStore
-from store.offsets import PhysicalOffset, QueueId, QueueOffset
+from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from store.record import StoredMessage
 from store.scan import RecordBatch
 from store.verify.log import units_of, walk, whole_record_at
@@ -218,7 +218,18 @@ class QueueComparison:
             return Note.EARLIER_LIFE
         if bounds.maximum == 0 and not is_light_queue(queue.topic) and deleted_topic(queue.topic):
             return Note.DELETED
+        if is_light_queue(queue.topic) and self._is_of_removed(queue, unit, bounds):
+            return Note.REMOVED_LIGHT
         return None
+
+    def _is_of_removed(self, queue: QueueId, unit: ConsumeQueueEntry, bounds: QueueBounds) -> bool:
+        """Whether the light queue may have been removed with the unit: one that came back begins above all removed."""
+        removed_below = self._source.light_removed_below
+        if not removed_below:
+            return False
+        if not self._counts_offset(queue):
+            return bounds.maximum == 0
+        return unit.queue_offset < removed_below and (bounds.maximum == 0 or unit.queue_offset < bounds.minimum)
 
     def compare_units(self, queues: Iterable[StoredQueue], pieces: Collection[int]) -> None:
         """Read the record of each unit of these pieces."""

@@ -51,6 +51,8 @@ class Note(Enum):
     """Records at or above the check point: the next start dispatches them."""
     DELETED = "recordsOfDeletedTopics"
     """Deleting a topic removes its queues at once, its records leave with their segments."""
+    REMOVED_LIGHT = "recordsOfRemovedLightQueues"
+    """Those of lite topics that expired or were deleted, and of light queues that were idle; as above."""
     EARLIER_LIFE = "recordsFromBeforeTheTopicWasMadeAnew"
     BEFORE_DOUBLE_WRITE = "recordsFromBeforeDoubleWrite"
     """RocksDB has them only once Quarry has opened the store."""

@@ -227,6 +227,7 @@ class Verification:
                 ends_early=False,
                 light_ends_early=False,
                 compared_below=self._checkpoint or PhysicalOffset(0),
+                light_removed_below=(self._identity and self._identity.light_floor) or QueueOffset(0),
             )
         if writes_files or (found.has_file_queues and not self._removes_files()):
             reader = store.queue_reader(QueueSource.FILE)

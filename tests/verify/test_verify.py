@@ -282,6 +282,44 @@ def test_a_topic_that_was_deleted_and_made_anew_is_no_difference(store: Path) ->
     assert report.notes[Note.EARLIER_LIFE] == 10
 
 
+def remove_light_queue(root: Path) -> None:
+    running = opened(root)
+    end = running.messages.dispatched_up_to
+    running.messages.remove_ended(running.messages.light_queues_ended(end, b"").ended)
+    running.close()
+
+
+def test_a_light_queue_that_was_removed_is_no_difference(store: Path) -> None:
+    remove_light_queue(store)
+    report = verified(store)
+    assert report.differences == []
+    assert report.notes[Note.REMOVED_LIGHT] == 10
+    running = opened(store)
+    send(running, 3)  # it begins anew above what was removed
+    running.messages.dispatch(running.messages.appended_up_to)
+    running.close()
+    report = verified(store)
+    assert report.differences == []
+    assert report.notes[Note.REMOVED_LIGHT] == 10
+
+
+@pytest.mark.parametrize("lost", [10, 11])
+def test_what_a_light_queue_lost_after_another_one_was_removed_is_a_difference(store: Path, lost: int) -> None:
+    remove_light_queue(store)
+    running = opened(store)
+    send(running, 3)
+    running.messages.dispatch(running.messages.appended_up_to)
+    engine = running.queues.engine
+    assert engine is not None
+    batch = engine.batch()
+    batch.delete(engine.family(UNITS_FAMILY), unit_key(QueueId(LIGHT, 0), QueueOffset(lost)))
+    engine.write(batch)
+    running.close()
+    assert [(each.check, each.queue_offset) for each in differences(store) if each.check is Check.RECORDS] == [
+        (Check.RECORDS, lost)
+    ]
+
+
 def test_damage_in_the_log_is_named_and_reading_goes_on_behind_it(golden_copy: GoldenStore) -> None:
     """Corruption is reported, never skipped: of the segment only what a unit points at can still be found."""
     root = golden_copy("rocks-clean") / "store"
