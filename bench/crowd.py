@@ -27,6 +27,7 @@ POLLING_S: Final = 20
 POLLING_MIN_S: Final = 5
 """Quarry's least."""
 INVISIBLE_S: Final = 60
+SETTLING_S: Final = 1.0
 BODY: Final = bytes(range(200))
 STAMP: Final = Struct(">q")
 """At the beginning of a body: when it was sent, in ns of the monotonic clock."""
@@ -229,7 +230,10 @@ class Crowd:
         """
         self._going = going = _Going()
         gc.collect()
-        gc.freeze()  # what was prepared before is not to be looked at while times are taken
+        gc.disable()
+        # all clients were kept waiting for that, and what they do then is not to be part of what is measured
+        settled_s = time.monotonic() + SETTLING_S
+        self._loop.run_until(lambda: time.monotonic() > settled_s, "a moment")
         cpu_s, begin_s = cpu_s_of(broker.pid), time.monotonic()
 
         def send() -> None:
@@ -245,7 +249,7 @@ class Crowd:
             f"acknowledgements in {self._group}",
             10 * PATIENCE_S,
         )
-        gc.unfreeze()
+        gc.enable()
         sample = Sample(going.sent, time.monotonic() - begin_s, cpu_s_of(broker.pid) - cpu_s)
         if len(going.wakes_ms) != going.sent:
             raise RuntimeError(f"{len(going.wakes_ms)} messages came of {going.sent}")

@@ -23,17 +23,12 @@ from typing import Final
 
 from bench.harness import Case, Options, Scale, require_room
 from bench.peers.quarry import Quarry
-from bench.raw_client import RawClient, make_requests
 from bench.scratch_store import make_messages
 from bench.send_load import (
-    PATH,
-    SendLoad,
     admin_channel,
-    after,
     await_figures,
-    beside,
+    disturbed,
     percentiles,
-    send_body,
 )
 from server._generated.quarry.admin.v1 import admin_pb2 as admin
 from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
@@ -60,7 +55,6 @@ MESSAGES: Final = 3
 STAYING: Final = 4
 """One of so many got a message just now."""
 
-QUIET_AFTER_S: Final = 2.0
 CALL_TIMEOUT_S: Final = 10.0
 REMOVED: Final = 'quarry_queues_removed_total{cause="lite_expired"}'
 SETTINGS: Final = {"QUARRY_LITE_EXPIRY_INTERVAL_MS": "500"}
@@ -133,27 +127,21 @@ def _send(store: OpenStore, template: Message, names: Sequence[str]) -> None:
 
 
 def _case(broker: Quarry, random: Random, sizes: Sizes) -> Case:
-    with closing(RawClient(broker.endpoint, CLIENTS)) as client:
-        load = SendLoad(broker, client, make_requests(random, PATH, send_body(random), 0, sizes.requests))
-        load.until(after(sizes.quiet_s / 3))  # topic and files are made, code is warm
-        before = load.until(after(sizes.quiet_s))
-        with beside(partial(_expire, broker, sizes)) as is_over:
-            expiry = load.until(is_over)
-        load.until(after(QUIET_AFTER_S))
-        quiet_after = load.until(after(sizes.quiet_s))
-        load.check()
-    quiet = before.joined(quiet_after)
+    load = disturbed(
+        broker, random, partial(_expire, broker, sizes), clients=CLIENTS, requests=sizes.requests, quiet_s=sizes.quiet_s
+    )
+    total_s = load.during.sample.wall_s
     return Case(
         name=f"{sizes.expiring} of {sizes.lite_topics} lite topics expire, {CLIENTS} clients send",
         unit="messages",
         peer="the same load without expiry",
-        ours=[expiry.sample, expiry.sample],
-        theirs=[before.sample, quiet_after.sample],
+        ours=load.ours,
+        theirs=load.theirs,
         details={
-            "total_s": round(expiry.sample.wall_s, 2),
-            "lite_topics_per_s": round(sizes.expiring / expiry.sample.wall_s),
-            **percentiles(quiet=quiet, expiry=expiry),
-            "p99_ratio": round(expiry.percentile_ms(0.99) / quiet.percentile_ms(0.99), 2),
+            "total_s": round(total_s, 2),
+            "lite_topics_per_s": round(sizes.expiring / total_s),
+            **percentiles(quiet=load.quiet, expiry=load.during),
+            "p99_ratio": load.p99_ratio,
             "load_1m_after": round(os.getloadavg()[0], 1),
         },
     )

@@ -68,7 +68,7 @@ class Sizes:
     per_second: float
     load_s: float
     rounds: int
-    removal_s: float = 240
+    removal_s: float = 600
     settled_s: float = 2
 
     @property
@@ -315,7 +315,7 @@ def _removal(sizes: Sizes, ours: _Side) -> Case:
     ours.set_ttl()
     left = sizes.lite_topics // 2
     with _counted(ours, sizes) as there:
-        during = ours.load(lambda seconds: there[-1:] == [left] or seconds > sizes.removal_s)
+        during = ours.load(lambda seconds: seconds > (sizes.load_s if there[-1:] == [left] else sizes.removal_s))
     removed = sizes.lite_topics - there[-1]
     ours.crowd.go()
     p99_ratio = _percentile(during.wakes_ms, 0.99) / _percentile(before.wakes_ms, 0.99)

@@ -20,17 +20,12 @@ from typing import Final
 
 from bench.harness import Case, Options, Scale, require_room
 from bench.peers.quarry import Quarry
-from bench.raw_client import RawClient, make_requests
 from bench.scratch_store import make_messages
 from bench.send_load import (
-    PATH,
-    SendLoad,
-    after,
     await_figures,
-    beside,
+    disturbed,
     expire_segments,
     percentiles,
-    send_body,
 )
 from store.clock import ManualClock
 from store.disk import PosixDisk
@@ -42,8 +37,6 @@ CLIENTS: Final = 64
 DAYS_AGO_MS: Final = 10 * 86_400_000
 FILLER_BODY: Final = 4 * MIB
 """Large messages: what is in the old segments does not matter, and small ones take minutes to write."""
-
-QUIET_AFTER_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,28 +80,21 @@ def _write_old_segments(root: Path, random: Random, sizes: Sizes) -> None:
 
 
 def _case(broker: Quarry, random: Random, sizes: Sizes) -> Case:
-    with closing(RawClient(broker.endpoint, CLIENTS)) as client:
-        load = SendLoad(broker, client, make_requests(random, PATH, send_body(random), 0, sizes.requests))
-        load.until(after(sizes.quiet_s / 3))  # topic and files are made, code is warm
-        before = load.until(after(sizes.quiet_s))
-        with beside(partial(_purge, broker, sizes)) as is_over:
-            purge = load.until(is_over)
-        load.until(after(QUIET_AFTER_S))
-        quiet_after = load.until(after(sizes.quiet_s))
-        load.check()
-    quiet = before.joined(quiet_after)
+    load = disturbed(
+        broker, random, partial(_purge, broker, sizes), clients=CLIENTS, requests=sizes.requests, quiet_s=sizes.quiet_s
+    )
     return Case(
         name=f"{sizes.segments} segments of {sizes.segment_size // MIB} MiB go, {CLIENTS} clients send",
         unit="messages",
         peer="the same load without a purge",
-        ours=[purge.sample, purge.sample],
-        theirs=[before.sample, quiet_after.sample],
+        ours=load.ours,
+        theirs=load.theirs,
         details={
-            "purge_s": round(purge.sample.wall_s, 2),
-            "sends_per_flush": round(quiet.sends_per_flush, 1),
-            "purge_sends_per_flush": round(purge.sends_per_flush, 1),
-            **percentiles(quiet=quiet, purge=purge),
-            "p99_ratio": round(purge.percentile_ms(0.99) / quiet.percentile_ms(0.99), 2),
+            "purge_s": round(load.during.sample.wall_s, 2),
+            "sends_per_flush": round(load.quiet.sends_per_flush, 1),
+            "purge_sends_per_flush": round(load.during.sends_per_flush, 1),
+            **percentiles(quiet=load.quiet, purge=load.during),
+            "p99_ratio": load.p99_ratio,
         },
     )
 

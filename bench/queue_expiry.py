@@ -15,25 +15,19 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Final
 
 from bench.harness import Case, Options, Scale, require_room
 from bench.peers.quarry import Quarry
-from bench.raw_client import RawClient, make_requests
 from bench.scratch_store import TOPIC, make_messages
 from bench.send_load import (
-    PATH,
-    SendLoad,
-    after,
     await_figures,
-    beside,
+    disturbed,
     expire_segments,
     figures,
     percentiles,
-    send_body,
 )
 from kv import KeyRange
 from store.clock import ManualClock
@@ -56,7 +50,6 @@ ENTRIES: Final = 10
 """Of each queue; the first half expires."""
 
 FILLER_BODY: Final = 256 * 1024
-QUIET_AFTER_S: Final = 2.0
 TABLE_BYTES: Final = 'quarry_rocksdb_table_bytes{database="queues",family="default"}'
 ALL: Final = KeyRange(b"", None)
 
@@ -127,35 +120,31 @@ def _to_all_queues(template: Message, queues: int, random: Random) -> Iterator[M
 
 
 def _case(broker: Quarry, random: Random, sizes: Sizes) -> Case:
-    with closing(RawClient(broker.endpoint, CLIENTS)) as client:
-        load = SendLoad(broker, client, make_requests(random, PATH, send_body(random), 0, sizes.requests))
-        load.until(after(sizes.quiet_s / 3))  # topic and files are made, code is warm
-        before = load.until(after(sizes.quiet_s))
-        bytes_before = figures(broker)[TABLE_BYTES]
-        with beside(partial(_expire, broker)) as is_over:
-            expiry = load.until(is_over)
-        load.until(after(QUIET_AFTER_S))
-        quiet_after = load.until(after(sizes.quiet_s))
-        load.check()
-    quiet = before.joined(quiet_after)
+    bytes_before: list[float] = []
+
+    def expire() -> None:
+        bytes_before.append(figures(broker)[TABLE_BYTES])
+        _expire(broker)
+
+    load = disturbed(broker, random, expire, clients=CLIENTS, requests=sizes.requests, quiet_s=sizes.quiet_s)
     seen = figures(broker)
     rewrite = {when: seen[f'quarry_queue_table_rewrite_bytes{{when="{when}"}}'] for when in ("before", "after")}
     return Case(
         name=f"{ENTRIES // 2} of {ENTRIES} entries of {sizes.queues} queues go, {CLIENTS} clients send",
         unit="messages",
         peer="the same load without a round",
-        ours=[expiry.sample, expiry.sample],
-        theirs=[before.sample, quiet_after.sample],
+        ours=load.ours,
+        theirs=load.theirs,
         details={
-            "total_s": round(expiry.sample.wall_s, 2),
+            "total_s": round(load.during.sample.wall_s, 2),
             "round_s": round(seen["quarry_queue_cleaning_seconds_sum"], 2),
             "rewrite_s": round(seen["quarry_queue_table_rewrite_seconds_sum"], 2),
             "entries_gone": int(seen["quarry_queue_entries_removed_total"]),
-            "table_bytes_before": int(bytes_before),
+            "table_bytes_before": int(bytes_before[0]),
             "table_bytes_with_deletions": int(rewrite["before"]),
             "table_bytes_after_with_sends": int(rewrite["after"]),
-            **percentiles(quiet=quiet, round=expiry),
-            "p99_ratio": round(expiry.percentile_ms(0.99) / quiet.percentile_ms(0.99), 2),
+            **percentiles(quiet=load.quiet, round=load.during),
+            "p99_ratio": load.p99_ratio,
             "load_1m_after": round(os.getloadavg()[0], 1),
         },
     )

@@ -6,7 +6,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from random import Random
 from typing import Final, NamedTuple
 
@@ -14,7 +14,7 @@ import grpc
 
 from bench.harness import Sample, cpu_s_of
 from bench.peers.quarry import Quarry
-from bench.raw_client import RawClient, RawConnection
+from bench.raw_client import RawClient, RawConnection, make_requests
 from bench.scratch_store import BODY_SIZE, TOPIC
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server._generated.quarry.admin.v1 import admin_pb2 as admin
@@ -23,6 +23,7 @@ from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 PATH: Final = "/apache.rocketmq.v2.MessagingService/SendMessage"
 EXPIRY_TIMEOUT_S: Final = 600.0
 LOOK_INTERVAL_S: Final = 0.2
+QUIET_AFTER_S: Final = 2.0
 PERCENTILES: Final = (("p50", 0.5), ("p99", 0.99), ("p999", 0.999))
 
 
@@ -89,6 +90,51 @@ class SendLoad:
         self._sent[connection] = number + 1
         self._sent_at_s[connection] = time.perf_counter()
         self._client.send(connection, self._requests[number])
+
+
+class Disturbed(NamedTuple):
+    """A load while something else goes on, and without it."""
+
+    before: Stretch
+    during: Stretch
+    after: Stretch
+
+    @property
+    def quiet(self) -> Stretch:
+        """Both stretches without it."""
+        return self.before.joined(self.after)
+
+    @property
+    def p99_ratio(self) -> float:
+        return round(self.during.percentile_ms(0.99) / self.quiet.percentile_ms(0.99), 2)
+
+    @property
+    def ours(self) -> list[Sample]:
+        """As many as there are of the peer."""
+        return [self.during.sample] * 2
+
+    @property
+    def theirs(self) -> list[Sample]:
+        return [self.before.sample, self.after.sample]
+
+
+def disturbed(
+    broker: Quarry, random: Random, work: Callable[[], None], *, clients: int, requests: int, quiet_s: float
+) -> Disturbed:
+    """The load of so many connections while the work is done beside it, and for `quiet_s` before and after.
+
+    `requests` is how many sends one connection has at most.
+    """
+    with closing(RawClient(broker.endpoint, clients)) as client:
+        load = SendLoad(broker, client, make_requests(random, PATH, send_body(random), 0, requests))
+        load.until(after(quiet_s / 3))  # topic and files are made, code is warm
+        before = load.until(after(quiet_s))
+        with beside(work) as is_over:
+            during = load.until(is_over)
+        load.until(after(QUIET_AFTER_S))
+        quiet_after = load.until(after(quiet_s))
+        load.check()
+    return Disturbed(before, during, quiet_after)
 
 
 def percentiles(**stretches: Stretch) -> dict[str, float]:

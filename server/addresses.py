@@ -8,6 +8,11 @@ from typing import Final
 NETWORK_BITS: Final = 64
 
 
+def host_of(peer: str) -> str:
+    """The address in a peer's `ip:port`, IPv6 without its brackets."""
+    return peer.rpartition(":")[0].removeprefix("[").removesuffix("]")
+
+
 def plain_address(text: str) -> IPv4Address | IPv6Address | None:
     """IPv4 as such, also where a socket for both kinds shows it as `::ffff:192.0.2.1`; None for what is no address."""
     try:

@@ -6,13 +6,16 @@ no message moves, which is the price of a rare call being simple.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import structlog
 
+from server.errors import TooMuchForOneCall
+from server.pacing import Pace
+from server.topic_queues import queues_of_topic
 from store.errors import Forbidden, GroupNotFound, Invalid, TopicNotFound
 from store.metadata import (
     Backoff,
@@ -22,15 +25,21 @@ from store.metadata import (
     Topic,
     TopicTable,
     TopicType,
+    check_group_name,
     is_system_group,
 )
 from store.metadata.lite import LiteGroup
 from store.metadata.lite_attributes import BIND_TOPIC
+from store.metadata.names import check_internal_topic_name
+from store.metadata.topics import QUEUES_MAX
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from store.settings import Durability
 from store.time_search import TimeBoundary
 
 log = structlog.get_logger(__name__)
+
+RESET_QUEUES_MAX: Final = QUEUES_MAX
+"""Queues in which one call moves a group; a job does it in any number."""
 
 
 class AdministeredStore(Protocol):
@@ -197,9 +206,10 @@ class Administration:
     # Topics.
 
     def topic(self, name: str) -> Topic:
-        """Raises TopicNotFound."""
+        """Raises TopicNotFound, or IllegalTopicName for what can be no topic's name."""
         topic = self._topics.get(name)
         if topic is None:
+            check_internal_topic_name(name)
             raise TopicNotFound(f"no topic {name}")
         return topic
 
@@ -251,9 +261,11 @@ class Administration:
     # Groups.
 
     def group(self, name: str) -> Group:
-        """Raises GroupNotFound."""
+        """Raises GroupNotFound, or IllegalGroupName for what can be no group's name."""
         group = self._groups.get(name)
         if group is None:
+            if not is_system_group(name):
+                check_group_name(name)
             raise GroupNotFound(f"no group {name}")
         return group
 
@@ -294,52 +306,65 @@ class Administration:
         self._groups.delete(name)
         log.info("group deleted", group=name)
 
-    def reset_offset(
+    async def reset_offset(
         self,
         group_name: str,
         topic_name: str,
         to: ResetTarget,
+        pace: Pace,
         *,
         queue_number: int | None = None,
         dry_run: bool = False,
     ) -> list[QueueReset]:
         """Move where a group reads next, in one queue or all of the topic. An offset is clamped to the queue's bounds.
 
-        Raises GroupNotFound, TopicNotFound, or Invalid for a queue that the topic does not have; StoreDamaged when a
-        record that tells a time is damaged; StorePoisoned or kv.EngineFull when it cannot be stored.
+        Nothing is moved before all places are known; durable when this returns.
+
+        Raises GroupNotFound or TopicNotFound, also for what is deleted meanwhile, or Invalid for a queue that the topic
+        does not have; StoreDamaged when a record that tells a time is damaged; StorePoisoned or kv.EngineFull when it
+        cannot be stored.
         """
-        resets = list(self.plan_reset(group_name, topic_name, to, queue_number=queue_number))
+        self.group(group_name)
+        resets = []
+        for queue in self.queues_to_reset(topic_name, queue_number):
+            resets.append(self.planned(group_name, queue, to))
+            await pace.pause()
         if not dry_run:
-            for _ in self.carry_out(group_name, topic_name, resets):
-                pass
+            self._delivery.require_room()
+            for reset in resets:
+                self.group(group_name)
+                self.topic(topic_name)
+                self._delivery.reset_offset(group_name, reset.queue, reset.new)
+                await pace.pause()
+            self._delivery.store_durably()
+            log.info("offset reset", group=group_name, topic=topic_name, queues=len(resets))
         return resets
 
-    def plan_reset(
-        self, group_name: str, topic_name: str, to: ResetTarget, *, queue_number: int | None = None
-    ) -> Iterator[QueueReset]:
-        """What `reset_offset` would do, queue by queue. Raises as it does."""
-        self.group(group_name)
+    def queues_to_reset(self, topic_name: str, queue_number: int | None = None) -> list[QueueId]:
+        """One queue of a topic or all, by number. Raises TopicNotFound, or Invalid for one that the topic has not."""
         queues = self._queues_of(self.topic(topic_name))
         if queue_number is not None:
             queues = [queue for queue in queues if queue.number == queue_number]
             if not queues:
                 raise Invalid(f"topic {topic_name} has no queue {queue_number}")
-        for queue in queues:
-            yield QueueReset(queue, self._delivery.next_offset(group_name, queue), self._target(queue, to))
+        return queues
 
-    def carry_out(self, group_name: str, topic_name: str, resets: Sequence[QueueReset]) -> Iterator[None]:
-        """Do what was planned, a queue at a step; durable after the last one.
+    def planned(self, group_name: str, queue: QueueId, to: ResetTarget) -> QueueReset:
+        """Where the group is to go on in a queue, or light queue. Raises StoreDamaged."""
+        return QueueReset(queue, self._delivery.next_offset(group_name, queue), self._target(queue, to))
 
-        Raises StorePoisoned or kv.EngineFull, and GroupNotFound or TopicNotFound for what is deleted between two steps.
-        """
-        self._delivery.require_room()
-        for reset in resets:
-            self.group(group_name)
-            self.topic(topic_name)
-            self._delivery.reset_offset(group_name, reset.queue, reset.new)
-            yield
-        self._delivery.store_durably()
-        log.info("offset reset", group=group_name, topic=topic_name, queues=len(resets))
+    def require_few(self, group_name: str, topic_name: str, queue_number: int | None = None) -> None:
+        """Whether a single call may move the group. Raises TooMuchForOneCall, and as `reset_offset`."""
+        bound = LiteGroup.of(self.group(group_name))
+        if queue_number is not None:
+            return
+        if bound is not None and bound.bind_topic == topic_name:
+            raise TooMuchForOneCall(f"group {group_name} reads lite topics of topic {topic_name}: begin a job for them")
+        queues = len(self.queues_to_reset(topic_name))
+        if queues > RESET_QUEUES_MAX:
+            raise TooMuchForOneCall(
+                f"topic {topic_name} has {queues} queues, and a call moves a group in {RESET_QUEUES_MAX}: begin a job"
+            )
 
     # Parts.
 
@@ -359,10 +384,7 @@ class Administration:
         return topic
 
     def _queues_of(self, topic: Topic) -> list[QueueId]:
-        """Those the topic has now, and those that hold messages from when it had more."""
-        numbers = set(range(topic.queue_count))
-        numbers.update(queue.number for queue in self._store.iterate_queues(topic.name))
-        return [QueueId(topic.name, number) for number in sorted(numbers)]
+        return queues_of_topic(self._store, topic.name, topic.queue_count)
 
     def _target(self, queue: QueueId, to: ResetTarget) -> QueueOffset:
         bounds = self._store.bounds(queue)

@@ -17,7 +17,6 @@ from kv import WriteBatch
 from server.administration import Administration, BrokerFacts
 from server.certificates import Certificates
 from server.clients import ClientRegistry
-from server.dead_letter_box import DeadLetterBox
 from server.dead_letters import DeadLetterStore
 from server.delivery import Delivery, InFlightTable, StateWriter
 from server.delivery.pulls import Pulls
@@ -34,19 +33,19 @@ from server.lite.subscriptions import LiteSubscriptions
 from server.lite_topics.names import lite_topics_from
 from server.live_settings import LiveSettings
 from server.logs import set_log_level
-from server.message_trace import MessageTracer
 from server.messaging import Components, Messaging
 from server.metrics import ServerMetrics
 from server.observing import Background, Observing, make_background
 from server.reconfiguring import Reconfigured
 from server.routing import Address
-from server.rpc.admin_port.dead_letters import DeadLetterService
+from server.rpc.admin_port.clients import ClientService
 from server.rpc.admin_port.guard import AdminAccess, AdminGuard
 from server.rpc.admin_port.index import IndexService
 from server.rpc.admin_port.lite_topics import LiteTopicService
 from server.rpc.admin_port.migration import MigrationService
 from server.rpc.admin_port.official.making import official_admin
-from server.rpc.admin_port.queries import QueryService
+from server.rpc.admin_port.operators_work import make_operators_work
+from server.rpc.admin_port.queries import query_service
 from server.rpc.admin_port.security import SecurityService
 from server.rpc.admin_port.server import REQUEST_SIZE_MAX, AdminServer
 from server.rpc.admin_port.settings import SettingsService
@@ -300,17 +299,6 @@ class Broker:
     def _send_back(self, messages: Sequence[Message], stored: Stored) -> None:
         self._commit.send(messages, stored)
 
-    def _make_dead_letter_box(self) -> DeadLetterBox:
-        store = self._store
-        return DeadLetterBox(
-            store.topics,
-            source=store.messages,
-            offsets=store.offsets,
-            writer=self._state_writer,
-            send=self._commit.send,
-            store_host=self._store_host,
-        )
-
     def _store_host(self) -> Host:
         return host_from_text(self._reached_at)
 
@@ -403,6 +391,7 @@ class Broker:
     async def _administering(self) -> AsyncIterator[str]:
         administration = self._administration()
         self._live.on_change(lambda settings: administration.configure(default_queues=settings.topics.default_queues))
+        work = make_operators_work(self._messaging, administration, self._upkeep)
         admin = AdminServer(
             administration,
             self._faults,
@@ -415,25 +404,22 @@ class Broker:
             more=[
                 MigrationService(self._upkeep.migration, self._faults),
                 VerificationService(self._upkeep.verification, self._faults),
-                DeadLetterService(self._make_dead_letter_box(), self._faults),
+                *work.services,
                 LiteTopicService(self._upkeep.lite_topics.listing, self._faults),
                 IndexService(self._upkeep.key_index, self._faults),
-                QueryService(
-                    self._upkeep.key_index,
-                    self._store.messages.reader,
-                    MessageTracer(self._store, self._delivery, self._state_writer, self._clock),
-                    self._faults,
-                ),
+                query_service(self._messaging.components, self._upkeep.key_index),
+                ClientService(self._clients, self._store.topics, self._store.groups, self._faults),
                 SecurityService(self._store.users, self._store.policies, self._clock, self._faults),
                 SettingsService(self._live, self._faults),
                 official_admin(self._messaging, administration, self._live, self._upkeep, self._front),
                 *cluster_services(self.cluster, self._messaging, self._clock, self._faults),
             ],
         )
-        try:
-            yield await admin.start(self._settings.network.admin, self._certificates.admin)
-        finally:
-            await admin.stop(grace_s=0.5)
+        async with self._supervisor.running("jobs", work.jobs.run()):
+            try:
+                yield await admin.start(self._settings.network.admin, self._certificates.admin)
+            finally:
+                await admin.stop(grace_s=0.5)
 
     def _make_guard(self) -> AdminGuard:
         security, access = self._security, None

@@ -1,24 +1,27 @@
 """How far groups are behind: of all subscriptions in memory, and of those that have left it not long ago.
 
 Nothing walks over all queues. The queues of subscriptions in memory are bounded, and a round over them is made in the
-background (`server.sampling`). Where a group stands that left memory cannot have changed: whatever changes it brings
-the subscription back. So only the end of its queues is looked up again, and a group whose consumers are all gone is
-still seen to fall behind.
+background (`server.sampling`). Groups that have left memory are looked up in the store, so a group whose consumers are
+all gone is still seen to fall behind.
+
+All queues count that the group reads, also such as nobody has opened yet: those that a topic has got meanwhile, and all
+but one when the first that a client says after a restart is an acknowledgement. Lite topics do not count: a group may
+read a million, and their subscriptions come and go with each message.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from heapq import nlargest
 from typing import Final, NamedTuple, Protocol
 
 from kv import KvError
 from server.delivery import MessageSource, Subscription
+from server.delivery.retry_topics import retry_topics
 from server.running_count import RunningCount
 from server.top_counts import OTHER
-from server.traffic import PairKey
+from server.topic_queues import queues_of_topic
 from store.clock import Clock
 from store.consumequeue import ConsumeQueueEntry
 from store.errors import BrokerError
@@ -31,15 +34,19 @@ LEFT_QUEUES_MAX: Final = 65_536
 
 
 class PairLag(NamedTuple):
-    """A group and a topic. `ready` messages were never handed out, `in_flight` is None until they are counted."""
+    """A group and a topic. `ready` messages were never handed out.
+
+    None stands for what is not known: how many are in flight while that cannot be written, and the age of the oldest
+    message (of all, and of those that are ready) if its record cannot be read. Where there is none the age is 0.
+    """
 
     group: str
     topic: str
     is_retry: bool
     ready: int
     in_flight: int | None
-    lag_ms: int
-    queueing_ms: int
+    lag_ms: int | None
+    queueing_ms: int | None
 
     @property
     def behind(self) -> int:
@@ -51,23 +58,18 @@ class Progress(Protocol):
 
     def subscriptions(self) -> Sequence[Subscription]: ...
 
-    def rows_in_flight(self, subscription: Subscription) -> Iterator[object] | None: ...
+    def next_offset(self, group: str, queue: QueueId) -> QueueOffset | None: ...
 
-    def first_in_flight(self, subscription: Subscription, number: int) -> QueueOffset | None: ...
+    def rows_in_flight(self, group: str, topic: str) -> Iterator[object] | None: ...
 
+    def first_in_flight(self, group: str, queue: QueueId, start: QueueOffset) -> QueueOffset | None: ...
 
-class Position(NamedTuple):
-    queue: QueueId
-    next_offset: QueueOffset
-    first_in_flight: QueueOffset | None
+    def rows_in_flight_below(self, group: str, queue: QueueId, end: QueueOffset) -> Iterator[object]: ...
 
 
-@dataclass(slots=True)
-class _Pair:
-    """Where a group stood when its subscription was last seen in memory."""
-
-    positions: list[Position] = field(default_factory=list)
-    in_flight: int | None = 0
+class GroupTopic(NamedTuple):
+    group: str
+    topic: str
 
 
 class ConsumerLag:
@@ -80,105 +82,152 @@ class ConsumerLag:
         *,
         pairs_max: int,
         clock: Clock,
-        topic_exists: Callable[[str], bool],
-        group_exists: Callable[[str], bool],
+        queue_count: Callable[[str], int | None],
+        reads: Callable[[str, str], bool],
     ) -> None:
+        """`queue_count` tells how many queues a topic has, None: there is no such topic.
+
+        `reads` tells whether a group has a position in a topic.
+        """
         self._progress = progress
         self._source = source
         self._pairs_max = pairs_max
         self._clock = clock
-        self._topic_exists = topic_exists
-        self._group_exists = group_exists
+        self._queue_count = queue_count
+        self._reads = reads
         self._counts: dict[Subscription, RunningCount] = {}
-        self._seen: dict[PairKey, _Pair] = {}
+        self._in_memory: dict[GroupTopic, Subscription] = {}
+        self._seen: dict[GroupTopic, int] = {}
+        """How many queues each had when it was last looked at; those that left memory first come first."""
         self._stored_ms: dict[PhysicalOffset, int] = {}
+        self._times: dict[PhysicalOffset, int] = {}
         self.pairs: Sequence[PairLag] = ()
         """As of the last round; those that are furthest behind, and the sum of the others."""
 
     def steps(self) -> Iterator[None]:
-        """One round. What changes while it is under way is seen as it is then."""
-        subscriptions = self._progress.subscriptions()
+        """One round. What changes while it is under way is seen as it is then.
+
+        A group of which something cannot be read is left out, not told of as it was before (dashboard#4516), and
+        what kept it from being read is raised in the end: OSError, kv.KvError, BrokerError.
+        """
+        subscriptions = [each for each in self._progress.subscriptions() if not is_light_queue(each.topic)]
         self._counts = {each: self._counts[each] for each in subscriptions if each in self._counts}
-        in_memory: dict[PairKey, _Pair] = {}
-        for each in subscriptions:
-            yield from self._look_at(each, in_memory)
-        self._keep(in_memory)
+        self._in_memory = {GroupTopic(each.group, each.topic): each for each in subscriptions}
+        self._keep([GroupTopic(each.group, each.topic) for each in subscriptions if not each.is_retry])
+        self._times = {}
         found: list[PairLag] = []
-        times: dict[PhysicalOffset, int] = {}
-        for key, pair in self._seen.items():
-            measured = yield from self._measure(key, pair, times)
-            found.append(measured)
-        self._stored_ms = times
-        self.pairs = _bounded(found, self._pairs_max)
+        failure: Exception | None = None
+        for key in self._seen:
+            try:
+                pairs = yield from self._pairs_of(key)
+            except (OSError, KvError, BrokerError) as error:
+                failure = error
+            else:
+                found += pairs
+        self._stored_ms, self._in_memory = self._times, {}
+        self.pairs = _bounded(found, self._pairs_max, is_whole=failure is None)
+        if failure is not None:
+            raise failure
 
     def stop(self) -> None:
         """Let go of the store: it is about to close."""
         self._counts.clear()
+        self._in_memory.clear()
 
-    def _look_at(self, subscription: Subscription, in_memory: dict[PairKey, _Pair]) -> Iterator[None]:
-        in_flight = yield from self._in_flight(subscription)
-        key = PairKey(subscription.group, subscription.owner.topic, subscription.is_retry)
-        pair = in_memory.setdefault(key, _Pair())
-        pair.in_flight = None if in_flight is None or pair.in_flight is None else pair.in_flight + in_flight
-        for number, queue in tuple(subscription.queues.items()):
-            first = None if in_flight == 0 else self._progress.first_in_flight(subscription, number)
-            pair.positions.append(Position(queue.queue, queue.next_offset, first))
-            yield
+    def _pairs_of(self, key: GroupTopic) -> Generator[None, None, list[PairLag]]:
+        """In the topic, and in the group's retry topics beside it if there are any; none if one of both is gone."""
+        self._seen[key] = 0
+        if self._queue_count(key.topic) is None or not self._reads(*key):
+            return []
+        own = yield from self._measure(key, [key.topic], is_retry=False)
+        beside = [each.name for each in retry_topics(*key) if self._source.iterate_queues(each.name)]
+        if not beside:
+            return [own]
+        retry = yield from self._measure(key, beside, is_retry=True)
+        return [own, retry]
 
-    def _in_flight(self, subscription: Subscription) -> Generator[None, None, int | None]:
-        """Reads the rows once, and counts the changes from then on; None where they could not be written."""
-        count = self._counts.get(subscription)
-        if count is None:
-            rows = self._progress.rows_in_flight(subscription)
-            if rows is None:
-                return None
-            count = self._counts[subscription] = RunningCount(rows, subscription.in_flight_changes)
-        while not count.step(ROWS_PER_STEP):
-            yield
-        return count.value(subscription.in_flight_changes)
-
-    def _keep(self, in_memory: dict[PairKey, _Pair]) -> None:
+    def _keep(self, in_memory: Sequence[GroupTopic]) -> None:
         """Forget what is deleted, and what left memory first when there is too much of it."""
+        here = dict.fromkeys(in_memory, 0)
         left = {
-            key: pair
-            for key, pair in self._seen.items()
-            if key not in in_memory and self._topic_exists(key.topic) and self._group_exists(key.group)
+            key: queues
+            for key, queues in self._seen.items()
+            if key not in here and self._queue_count(key.topic) is not None and self._reads(*key)
         }
-        queues = sum(len(pair.positions) for pair in left.values())
+        queues = sum(left.values())
         for key in list(left):
             if len(left) <= self._pairs_max and queues <= LEFT_QUEUES_MAX:
                 break
-            queues -= len(left.pop(key).positions)
-        self._seen = {**left, **in_memory}
+            queues -= left.pop(key)
+        self._seen = {**left, **here}
 
-    def _measure(self, key: PairKey, pair: _Pair, times: dict[PhysicalOffset, int]) -> Generator[None, None, PairLag]:
+    def _measure(self, key: GroupTopic, topics: Sequence[str], *, is_retry: bool) -> Generator[None, None, PairLag]:
+        """In these topics, which belong together."""
         ready = 0
+        in_flight: int | None = 0
         oldest_ready: ConsumeQueueEntry | None = None
         oldest: ConsumeQueueEntry | None = None
-        for position in pair.positions:
-            yield
-            entry, count = self._ready(position)
-            ready += count
-            oldest_ready = _older(oldest_ready, entry)
-            oldest = _older(oldest, self._entry(position.queue, position.first_in_flight) or entry)
-        queueing_ms = self._age_ms(oldest_ready, times)
-        lag_ms = max(queueing_ms, self._age_ms(oldest, times))
-        return PairLag(key.group, key.topic, key.is_retry, ready, pair.in_flight, lag_ms, queueing_ms)
+        for topic in topics:
+            rows = yield from self._rows_in_flight(GroupTopic(key.group, topic))
+            for queue in queues_of_topic(self._source, topic, self._queue_count(topic) or 0):
+                yield
+                self._seen[key] += 1
+                entry, count = self._ready(key.group, queue)
+                ready += count
+                oldest_ready = _older(oldest_ready, entry)
+                oldest = _older(oldest, entry)
+                if rows:
+                    expired, first = yield from self._in_flight(key.group, queue)
+                    rows = max(0, rows - expired)
+                    oldest = _older(oldest, first)
+            in_flight = None if in_flight is None or rows is None else in_flight + rows
+        queueing_ms = self._age_ms(oldest_ready)
+        lag_ms = None if in_flight is None else self._age_ms(oldest)
+        return PairLag(*key, is_retry, ready, in_flight, lag_ms, queueing_ms)
 
-    def _ready(self, position: Position) -> tuple[ConsumeQueueEntry | None, int]:
+    def _rows_in_flight(self, part: GroupTopic) -> Generator[None, None, int | None]:
+        """How many rows there are; None where they could not be written.
+
+        Of a subscription in memory they are read once, and changes counted from then on.
+        """
+        subscription = self._in_memory.get(part)
+        count = None if subscription is None else self._counts.get(subscription)
+        if count is None:
+            rows = self._progress.rows_in_flight(*part)
+            if rows is None:
+                return None
+            count = RunningCount(rows, 0 if subscription is None else subscription.in_flight_changes)
+            if subscription is not None:
+                self._counts[subscription] = count
+        while not count.step(ROWS_PER_STEP):
+            yield
+        return count.value(0 if subscription is None else subscription.in_flight_changes)
+
+    def _ready(self, group: str, queue: QueueId) -> tuple[ConsumeQueueEntry | None, int]:
         """The first message of the queue that the group was never given, and how many there are."""
-        queue, start, _ = position
+        start = self._progress.next_offset(group, queue) or QueueOffset(0)
         if self._source.maximum(queue) <= start:
             return None, 0
         bounds = self._source.bounds(queue)
         start = max(start, bounds.minimum)
         return self._entry(queue, start), max(0, bounds.maximum - start)
 
+    def _in_flight(self, group: str, queue: QueueId) -> Generator[None, None, tuple[int, ConsumeQueueEntry | None]]:
+        """How many rows are of messages that have expired, and the first message in flight that has not."""
+        minimum = self._source.bounds(queue).minimum
+        first = self._progress.first_in_flight(group, queue, QueueOffset(0))
+        if first is None or first >= minimum:
+            return 0, self._entry(queue, first)
+        expired = RunningCount(self._progress.rows_in_flight_below(group, queue, minimum), 0)
+        while not expired.step(ROWS_PER_STEP):
+            yield
+        return expired.value(0) or 0, self._entry(queue, self._progress.first_in_flight(group, queue, minimum))
+
     def _entry(self, queue: QueueId, offset: QueueOffset | None) -> ConsumeQueueEntry | None:
         found = [] if offset is None else self._source.entries(queue, offset, 1)
         return found[0] if found else None
 
-    def _age_ms(self, entry: ConsumeQueueEntry | None, times: dict[PhysicalOffset, int]) -> int:
+    def _age_ms(self, entry: ConsumeQueueEntry | None) -> int | None:
         if entry is None:
             return 0
         at = entry.physical_offset
@@ -187,8 +236,8 @@ class ConsumerLag:
             with suppress(OSError, KvError, BrokerError):  # who receives it hears what is wrong with it
                 stored_ms = self._source.read(entry).store_timestamp_ms
         if stored_ms is None:
-            return 0
-        times[at] = stored_ms
+            return None
+        self._times[at] = stored_ms
         return max(0, self._clock.wall_ms() - stored_ms)
 
 
@@ -199,15 +248,17 @@ def _older(one: ConsumeQueueEntry | None, other: ConsumeQueueEntry | None) -> Co
     return one if one.physical_offset <= other.physical_offset else other
 
 
-def _bounded(found: Sequence[PairLag], pairs_max: int) -> list[PairLag]:
-    """Those that are furthest behind, and all others as one."""
-    named = [each for each in found if OTHER not in (each.topic, each.group) and not is_light_queue(each.topic)]
+def _bounded(found: Sequence[PairLag], pairs_max: int, *, is_whole: bool) -> list[PairLag]:
+    """Those that are furthest behind, and all others as one, of which nothing is known that is not known of each.
+
+    `is_whole`: there are no others.
+    """
+    named = [each for each in found if OTHER not in (each.topic, each.group)]
     kept = nlargest(pairs_max, named, key=lambda each: each.behind)
     known = set(kept)
     rest = [each for each in found if each not in known]
-    if not rest:
+    if not rest or not is_whole:
         return kept
-    in_flight = [each.in_flight for each in rest if each.in_flight is not None]
     return [
         *kept,
         PairLag(
@@ -215,8 +266,13 @@ def _bounded(found: Sequence[PairLag], pairs_max: int) -> list[PairLag]:
             OTHER,
             is_retry=False,
             ready=sum(each.ready for each in rest),
-            in_flight=sum(in_flight) if len(in_flight) == len(rest) else None,
-            lag_ms=max(each.lag_ms for each in rest),
-            queueing_ms=max(each.queueing_ms for each in rest),
+            in_flight=_all_known(sum, [each.in_flight for each in rest]),
+            lag_ms=_all_known(max, [each.lag_ms for each in rest]),
+            queueing_ms=_all_known(max, [each.queueing_ms for each in rest]),
         ),
     ]
+
+
+def _all_known(of: Callable[[Sequence[int]], int], numbers: Sequence[int | None]) -> int | None:
+    known = [each for each in numbers if each is not None]
+    return of(known) if len(known) == len(numbers) else None

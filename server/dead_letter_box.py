@@ -8,7 +8,8 @@ sent again is kept as the offset of a group of the broker's own in the topic for
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, NamedTuple
@@ -18,6 +19,7 @@ import structlog
 from server.copying import copy_of
 from server.dead_letters import ORIGIN_MESSAGE_ID, ORIGIN_TOPIC, copied_properties, make_internal_topic
 from server.delivery import MessageSource, StateWriter, retry_topic_name
+from server.errors import TooMuchForOneCall
 from server.group_commit import Stored, settle
 from store.dispatch import TRANSACTION_MASK
 from store.errors import Invalid, TopicNotFound
@@ -34,7 +36,9 @@ RESENDER: Final = SYSTEM_GROUP_PREFIX + "RESENT_DEAD_LETTERS"
 RETRY_TOPIC: Final = "RETRY_TOPIC"
 """RocketMQ's property: the topic that a message in a retry topic is of."""
 LISTED_MAX: Final = 1_000
-SENT_AT_ONCE: Final = 256
+RESENT_MAX: Final = 1_000
+"""Dead letters that one call sends; a job sends any number."""
+SENT_AT_ONCE: Final = 32
 ENTRIES_AT_ONCE: Final = 256
 
 
@@ -71,6 +75,19 @@ class Resent:
 
     count: int = 0
     refused: list[Refused] = field(default_factory=list)
+
+    def add(self, portion: Portion) -> None:
+        self.count += portion.sent
+        self.refused += portion.refused
+
+
+class Portion(NamedTuple):
+    """Some dead letters that were looked at: how many were sent, which were not, and what comes behind the last one."""
+
+    looked_at: int
+    sent: int
+    refused: list[Refused]
+    following: QueueOffset
 
 
 class DeadLetterBox:
@@ -110,6 +127,39 @@ class DeadLetterBox:
     async def resend(self, group: str, offsets: Sequence[QueueOffset] = (), *, dry_run: bool = False) -> Resent:
         """Send these, or all that never were, to the group.
 
+        Raises TooMuchForOneCall, and as `portions`.
+        """
+        self.require_few(group, offsets)
+        result = Resent()
+        async with aclosing(self.portions(group, offsets, dry_run=dry_run)) as portions:
+            async for portion in portions:
+                result.add(portion)
+        if not dry_run:
+            self._writer.write_durably()
+            log.info("dead letters sent again", group=group, count=result.count, refused=len(result.refused))
+        return result
+
+    def require_few(self, group: str, offsets: Sequence[QueueOffset]) -> None:
+        """Whether a single call may send them. Raises TooMuchForOneCall, TopicNotFound."""
+        count = len(offsets) or self.end_of(group) - self.next_offset(group)
+        if count > RESENT_MAX:
+            raise TooMuchForOneCall(
+                f"group {group} has {count} dead letters to be sent again, and a call sends {RESENT_MAX}: begin a job"
+            )
+
+    async def portions(
+        self,
+        group: str,
+        offsets: Sequence[QueueOffset] = (),
+        *,
+        start: QueueOffset | None = None,
+        end: QueueOffset | None = None,
+        dry_run: bool = False,
+    ) -> AsyncGenerator[Portion, None]:
+        """Send these to the group, some at a time, or those from `start` to `end`; if not given all that never were.
+
+        How far it is, is staged for the next write when a portion is yielded. To be closed by who leaves it early.
+
         Raises TopicNotFound when it has no dead letters, Invalid for an offset that is none or while the same is under
         way, StoreDamaged for a record that cannot be read, and what refuses the sending.
         """
@@ -118,36 +168,40 @@ class DeadLetterBox:
             raise Invalid(f"the dead letters of group {group} are being sent again already")
         self._sending.add(group)
         try:
-            result = Resent()
-            records = self._chosen(queue, offsets) if offsets else self._records(queue, self._next_offset(queue))
-            while portion := list(islice(records, SENT_AT_ONCE)):
-                await self._resend(group, portion, result, dry_run=dry_run)
+            start = self._next_offset(queue) if start is None else start
+            records = self._chosen(queue, offsets) if offsets else self._records(queue, start, end)
+            while some := list(islice(records, SENT_AT_ONCE)):
+                portion = await self._resend(group, some, dry_run=dry_run)
                 if not offsets and not dry_run:
-                    self._offsets.stage(self._writer.batch(), RESENDER, queue, QueueOffset(portion[-1][0] + 1))
-                    self._writer.write_durably()
-            if not dry_run:
-                log.info("dead letters sent again", group=group, count=result.count, refused=len(result.refused))
-            return result
+                    self._offsets.stage(self._writer.batch(), RESENDER, queue, portion.following)
+                yield portion
         finally:
             self._sending.discard(group)
 
-    async def _resend(
-        self, group: str, portion: Sequence[tuple[QueueOffset, StoredMessage]], result: Resent, *, dry_run: bool
-    ) -> None:
-        messages = []
-        for offset, record in portion:
+    def next_offset(self, group: str) -> QueueOffset:
+        """The first dead letter that was never sent again. Raises TopicNotFound."""
+        return self._next_offset(self._queue(group))
+
+    def end_of(self, group: str) -> QueueOffset:
+        """Behind the last dead letter that there is now. Raises TopicNotFound."""
+        return self._source.bounds(self._queue(group)).maximum
+
+    async def _resend(self, group: str, some: Sequence[tuple[QueueOffset, StoredMessage]], *, dry_run: bool) -> Portion:
+        messages: list[Message] = []
+        refused: list[Refused] = []
+        for offset, record in some:
             topic = _origin(record)
             if topic is None:
-                result.refused.append(Refused(offset, "the record does not tell which topic it came from"))
+                refused.append(Refused(offset, "the record does not tell which topic it came from"))
             elif self._topics.get(topic) is None:
-                result.refused.append(Refused(offset, f"topic {topic}, which it came from, does not exist"))
+                refused.append(Refused(offset, f"topic {topic}, which it came from, does not exist"))
             else:
                 messages.append(_copy(group, topic, record, self._store_host()))
         if messages and not dry_run:
             for name in {message.topic for message in messages}:
                 make_internal_topic(self._topics, name)
             await self._stored(messages)
-        result.count += len(messages)
+        return Portion(len(some), len(messages), refused, QueueOffset(some[-1][0] + 1))
 
     async def _stored(self, messages: Sequence[Message]) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -166,9 +220,11 @@ class DeadLetterBox:
         stored = self._offsets.get(RESENDER, queue)
         return self._source.bounds(queue).minimum if stored is None else stored
 
-    def _records(self, queue: QueueId, start: QueueOffset) -> Iterator[tuple[QueueOffset, StoredMessage]]:
+    def _records(
+        self, queue: QueueId, start: QueueOffset, end: QueueOffset | None = None
+    ) -> Iterator[tuple[QueueOffset, StoredMessage]]:
         """From an offset on to where the queue ends now: what comes meanwhile waits for the next call."""
-        end = self._source.bounds(queue).maximum
+        end = self._source.bounds(queue).maximum if end is None else end
         while start < end:
             entries = self._source.entries(queue, start, min(ENTRIES_AT_ONCE, end - start))
             if not entries:

@@ -44,8 +44,20 @@ class LiteTopicsFull(OverLimit):
     """The topic has as many lite topics as it may have; those that are there go on."""
 
 
+class NoSuchMessage(Invalid):
+    """There is no message with that id, or none at that place."""
+
+
 class NoSuchSetting(Invalid):
     """No setting of that name can be changed while the broker runs."""
+
+
+class NoSuchJob(Invalid):
+    """No job of that id is kept, or none that the caller may see."""
+
+
+class TooMuchForOneCall(Invalid):
+    """The call would take too long: there is a job that does it."""
 
 
 class BrokerFailed(BrokerError):

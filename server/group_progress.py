@@ -9,18 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, NamedTuple
 
 from kv import EngineFull, KeyRange, KvError
 from kv.keys import prefix_range
 from server.delivery import Delivery, StateWriter
 from server.delivery.retry_topics import retry_topics
+from server.lite.wanted import WantedLiteTopics
 from server.pacing import Pace
+from server.topic_queues import queues_of_topic
 from store.clock import Clock
 from store.consumequeue import ConsumeQueueEntry
 from store.errors import BrokerError, Invalid, Unavailable
-from store.in_flight_key import subscription_prefix
+from store.in_flight_key import parse_position, subscription_prefix
 from store.metadata import Topic
+from store.metadata.lite import light_queue_name
+from store.metadata.lite_subscriptions import LiteSubscriptionTable
 from store.metadata.names import LIGHT_QUEUE_PREFIX, RETRY_PREFIX, is_light_queue
 from store.offsets import QueueBounds, QueueId, QueueOffset
 from store.opening import OpenStore
@@ -36,7 +41,8 @@ class Accumulation(NamedTuple):
     """What a group has before it in some queues, without regard to its filter.
 
     `in_flight` messages were handed out and are not acknowledged, those that wait for their next delivery among them;
-    `ready` ones were never handed out. `delay_ms` is how long the oldest ready one has been there, 0 when none is;
+    `ready` ones were never handed out. What has expired is neither: nobody gets it any more.
+    `delay_ms` is how long the oldest ready one has been there, 0 when none is;
     `passed_ms` when the last one that the group has gone past was stored. None: no record tells.
     """
 
@@ -110,6 +116,9 @@ class GroupProgress:
         self._messages = store.messages
         self._offsets = store.offsets
         self._rows = store.state_engine.family(INFLIGHT)
+        self._lite_wanted = WantedLiteTopics(
+            LiteSubscriptionTable(store.state_engine), groups=store.groups, topics=store.topics, queues=store.messages
+        )
         self._delivery = delivery
         self._writer = writer
         self._clock = clock
@@ -119,17 +128,31 @@ class GroupProgress:
         return self._offsets.reads(group, topic)
 
     async def read_topics(self, group: str, pace: Pace, budget: Budget, *, light_queues: bool = True) -> ReadTopics:
-        """All that the group reads; its retry topics are part of the topics that they belong to."""
+        """All that the group reads; its retry topics are part of the topics that they belong to.
+
+        Of lite topics also those that a client wants and has got nothing of so far.
+        """
         topics: dict[str, None] = {}
-        light: list[str] = []
+        light: dict[str, None] = {}
         for name in self._offsets.topics_of(group, light_queues=light_queues):
             await pace.pause()
             budget.take()
             if is_light_queue(name):
-                light.append(name)
+                light[name] = None
             elif self._topics.get(name) is not None and not self._is_retry(group, name):
                 topics[name] = None
-        return ReadTopics(list(topics), light)
+        for name in self._lite_wanted.of(group) if light_queues else ():
+            await pace.pause()
+            if name not in light:
+                budget.take()
+                light[name] = None
+        return ReadTopics(list(topics), list(light))
+
+    def reads_lite(self, group: str, parent: str, lite_topic: str) -> bool:
+        """Whether the group has ever read the lite topic, or a client of it wants it."""
+        return self.reads(group, light_queue_name(parent, lite_topic)) or self._lite_wanted.has(
+            group, parent, lite_topic
+        )
 
     def _is_retry(self, group: str, name: str) -> bool:
         """Whether it is beside a topic of the group: all that it holds counts there."""
@@ -141,22 +164,17 @@ class GroupProgress:
 
         Raises Invalid for too many queues, and Unavailable while it cannot be known how many are in flight.
         """
-        names = [topic.name, *(each.name for each in retry_topics(group, topic.name))]
-        return await self._count(group, names, self.queues(group, topic), pace, budget)
+        beside = [each.name for each in retry_topics(group, topic.name)]
+        retry_queues = (queue for name in beside for queue in self._messages.iterate_queues(name))
+        return await self._count(group, [topic.name, *beside], chain(self.queues(topic), retry_queues), pace, budget)
 
     async def of_light_queue(self, group: str, name: str, pace: Pace) -> Accumulation:
         """The same of a light queue."""
         return await self._count(group, [name], iter([QueueId(name, 0)]), pace, Budget(1))
 
-    def queues(self, group: str, topic: Topic) -> Iterator[QueueId]:
-        """Those of the topic, also such as hold messages from when it had more, and those of its retry topics."""
-        for number in range(topic.queue_count):
-            yield QueueId(topic.name, number)
-        for queue in self._messages.iterate_queues(topic.name):
-            if queue.number >= topic.queue_count:
-                yield queue
-        for retry_topic in retry_topics(group, topic.name):
-            yield from self._messages.iterate_queues(retry_topic.name)
+    def queues(self, topic: Topic) -> list[QueueId]:
+        """Those of the topic, also such as hold messages from when it had more."""
+        return queues_of_topic(self._messages, topic.name, topic.queue_count)
 
     def stand(self, group: str, queue: QueueId) -> QueueStand:
         """A queue that comes to a topic which the group reads is read from its first message.
@@ -196,12 +214,21 @@ class GroupProgress:
         return Accumulation(in_flight, ready, delay_ms if ready else 0, self._time_of(passed))
 
     async def _in_flight(self, group: str, topic: str, pace: Pace) -> int:
-        """How many rows there are. A message that is handed out meanwhile counts twice rather than not at all."""
+        """How many rows there are of messages that have not expired.
+
+        A message that is handed out meanwhile counts twice rather than not at all.
+        """
         self._require_written()
-        keys, count = prefix_range(subscription_prefix(group, topic)), 0
+        prefix = subscription_prefix(group, topic)
+        keys, count = prefix_range(prefix), 0
+        minima: dict[int, QueueOffset] = {}
         while True:
             page = self._rows.scan(keys, limit=ROWS_PER_STEP)
-            count += len(page)
+            for key, _ in page:
+                number, offset = parse_position(key, len(prefix))
+                if number not in minima:
+                    minima[number] = self._messages.bounds(QueueId(topic, number)).minimum
+                count += offset >= minima[number]
             if len(page) < ROWS_PER_STEP:
                 return count
             keys = KeyRange(page[-1][0] + b"\0", keys.end)

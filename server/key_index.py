@@ -133,13 +133,17 @@ class KeyIndex:
             self._complaints[what] = str(error)
             log.warning("the key index falls behind, it is tried again", step=what, error=str(error))
 
+    def require(self) -> None:
+        """Raises NoIndex."""
+        if not self._indexes.followers:
+            raise NoIndex(NO_INDEX)
+
     async def find(self, topic: str, key: str, *, begin_ms: int, end_ms: int, limit: int) -> FoundMessages:
         """The newest messages of a topic with a key, stored in [begin_ms, end_ms].
 
         Raises NoIndex, Invalid, StoreDamaged, OSError, Unavailable.
         """
-        if not self._indexes.followers:
-            raise NoIndex(NO_INDEX)
+        self.require()
         if not topic or not key:
             raise Invalid("topic and key must be given")
         if not 0 < limit <= FOUND_MAX:
@@ -150,8 +154,7 @@ class KeyIndex:
 
     async def files(self) -> list[IndexFile]:
         """All files of the indexes. Raises NoIndex."""
-        if not self._indexes.followers:
-            raise NoIndex(NO_INDEX)
+        self.require()
         return index_files(self._indexes)
 
     async def verified(self, file: IndexFile) -> IndexFile:

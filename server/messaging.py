@@ -157,6 +157,11 @@ class Messaging:
         """SendMessage for those who have been let in already."""
         return self._operators_sending.methods()["SendMessage"].handler
 
+    @property
+    def operators_resend(self) -> MessageHandler:
+        """The same for messages that were stored before."""
+        return self._operators_sending.resending()
+
     def _make_sending(self, edge: Edge, limits: WireLimits) -> SendService:
         its = self._components
         return SendService(

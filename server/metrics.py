@@ -21,6 +21,7 @@ from server.front import FrontFigures
 from server.health import HealthState
 from server.held_metrics import HeldMetrics
 from server.index_metrics import KeyIndexMetrics, index_figures
+from server.job_metrics import JobCounters
 from server.migration_metrics import MigrationSource, migration_figures
 from server.queue_removal import RemovalCause
 from server.rocksdb_metrics import EngineFigures, engine_figures
@@ -113,10 +114,7 @@ class ServerMetrics:
             buckets=ROUND_BUCKETS,
             registry=registry,
         )
-        expired = Counter(
-            "quarry_expired_segments", "Commit log files that expired, by cause", ["cause"], registry=registry
-        )
-        self._expired_by_cause = {cause: expired.labels(cause=cause.value) for cause in Cause}
+        self._expired_by_cause = _expired_counters(registry)
         self._expired_unread = Counter(
             "quarry_expired_unread_messages",
             "Messages that expired before a group had read them, counted for each group",
@@ -132,6 +130,7 @@ class ServerMetrics:
         self.cleaning: Final = QueueCleaningMetrics(registry)
         self.held: Final = HeldMetrics(registry)
         self.index: Final = KeyIndexMetrics(registry)
+        self.jobs: Final = JobCounters(registry)
         self._damage_met, self._passed_over = _damage_counters(registry)
         self._round_messages = Histogram(
             "quarry_round_messages",
@@ -264,6 +263,13 @@ class _Watched(Collector):
     def describe(self) -> list[Metric]:
         """Nothing: otherwise registration would collect, from things that are not complete yet."""
         return []
+
+
+def _expired_counters(registry: CollectorRegistry) -> dict[Cause, Counter]:
+    expired = Counter(
+        "quarry_expired_segments", "Commit log files that expired, by cause", ["cause"], registry=registry
+    )
+    return {cause: expired.labels(cause=cause.value) for cause in Cause}
 
 
 def _removal_counters(registry: CollectorRegistry) -> dict[RemovalCause, Counter]:

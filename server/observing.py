@@ -55,13 +55,17 @@ def make_background(
     topic_exists: Callable[[str], bool],
     group_exists: Callable[[str], bool],
 ) -> Background:
+    def queue_count(name: str) -> int | None:
+        topic = store.topics.get(name)
+        return None if topic is None else topic.queue_count
+
     lag = ConsumerLag(
         delivery,
         store.messages,
         pairs_max=settings.top_groups,
         clock=clock,
-        topic_exists=topic_exists,
-        group_exists=group_exists,
+        queue_count=queue_count,
+        reads=store.offsets.reads,
     )
     waiting = WaitingFigures(store.messages, delays, lambda: store.expiry.minimum, clock)
 

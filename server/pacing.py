@@ -22,12 +22,21 @@ class Pace:
         self._clock = clock
         self._began_s = clock.monotonic_s()
 
+    @property
+    def is_step_over(self) -> bool:
+        """Whether the next `pause` is one."""
+        return self._clock.monotonic_s() - self._began_s >= STEP_S
+
+    def begin_step(self) -> None:
+        """What was waited for until now was no work."""
+        self._began_s = self._clock.monotonic_s()
+
     async def pause(self) -> None:
         """To be awaited between two small pieces: lets others have their turn once a step is over."""
         took_s = self._clock.monotonic_s() - self._began_s
         if took_s >= STEP_S:
             await asyncio.sleep(PAUSES_PER_STEP * took_s)
-            self._began_s = self._clock.monotonic_s()
+            self.begin_step()
 
 
 class Pacing:

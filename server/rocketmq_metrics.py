@@ -100,7 +100,7 @@ def traffic_figures(families: Families, traffic: Traffic) -> Iterator[Metric]:
 
 
 def lag_figures(families: Families, pairs: Sequence[PairLag]) -> Iterator[Metric]:
-    """`pairs` as of the last round of `server.consumer_lag`."""
+    """`pairs` as of the last round of `server.consumer_lag`. What is not known has no sample (dashboard#4516)."""
     labelled = [
         (
             {
@@ -114,6 +114,8 @@ def lag_figures(families: Families, pairs: Sequence[PairLag]) -> Iterator[Metric
         for each in pairs
     ]
     counted = [(labels, each, each.in_flight) for labels, each in labelled if each.in_flight is not None]
+    lag_known = [(labels, each.lag_ms) for labels, each in labelled if each.lag_ms is not None]
+    queueing_known = [(labels, each.queueing_ms) for labels, each in labelled if each.queueing_ms is not None]
     yield families.gauge(
         "rocketmq_consumer_lag_messages",
         "Messages that a group has not acknowledged: ready and in flight",
@@ -133,13 +135,13 @@ def lag_figures(families: Families, pairs: Sequence[PairLag]) -> Iterator[Metric
         "rocketmq_consumer_lag_latency",
         "milliseconds",
         "Age of the oldest message that a group has not acknowledged",
-        ((labels, each.lag_ms) for labels, each in labelled),
+        lag_known,
     )
     yield from families.gauges(
         "rocketmq_consumer_queueing_latency",
         "milliseconds",
         "Age of the oldest message that a group was never given",
-        ((labels, each.queueing_ms) for labels, each in labelled),
+        queueing_known,
     )
 
 

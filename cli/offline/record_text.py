@@ -64,7 +64,7 @@ def record_lines(record: StoredMessage | Blank) -> str:
         line += f"  flags {record.system_flag:#x}"
     if record.reconsume_times:
         line += f"  redelivered {record.reconsume_times}"
-    properties = "  ".join(f"{name}={_one_line(value)}" for name, value in sorted(record.properties.items()))
+    properties = "  ".join(f"{name}={one_line(value)}" for name, value in sorted(record.properties.items()))
     return f"{line}\n{'':>17}{properties}" if properties else line
 
 
@@ -77,5 +77,6 @@ def time_text(timestamp_ms: int) -> str:
     return moment.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
-def _one_line(value: str) -> str:
+def one_line(value: str) -> str:
+    """As it is, unless it would do something to a terminal."""
     return value if value.isprintable() else repr(value)

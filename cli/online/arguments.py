@@ -9,6 +9,8 @@ from typing import Annotated, Final
 import typer
 
 from cli.contexts import admin_of_context, chosen, endpoint_of_context
+from cli.times import time_ms
+from server.wire.messages import TIME_MS_MAX
 
 ADMIN_DEFAULT: Final = "127.0.0.1:8082"
 ENDPOINT_DEFAULT: Final = "127.0.0.1:8081"
@@ -35,6 +37,12 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 Prefix = Annotated[
     str, typer.Option("--prefix", metavar="PREFIX", help="Only names that begin so.", show_default=False)
+]
+Body = Annotated[str, typer.Argument(metavar="BODY", help="The text to send; - reads standard input.")]
+Tag = Annotated[str | None, typer.Option("--tag", metavar="TAG", help="Tag of the message.", show_default=False)]
+Keys = Annotated[list[str] | None, typer.Option("--key", metavar="KEY", help="A key to find it by. Repeatable.")]
+Properties = Annotated[
+    list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="A property. Repeatable.")
 ]
 Attributes = Annotated[
     list[str] | None,
@@ -73,3 +81,14 @@ def pairs(texts: list[str] | None, option: str) -> dict[str, str]:
             raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint=option)
         found[name] = value
     return found
+
+
+def option_ms(text: str | None, option: str) -> int | None:
+    """The ms since 1970 that an option gives, as such or as a date. Raises typer.BadParameter for what is no time."""
+    if text is None:
+        return None
+    found_ms = time_ms(text)
+    if found_ms is None or not 0 <= found_ms <= TIME_MS_MAX:
+        reason = f"{text!r} is neither a date like 2026-11-21T14:30:00+01:00 nor ms since 1970"
+        raise typer.BadParameter(reason, param_hint=option)
+    return found_ms

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated, Any, Final
+from enum import Enum
+from typing import Annotated, Final
 
 import typer
 
+from cli.online.administration import service_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Json
-from cli.online.official import official_port
 from cli.online.output import print_rows, time_text
-from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
-from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server._generated.quarry.admin.v1 import clients_pb2 as pb
+from server._generated.quarry.admin.v1.clients_pb2_grpc import ClientServiceStub
 
 commands: Final = typer.Typer(name="client", help="Clients of a live broker.", no_args_is_help=True)
 
 CALL_TIMEOUT_S: Final = 60.0
-COLUMNS: Final = ("clientId", "group", "language", "version", "address", "topics")
+COLUMNS: Final = ("clientId", "kind", "group", "language", "version", "address", "topics")
+
+
+class TypeName(Enum):
+    PRODUCER = "producer"
+    CONSUMER = "consumer"
+
+
+_TYPES: Final = {
+    None: pb.CLIENT_TYPE_UNSPECIFIED,
+    TypeName.PRODUCER: pb.CLIENT_TYPE_PRODUCER,
+    TypeName.CONSUMER: pb.CLIENT_TYPE_CONSUMER,
+}
 
 
 @commands.callback()
@@ -27,45 +39,43 @@ def client() -> None:
 @commands.command(name="list")
 def list_clients(
     *,
+    kind: Annotated[
+        TypeName | None,
+        typer.Option("--type", metavar="producer|consumer", help="Only these.", show_default=False),
+    ] = None,
     group: Annotated[
-        str | None, typer.Option("--group", metavar="GROUP", help="Only those of this group.", show_default=False)
+        str | None, typer.Option("--group", metavar="GROUP", help="Only consumers of this group.", show_default=False)
     ] = None,
     topic: Annotated[
         str | None,
-        typer.Option("--topic", metavar="TOPIC", help="Only those subscribed to this topic.", show_default=False),
+        typer.Option(
+            "--topic",
+            metavar="TOPIC",
+            help="Only those that publish to this topic or are subscribed to it.",
+            show_default=False,
+        ),
     ] = None,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """List the consumers that are connected."""
-    request = pb.DescribeSubscriptionRequest(
-        group=None if group is None else definition.Resource(name=group),
-        topic=None if topic is None else definition.Resource(name=topic),
-    )
-    with official_port(admin) as broker:
-        answer = broker.call("DescribeSubscription", request, timeout_s=CALL_TIMEOUT_S)
-    print_rows(client_rows(answer.client_subscription_info), COLUMNS, as_json=as_json)
+    """List the producers and consumers that are connected."""
+    request = pb.ListClientsRequest(type=_TYPES[kind], group=group or "", topic=topic or "")
+    with service_port(admin, ClientServiceStub) as broker:
+        pages = broker.ListClients(request, timeout=CALL_TIMEOUT_S)
+        rows = (_fields(each) for page in pages for each in page.clients)
+        print_rows(rows, COLUMNS, as_json=as_json)
 
 
-def client_rows(subscriptions: Iterable[Any]) -> Iterable[dict[str, object]]:
-    """One for each client, in the order in which they come."""
-    rows: dict[str, dict[str, Any]] = {}
-    for each in subscriptions:
-        info, subscription = each.client_info, each.subscription_info
-        row = rows.setdefault(
-            info.client_id,
-            {
-                "clientId": info.client_id,
-                "group": subscription.group.name,
-                "language": info.language,
-                "version": info.version,
-                "hostname": info.hostname,
-                "address": info.egress_ip,
-                "isLite": info.message_model == pb.LITE_SELECTIVE,
-                "settingsAt": time_text(subscription.last_update_timestamp.ToMilliseconds()),
-                "topics": [],
-            },
-        )
-        if subscription.HasField("topic"):
-            row["topics"].append(subscription.topic.name)
-    return rows.values()
+def _fields(each: pb.Client) -> dict[str, object]:
+    return {
+        "clientId": each.client_id,
+        "kind": each.kind,
+        "group": each.group or None,
+        "topics": list(each.topics),
+        "language": each.language,
+        "version": each.version,
+        "hostname": each.hostname,
+        "address": each.address,
+        "isLite": each.kind.startswith("lite "),
+        "settingsAt": time_text(each.settings_at_ms),
+    }

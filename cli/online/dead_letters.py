@@ -9,12 +9,13 @@ import typer
 from cli.exit import Exit
 from cli.online.administration import service_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Json, Name
+from cli.online.job_following import Wait, run_job, unless_too_much
 from cli.online.output import print_object, print_rows, time_text
 from server._generated.quarry.admin.v1 import dead_letters_pb2 as pb
+from server._generated.quarry.admin.v1 import jobs_pb2
 from server._generated.quarry.admin.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
 
-CALL_TIMEOUT_S: Final = 3600.0
-"""Sending a million of them again takes a while."""
+CALL_TIMEOUT_S: Final = 60.0
 COLUMNS: Final = ("offset", "storedAt", "attempts", "resent", "topic", "messageId", "tag")
 
 commands: Final = typer.Typer(
@@ -62,6 +63,7 @@ def resend(
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell how many would be sent.")] = False,
+    wait: Wait = True,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
@@ -69,10 +71,18 @@ def resend(
 
     No other group gets them. They come with the topic that they came from, with attempts counted anew, and stay among
     the dead letters. Ends with status 1 when some could not be sent: their topic does not exist, or is not known.
+
+    More than 1,000 are sent by a job, which is then shown.
     """
-    with service_port(admin, DeadLetterServiceStub) as broker:
-        request = pb.ResendDeadLettersRequest(group=name, offsets=offset or [], dry_run=dry_run)
-        found = broker.ResendDeadLetters(request, timeout=CALL_TIMEOUT_S)
+    request = pb.ResendDeadLettersRequest(group=name, offsets=offset or [], dry_run=dry_run)
+    found = None
+    if wait:
+        with service_port(admin, DeadLetterServiceStub) as broker:
+            found = unless_too_much(lambda: broker.ResendDeadLetters(request, timeout=CALL_TIMEOUT_S))
+    if found is None:
+        letters = jobs_pb2.DeadLettersResend(group=name, offsets=offset or [])
+        job = jobs_pb2.BeginJobRequest(dry_run=dry_run, resend_dead_letters=letters)
+        run_job(admin, job, wait=wait, as_json=as_json)
     refused = [{"offset": each.offset, "reason": each.reason} for each in found.refused]
     if as_json:
         print_object({"resent": found.resent, "refused": refused}, as_json=True)

@@ -9,15 +9,19 @@ import typer
 
 from cli.online.administration import admin_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Attributes, Json, Name, Prefix, pairs, with_options
+from cli.online.job_following import Wait, run_job, unless_too_much
 from cli.online.output import print_object, print_rows
 from cli.times import date_ms
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
+from server._generated.quarry.admin.v1 import jobs_pb2
 from store.metadata import lite_attributes
 from store.metadata.lite_attributes import LiteModel
 
 commands: Final = typer.Typer(name="group", help="Consumer groups of a live broker.", no_args_is_help=True)
 
 CALL_TIMEOUT_S: Final = 10.0
+RESET_TIMEOUT_S: Final = 60.0
+"""Thousands of queues are searched for a time, a little at once."""
 COLUMNS: Final = ("name", "fifo", "maxAttempts", "enabled")
 RESET_COLUMNS: Final = ("queueId", "previousOffset", "newOffset")
 
@@ -178,6 +182,7 @@ def reset_offset(
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would change.")] = False,
+    wait: Wait = True,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
@@ -185,17 +190,24 @@ def reset_offset(
 
     A time is a date like `2026-11-21T14:30:00+01:00`, of the local clock where it names no zone: the group goes on at
     the first message that was stored then or later. With --dry-run it tells which offsets that are.
+
+    A group that reads lite topics of the topic is moved in all of those where it stands. A job does that, and what is
+    more than 8,192 queues; it is shown instead of the queues.
     """
     request = reset_request(name, topic, to, queue=queue, dry_run=dry_run)
-    with admin_port(admin) as broker:
-        resets = broker.ResetOffset(request, timeout=CALL_TIMEOUT_S).queues
+    answer = None
+    if wait:
+        with admin_port(admin) as broker:
+            answer = unless_too_much(lambda: broker.ResetOffset(request, timeout=RESET_TIMEOUT_S))
+    if answer is None:
+        run_job(admin, _reset_job(request), wait=wait, as_json=as_json)
     rows = [
         {
             "queueId": reset.queue,
             "previousOffset": reset.previous_offset if reset.HasField("previous_offset") else None,
             "newOffset": reset.new_offset,
         }
-        for reset in resets
+        for reset in answer.queues
     ]
     print_rows(rows, RESET_COLUMNS, as_json=as_json)
 
@@ -218,6 +230,18 @@ def reset_request(
             raise typer.BadParameter(reason, param_hint="--to")
         request.stored_since_ms = time_ms
     return request
+
+
+def _reset_job(request: pb.ResetOffsetRequest) -> jobs_pb2.BeginJobRequest:
+    job = jobs_pb2.BeginJobRequest(dry_run=request.dry_run)
+    for field, value in request.ListFields():
+        if field.name == "dry_run":
+            continue
+        if field.message_type is None:
+            setattr(job.reset_offset, field.name, value)
+        else:
+            getattr(job.reset_offset, field.name).CopyFrom(value)
+    return job
 
 
 def group_fields(group: pb.Group) -> dict[str, object]:

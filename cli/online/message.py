@@ -1,4 +1,4 @@
-"""`quarry message`: where messages went."""
+"""`quarry message`: messages of a live broker, and where they went."""
 
 from __future__ import annotations
 
@@ -11,34 +11,20 @@ from cli.exit import Exit
 from cli.offline.arguments import Topic
 from cli.online.administration import service_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Json
+from cli.online.found_messages import TRACE_COLUMNS, decoded, found_pages, message_id_of, trace_rows
+from cli.online.message_query import query
+from cli.online.message_show import show
 from cli.online.output import print_rows, time_text
+from cli.online.resend import resend
 from server._generated.quarry.admin.v1 import query_pb2 as pb
 from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
-from store.offsets import PhysicalOffset
-from store.record import StoredMessage, decode_record, offset_message_id
-from store.record.properties import UNIQUE_KEY
 
-CALL_TIMEOUT_S: Final = 60.0
-COLUMNS: Final = (
-    "messageId",
-    "storedAt",
-    "queueOf",
-    "queue",
-    "offset",
-    "isThere",
-    "group",
-    "state",
-    "attempts",
-    "visibleAt",
-    "clientId",
-)
+COLUMNS: Final = ("messageId", "storedAt", *TRACE_COLUMNS)
 
 commands: Final = typer.Typer(name="message", help="Single messages.", no_args_is_help=True)
-
-
-@commands.callback()
-def _group() -> None:
-    """A group, also while it has one command."""
+commands.command()(show)
+commands.command()(query)
+commands.command()(resend)
 
 
 @commands.command()
@@ -56,38 +42,15 @@ def trace(
     is what was acknowledged, passed over by the group's filter, or is among its dead letters. Exit code 1 when there is
     no such message.
     """
+    request = pb.QueryMessagesRequest(topic=topic, key=key, limit=limit)
     with service_port(admin, QueryServiceStub) as broker:
-        answer = broker.TraceMessages(
-            pb.QueryMessagesRequest(topic=topic, key=key, limit=limit), timeout=CALL_TIMEOUT_S
-        )
-    for each in answer.unread:
-        typer.echo(f"{admin}: messages may be missing, {each.name} could not be read: {each.reason}", err=True)
-    print_rows(_rows(answer), COLUMNS, as_json=as_json)
-    raise typer.Exit(Exit.FINE if answer.messages else Exit.FINDING)
+        rows = [row for page in found_pages(broker.TraceMessages, request, admin) for row in _rows(page, admin)]
+    print_rows(rows, COLUMNS, as_json=as_json)
+    raise typer.Exit(Exit.FINE if rows else Exit.FINDING)
 
 
-def _rows(answer: pb.TraceMessagesResponse) -> Iterator[dict[str, object]]:
+def _rows(answer: pb.TraceMessagesResponse, address: str) -> Iterator[dict[str, object]]:
     for message in answer.messages:
-        record = decode_record(memoryview(message.record), 0, PhysicalOffset(message.physical_offset), check_crc=True)
-        assert isinstance(record, StoredMessage)
-        own = {
-            "messageId": record.properties.get(UNIQUE_KEY)
-            or offset_message_id(record.store_host, record.physical_offset),
-            "storedAt": time_text(record.store_timestamp_ms),
-        }
-        for queue in message.queues:
-            place = {"queueOf": queue.topic, "queue": queue.queue, "offset": queue.offset, "isThere": queue.is_there}
-            for group in queue.groups:
-                yield {**own, **place, **_group_fields(group)}
-            if not queue.groups:
-                yield {**own, **place, **dict.fromkeys(COLUMNS[6:])}
-
-
-def _group_fields(group: pb.GroupTrace) -> dict[str, object]:
-    return {
-        "group": group.group,
-        "state": pb.MessageState.Name(group.state).removeprefix("MESSAGE_STATE_").lower().replace("_", " "),
-        "attempts": group.attempts,
-        "visibleAt": time_text(group.visible_at_ms) if group.HasField("visible_at_ms") else None,
-        "clientId": group.client_id if group.HasField("client_id") else None,
-    }
+        record = decoded(message, address)
+        own = {"messageId": message_id_of(record), "storedAt": time_text(record.store_timestamp_ms)}
+        yield from ({**own, **row} for row in trace_rows(message))

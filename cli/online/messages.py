@@ -14,9 +14,20 @@ from typing import Annotated, Final, NoReturn
 import typer
 
 from cli.online.administration import admin_port
-from cli.online.arguments import ADMIN_DEFAULT, ENDPOINT_DEFAULT, Admin, Endpoint, Json, pairs
+from cli.online.arguments import (
+    ADMIN_DEFAULT,
+    ENDPOINT_DEFAULT,
+    Admin,
+    Body,
+    Endpoint,
+    Json,
+    Keys,
+    Properties,
+    Tag,
+    pairs,
+)
 from cli.online.client import Outgoing, Reader, messaging_port
-from cli.online.groups import CALL_TIMEOUT_S, reset_request
+from cli.online.groups import CALL_TIMEOUT_S, RESET_TIMEOUT_S, reset_request
 from cli.online.output import json_line
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
@@ -31,17 +42,11 @@ Expression = Annotated[str, typer.Option("--tag", metavar="EXPRESSION", help="Ta
 
 def produce(
     topic: Topic,
-    body: Annotated[str, typer.Argument(metavar="BODY", help="The text to send; - reads standard input.")] = "-",
+    body: Body = "-",
     *,
-    tag: Annotated[
-        str | None, typer.Option("--tag", metavar="TAG", help="Tag of the message.", show_default=False)
-    ] = None,
-    key: Annotated[
-        list[str] | None, typer.Option("--key", metavar="KEY", help="A key to find it by. Repeatable.")
-    ] = None,
-    properties: Annotated[
-        list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="A property. Repeatable.")
-    ] = None,
+    tag: Tag = None,
+    key: Keys = None,
+    properties: Properties = None,
     count: Annotated[int, typer.Option("--count", metavar="N", min=1, help="Send it so many times.")] = 1,
     endpoint: Endpoint = ENDPOINT_DEFAULT,
     as_json: Json = False,
@@ -158,7 +163,7 @@ def temporary_group(topic: str, start: str, admin: str) -> Iterator[str]:
         broker.GetTopic(pb.GetTopicRequest(name=topic), timeout=CALL_TIMEOUT_S)
         broker.CreateGroup(pb.CreateGroupRequest(name=name), timeout=CALL_TIMEOUT_S)
         try:
-            broker.ResetOffset(reset, timeout=CALL_TIMEOUT_S)
+            broker.ResetOffset(reset, timeout=RESET_TIMEOUT_S)
             yield name
         finally:
             broker.DeleteGroup(pb.DeleteGroupRequest(name=name), timeout=CALL_TIMEOUT_S)

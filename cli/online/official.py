@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,13 +21,13 @@ class OfficialAdmin:
         self._stub = stub
         self._address = address
 
-    def call(self, method: str, request: Any, *, timeout_s: float) -> Any:
-        """The answer, whose status is OK; that it is not all there is, is told on standard error."""
+    def call(self, method: str, request: Any, *, timeout_s: float, accepted: Collection[int] = (definition.OK,)) -> Any:
+        """The answer, whose status is one of `accepted`; what an OK one says besides is told on standard error."""
         answer = getattr(self._stub, method)(request, timeout=timeout_s)
         status = answer.status
-        if status.code != definition.OK:
+        if status.code not in accepted:
             end(Exit.COULD_NOT_RUN, f"{self._address}: {status.message}")
-        if status.message != "OK":
+        if status.code == definition.OK and status.message != "OK":
             typer.echo(f"{self._address}: {status.message}", err=True)
         return answer
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import chain, islice
 from typing import Final
 
 import typer
+
+from cli.offline.record_text import one_line
 
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
@@ -41,8 +44,10 @@ def print_rows(rows: Iterable[Mapping[str, object]], columns: Sequence[str], *, 
             typer.echo(json_line(row))
         return
     widths = [max(len(column), 11) for column in columns]
+    coming = iter(rows)
+    first = list(islice(coming, 1))  # a refusal comes before the heading
     typer.echo(_line(columns, widths))
-    for row in rows:
+    for row in chain(first, coming):
         typer.echo(_line([_text(row[column]) for column in columns], widths))
 
 
@@ -56,6 +61,8 @@ def _text(value: object) -> str:
     match value:
         case None:
             return "-"
+        case str():
+            return one_line(value)
         case bool():
             return "yes" if value else "no"
         case Mapping():

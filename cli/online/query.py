@@ -5,25 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
-from cli.exit import Exit, end
+from cli.exit import Exit
 from cli.offline.arguments import Json, Topic, opened
 from cli.offline.record_text import json_line, record_fields, record_lines
 from cli.online.administration import service_port
 from cli.online.arguments import AdminOrNone, StoreOrNone, broker_of
+from cli.online.found_messages import decoded, found_pages
 from cli.progress import is_watched, progress_bar
 from server._generated.quarry.admin.v1 import query_pb2 as pb
 from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
 from store.index import TIME_MAX_MS
 from store.index.offline import OfflineIndex, indexes_of
-from store.offsets import PhysicalOffset
-from store.record import StoredMessage, decode_record
+from store.record import StoredMessage
 from store.recovery import Progress
-
-CALL_TIMEOUT_S: Final = 60.0
 
 
 def query(
@@ -84,17 +82,11 @@ def _of_store(
 
 def _of_broker(address: str, request: pb.QueryMessagesRequest) -> Iterator[StoredMessage]:
     with service_port(address, QueryServiceStub) as broker:
-        answer = broker.QueryMessages(request, timeout=CALL_TIMEOUT_S)
-    behind = answer.dispatched_offset - answer.indexed_offset
-    if behind > 0:
-        typer.echo(f"{address}: the index has to catch up with {behind} bytes of the log", err=True)
-    for each in answer.unread:
-        typer.echo(f"{address}: messages may be missing, {each.name} could not be read: {each.reason}", err=True)
-    for each in answer.messages:
-        record = decode_record(memoryview(each.record), 0, PhysicalOffset(each.physical_offset), check_crc=True)
-        if not isinstance(record, StoredMessage):
-            end(Exit.COULD_NOT_RUN, f"{address}: the answer holds no record of offset {each.physical_offset}")
-        yield record
+        for number, page in enumerate(found_pages(broker.QueryMessages, request, address)):
+            behind = page.dispatched_offset - page.indexed_offset
+            if behind > 0 and number == 0:
+                typer.echo(f"{address}: the index has to catch up with {behind} bytes of the log", err=True)
+            yield from (decoded(each, address) for each in page.messages)
 
 
 def _in_silence(_: Progress) -> None:

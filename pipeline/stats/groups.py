@@ -12,6 +12,7 @@ from store.disk import Disk
 from store.errors import NotAStore, StoreLocked
 from store.kind import StoreKind
 from store.metadata import TopicTable
+from store.metadata.names import RETRY_PREFIX
 from store.offline import OfflineStore
 from store.rocketmq import read_metadata
 
@@ -21,11 +22,12 @@ def lag_of_groups(spark: SparkSession, disk: Disk, root: Path, wanted: Wanted) -
     try:
         with OfflineStore.open(disk, root) as store:
             store.queue_reader()
+            is_quarry = store.found.kind is StoreKind.QUARRY
     except (NotAStore, StoreLocked) as reason:
         return Lag(str(reason))
     positions, queues = (_table(spark, root, name, wanted) for name in ("positions", "queues"))
     groups = (
-        _behind(positions, queues)
+        _behind(positions, queues, is_quarry=is_quarry)
         .groupBy("group", "topic")
         .agg(
             sql.count("*").alias("queues"),
@@ -60,18 +62,23 @@ def _table(spark: SparkSession, root: Path, name: str, wanted: Wanted) -> DataFr
     return table.filter(sql.col("topic").isin(*wanted.topics)) if wanted.topics else table
 
 
-def _behind(positions: DataFrame, queues: DataFrame) -> DataFrame:
-    """The lag in each queue of a topic in which a group stands anywhere.
+def _behind(positions: DataFrame, queues: DataFrame, *, is_quarry: bool) -> DataFrame:
+    """The lag in each queue of a topic in which a group stands anywhere, and in its retry topics beside these.
 
-    A queue that has come to such a topic later is read from its first message: until then all of it is lag. Where the
-    log has expired beyond a position the group goes on at what there is. A position beyond the end is one that a
-    recovery has cut off.
+    A queue that has come to such a topic later is read from its first message: until then all of it is lag. So is a
+    retry topic of dead letters that were sent again while the group was away. Where the log has expired beyond a
+    position the group goes on at what there is. A position beyond the end is one that a recovery has cut off.
     """
-    readers = positions.select("group", "topic").distinct()
+    readers = positions.select("group", "topic")
+    for separator in "_+":
+        retry_topic = sql.concat(sql.lit(RETRY_PREFIX), "group", sql.lit(separator), "topic")
+        readers = readers.union(positions.select("group", retry_topic))
+    readers = readers.distinct()
     both = queues.join(readers, "topic").join(positions, ["group", "topic", "queueId"], "full_outer")
     begin = sql.greatest("nextOffset", "minOffset")  # passes over nulls
     lag = sql.greatest(sql.coalesce("maxOffset", sql.lit(0)) - begin, sql.lit(0))
-    return both.select("group", "topic", "queueId", lag.alias("lag"), "inFlight")
+    in_flight = sql.coalesce("inFlight", sql.lit(0)) if is_quarry else sql.col("inFlight")
+    return both.select("group", "topic", "queueId", lag.alias("lag"), in_flight.alias("inFlight"))
 
 
 def queue_counts(disk: Disk, root: Path, topics: list[str]) -> dict[str, int]:

@@ -122,13 +122,17 @@ class Deliveries:
         """How many messages of a queue are in flight, as far as they are written."""
         return self._table.count(prefix, number)
 
-    def rows_of_all_queues(self, subscription: Subscription) -> Iterator[object]:
-        """One item for each row, as far as they are written now: later changes are not seen."""
-        return self._table.rows(subscription.prefix)
+    def rows(self, prefix: bytes) -> Iterator[object]:
+        """One item for each row of all queues, as far as they are written now: later changes are not seen."""
+        return self._table.rows(prefix)
 
-    def first_offset(self, prefix: bytes, number: int) -> QueueOffset | None:
-        """The lowest offset of a queue that is in flight, as far as it is written."""
-        rows = self._table.of_queue(prefix, number, limit=1)
+    def rows_below(self, prefix: bytes, number: int, end: QueueOffset) -> Iterator[object]:
+        """The same of the messages of one queue below an offset."""
+        return self._table.rows_below(prefix, number, end)
+
+    def first_offset(self, prefix: bytes, number: int, start: int = 0) -> QueueOffset | None:
+        """The lowest offset of a queue, or the lowest from one on, that is in flight, as far as it is written."""
+        rows = self._table.of_queue(prefix, number, start, limit=1)
         return rows[0][0] if rows else None
 
     # -- begin and end
@@ -169,14 +173,15 @@ class Deliveries:
         """The message is done."""
         self._change(message, row, event, None)
 
-    def forget(self, subscription: Subscription, progress: QueueProgress) -> None:
-        """Forget everything that is in flight of the queue."""
-        rows = self.rows_of(subscription, progress)
+    def forget(self, subscription: Subscription, progress: QueueProgress, start: int = 0) -> None:
+        """Forget everything that is in flight of the queue from an offset on."""
+        rows = [row for offset, row in self.rows_of(subscription, progress).items() if offset >= start]
         self._add(subscription, -len(rows))
-        for row in rows.values():
+        for row in rows:
             self._unwatch(subscription, row)
-        self._table.delete_queue(self._writer.batch(), subscription.prefix, progress.queue.number)
-        progress.unwritten.clear()
+        self._table.delete_queue(self._writer.batch(), subscription.prefix, progress.queue.number, start)
+        for offset in [each for each in progress.unwritten if each >= start]:
+            del progress.unwritten[offset]
 
     def release(self, subscription: Subscription) -> None:
         """Nothing of the subscription is in flight: no time has to be remembered for its sake."""

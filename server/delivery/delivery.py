@@ -190,14 +190,18 @@ class Delivery:
         """Those in memory, those of retry topics among them."""
         return tuple(self._subscriptions)
 
-    def rows_in_flight(self, subscription: Subscription) -> Iterator[object] | None:
+    def rows_in_flight(self, group: str, topic: str) -> Iterator[object] | None:
         """One item for each message in flight at this moment, read as it is asked for; None while rows are missing."""
         self._writer.write_now()  # from here on the rows tell
-        return None if self._writer.is_behind else self._deliveries.rows_of_all_queues(subscription)
+        return None if self._writer.is_behind else self._deliveries.rows(subscription_prefix(group, topic))
 
-    def first_in_flight(self, subscription: Subscription, number: int) -> QueueOffset | None:
-        """The first message of a queue that is in flight, as far as it is written."""
-        return self._deliveries.first_offset(subscription.prefix, number)
+    def rows_in_flight_below(self, group: str, queue: QueueId, end: QueueOffset) -> Iterator[object]:
+        """One item for each message in flight whose offset in the queue is lower, as far as it is written."""
+        return self._deliveries.rows_below(subscription_prefix(group, queue.topic), queue.number, end)
+
+    def first_in_flight(self, group: str, queue: QueueId, start: QueueOffset) -> QueueOffset | None:
+        """The first message of a queue, from an offset on, that is in flight, as far as it is written."""
+        return self._deliveries.first_offset(subscription_prefix(group, queue.topic), queue.number, start)
 
     # -- start
 
@@ -212,7 +216,7 @@ class Delivery:
         if unread:
             subscription = self._subscriptions.open(group, topic)
             subscription.last_used_s = self._clock.monotonic_s()
-            self._positions.open_each(subscription, unread)
+            self._positions.open_all(subscription, unread)
 
     # -- receive
 
@@ -387,10 +391,12 @@ class Delivery:
         return not self._writer.is_behind and (first is None or first >= offset)
 
     def commit_offset(self, group: str, queue: QueueId, offset: QueueOffset) -> None:
-        """The group goes on at `offset` once it receives; what it has in flight stays so."""
-        progress = self._positions.open(self._subscriptions.open(group, queue.topic), queue.number)
-        progress.next_offset = offset
+        """The group goes on at `offset` once it receives; what it has in flight before that stays so."""
         subscription = self._subscriptions.open(group, queue.topic)
+        progress = self._positions.open(subscription, queue.number)
+        if offset < progress.next_offset:
+            self._deliveries.forget(subscription, progress, offset)
+        progress.next_offset = offset
         self._positions.store(subscription, progress)
         subscription.mark(queue.number)
         self._waking.serve_after_pass((subscription,))

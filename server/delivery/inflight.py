@@ -106,10 +106,10 @@ class InFlightTable:
         position = pack_position(entry.number, entry.offset)
         batch.delete(self._family, INDEX_BEGIN + prefix + _TIME.pack(entry.visible_at_ms) + position)
 
-    def delete_queue(self, batch: WriteBatch, prefix: bytes, number: int) -> None:
-        """All rows of one queue. What the index says of them means nothing from then on."""
+    def delete_queue(self, batch: WriteBatch, prefix: bytes, number: int, start: int = 0) -> None:
+        """All rows of one queue from an offset on. What the index says of them means nothing from then on."""
         batch.delete_range(
-            self._family, KeyRange(prefix + pack_position(number, 0), prefix + pack_position(number + 1, 0))
+            self._family, KeyRange(prefix + pack_position(number, start), prefix + pack_position(number + 1, 0))
         )
 
     def delete_all(self, batch: WriteBatch, prefix: bytes) -> None:
@@ -138,9 +138,11 @@ class InFlightTable:
         value = self._family.get(prefix + pack_position(number, offset))
         return None if value is None else InFlight.decode(value)
 
-    def of_queue(self, prefix: bytes, number: int, limit: int | None = None) -> list[tuple[QueueOffset, InFlight]]:
-        """The rows of one queue by offset."""
-        keys = KeyRange(prefix + pack_position(number, 0), prefix + pack_position(number + 1, 0))
+    def of_queue(
+        self, prefix: bytes, number: int, start: int = 0, limit: int | None = None
+    ) -> list[tuple[QueueOffset, InFlight]]:
+        """The rows of one queue from an offset on."""
+        keys = KeyRange(prefix + pack_position(number, start), prefix + pack_position(number + 1, 0))
         rows = self._family.scan(keys, limit=limit)
         at = len(prefix)
         return [(parse_position(key, at)[1], InFlight.decode(value)) for key, value in rows]
@@ -175,6 +177,10 @@ class InFlightTable:
     def rows(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """The rows of a group on a topic as they are written now, undecoded."""
         return self._family.iterate(KeyRange(prefix, _after(prefix)))
+
+    def rows_below(self, prefix: bytes, number: int, end: int) -> Iterator[tuple[bytes, bytes]]:
+        """The rows of one queue below an offset as they are written now, undecoded."""
+        return self._family.iterate(KeyRange(prefix + pack_position(number, 0), prefix + pack_position(number, end)))
 
     def figures(self) -> tuple[Counter[str], int]:
         """How many rows each group has, and their highest delivery id; at the cost of reading them all."""

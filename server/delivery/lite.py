@@ -22,6 +22,7 @@ from server.delivery.taking import Taking
 from store.clock import Clock
 from store.metadata.lite import LiteGroup, light_queue_name, parse_light_queue_name
 from store.metadata.lite_subscriptions import ALL_OF_THEM, LiteSubscriptionTable
+from store.offsets import QueueOffset
 
 LOOKED_AT_ONCE: Final = 64
 """Lite topics of a client that are looked at for messages in one go."""
@@ -169,6 +170,14 @@ class LiteDelivery:
         clients = self._clients.group(group)
         if found is not None and clients is not None and clients.parent == found[0]:
             self._ready(clients, found[1])
+
+    def move(self, group: str, name: str, offset: QueueOffset) -> None:
+        """Let the group go on at an offset of a light queue, and its clients see what is there once that is written.
+
+        To be written before anything else looks at the queue. What the group has in flight there is forgotten.
+        """
+        self._queues.move(group, name, offset)
+        self._writer.when_written(lambda error: None if error else self.let_go(group, name))
 
     def _ready(self, group: LiteGroupClients, lite_topic: str) -> None:
         """Serve those that are there and want it; the others of them find out when they have done what they do."""

@@ -57,6 +57,7 @@ class OpenSubscriptions(Subscriptions):
             subscription.is_ordered, subscription.on_ready, subscription.wake_times = True, self._light_ready, set()
             self._deliveries.opened(subscription)
             return subscription
+        subscription.last_used_s = self._clock.monotonic_s()
         self._deliveries.opened(subscription)
         for retry_topic in retry_topics(group, topic):
             if self._source.iterate_queues(retry_topic.name):

@@ -41,8 +41,8 @@ class Subscriptions:
     def attach(self, owner: Subscription, retry_topic: RetryTopic) -> Subscription:
         """A subscription of a retry topic, whose messages the owner's receives get."""
         companion = self.of(owner.group, retry_topic.name)
-        companion.owner, companion.first_number = owner, retry_topic.first_number
-        owner.companions.append(companion)
+        companion.first_number = retry_topic.first_number
+        owner.attach(companion)
         return companion
 
     def of_topic(self, topic: str) -> Sequence[Subscription]:

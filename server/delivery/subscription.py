@@ -39,6 +39,7 @@ class Subscription:
     """
 
     __slots__ = (
+        "_owner",
         "blocked",
         "candidates",
         "companions",
@@ -51,7 +52,6 @@ class Subscription:
         "is_ordered",
         "last_used_s",
         "on_ready",
-        "owner",
         "prefix",
         "queues",
         "topic",
@@ -65,8 +65,8 @@ class Subscription:
         self.group = group
         self.topic = topic
         self.prefix = subscription_prefix(group, topic)
-        self.owner = self
-        """The subscription whose receives get the messages: that of the topic, if this one is of a retry topic."""
+        self._owner: Subscription | None = None
+        """None for itself: lite topics have one for each message, which should go without a search for garbage."""
         self.companions: list[Subscription] = []
         """Those of the group's retry topics beside the topic."""
         self.first_number = 0
@@ -112,6 +112,16 @@ class Subscription:
         return iter(tuple(self.candidates))
 
     @property
+    def owner(self) -> Subscription:
+        """The subscription whose receives get the messages: that of the topic, if this one is of a retry topic."""
+        return self._owner or self
+
+    def attach(self, companion: Subscription) -> None:
+        """Get the messages of a retry topic, too."""
+        companion._owner = self
+        self.companions.append(companion)
+
+    @property
     def parts(self) -> tuple[Subscription, ...]:
         """The subscription itself, and those of its retry topics."""
         return (self, *self.companions) if self.companions else (self,)
@@ -126,7 +136,7 @@ class Subscription:
 
     @property
     def is_retry(self) -> bool:
-        return self.owner is not self
+        return self._owner is not None
 
     @property
     def may_have_messages(self) -> bool:

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Protocol
 
 from server.delivery import StateWriter
 from server.errors import LiteQuotaExceeded
-from server.lite.starts import Start
+from server.lite.starts import Start, StartKind
 from server.waiting import until_set
 from store.clock import Clock
 from store.metadata.lite import LiteGroup, light_queue_name
@@ -53,6 +53,8 @@ class Delivered(Protocol):
     ) -> None: ...
 
     def client_gone(self, client_id: str) -> None: ...
+
+    def let_go(self, group: str, name: str) -> None: ...
 
 
 class LightQueueMoves(Protocol):
@@ -136,9 +138,8 @@ class LiteSubscriptions:
     def clear(self, asking: Asking, done: Done) -> None:
         """Nothing any more."""
         self._begin(asking)
-        self._forget(asking.group, asking.client_id, reset=asking.terms)
-        self._writer.when_written(done)
-        self._writer.write_now()  # before anything looks at a queue that was moved
+        removed = self._forget(asking.group, asking.client_id)
+        self._finish(asking, self._move_back(asking, removed), lambda: None, done)
 
     # -- the end of clients
 
@@ -219,21 +220,30 @@ class LiteSubscriptions:
         batch = self._writer.batch()
         for name in removed:
             self._table.stage_removed(batch, group, client_id, name)
-            if terms.reset_offset_on_unsubscribe:
-                self._move(asking, name, Start.OLDEST)
+        moved = [*self._move_back(asking, removed)]
         for name in added:
             taken = terms.model is LiteModel.EXCLUSIVE and self._take_from_others(asking, name)
             self._table.stage_added(batch, group, client_id, name)
             begins_anew = taken and terms.reset_offset_on_exclusive and start == Start.STANDING
             self._move(asking, name, Start.OLDEST if begins_anew else start)
+        if start.kind not in (StartKind.STANDING, StartKind.NEWEST):
+            moved += added
+        self._finish(
+            asking, moved, lambda: self._delivery.changed(group, client_id, added=added, removed=removed), done
+        )
+
+    def _finish(self, asking: Asking, moved: Iterable[str], tell: Callable[[], None], done: Done) -> None:
+        """Write what is staged, before anything looks at a queue that was moved; then tell."""
 
         def written(error: Exception | None) -> None:
             if error is None:
-                self._delivery.changed(group, client_id, added=added, removed=removed)
+                tell()
+                for name in moved:
+                    self._delivery.let_go(asking.group, light_queue_name(asking.terms.bind_topic, name))
             done(error)
 
         self._writer.when_written(written)
-        self._writer.write_now()  # before anything looks at a queue that was moved
+        self._writer.write_now()
 
     def _take_from_others(self, asking: Asking, lite_topic: str) -> bool:
         """Whether there was somebody who had it."""
@@ -252,12 +262,20 @@ class LiteSubscriptions:
         if offset is not None:
             self._queues.move(asking.group, name, offset)
 
-    def _forget(self, group: str, client_id: str, reset: LiteGroup | None = None) -> None:
+    def _move_back(self, asking: Asking, removed: Sequence[str]) -> Sequence[str]:
+        """Those that are no longer wanted begin anew where the group has it so; returns them, for others to go on."""
+        if not asking.terms.reset_offset_on_unsubscribe:
+            return ()
+        for name in removed:
+            self._move(asking, name, Start.OLDEST)
+        return removed
+
+    def _forget(self, group: str, client_id: str) -> Sequence[str]:
+        """Returns what it was subscribed to."""
         names = self._table.of_client(group, client_id)
         batch = self._writer.batch()
         for name in names:
             self._table.stage_removed(batch, group, client_id, name)
-            if reset is not None and reset.reset_offset_on_unsubscribe:
-                self._move(Asking(group, reset, client_id), name, Start.OLDEST)
         self._table.stage_client_gone(batch, group, client_id)
         self._delivery.changed(group, client_id, removed=names)
+        return names

@@ -27,6 +27,7 @@ from store.metadata.lite import (
     parse_light_queue_name,
 )
 from store.metadata.lite_subscriptions import LiteSubscriptionTable
+from store.metadata.names import INTERNAL_TOPIC_NAME_MAX, check_internal_topic_name
 from store.opening import OpenStore
 
 log = structlog.get_logger(__name__)
@@ -88,8 +89,8 @@ class LiteTopicListing:
         """
         self._require_listed(parent)
         for field, text in (("prefix", prefix), ("after", after)):
-            if text and not is_lite_topic_name(text):
-                raise Invalid(f"{field} has characters that names of lite topics do not have")
+            if text and not _may_be_part_of_a_name(text):
+                raise Invalid(f"{field} has characters that names of lite topics do not have, or too many")
         limit = min(limit, PAGE_MAX)
         key = end_of_topic(light_queue_name(parent, after)) if after else b""
         found, times = await self._elsewhere(self._walk, parent, light_queue_name(parent, prefix), key, limit + 1)
@@ -102,14 +103,14 @@ class LiteTopicListing:
         return LiteTopicPage(rows, len(found) > limit)
 
     async def show(self, parent: str, lite: str) -> LiteTopicDetails:
-        """Raises TopicNotFound, Forbidden."""
+        """Raises TopicNotFound, Forbidden, or Invalid for what can be no name."""
         found, stored_ms = await self._find(parent, lite)
         return self._details(found, stored_ms, self._groups_of(parent))
 
     async def delete(self, parent: str, lite: str) -> None:
         """Remove a lite topic durably.
 
-        Raises TopicNotFound, Forbidden, or Busy when a message has come meanwhile; kv.KvError, BrokerError.
+        Raises TopicNotFound, Forbidden, Invalid, or Busy when a message has come meanwhile; kv.KvError, BrokerError.
         """
         found, _ = await self._find(parent, lite)
         if not await self._removal.remove([found]):
@@ -128,6 +129,7 @@ class LiteTopicListing:
     def _parent(self, name: str) -> Topic:
         topic = self._store.topics.get(name)
         if topic is None:
+            check_internal_topic_name(name)
             raise TopicNotFound(f"no topic {name}")
         if topic.type is not TopicType.LITE:
             raise Invalid(f"topic {name} is of type {topic.type.value}: it has no lite topics")
@@ -140,12 +142,13 @@ class LiteTopicListing:
 
     async def _find(self, parent: str, lite: str) -> tuple[LastEntry, int | None]:
         self._require_listed(parent)
-        if is_lite_topic_name(lite):
-            name = light_queue_name(parent, lite)
-            # the shortest name that begins so
-            found, times = await self._elsewhere(self._walk, parent, name, b"", 1)
-            if found and found[0].queue.topic == name:
-                return found[0], times[0]
+        if not _may_be_part_of_a_name(lite):
+            raise Invalid(f"lite_topic: {lite[:60]!r} can be no lite topic's name")
+        name = light_queue_name(parent, lite)
+        # the shortest name that begins so
+        found, times = await self._elsewhere(self._walk, parent, name, b"", 1)
+        if found and found[0].queue.topic == name:
+            return found[0], times[0]
         raise TopicNotFound(f"topic {parent} has no lite topic {lite}")
 
     def _walk(self, parent: str, prefix: str, key: bytes, limit: int) -> tuple[list[LastEntry], list[int | None]]:
@@ -176,3 +179,7 @@ class LiteTopicListing:
         self, work: Callable[_Parameters, _Result], *args: _Parameters.args, **kwargs: _Parameters.kwargs
     ) -> _Result:
         return await asyncio.get_running_loop().run_in_executor(self._executor, partial(work, *args, **kwargs))
+
+
+def _may_be_part_of_a_name(text: str) -> bool:
+    return len(text) <= INTERNAL_TOPIC_NAME_MAX and is_lite_topic_name(text)

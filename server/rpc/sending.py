@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
@@ -98,6 +99,12 @@ class SendService:
             ),
         }
 
+    def resending(self) -> MessageHandler:
+        """SendMessage of messages that are in the log already: one of a transaction needs no other."""
+        return self._edge.unary(
+            service.SendMessageRequest, service.SendMessageResponse, partial(self._send, is_again=True)
+        )
+
     def _timed(self, send: MessageHandler) -> MessageHandler:
         """The same, with the time of some calls taken."""
         stages = self._observing.send_stages
@@ -112,11 +119,11 @@ class SendService:
 
         return handler
 
-    def _send(self, call: Call, client_id: str, request: service.SendMessageRequest) -> None:
+    def _send(self, call: Call, client_id: str, request: service.SendMessageRequest, *, is_again: bool = False) -> None:
         now_ms = self._clock.wall_ms()
         checked = check_send(request, self._limits, now_ms)
         topic = self._directory.topic_to_send(checked.topic, self._edge.user)
-        _check_for(topic, checked)
+        _check_for(topic, checked, is_again=is_again)
 
         def refuse(error: Exception) -> None:
             self._edge.refuse_unary(call, service.SendMessageResponse, error)
@@ -283,9 +290,10 @@ def _check_lite_topics(checked: CheckedSend) -> None:
         raise Refused(definition.MESSAGE_CORRUPTED, "the messages of one request must have one lite topic in a cluster")
 
 
-def _check_for(topic: Topic, checked: CheckedSend) -> None:
+def _check_for(topic: Topic, checked: CheckedSend, *, is_again: bool = False) -> None:
     """Raises Refused, Forbidden."""
-    check_types(topic, checked.types)
+    was_committed = is_again and topic.type is TopicType.TRANSACTION
+    check_types(topic, [each for each in checked.types if not (was_committed and each == definition.NORMAL)])
     if Permission.WRITE not in topic.permission or topic.write_queues < 1:
         raise Forbidden(f"topic {topic.name} may not be written")
 

@@ -94,9 +94,10 @@ def answer_settings(
         _fill_policy(answer.backoff_policy, PRODUCER_ATTEMPTS, PRODUCER_BACKOFF)
     elif group is not None:
         answer.CopyFrom(settings)
-        _fill_consumer(answer, group, limits)
+        _fill_consumer(answer, group, limits, settings.user_agent.language)
     else:
-        _fill_consumer(answer, Group(settings.subscription.group.name), limits)
+        unknown = Group(settings.subscription.group.name)
+        _fill_consumer(answer, unknown, limits, settings.user_agent.language)
         if settings.HasField("backoff_policy"):
             # lists of delays would be joined, not replaced
             answer.ClearField("backoff_policy")
@@ -109,8 +110,8 @@ def answer_settings(
     return answer
 
 
-def _fill_consumer(answer: definition.Settings, group: Group, limits: WireLimits) -> None:
-    _fill_policy(answer.backoff_policy, group.max_attempts, group.backoff)
+def _fill_consumer(answer: definition.Settings, group: Group, limits: WireLimits, language: int) -> None:
+    _fill_policy(answer.backoff_policy, group.max_attempts, _understood(group.backoff, language))
     subscription = answer.subscription
     subscription.fifo = group.fifo
     subscription.receive_batch_size = limits.batch_size_max
@@ -124,6 +125,13 @@ def _lite_quota(group: Group, limits: WireLimits) -> int:
     if lite is None:
         return limits.lite_subscription_quota
     return NUMBER_MAX if lite.client_quota is None else lite.client_quota
+
+
+def _understood(backoff: Backoff, language: int) -> Backoff:
+    """The delays in words that the client knows: to those of Node.js a list of delays means a single attempt."""
+    if language == definition.NODE_JS and isinstance(backoff, CustomizedBackoff):
+        return ExponentialBackoff(backoff.next_ms[0], max(backoff.next_ms))
+    return backoff
 
 
 def _fill_policy(policy: definition.RetryPolicy, max_attempts: int, backoff: Backoff) -> None:

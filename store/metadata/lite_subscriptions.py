@@ -61,6 +61,16 @@ class LiteSubscriptionTable:
         prefix = _prefix(BY_LITE_TOPIC, group, lite_topic)
         return [key[len(prefix) :].decode() for key, _ in self._family.scan(prefix_range(prefix))]
 
+    def wanted(self, group: str) -> Iterator[str]:
+        """The lite topics that some client of the group wants by their names, each once. Costs a look for each."""
+        prefix = BY_LITE_TOPIC + counted(group.encode())
+        keys = prefix_range(prefix)
+        while found := self._family.scan(keys, limit=1):
+            lite_topic, at = read_counted(found[0][0], len(prefix))
+            if lite_topic:
+                yield lite_topic.decode()
+            keys = KeyRange(prefix_range(found[0][0][:at]).end or b"", keys.end)
+
     def groups(self) -> Iterator[str]:
         """Those of which a client wants something. Costs a look for each."""
         keys = prefix_range(BY_LITE_TOPIC)

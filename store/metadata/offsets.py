@@ -77,9 +77,15 @@ class ConsumerOffsetTable:
         """All offsets of a group, by topic (shorter names first) and queue, read a page at a time."""
         prefix = _group_prefix(group)
         for key, value in self._rows(prefix):
-            topic, at = read_counted(key, len(prefix))
-            number, _ = read_u32(key, at)
-            yield QueueId(topic.decode(), number), QueueOffset(VALUE.unpack(value)[0])
+            yield _queue_in(key, len(prefix)), QueueOffset(VALUE.unpack(value)[0])
+
+    def page_of(self, group: str, after: QueueId | None = None, limit: int = PAGE_ROWS) -> list[QueueId]:
+        """The next queues in which the group has an offset, in the order of `of_group`; those behind one, if given."""
+        prefix = _group_prefix(group)
+        keys = prefix_range(prefix)
+        if after is not None:
+            keys = KeyRange(_offset_key(group, after) + b"\0", keys.end)
+        return [_queue_in(key, len(prefix)) for key, _ in self._family.scan(keys, limit=limit)]
 
     def topics_of(self, group: str, *, light_queues: bool = True) -> Iterator[str]:
         """The topics in which the group has an offset, shorter names first: one search each, not a step per queue.
@@ -110,9 +116,7 @@ class ConsumerOffsetTable:
         """All offsets of all groups, read a page at a time."""
         for key, value in self._rows(OFFSET_KEY):
             group, at = read_counted(key, len(OFFSET_KEY))
-            topic, at = read_counted(key, at)
-            queue = QueueId(topic.decode(), read_u32(key, at)[0])
-            yield group.decode(), queue, QueueOffset(VALUE.unpack(value)[0])
+            yield group.decode(), _queue_in(key, at), QueueOffset(VALUE.unpack(value)[0])
 
     def delete_group(self, batch: WriteBatch, group: str) -> None:
         """Add the deletion of all the group's offsets. Costs one step per row of the group."""
@@ -202,3 +206,9 @@ def _offset_key(group: str, queue: QueueId) -> bytes:
 
 def _index_key(topic: str, group: str) -> bytes:
     return _topic_prefix(topic) + counted(group.encode())
+
+
+def _queue_in(key: bytes, at: int) -> QueueId:
+    """What a key names behind its group."""
+    topic, at = read_counted(key, at)
+    return QueueId(topic.decode(), read_u32(key, at)[0])

@@ -107,10 +107,7 @@ class UserTable:
     def create(self, user: User) -> SealedUser:
         """Add a user with its secrets. Raises AlreadyExists, Invalid, SecretsUnreadable for secrets without a key."""
         numbers = {each.number for each in user.secrets}
-        if not USER_NAME.fullmatch(user.name):
-            raise Invalid(
-                f"user name {user.name[:80]!r}: 1 to 64 of A-Z a-z 0-9 _ . @ - are allowed, _ . @ - not first"
-            )
+        check_user_name(user.name)
         if len(user.secrets) > SECRETS_MAX or len(numbers) < len(user.secrets) or min(numbers, default=1) < 1:
             raise Invalid(f"user {user.name}: at most {SECRETS_MAX} secrets are allowed, with numbers of their own")
         certificates = _checked_certificates(user.certificates)
@@ -298,6 +295,12 @@ class UserTable:
         if self._sealer is None:
             raise SecretsUnreadable(f"the secret of user {name} cannot be kept: no key, set {KEY_SETTINGS}")
         return SealedSecret(secret.number, self._sealer.seal(secret.text), secret.created_at_ms)
+
+
+def check_user_name(name: str) -> None:
+    """Raise Invalid unless a user may have this name."""
+    if not USER_NAME.fullmatch(name):
+        raise Invalid(f"user name {name[:80]!r}: 1 to 64 of A-Z a-z 0-9 _ . @ - are allowed, _ . @ - not first")
 
 
 def generated_secret() -> str:

@@ -31,9 +31,6 @@ from store.offsets import QueueId
 from tests.admin.broker import FACTS, AdminBench
 from tests.delivery.broker import GROUP, TOPIC
 
-UNKNOWN: Any = 99
-"""An enum value of a later version."""
-
 
 @asynccontextmanager
 async def serving(bench: AdminBench) -> AsyncIterator[tuple[Any, grpc.aio.Channel]]:
@@ -172,45 +169,6 @@ def test_facts_and_figures_of_the_broker() -> None:
     run(test())
 
 
-def test_errors_are_status_codes() -> None:
-    async def test() -> None:
-        bench = AdminBench()
-        bench.topics.create(Topic("RMQ_SYS_TRACE_TOPIC", TopicType.NORMAL, 1, 1), internal=True)
-        async with serving(bench) as (stub, _):
-            await stub.CreateTopic(pb.CreateTopicRequest(name="orders"))
-            cases = [
-                (stub.CreateTopic(pb.CreateTopicRequest(name="orders")), grpc.StatusCode.ALREADY_EXISTS),
-                (stub.CreateTopic(pb.CreateTopicRequest(name="a b")), grpc.StatusCode.INVALID_ARGUMENT),
-                (stub.CreateTopic(pb.CreateTopicRequest(name="x", read_queues=0)), grpc.StatusCode.INVALID_ARGUMENT),
-                (stub.CreateTopic(pb.CreateTopicRequest(name="x", type=UNKNOWN)), grpc.StatusCode.INVALID_ARGUMENT),
-                (
-                    stub.CreateTopic(pb.CreateTopicRequest(name="x", permission=UNKNOWN)),
-                    grpc.StatusCode.INVALID_ARGUMENT,
-                ),
-                (stub.UpdateTopic(pb.UpdateTopicRequest(name="ghost")), grpc.StatusCode.NOT_FOUND),
-                (
-                    stub.DeleteTopic(pb.DeleteTopicRequest(name="RMQ_SYS_TRACE_TOPIC")),
-                    grpc.StatusCode.FAILED_PRECONDITION,
-                ),
-                (
-                    stub.CreateGroup(pb.CreateGroupRequest(name="g", customized=pb.CustomizedBackoff())),
-                    grpc.StatusCode.INVALID_ARGUMENT,
-                ),
-                (
-                    stub.ResetOffset(pb.ResetOffsetRequest(group="ghost", topic="orders", latest=pb.Latest())),
-                    grpc.StatusCode.NOT_FOUND,
-                ),
-                (stub.ResetOffset(pb.ResetOffsetRequest(group="g", topic="orders")), grpc.StatusCode.INVALID_ARGUMENT),
-                (stub.ListQueues(pb.ListQueuesRequest(topic="ghost")), grpc.StatusCode.NOT_FOUND),
-            ]
-            for call, expected in cases:
-                code, message = await refusal(call)
-                assert code is expected
-                assert message
-
-    run(test())
-
-
 @pytest.mark.parametrize(
     ("error", "code"),
     [
@@ -324,9 +282,31 @@ def test_health_and_reflection_answer() -> None:
             call = stub.ServerReflectionInfo()
             await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
             services = {each.name for each in (await call.read()).list_services_response.service}
+            for symbol, files in ((f"{SERVICE_NAME}.GetTopic", 1), (f"{SERVICE_NAME}.GetNothing", 0), ("no.Such", 0)):
+                await call.write(reflection_pb2.ServerReflectionRequest(file_containing_symbol=symbol))
+                found = (await call.read()).file_descriptor_response.file_descriptor_proto
+                assert len(found) == files, symbol
             await call.done_writing()
             assert SERVICE_NAME in services
             assert "grpc.health.v1.Health" in services
+
+    run(test())
+
+
+def test_bytes_that_are_no_request_end_the_librarys_calls_too() -> None:
+    async def test() -> None:
+        async with serving(AdminBench()) as (_, typed):
+            channel: Any = typed
+            check = channel.unary_unary("/grpc.health.v1.Health/Check")(b"\xff")
+            named = "the request is no grpc.health.v1.HealthCheckRequest"
+            assert await refusal(check) == (grpc.StatusCode.INVALID_ARGUMENT, named)
+            watch = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"\xff")
+            assert await refusal(watch.read()) == (grpc.StatusCode.INVALID_ARGUMENT, named)
+            look = channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")(
+                iter([b"\xff"])
+            )
+            named = "the request is no grpc.reflection.v1alpha.ServerReflectionRequest"
+            assert await refusal(look.read()) == (grpc.StatusCode.INVALID_ARGUMENT, named)
 
     run(test())
 

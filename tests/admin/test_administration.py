@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
-from server.administration import GroupChange, Place, StoredSince, TopicChange
+from server.administration import GroupChange, Place, QueueReset, ResetTarget, StoredSince, TopicChange
+from server.pacing import Pace
 from store.errors import AlreadyExists, Forbidden, GroupNotFound, Invalid, TopicNotFound
 from store.metadata import (
     ExponentialBackoff,
@@ -204,15 +208,20 @@ def read(bench: AdminBench) -> AdminBench:
     return bench
 
 
+def reset(bench: AdminBench, group: str, topic: str, to: ResetTarget, **terms: Any) -> list[QueueReset]:
+    pace = Pace(bench.delivery.clock)
+    return asyncio.run(bench.administration.reset_offset(group, topic, to, pace, **terms))
+
+
 def test_back_to_the_first_message(read: AdminBench) -> None:
-    resets = read.administration.reset_offset(GROUP, TOPIC, Place.EARLIEST)
+    resets = reset(read, GROUP, TOPIC, Place.EARLIEST)
     assert [(reset.queue.number, reset.previous, reset.new) for reset in resets] == [(0, 2, 0), (1, 0, 0)]
     read.delivery.end_pass()
     assert read.delivery.receive().bodies == [b"0", b"1", b"2", b"3"]
 
 
 def test_on_to_behind_the_last_message(read: AdminBench) -> None:
-    read.administration.reset_offset(GROUP, TOPIC, Place.LATEST)
+    reset(read, GROUP, TOPIC, Place.LATEST)
     read.delivery.end_pass()
     assert read.delivery.receive().bodies == []
     read.delivery.send(b"next")
@@ -221,37 +230,36 @@ def test_on_to_behind_the_last_message(read: AdminBench) -> None:
 
 @pytest.mark.parametrize(("asked", "bodies"), [(3, [b"3"]), (99, []), (-1, [b"0", b"1", b"2", b"3"])])
 def test_to_an_offset_within_the_queue(read: AdminBench, asked: int, bodies: list[bytes]) -> None:
-    read.administration.reset_offset(GROUP, TOPIC, QueueOffset(asked), queue_number=0)
+    reset(read, GROUP, TOPIC, QueueOffset(asked), queue_number=0)
     read.delivery.end_pass()
     assert read.delivery.receive().bodies == bodies
 
 
 def test_to_a_time(read: AdminBench) -> None:
-    resets = read.administration.reset_offset(GROUP, TOPIC, StoredSince(2_500))
+    resets = reset(read, GROUP, TOPIC, StoredSince(2_500))
     assert [(reset.queue.number, reset.new) for reset in resets] == [(0, 3), (1, 0)]
     read.delivery.end_pass()
     assert read.delivery.receive().bodies == [b"3"]
 
 
 def test_a_reset_survives_a_restart(read: AdminBench) -> None:
-    read.administration.reset_offset(GROUP, TOPIC, Place.EARLIEST)
+    reset(read, GROUP, TOPIC, Place.EARLIEST)
     read.delivery.end_pass()
     read.delivery.restart()
     assert read.delivery.receive().bodies == [b"0", b"1", b"2", b"3"]
 
 
 def test_a_dry_run_only_tells(read: AdminBench) -> None:
-    resets = read.administration.reset_offset(GROUP, TOPIC, Place.EARLIEST, queue_number=0, dry_run=True)
+    resets = reset(read, GROUP, TOPIC, Place.EARLIEST, queue_number=0, dry_run=True)
     assert [(reset.previous, reset.new) for reset in resets] == [(2, 0)]
     read.delivery.end_pass()
     assert read.delivery.receive().bodies == [b"2", b"3"]
 
 
 def test_a_reset_names_what_does_not_exist(read: AdminBench) -> None:
-    reset = read.administration.reset_offset
     with pytest.raises(GroupNotFound, match="ghost"):
-        reset("ghost", TOPIC, Place.LATEST)
+        reset(read, "ghost", TOPIC, Place.LATEST)
     with pytest.raises(TopicNotFound, match="ghost"):
-        reset(GROUP, "ghost", Place.LATEST)
+        reset(read, GROUP, "ghost", Place.LATEST)
     with pytest.raises(Invalid, match="no queue 2"):
-        reset(GROUP, TOPIC, Place.LATEST, queue_number=2)
+        reset(read, GROUP, TOPIC, Place.LATEST, queue_number=2)

@@ -84,6 +84,13 @@ def test_who_names_no_user_is_told_so(broker: Broker, folder: Path) -> None:
     assert "unauthenticated: the call is not signed" in denied
 
 
+def test_any_call_is_signed(broker: Broker, folder: Path) -> None:
+    assert "topics" in quarry(folder, "--context", "admin", "call", "AdminService/CreateTopic", '{"name": "topics"}')
+    assert '"name": "topics"' in quarry(folder, "--context", "admin", "call", "AdminService/ListTopics")
+    denied = quarry(folder, "call", "AdminService/GetBroker", "--admin", broker.admin, status=2)
+    assert "unauthenticated: the call is not signed" in denied
+
+
 def test_what_was_changed_and_denied_is_in_the_audit_file(broker: Broker, folder: Path) -> None:
     quarry(folder, "--context", "admin", "topic", "create", "audited")
     quarry(folder, "topic", "delete", "audited", "--admin", broker.admin, status=2)

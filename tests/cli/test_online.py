@@ -372,6 +372,11 @@ def test_a_consumer_and_what_it_has_before_it_are_seen(quarry: Quarry, topic: st
         assert row in quarry.rows("client", "list")
         shown = quarry.run("client", "list", "--group", group).splitlines()
         assert [line.split()[-1] for line in shown] == ["clientId", row["clientId"]]
+        assert (row["kind"], row["isLite"]) == ("simple consumer", False)
+        assert row in quarry.rows("client", "list", "--type", "consumer")
+        with MessagingClient(quarry.broker.endpoint):
+            (producer,) = quarry.rows("client", "list", "--type", "producer")
+        assert (producer["kind"], producer["group"], producer["topics"]) == ("producer", None, [])
         for _ in range(3):
             quarry.run("produce", topic, "body", "--tag", "a")
         assert len(client.receive(limit=1, invisible_s=30, wait_s=5)) == 1
@@ -387,6 +392,7 @@ def test_a_consumer_and_what_it_has_before_it_are_seen(quarry: Quarry, topic: st
     assert "never read" in quarry.run("lag", group, "--topic", f"{topic}-unread", status=2)
     assert "no group nobody" in quarry.run("lag", "nobody", status=2)
     assert "no group nobody" in quarry.run("client", "list", "--group", "nobody", status=2)
+    assert "no topic nothing" in quarry.run("client", "list", "--topic", "nothing", status=2)
 
 
 def test_topics_and_groups_outlive_a_restart(tmp_path: Path) -> None:

@@ -21,8 +21,10 @@ from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server._generated.apache.rocketmq.v2.service_pb2_grpc import MessagingServiceStub
 from server._generated.quarry.admin.v1 import (
     admin_pb2,
+    clients_pb2,
     dead_letters_pb2,
     index_pb2,
+    jobs_pb2,
     lite_topics_pb2,
     members_pb2,
     migration_pb2,
@@ -48,8 +50,10 @@ SECURITY = "/quarry.admin.v1.SecurityService/"
 SERVICES = (
     official_pb2,
     admin_pb2,
+    clients_pb2,
     dead_letters_pb2,
     index_pb2,
+    jobs_pb2,
     lite_topics_pb2,
     members_pb2,
     migration_pb2,

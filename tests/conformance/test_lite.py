@@ -169,6 +169,33 @@ def test_point_60_where_a_client_begins(with_broker: WithBroker) -> None:
     with_broker(test)
 
 
+def test_who_waits_gets_at_once_what_another_client_moved_the_group_back_to(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        with_topics(broker, reset_offset_unsubscribe="true")
+        async with LiteClient(broker.endpoint) as one, LiteClient(broker.endpoint) as two:
+            await one.start()
+            await two.start()
+            await one.add("a", "b")
+            await two.add("a", "b")
+            for name in ("a", "b"):
+                await send(one, name, b"1")
+                await one.done(await one.got())
+
+            for move in (
+                one.remove("a"),
+                one.sync(definition.COMPLETE_REMOVE),
+                one.add("b", policy=definition.OffsetOption.MIN),
+            ):
+                waiting = asyncio.ensure_future(two.got(polling_s=8))
+                await asyncio.sleep(0.1)
+                await move
+                received = await asyncio.wait_for(waiting, 4)
+                assert [body for _, body in found(received)] == [b"1"]
+                await two.done(received)
+
+    with_broker(test)
+
+
 def test_rmq_10549_a_reset_leaves_nothing_blocked(with_broker: WithBroker) -> None:
     """Pain 39: what is in flight does not stop what the reset brings back."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import grpc.aio
 import pytest
@@ -14,9 +14,11 @@ from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.rpc.admin_port.official import clients as clients_module
 from server.rpc.admin_port.official.service import NAME
+from store.metadata import Group, TopicType
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client, consumer_settings, message, producer_settings, resource
 from tests.conformance.conftest import WithBroker
+from tests.conformance.lite import PARENT, LiteClient
 from tests.conformance.official import hand_out, official
 
 
@@ -78,42 +80,43 @@ def test_the_consumers_of_a_group_are_listed_with_what_they_are(with_broker: Wit
     with_broker(test)
 
 
-MALFORMED: Final[tuple[tuple[Any, definition.Code, str], ...]] = (
-    (pb.ListConsumerConnectionRequest(), definition.ILLEGAL_CONSUMER_GROUP, "group"),
-    (pb.ListConsumerConnectionRequest(group=resource("a b")), definition.ILLEGAL_CONSUMER_GROUP, "group"),
-    (pb.ListConsumerConnectionRequest(group=resource("x")), definition.CONSUMER_GROUP_NOT_FOUND, "no group x"),
-    (
-        pb.ListConsumerConnectionRequest(group=resource("billing"), topic=resource("x")),
-        definition.TOPIC_NOT_FOUND,
-        "no topic x",
-    ),
-    (
-        pb.ListConsumerConnectionRequest(group=resource("billing"), liteTopic="a"),
-        definition.UNSUPPORTED,
-        "liteTopic",
-    ),
-    (pb.ListSubscriptionRequest(), definition.BAD_REQUEST, "topic, group"),
-    (pb.ListSubscriptionRequest(group=resource("x")), definition.CONSUMER_GROUP_NOT_FOUND, "no group x"),
-    (pb.ListSubscriptionRequest(topic=resource("x")), definition.TOPIC_NOT_FOUND, "no topic x"),
-    (pb.DescribeSubscriptionRequest(group=resource("x")), definition.CONSUMER_GROUP_NOT_FOUND, "no group x"),
-    (pb.DescribeSubscriptionRequest(topic=resource("a b")), definition.ILLEGAL_TOPIC, "topic"),
-    (pb.GetConsumerRunningInfoRequest(client_id="a"), definition.ILLEGAL_CONSUMER_GROUP, "group"),
-    (pb.GetConsumerRunningInfoRequest(group=resource("billing")), definition.BAD_REQUEST, "client_id"),
-    (
-        pb.GetConsumerRunningInfoRequest(group=resource("billing"), client_id="nobody"),
-        definition.NOT_FOUND,
-        "client_id",
-    ),
-)
-
-
-def test_what_is_missing_or_malformed_has_a_status_that_names_the_field(with_broker: WithBroker) -> None:
+def test_the_consumers_of_a_lite_topic_are_listed(with_broker: WithBroker) -> None:
     async def test(broker: RunningBroker) -> None:
-        broker.group("billing")
-        async with official(broker) as admin:
-            for request, code, text in MALFORMED:
-                answer = await getattr(admin, type(request).__name__.removesuffix("Request"))(request)
-                assert (answer.status.code, text in answer.status.message) == (code, True), answer.status
+        broker.topic(PARENT, TopicType.LITE, queues=1)
+        broker.topic("orders")
+        bound = {"lite.bind.topic": PARENT}
+        broker.store.groups.create(Group("devices", attributes=bound))
+        broker.store.groups.create(Group("watchers", attributes={**bound, "lite.sub.wildcard": "room-"}))
+        async with (
+            LiteClient(broker.endpoint, "one") as one,
+            LiteClient(broker.endpoint, "two") as two,
+            LiteClient(broker.endpoint, "watcher") as watcher,
+            official(broker) as admin,
+        ):
+            for client in (one, two):
+                await client.start()
+                await client.add("room-1")
+            await two.add("a")
+            await watcher.start("watchers")
+            await watcher.replace()
+
+            async def readers(group: str, lite_topic: str, **fields: Any) -> list[str]:
+                request = pb.ListConsumerConnectionRequest(group=resource(group), liteTopic=lite_topic, **fields)
+                answer = await admin.ListConsumerConnection(request)
+                assert answer.status.code == definition.OK, answer.status
+                return ids(answer)
+
+            assert await readers("devices", "room-1") == ["one", "two"]
+            assert await readers("devices", "a", topic=resource(PARENT)) == ["two"]
+            assert await readers("devices", "nobody-wants-it") == []
+            assert await readers("watchers", "room-1") == ["watcher"]
+            assert await readers("watchers", "a") == []
+            await one.remove("room-1")
+            assert await readers("devices", "room-1") == ["two"]
+            wrong = pb.ListConsumerConnectionRequest(group=resource("devices"), topic=resource("orders"), liteTopic="a")
+            refused = await admin.ListConsumerConnection(wrong)
+            assert refused.status.code == definition.ILLEGAL_TOPIC
+            assert "topic: group devices is bound to topic events" in refused.status.message
 
     with_broker(test)
 
@@ -313,10 +316,5 @@ def test_a_subscription_is_deleted_when_its_consumers_are_gone(with_broker: With
             assert [each.body for each in again.messages] == [b"1", b"2"]
             other = await client.receive("billing", "payments")
             assert [each.body for each in other.messages] == [b"2"]
-            for field, bad in (("topic", "nowhere"), ("group", "nobody"), ("topic", ""), ("group", "a b")):
-                wrong = pb.DeleteSubscriptionRequest(topic=resource("orders"), group=resource("billing"))
-                getattr(wrong, field).name = bad
-                refused = await admin.DeleteSubscription(wrong)
-                assert refused.status.code not in (definition.OK, definition.INTERNAL_SERVER_ERROR), refused
 
     with_broker(test)

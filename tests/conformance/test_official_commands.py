@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
@@ -122,26 +121,6 @@ def test_a_client_verifies_a_message(with_broker: WithBroker) -> None:
                 said.status.code = code
                 say(one, said)
                 assert (await asking).status.code == code
-            changes: tuple[tuple[dict[str, Any], definition.Code, str], ...] = (
-                ({"message_id": "M2"}, definition.MESSAGE_NOT_FOUND, "message_id"),
-                ({"message_id": ""}, definition.ILLEGAL_MESSAGE_ID, "message_id"),
-                ({"topic": resource("others")}, definition.BAD_REQUEST, "topic"),
-                ({"topic": resource("nothing")}, definition.TOPIC_NOT_FOUND, "topic"),
-                ({"group": resource("shipping")}, definition.NOT_FOUND, "client_id"),
-                ({"group": None}, definition.ILLEGAL_CONSUMER_GROUP, "group"),
-                ({"client_id": "two"}, definition.NOT_FOUND, "client_id"),
-                ({"client_id": ""}, definition.BAD_REQUEST, "client_id"),
-            )
-            given: dict[str, Any] = {name.name: value for name, value in VERIFY.ListFields()}
-            for change, code, text in changes:
-                answer = await admin.VerifyMessage(pb.VerifyMessageRequest(**{**given, **change}))
-                assert (answer.status.code, text in answer.status.message) == (code, True), answer.status
-                if "topic" not in change and "message_id" not in change:
-                    asked = {
-                        name: value for name, value in {**given, **change}.items() if name in ("group", "client_id")
-                    }
-                    answer = await admin.PrintThreadStackTrace(pb.PrintThreadStackTraceRequest(**asked))
-                    assert (answer.status.code, text in answer.status.message) == (code, True), answer.status
 
     with_broker(test, index=INDEX)
 

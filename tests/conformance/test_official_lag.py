@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from kv import EngineFull
 from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
@@ -14,7 +16,9 @@ from store.offsets import QueueId, QueueOffset
 from tests.conformance.broker import RunningBroker
 from tests.conformance.client import Client, consumer_settings, message, resource
 from tests.conformance.conftest import WithBroker
+from tests.conformance.lite import GROUP, PARENT, LiteClient, send
 from tests.conformance.official import hand_out, official
+from tests.conformance.test_lite import with_topics
 
 DescribeRequest = pb.DescribeGroupAccumulationRequest
 ANSWER = pb.DescribeGroupAccumulationResponse
@@ -118,19 +122,7 @@ def test_queues_that_came_later_and_those_that_went_count_too(with_broker: WithB
 
 
 UNKNOWN: Final = (
-    (DescribeRequest(), definition.ILLEGAL_CONSUMER_GROUP, "group"),
-    (DescribeRequest(group=resource("a b")), definition.ILLEGAL_CONSUMER_GROUP, "group"),
-    (DescribeRequest(group=resource("nobody")), definition.CONSUMER_GROUP_NOT_FOUND, "no group nobody"),
-    (
-        DescribeRequest(group=resource("billing"), topics=[resource("nothing")]),
-        definition.TOPIC_NOT_FOUND,
-        "topics: no topic nothing",
-    ),
-    (
-        DescribeRequest(group=resource("billing"), topics=[resource("a b")]),
-        definition.ILLEGAL_TOPIC,
-        "topic name 'a b'",
-    ),
+    (DescribeRequest(group=resource("billing")), definition.OFFSET_NOT_FOUND, "group: billing has never read anything"),
     (
         DescribeRequest(group=resource("billing"), topics=[resource("orders")]),
         definition.OFFSET_NOT_FOUND,
@@ -141,7 +133,6 @@ UNKNOWN: Final = (
         definition.OFFSET_NOT_FOUND,
         "topics",
     ),
-    (DescribeRequest(group=resource("billing"), lite_topic="a"), definition.BAD_REQUEST, "topics"),
 )
 
 
@@ -189,6 +180,58 @@ def test_lite_topics_count_by_the_offsets_of_their_light_queues(with_broker: Wit
         assert spans.status.code == definition.OFFSET_NOT_FOUND
         of_a.lite_topic = "c"
         assert (await accumulation(broker, of_a)).status.code == definition.OFFSET_NOT_FOUND
+
+    with_broker(test)
+
+
+@pytest.mark.parametrize(("attributes", "wanted"), [({}, {"a": 2}), ({"wildcard": "a*"}, {"a": 2, "aa": 1})])
+def test_lite_topics_that_nobody_has_got_anything_of_count_if_a_client_wants_them(
+    with_broker: WithBroker, attributes: dict[str, str], wanted: dict[str, int]
+) -> None:
+    """dashboard#4516: what waits for a client that has not asked yet is no healthy 0."""
+
+    async def test(broker: RunningBroker) -> None:
+        with_topics(broker, **attributes)
+        async with LiteClient(broker.endpoint) as client:
+            await client.start()
+            for name in ("a", "a", "aa", "b"):
+                await send(client, name, b"x")
+            if attributes:
+                await client.replace()
+            else:
+                await client.add("a")
+            answer = await accumulation(broker, DescribeRequest(group=resource(GROUP)))
+            assert answer.status.code == definition.OK
+            whole = sum(wanted.values())
+            assert {name: numbers(each) for name, each in answer.topic_accumulation.items()} == {
+                PARENT: (0, whole, whole)
+            }
+            for name in ("a", "aa", "b"):
+                of_one = DescribeRequest(group=resource(GROUP), topics=[resource(PARENT)], lite_topic=name)
+                told = await accumulation(broker, of_one)
+                assert (told.status.code, told.accumulation.ready_messages) == (
+                    (definition.OK, wanted[name]) if name in wanted else (definition.OFFSET_NOT_FOUND, 0)
+                )
+            await client.done(await client.got(count=1))
+            answer = await accumulation(broker, DescribeRequest(group=resource(GROUP)))
+            assert numbers(answer.accumulation) == (0, whole - 1, whole - 1)
+
+    with_broker(test)
+
+
+def test_queues_that_a_topic_has_no_longer_have_a_time_span_while_they_hold_messages(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        topic = broker.topic("orders", queues=3)
+        broker.group("billing")
+        async with await consumer_of(broker, "billing", topic) as client:
+            for _ in range(3):
+                await client.sent(message(topic))
+        broker.store.topics.update(Topic(topic, TopicType.NORMAL, 1, 1))
+        broker.clock.push(5)
+        async with official(broker) as admin:
+            answer = await admin.QueryTimeSpan(pb.QueryTimeSpanRequest(group=resource("billing")))
+        assert [each.message_queue.id for each in answer.queue_time_span_list] == [0, 1, 2]
+        assert all(each.delay_time_ms >= 5_000 for each in answer.queue_time_span_list)
 
     with_broker(test)
 

@@ -333,6 +333,15 @@ def test_a_new_group_sees_what_is_sent_after_it_was_started() -> None:
     assert bench.receive().bodies == [b"after"]
 
 
+def test_a_new_group_starts_alike_in_queues_that_the_topic_has_no_longer() -> None:
+    bench = DeliveryBench(queues=2, settings=DeliverySettings(new_group_start=NewGroupStart.LATEST))
+    for queue in range(4):
+        bench.send(b"before", queue=queue)
+    bench.delivery.start_group(GROUP, TOPIC, range(2))
+    bench.end_pass()
+    assert bench.receive().bodies == []
+
+
 @pytest.mark.parametrize(
     ("start", "expected"),
     [(NewGroupStart.EARLIEST, [b"old"]), (NewGroupStart.LATEST, []), (NewGroupStart.AUTO, [b"old"])],

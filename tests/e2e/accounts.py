@@ -9,7 +9,7 @@ from typing import Final
 from store.clock import SystemClock
 from store.disk import PosixDisk
 from store.opening import open_store
-from store.security.model import Action, Resource, Rule, Secret, User
+from store.security.model import Action, Resource, Rule, Secret, User, UserKind
 from store.security.sealing import Sealer, new_key
 from store.settings import Durability, StoreSettings
 from tests.e2e.clients import Login
@@ -30,8 +30,8 @@ class Accounts:
     """A user without any rule."""
 
 
-def make_accounts(store: Path) -> Accounts:
-    """Make the store with two users."""
+def make_accounts(store: Path, *, operator: str | None = None) -> Accounts:
+    """Make the store with two users, and with a super user for whom a certificate stands: `operator` is its subject."""
     key = new_key()
     shop, stranger = Login("shop", "secret-of-the-shop"), Login("stranger", "secret-of-the-stranger")
     opened = open_store(
@@ -44,6 +44,8 @@ def make_accounts(store: Path) -> Accounts:
     try:
         for login in (shop, stranger):
             opened.users.create(User(name=login.user, secrets=(Secret(1, login.secret, 0),), next_secret_number=2))
+        if operator is not None:
+            opened.users.create(User(name="operator", kind=UserKind.SUPER, certificates=(operator,)))
         for resource, actions in (("topic:acme-*", {Action.PUB, Action.SUB}), ("group:billing*", {Action.SUB})):
             opened.policies.put_rule(shop.user, Rule(resource=Resource.parse(resource), actions=frozenset(actions)))
     finally:

@@ -10,6 +10,7 @@ import pytest
 from tests.e2e import languages
 from tests.e2e.broker import Broker, environment_of
 from tests.e2e.clients import Clients, Login
+from tests.e2e.members import ClusterOfBrokers
 
 StartBroker = Callable[..., Broker]
 StartClients = Callable[..., Clients]
@@ -23,6 +24,16 @@ QUICK: Mapping[str, object] = {
 
 USERS_POLLING: Mapping[str, object] = {"delivery.polling_min_ms": 5000, "delivery.polling_max_ms": 20_000}
 """The defaults, in place of the quick times."""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ClusterOfBrokers]:
+    """To be given members; all are ended with the test."""
+    made = ClusterOfBrokers(tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()
 
 
 @pytest.fixture

@@ -99,6 +99,19 @@ def go_program(name: str, project: Path) -> Path:
     return installed(f"{name}-go-{digest(sources)}", install) / name
 
 
+def go_tool(module: str) -> Path:
+    """A program of somebody else's Go module, `path@version`."""
+    need("go")
+    package, _, version = module.partition("@")
+    name = package.rpartition("/")[2]
+
+    def install(folder: Path) -> None:
+        # one package at a time: whoever waits for this has other work on the machine
+        run(["env", f"GOBIN={folder}", "GOFLAGS=-p=1", "nice", "-n", "15", "go", "install", module], directory=folder)
+
+    return installed(f"{name}-{version}", install) / name
+
+
 def python() -> Language:
     return Language(
         name="python",

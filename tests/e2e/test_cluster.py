@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,15 +11,6 @@ from tests.e2e.broker import Broker, quarry, until
 from tests.e2e.clients import Outgoing
 from tests.e2e.conftest import StartClients
 from tests.e2e.members import ClusterOfBrokers, names, reachable, rows
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ClusterOfBrokers]:
-    made = ClusterOfBrokers(tmp_path)
-    try:
-        yield made
-    finally:
-        made.close()
 
 
 def test_members_find_each_other_agree_and_serve_as_one(cluster: ClusterOfBrokers, start_clients: StartClients) -> None:

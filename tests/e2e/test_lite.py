@@ -197,8 +197,7 @@ def test_a_suspended_lite_topic_comes_again_in_its_order_and_not_as_a_further_at
 def test_what_fails_too_often_is_a_dead_letter_and_does_not_block_its_lite_topic(
     start_lite: StartLite, language: str
 ) -> None:
-    """At the first failure with Node.js: it knows no retry policies but exponential ones, and takes others for none."""
-    attempts = 1 if language == "node" else 2
+    attempts = 2
     lite = start_lite(language, "--max-attempts", "2")
     bad, behind = lite.clients.producer(EVENTS).send([message("a", b"bad"), message("a", b"behind")])
     consumer = lite.consumer("a", failed_attempts=2)

@@ -13,6 +13,8 @@ from cli.main import app
 from tests.house.source import ROOT, name, text_files
 
 DOCS = ROOT / "docs" / "commands.md"
+ALIASES = {"quarry dlq": "quarry dead-letters"}
+"""Other names of groups, which the page tells of in a sentence."""
 Section = tuple[str, str, tuple[tuple[str, str], ...]]
 """Usage, first line of the help, and the options with their meaning."""
 
@@ -59,7 +61,19 @@ def documented() -> list[Section]:
 
 
 def test_the_commands_page_agrees_with_the_commands() -> None:
-    assert sorted(documented()) == sorted(section(path, command) for path, command in commands())
+    assert sorted(documented()) == sorted(
+        section(path, command) for path, command in commands() if path.rpartition(" ")[0] not in ALIASES
+    )
+
+
+def test_a_group_has_the_same_commands_under_its_other_name() -> None:
+    def sections(group: str) -> dict[str, Section]:
+        found = {path.rpartition(" "): command for path, command in commands()}
+        return {name: section(name, command) for (path, _, name), command in found.items() if path == group}
+
+    for alias, group in ALIASES.items():
+        assert sections(alias) == sections(group) != {}
+        assert f"`{alias}`" in DOCS.read_text()
 
 
 def test_every_command_and_option_explains_itself() -> None:

@@ -31,6 +31,7 @@ FEW = {
     *("cluster", "node_id", "node_type", "storage_medium", "storage_type"),
     *("consume_mode", "is_retry", "is_system", "message_type", "protocol_type"),
     *("cached", "decision", "port"),
+    "kind",
     *("reachable", "state"),
     *("language", "version", "python"),
 }

@@ -196,8 +196,15 @@ def test_damage_ends_it_with_file_and_offset(spark: SparkSession, golden_copy: G
 
 
 def test_lag_is_counted_against_the_ends_of_queues(spark: SparkSession, tmp_path: Path) -> None:
+    # dead letters that were sent again, and that nobody has come for
+    again = [
+        (each._replace(topic=f"%RETRY%{group}_orders"), stored_ms)
+        for group in ("behind", "stranger")
+        for each, stored_ms in orders(3, queue=0, minute=0)
+    ]
     write_store(
-        tmp_path, [*orders(40, queue=0, minute=0), *orders(20, queue=1, minute=0), *orders(5, queue=2, minute=0)]
+        tmp_path,
+        [*orders(40, queue=0, minute=0), *orders(20, queue=1, minute=0), *orders(5, queue=2, minute=0), *again],
     )
     open_and_close(tmp_path)
     positions = {
@@ -211,9 +218,10 @@ def test_lag_is_counted_against_the_ends_of_queues(spark: SparkSession, tmp_path
     set_positions(tmp_path, positions)
     lag = statistics(spark, DISK, tmp_path, Wanted()).lag
     assert lag.not_known is None
-    assert (lag.group_count, lag.lag, lag.in_flight) == (3, 36, 0)
+    assert (lag.group_count, lag.lag, lag.in_flight) == (3, 39, 0)
     assert [(each.group, each.topic, each.queues, each.lag, each.most_behind) for each in lag.groups] == [
         ("behind", "orders", 3, 36, 0),
+        ("behind", "%RETRY%behind_orders", 1, 3, 0),
         ("ahead", "orders", 3, 0, 0),
         ("elsewhere", "gone", 1, 0, 7),
     ]

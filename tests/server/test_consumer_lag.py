@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from kv import EngineFull
+import pytest
+
+from kv import EngineCorrupt, EngineFull
 from server.consumer_lag import ConsumerLag, PairLag
+from server.delivery import retry_topic_name
 from server.delivery.open_subscriptions import IDLE_SUBSCRIPTION_S
+from server.rocketmq_metrics import Families, lag_figures
 from server.top_counts import OTHER
-from store.offsets import QueueId, QueueOffset
+from store.metadata import ConsumerOffsetTable
+from store.metadata.lite import light_queue_name
+from store.offsets import QueueBounds, QueueId, QueueOffset
 from tests.delivery.broker import GROUP, TOPIC, DeliveryBench
 from tests.delivery.test_troubles import fail_writes, heal_writes
 
 
 class Lag:
-    """The lag of a delivery bench; what exists is what the test says."""
+    """The lag of a delivery bench; all topics have as many queues as it says."""
 
     def __init__(self, bench: DeliveryBench, pairs_max: int = 10) -> None:
-        self.gone: set[str] = set()
         self.bench = bench
         self.watched = ConsumerLag(
             bench.delivery,
             bench.source,
             pairs_max=pairs_max,
             clock=bench.clock,
-            topic_exists=lambda name: name not in self.gone,
-            group_exists=lambda name: name not in self.gone,
+            queue_count=lambda _: bench.queues,
+            reads=ConsumerOffsetTable(bench.engine).reads,
         )
 
     def round(self) -> dict[str, PairLag]:
@@ -118,7 +123,7 @@ def test_a_group_whose_consumers_are_gone_is_seen_to_fall_behind() -> None:
     bench.send(b"c")
     found = lag.round()[GROUP]
     assert (found.ready, found.in_flight) == (2, 1)
-    lag.gone.add(GROUP)
+    bench.delivery.delete_group(GROUP)
     assert not lag.round()
 
 
@@ -138,12 +143,157 @@ def test_the_furthest_behind_are_named_and_the_others_summed_up() -> None:
 
 
 def test_a_record_that_cannot_be_read_has_no_age_and_stops_nothing() -> None:
+    """rocketmq-dashboard#4516: an age that nobody knows is none, and no healthy 0."""
     bench = DeliveryBench(queues=1)
     start(bench, GROUP)
     bench.send(b"x")
     bench.source.unreadable.add(0)
+    lag = Lag(bench)
+    found = lag.round()[GROUP]
+    assert (found.ready, found.lag_ms, found.queueing_ms) == (1, None, None)
+    told = {metric.name: metric.samples for metric in lag_figures(Families(cluster="c", node_id="n"), [found])}
+    assert [sample.value for sample in told["rocketmq_consumer_lag_messages"]] == [1]
+    assert told["rocketmq_consumer_lag_latency"] == []
+    assert told["rocketmq_consumer_queueing_latency_milliseconds"] == []
+
+
+def test_one_age_that_is_not_known_makes_that_of_all_others_unknown() -> None:
+    """rocketmq-dashboard#4516"""
+    bench = DeliveryBench(queues=1)
+    start(bench, "one", OTHER)
+    bench.send(b"x")
+    bench.receive(group="one")
+    bench.source.unreadable.add(0)
+    found = Lag(bench, pairs_max=0).round()[OTHER]
+    assert (found.ready, found.in_flight, found.lag_ms, found.queueing_ms) == (1, 1, None, None)
+
+
+def test_a_group_whose_queue_cannot_be_read_is_told_of_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """rocketmq-dashboard#4516: nor as it was before, and no others are without it."""
+    bench = DeliveryBench(queues=1)
+    start(bench, "one", "two", "three")
+    for group in ("elsewhere", "there, too"):
+        bench.delivery.start_group(group, "others", range(1))
+        bench.send(b"x", topic="others")
+    lag = Lag(bench, pairs_max=1)
+    assert set(lag.round()) == {"elsewhere", OTHER}
+    bounds = bench.source.bounds
+
+    def refusing(queue: QueueId) -> QueueBounds:
+        if queue.topic == TOPIC:
+            raise EngineCorrupt("a table is damaged")
+        return bounds(queue)
+
+    bench.send(b"x")
+    monkeypatch.setattr(bench.source, "bounds", refusing)
+    with pytest.raises(EngineCorrupt):
+        lag.round()
+    assert [(each.group, each.ready) for each in lag.watched.pairs] == [("elsewhere", 2)]
+
+
+def test_all_queues_count_when_the_first_thing_after_a_restart_is_an_acknowledgement() -> None:
+    """rmq#10953: a part of the queues is no answer."""
+    bench = DeliveryBench(queues=4)
+    start(bench, GROUP)
+    for number in range(8):
+        bench.send(b"x", queue=number % 4)
+    first, _ = bench.receive(batch=2).messages
+    bench.restart()
+    bench.acknowledge(first)
     found = Lag(bench).round()[GROUP]
-    assert (found.ready, found.lag_ms) == (1, 0)
+    assert (found.ready, found.in_flight) == (6, 1)
+
+
+def test_queues_that_a_topic_has_got_count_before_anybody_asks_for_them() -> None:
+    """rmq#8764: what was sent there was not told of."""
+    bench = DeliveryBench(queues=1)
+    start(bench, GROUP)
+    lag = Lag(bench)
+    lag.round()
+    bench.queues = 3
+    for number in range(3):
+        bench.send(b"x", queue=number)
+    assert lag.round()[GROUP].ready == 3
+    bench.advance(IDLE_SUBSCRIPTION_S + 1)
+    bench.delivery.drop_idle_subscriptions()
+    bench.send(b"x", queue=2)
+    assert lag.round()[GROUP].ready == 4
+
+
+def test_retry_topics_that_come_while_a_group_is_away_count() -> None:
+    bench = DeliveryBench(queues=1)
+    start(bench, GROUP)
+    lag = Lag(bench)
+    lag.round()
+    bench.advance(IDLE_SUBSCRIPTION_S + 1)
+    bench.delivery.drop_idle_subscriptions()
+    bench.send(b"x", topic=retry_topic_name(GROUP, TOPIC))
+    lag.round()
+    assert [(each.is_retry, each.ready) for each in lag.watched.pairs] == [(True, 1), (False, 0)]
+
+
+def test_messages_that_expired_while_they_were_in_flight_are_no_lag() -> None:
+    bench = DeliveryBench(queues=1)
+    start(bench, GROUP)
+    for _ in range(1_200):
+        bench.send(b"x")
+    while bench.receive(batch=32).messages:
+        pass
+    lag = Lag(bench)
+    assert lag.round()[GROUP].in_flight == 1_200
+    bench.source.minimum[QueueId(TOPIC, 0)] = 1_000
+    found = lag.round()[GROUP]
+    assert (found.ready, found.in_flight) == (0, 200)
+    bench.source.minimum[QueueId(TOPIC, 0)] = 1_200
+    found = lag.round()[GROUP]
+    assert (found.ready, found.in_flight, found.lag_ms) == (0, 0, 0)
+
+
+def test_a_group_that_is_made_anew_has_no_lag_of_the_old_one() -> None:
+    bench = DeliveryBench(queues=1)
+    start(bench, GROUP, "other")
+    lag = Lag(bench)
+    for _ in range(3):
+        bench.send(b"x")
+    bench.receive(batch=2)
+    lag.round()
+    bench.delivery.delete_group(GROUP)
+    assert list(lag.round()) == ["other"]
+    bench.delivery.delete_subscription("other", TOPIC)
+    assert not lag.round()
+    start(bench, GROUP)
+    assert lag.round()[GROUP].in_flight == 3
+
+
+def test_a_client_that_commits_an_earlier_offset_has_no_message_counted_twice() -> None:
+    bench = DeliveryBench(queues=1)
+    start(bench, GROUP)
+    for _ in range(5):
+        bench.send(b"x")
+    before, *_ = bench.receive(batch=4).messages
+    lag = Lag(bench)
+    lag.round()
+    bench.delivery.commit_offset(GROUP, QueueId(TOPIC, 0), QueueOffset(1))
+    bench.end_pass()
+    assert (lag.round()[GROUP].ready, lag.round()[GROUP].in_flight) == (4, 1)
+    again = bench.receive(batch=3)
+    assert (lag.round()[GROUP].ready, lag.round()[GROUP].in_flight) == (1, 4)
+    for each in (before, *again.messages):
+        bench.acknowledge(each)
+    assert (lag.round()[GROUP].ready, lag.round()[GROUP].in_flight) == (1, 0)
+    assert bench.delivery.inflight_count == 0
+
+
+def test_light_queues_do_not_count() -> None:
+    """They come and go with each message, so a sum of them would be one of chance."""
+    bench = DeliveryBench(queues=1)
+    start(bench, GROUP)
+    name = light_queue_name("chats", "a")
+    bench.send(b"x", topic=name)
+    bench.delivery.light_queues.open(GROUP, name)
+    bench.end_pass()
+    assert bench.delivery.subscription_count == 2
+    assert {key: each.ready for key, each in Lag(bench, pairs_max=0).round().items()} == {OTHER: 0}
 
 
 def test_deliveries_that_could_not_be_written_are_not_counted_before_they_are() -> None:
@@ -155,7 +305,8 @@ def test_deliveries_that_could_not_be_written_are_not_counted_before_they_are() 
     lag = Lag(bench)
     fail_writes(bench, EngineFull("No space left on device"))
     assert isinstance(bench.receive(batch=1).error, EngineFull)
-    assert lag.round()[GROUP].in_flight is None
+    found = lag.round()[GROUP]
+    assert (found.in_flight, found.lag_ms) == (None, None)
     heal_writes(bench)
     assert len(bench.receive(batch=1).messages) == 1
     assert lag.round()[GROUP].in_flight == 2

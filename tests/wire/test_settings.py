@@ -63,6 +63,21 @@ def test_a_group_may_have_exponential_delays() -> None:
     assert policy.multiplier == 2
 
 
+def test_clients_of_node_js_get_a_list_of_delays_as_exponential_ones() -> None:
+    """They take a list for a single attempt: what a listener of ordered messages fails once would be a dead letter."""
+    sent = consumer("workers")
+    sent.user_agent.language = definition.NODE_JS
+    for group, attempts in ((Group("workers", max_attempts=5), 5), (None, 17)):
+        policy = answer_settings(sent, group, DEFAULT_LIMITS).backoff_policy
+        assert policy.max_attempts == attempts
+        assert policy.exponential_backoff.initial == Duration(seconds=1)
+        assert policy.exponential_backoff.max == Duration(seconds=7200)
+        assert policy.exponential_backoff.multiplier == 2
+    own = Group("workers", backoff=ExponentialBackoff(initial_ms=3_000))
+    policy = answer_settings(sent, own, DEFAULT_LIMITS).backoff_policy
+    assert policy.exponential_backoff.initial == Duration(seconds=3)
+
+
 def test_the_own_values_of_an_unknown_groups_consumer_stand() -> None:
     sent = consumer("workers", "orders")
     sent.subscription.fifo = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from server._generated.quarry.admin.v1.clients_pb2 import CLIENT_TYPE_CONSUMER, CLIENT_TYPE_PRODUCER
 from server.security.access import Access
 from server.security.authorization import SUPER_USERS_ONLY, Need
 from store.security.model import Action, ResourceKind
@@ -20,6 +21,9 @@ READERS_SERVICES: Final = ("grpc.reflection.v1alpha.ServerReflection",)
 
 SUPER_SERVICES: Final = ("quarry.admin.v1.SecurityService",)
 """For super users even where rules are not looked at: who changes users could make itself one of them."""
+
+JOB_SERVICE: Final = "quarry.admin.v1.JobService"
+"""Who may do what with a job depends on the job."""
 
 CLUSTER: Final = ResourceKind.CLUSTER
 TOPIC: Final = ResourceKind.TOPIC
@@ -53,6 +57,20 @@ def _reset(request: Any, _cluster: str) -> list[Access]:
     return [Access(GROUP, request.group, Action.UPDATE), Access(TOPIC, request.topic, Action.UPDATE)]
 
 
+def job_accesses(named: Any) -> list[Access]:
+    """What the work of a job does: of a request to begin it, or of the job itself. Nothing of what names no work."""
+    match named.WhichOneof("work"):
+        case "reset_offset":
+            return _reset(named.reset_offset, "")
+        case "resend_dead_letters":
+            return [Access(GROUP, named.resend_dead_letters.group, Action.UPDATE)]
+        case "resend_messages":
+            asked = named.resend_messages
+            return [Access(TOPIC, asked.topic, Action.GET), Access(TOPIC, asked.to_topic or asked.topic, Action.PUB)]
+        case _:
+            return []
+
+
 def _between(group_action: Action, topic_action: Action) -> Accesses:
     """Of the official service, whose requests name a group and a topic in messages of their own."""
     return lambda request, _cluster: [
@@ -73,6 +91,20 @@ def _subscriptions(request: Any, _cluster: str) -> list[Access]:
         if request.HasField(kind.value)
     ]
     return named or [Access(GROUP, ALL, Action.LIST)]
+
+
+def _message(request: Any, _cluster: str) -> list[Access]:
+    """One of a topic; who names none asks for those of all topics."""
+    return [Access(TOPIC, request.topic or ALL, Action.GET)]
+
+
+def _clients(request: Any, _cluster: str) -> list[Access]:
+    """Those of what is named; who names nothing asks for those of all groups and topics."""
+    named = [Access(kind, name, Action.GET) for kind, name in ((GROUP, request.group), (TOPIC, request.topic)) if name]
+    if named:
+        return named
+    kinds = {CLIENT_TYPE_CONSUMER: (GROUP,), CLIENT_TYPE_PRODUCER: (TOPIC,)}.get(request.type, (GROUP, TOPIC))
+    return [Access(kind, ALL, Action.LIST) for kind in kinds]
 
 
 ACCESSES: Final[Mapping[str, Accesses]] = {
@@ -110,12 +142,18 @@ ACCESSES: Final[Mapping[str, Accesses]] = {
     "AdminService/BeginBackup": _cluster(Action.UPDATE),
     "AdminService/RenewBackup": _cluster(Action.UPDATE),
     "AdminService/EndBackup": _cluster(Action.UPDATE),
+    "ClientService/ListClients": _clients,
     "DeadLetterService/ListDeadLetters": _of_group(Action.GET),
     "DeadLetterService/ResendDeadLetters": _of_group(Action.UPDATE),
     "IndexService/ListIndexFiles": _cluster(Action.GET),
     "IndexService/VerifyIndexFiles": _cluster(Action.GET),
     "IndexService/CompactIndexFiles": _cluster(Action.UPDATE),
     "IndexService/UploadIndexFiles": _cluster(Action.UPDATE),
+    "JobService/BeginJob": lambda request, _cluster: job_accesses(request),
+    # of which jobs, is decided job by job
+    "JobService/GetJob": lambda _request, _cluster: [],
+    "JobService/ListJobs": lambda _request, _cluster: [],
+    "JobService/CancelJob": lambda _request, _cluster: [],
     "LiteTopicService/ListLiteTopics": _of_topic(Action.GET),
     "LiteTopicService/GetLiteTopic": _of_topic(Action.GET),
     "LiteTopicService/DeleteLiteTopic": _of_topic(Action.DELETE),
@@ -132,6 +170,7 @@ ACCESSES: Final[Mapping[str, Accesses]] = {
     "SettingsService/GetSetting": _cluster(Action.GET),
     "SettingsService/SetSetting": _cluster(Action.UPDATE),
     "SettingsService/ResetSetting": _cluster(Action.UPDATE),
+    "QueryService/GetMessage": _message,
     "QueryService/QueryMessages": _of_topic(Action.GET),
     "QueryService/TraceMessages": _of_topic(Action.GET),
     "VerificationService/BeginVerification": _cluster(Action.UPDATE),
@@ -150,6 +189,7 @@ READING: Final = (
     "Summarize",
     "VerifyIndexFiles",
     "Test",
+    "Trace",
     "RenewBackup",
 )
 """How names of methods begin that change nothing; a backup that goes on is no change either."""

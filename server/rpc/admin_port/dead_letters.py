@@ -15,6 +15,7 @@ from server._generated.quarry.admin.v1.dead_letters_pb2_grpc import (
 from server.dead_letter_box import DeadLetter, DeadLetterBox, DeadLetterList, Resent
 from server.faults import FaultLog
 from server.rpc.admin_port.edge import answered, refuse
+from server.rpc.admin_port.fields import given, not_negative
 from store.offsets import QueueOffset
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["DeadLetterService"].full_name
@@ -38,18 +39,23 @@ class DeadLetterService(DeadLetterServiceServicer):
     async def ListDeadLetters(
         self, request: pb.ListDeadLettersRequest, context: _Context
     ) -> pb.ListDeadLettersResponse:
-        start = QueueOffset(request.from_offset) if request.HasField("from_offset") else None
         try:
-            return list_message(self._box.list(request.group, start, request.count or LISTED_DEFAULT))
+            start = None
+            if request.HasField("from_offset"):
+                start = QueueOffset(not_negative("from_offset", request.from_offset))
+            group = given("group", request.group)
+            return list_message(self._box.list(group, start, request.count or LISTED_DEFAULT))
         except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
             await refuse(context, error, self._faults)
 
     async def ResendDeadLetters(
         self, request: pb.ResendDeadLettersRequest, context: _Context
     ) -> pb.ResendDeadLettersResponse:
-        offsets = [QueueOffset(offset) for offset in request.offsets]
-        resending = self._box.resend(request.group, offsets, dry_run=request.dry_run)
-        return resent_message(await answered(context, resending, self._faults))
+        return await answered(context, self._resend(request), self._faults)
+
+    async def _resend(self, request: pb.ResendDeadLettersRequest) -> pb.ResendDeadLettersResponse:
+        offsets = [QueueOffset(not_negative("offsets", offset)) for offset in request.offsets]
+        return resent_message(await self._box.resend(given("group", request.group), offsets, dry_run=request.dry_run))
 
 
 def list_message(listed: DeadLetterList) -> pb.ListDeadLettersResponse:

@@ -10,13 +10,25 @@ import grpc
 import grpc.aio
 
 from kv import EngineCorrupt, EngineFull
-from server.errors import MemberUnreachable, NoCluster, NoIndex, NoSuchMember, NoSuchSetting, NotAMember
+from server.errors import (
+    MemberUnreachable,
+    NoCluster,
+    NoIndex,
+    NoSuchJob,
+    NoSuchMember,
+    NoSuchMessage,
+    NoSuchSetting,
+    NotAMember,
+    TooMuchForOneCall,
+)
 from server.faults import FaultLog
 from server.security.errors import PermissionDenied, TooManyFailures, Unauthenticated
 from server.wire.status import INTERNAL_TEXT
 from store import errors
 
 PAGE_ROWS: Final = 256
+TEXT_MAX: Final = 500
+"""Characters of an error's text, which travels in a header: clients take 8 KiB, a character is up to 12 bytes."""
 
 STATUS_CODES: Final[dict[type[BaseException], grpc.StatusCode]] = {
     errors.TopicNotFound: grpc.StatusCode.NOT_FOUND,
@@ -24,7 +36,10 @@ STATUS_CODES: Final[dict[type[BaseException], grpc.StatusCode]] = {
     errors.UserNotFound: grpc.StatusCode.NOT_FOUND,
     errors.RuleNotFound: grpc.StatusCode.NOT_FOUND,
     errors.SecretsUnreadable: grpc.StatusCode.FAILED_PRECONDITION,
+    NoSuchMessage: grpc.StatusCode.NOT_FOUND,
     NoSuchSetting: grpc.StatusCode.NOT_FOUND,
+    NoSuchJob: grpc.StatusCode.NOT_FOUND,
+    TooMuchForOneCall: grpc.StatusCode.OUT_OF_RANGE,
     errors.AlreadyExists: grpc.StatusCode.ALREADY_EXISTS,
     Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
     PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,
@@ -41,6 +56,7 @@ STATUS_CODES: Final[dict[type[BaseException], grpc.StatusCode]] = {
     EngineFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
     EngineCorrupt: grpc.StatusCode.DATA_LOSS,
     errors.StoreUnusable: grpc.StatusCode.DATA_LOSS,
+    errors.MessageGivenUp: grpc.StatusCode.DATA_LOSS,
     errors.StorePoisoned: grpc.StatusCode.DATA_LOSS,
     Exception: grpc.StatusCode.INTERNAL,
 }
@@ -104,7 +120,7 @@ async def answered(context: _Context, result: Awaitable[_Answer], faults: FaultL
 async def refuse(context: _Context, error: Exception, faults: FaultLog) -> NoReturn:
     """End the call with the error's code and text; the text of an unexpected one stays in the log."""
     faults.report(error, port="admin")
-    await context.abort(status_code(error), status_text(error))
+    await context.abort(status_code(error), _fit_for_a_header(status_text(error)))
 
 
 def status_code(error: Exception) -> grpc.StatusCode:
@@ -119,6 +135,12 @@ def status_text(error: Exception) -> str:
             return str(error)
         case _:
             return INTERNAL_TEXT
+
+
+def _fit_for_a_header(text: str) -> str:
+    """Cut, and without characters that do something to a terminal: names that callers gave are part of it."""
+    cut = text if len(text) <= TEXT_MAX else f"{text[: TEXT_MAX - 1]}…"
+    return "".join(each if each.isprintable() else "�" for each in cut)
 
 
 def pages(rows: Iterable[_Row]) -> Iterator[list[_Row]]:

@@ -15,6 +15,7 @@ from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server.faults import FaultLog
 from server.front.grpcio import peer_text
 from server.rpc.admin_port.access import (
+    JOB_SERVICE,
     OPEN_SERVICES,
     READERS_SERVICES,
     SUPER_SERVICES,
@@ -23,7 +24,9 @@ from server.rpc.admin_port.access import (
     service_of,
     short_name,
 )
+from server.rpc.admin_port.caller import caller_is
 from server.rpc.admin_port.edge import refuse
+from server.rpc.admin_port.handlers import KINDS, kind_of
 from server.security.admin_authentication import AdminAuthenticator, AdminCall
 from server.security.audit import CLAIMED, NOBODY, Audit, Subject
 from server.security.authorization import Authorizer, Need
@@ -72,16 +75,10 @@ class AdminGuard(grpc.aio.ServerInterceptor):
         method = handler_call_details.method
         if handler is None or service_of(method) in OPEN_SERVICES or (self._access is None and not is_change(method)):
             return handler
-        if handler.unary_unary is not None:
-            make, guarded = grpc.unary_unary_rpc_method_handler, self._one_answer(method, handler.unary_unary)
-        elif handler.unary_stream is not None:
-            make, guarded = grpc.unary_stream_rpc_method_handler, self._many_answers(method, handler.unary_stream)
-        elif handler.stream_stream is not None:
-            make, guarded = grpc.stream_stream_rpc_method_handler, self._many_answers(method, handler.stream_stream)
-        else:
-            make, guarded = grpc.stream_unary_rpc_method_handler, self._one_answer(method, handler.stream_unary)
-        return make(
-            guarded,
+        kind = kind_of(handler)
+        guard = self._many_answers if handler.response_streaming else self._one_answer
+        return KINDS[kind](
+            guard(method, getattr(handler, kind)),
             request_deserializer=handler.request_deserializer,
             response_serializer=handler.response_serializer,
         )
@@ -111,7 +108,10 @@ class AdminGuard(grpc.aio.ServerInterceptor):
         try:
             identity = access.authenticator.identify(_shown(method, context))
             subject = subject.of(identity)
-            access.authorizer.require(identity, source_of(subject.peer), access.needs(method, request))
+            source = source_of(subject.peer)
+            access.authorizer.require(identity, source, access.needs(method, request))
+            if access.is_authorizing:
+                caller_is(lambda needs: access.authorizer.require(identity, source, needs))
         except (Unauthenticated, TooManyFailures) as error:
             claimed = subject._replace(user=error.claimed, how=CLAIMED) if error.claimed else subject
             await self._deny(claimed, error.outcome.value, error, context)
@@ -181,5 +181,8 @@ def _changed_by(method: str, request: Any) -> str:
     named = [f"{access.kind.value}:{access.name}" for need in needs for access in need]
     if named:
         return ", ".join(named)
+    if service_of(method) == JOB_SERVICE:
+        job_id = getattr(request, "id", 0)
+        return f"job:{job_id}" if job_id else NOBODY
     user = getattr(request, "user", "") or getattr(request, "name", "")
     return f"user:{user}" if user else NOBODY

@@ -14,7 +14,9 @@ from server._generated.quarry.admin.v1.lite_topics_pb2_grpc import (
 )
 from server.faults import FaultLog
 from server.lite_topics import LiteTopicDetails, LiteTopicListing
+from server.lite_topics.listing import LiteTopicPage
 from server.rpc.admin_port.edge import answered, answers
+from server.rpc.admin_port.fields import not_negative
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["LiteTopicService"].full_name
 LISTED_DEFAULT: Final = 100
@@ -35,10 +37,12 @@ class LiteTopicService(LiteTopicServiceServicer):
         return NAME
 
     async def ListLiteTopics(self, request: pb.ListLiteTopicsRequest, context: _Context) -> pb.ListLiteTopicsResponse:
-        limit = request.limit if request.limit > 0 else LISTED_DEFAULT
-        finding = self._listing.page(request.topic, prefix=request.prefix, after=request.after, limit=limit)
-        page = await answered(context, finding, self.faults)
+        page = await answered(context, self._page(request), self.faults)
         return pb.ListLiteTopicsResponse(lite_topics=map(lite_topic_message, page.lite_topics), has_more=page.has_more)
+
+    async def _page(self, request: pb.ListLiteTopicsRequest) -> LiteTopicPage:
+        limit = not_negative("limit", request.limit) or LISTED_DEFAULT
+        return await self._listing.page(request.topic, prefix=request.prefix, after=request.after, limit=limit)
 
     async def GetLiteTopic(self, request: pb.GetLiteTopicRequest, context: _Context) -> pb.LiteTopic:
         finding = self._listing.show(request.topic, request.lite_topic)

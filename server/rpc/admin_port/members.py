@@ -18,6 +18,7 @@ from server.cluster.rejoining import Rejoining
 from server.errors import NoCluster
 from server.faults import FaultLog
 from server.rpc.admin_port.edge import answered, answers
+from server.rpc.admin_port.fields import given
 from store.shared import SharedKind, SharedRow
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["MembersService"].full_name
@@ -58,7 +59,7 @@ class MembersService(MembersServiceServicer):
 
     @answers
     def RemoveMember(self, request: pb.RemoveMemberRequest) -> pb.RemoveMemberResponse:
-        self._required().remove(request.name)
+        self._required().remove(given("name", request.name))
         return pb.RemoveMemberResponse()
 
     async def Rejoin(self, request: pb.RejoinRequest, context: grpc.aio.ServicerContext[Any, Any]) -> pb.RejoinResponse:
@@ -68,7 +69,7 @@ class MembersService(MembersServiceServicer):
         self._required()
         assert self._rejoining is not None
         done = await self._rejoining.rejoin(
-            request.name, dry_run=request.dry_run, delete_messages=request.delete_messages
+            given("name", request.name), dry_run=request.dry_run, delete_messages=request.delete_messages
         )
         return pb.RejoinResponse(
             taken=done.taken,
@@ -78,7 +79,7 @@ class MembersService(MembersServiceServicer):
 
     def _in_state(self, name: str, state: MemberState) -> pb.Member:
         members = self._required()
-        members.set_state(name, state)
+        members.set_state(given("name", name), state)
         return self._message(members.seen(name))
 
     def _required(self) -> Members:

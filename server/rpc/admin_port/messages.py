@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, TypeVar
 
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
+from server._generated.quarry.admin.v1 import jobs_pb2
 from server.administration import (
     GroupChange,
     Place,
@@ -14,6 +15,7 @@ from server.administration import (
     TopicChange,
 )
 from server.retention import ExpiryReport
+from server.rpc.admin_port.fields import not_negative
 from store.errors import Invalid
 from store.metadata import (
     READ_WRITE,
@@ -68,17 +70,17 @@ def group_change(request: pb.CreateGroupRequest | pb.UpdateGroupRequest) -> Grou
     )
 
 
-def reset_target(request: pb.ResetOffsetRequest) -> ResetTarget:
-    """Raises Invalid when the request names no position."""
+def reset_target(request: pb.ResetOffsetRequest | jobs_pb2.OffsetsReset) -> ResetTarget:
+    """Raises Invalid when the request names no position, or one that there cannot be."""
     match request.WhichOneof("position"):
         case "earliest":
             return Place.EARLIEST
         case "latest":
             return Place.LATEST
         case "offset":
-            return QueueOffset(request.offset)
+            return QueueOffset(not_negative("offset", request.offset))
         case "stored_since_ms":
-            return StoredSince(request.stored_since_ms)
+            return StoredSince(not_negative("stored_since_ms", request.stored_since_ms))
         case _:
             raise Invalid("position must be earliest, latest, an offset or a time")
 

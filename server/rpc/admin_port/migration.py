@@ -15,11 +15,11 @@ from server._generated.quarry.admin.v1.migration_pb2_grpc import (
 from server.faults import FaultLog
 from server.queue_migration import MigrationStatus
 from server.rpc.admin_port.edge import answered
+from server.rpc.admin_port.fields import asked_by
 from store.migration import AgreementReport
 from store.queue_phase import QueuePhase, QueuePlace
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["MigrationService"].full_name
-NOBODY: Final = "unknown"
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 _Result = TypeVar("_Result")
@@ -56,13 +56,19 @@ class MigrationService(MigrationServiceServicer):
     async def AdvanceMigration(
         self, request: pb.AdvanceMigrationRequest, context: _Context
     ) -> pb.AdvanceMigrationResponse:
-        phase = await answered(context, self._migration.advance(request.asked_by or NOBODY), self._faults)
+        async def advance() -> QueuePhase | None:
+            return await self._migration.advance(asked_by(request.asked_by))
+
+        phase = await answered(context, advance(), self._faults)
         return pb.AdvanceMigrationResponse(phase=None if phase is None else phase.value)
 
     async def RollBackMigration(
         self, request: pb.RollBackMigrationRequest, context: _Context
     ) -> pb.RollBackMigrationResponse:
-        phase = await answered(context, self._migration.roll_back(request.asked_by or NOBODY), self._faults)
+        async def roll_back() -> QueuePhase:
+            return await self._migration.roll_back(asked_by(request.asked_by))
+
+        phase = await answered(context, roll_back(), self._faults)
         return pb.RollBackMigrationResponse(phase=phase.value)
 
 

@@ -1,8 +1,9 @@
-"""`quarry.admin.v1.QueryService`: messages by their keys, on the admin port."""
+"""`quarry.admin.v1.QueryService`: messages by their keys, ids and places, on the admin port."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import grpc
@@ -11,16 +12,23 @@ import grpc.aio
 from server._generated.quarry.admin.v1 import query_pb2 as pb
 from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceServicer, add_QueryServiceServicer_to_server
 from server.faults import FaultLog
-from server.key_index import KeyIndex
+from server.key_index import FOUND_MAX, KeyIndex
+from server.message_lookup import LookedUp, MessageLookup
 from server.message_trace import GroupTrace, MessageState, MessageTracer, QueueTrace
+from server.messaging import Components
 from server.rpc.admin_port.edge import answered
-from store.commitlog import CommitLogReader
-from store.errors import Invalid
-from store.index import TIME_MAX_MS, FoundMessages
+from server.rpc.admin_port.fields import not_negative, printable
+from store.errors import Invalid, TopicNotFound
+from store.index import TIME_MAX_MS, FoundMessages, Unread
+from store.metadata import TopicTable
+from store.offsets import QueueId, QueueOffset
+from store.record import StoredMessage
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["QueryService"].full_name
 LIMIT_DEFAULT: Final = 32
 TRACED_MAX: Final = 100
+ANSWER_SIZE_MAX: Final = 3 * 1024 * 1024
+"""Bytes of records in an answer, unless one alone is larger: gRPC's clients take 4 MiB."""
 _STATES: Final = {
     MessageState.WAITING: pb.MESSAGE_STATE_WAITING,
     MessageState.IN_FLIGHT: pb.MESSAGE_STATE_IN_FLIGHT,
@@ -31,12 +39,26 @@ _STATES: Final = {
 _Context = grpc.aio.ServicerContext[Any, Any]
 
 
+def query_service(components: Components, index: KeyIndex) -> QueryService:
+    its = components
+    return QueryService(
+        its.store.topics,
+        index,
+        MessageLookup(its.store.messages, index),
+        MessageTracer(its.store, its.delivery, its.state_writer, its.clock),
+        its.faults,
+    )
+
+
 class QueryService(QueryServiceServicer):
     """Calls and translates."""
 
-    def __init__(self, index: KeyIndex, log: CommitLogReader, tracer: MessageTracer, faults: FaultLog) -> None:
+    def __init__(
+        self, topics: TopicTable, index: KeyIndex, lookup: MessageLookup, tracer: MessageTracer, faults: FaultLog
+    ) -> None:
+        self._topics = topics
         self._index = index
-        self._log = log
+        self._lookup = lookup
         self._tracer = tracer
         self._faults = faults
 
@@ -51,44 +73,93 @@ class QueryService(QueryServiceServicer):
     async def TraceMessages(self, request: pb.QueryMessagesRequest, context: _Context) -> pb.TraceMessagesResponse:
         return await answered(context, self._traced(request), self._faults)
 
+    async def GetMessage(self, request: pb.GetMessageRequest, context: _Context) -> pb.GetMessageResponse:
+        return await answered(context, self._got(request), self._faults)
+
     async def _find(self, request: pb.QueryMessagesRequest) -> FoundMessages:
-        return await self._index.find(
-            request.topic,
+        """Without those that are to be skipped."""
+        skip, limit = request.skip, request.limit or LIMIT_DEFAULT
+        if not 0 < limit <= FOUND_MAX:
+            raise Invalid(f"limit {limit}: must be 1 to {FOUND_MAX}")
+        if not 0 <= skip <= FOUND_MAX - limit:
+            raise Invalid(f"skip {skip}: must be 0 to {FOUND_MAX - limit} with limit {limit}, to_ms leads further back")
+        begin_ms = not_negative("from_ms", request.from_ms)
+        end_ms = min(request.to_ms, TIME_MAX_MS) if request.HasField("to_ms") else TIME_MAX_MS
+        if end_ms < begin_ms:
+            raise Invalid(f"to_ms: {end_ms} is earlier than from_ms")
+        found = await self._index.find(
+            printable("topic", request.topic),
             request.key,
-            begin_ms=request.from_ms,
-            end_ms=request.to_ms if request.HasField("to_ms") else TIME_MAX_MS,
-            limit=request.limit or LIMIT_DEFAULT,
+            begin_ms=begin_ms,
+            end_ms=end_ms,
+            limit=skip + limit,
+        )
+        return found._replace(messages=found.messages[skip:])
+
+    async def _found(self, request: pb.QueryMessagesRequest) -> pb.QueryMessagesResponse:
+        found = await self._find(request)
+        fitting = list(_fitting(found.messages))
+        return pb.QueryMessagesResponse(
+            messages=[
+                pb.FoundMessage(physical_offset=each.physical_offset, record=self._lookup.raw(each)) for each in fitting
+            ],
+            indexed_offset=found.indexed_up_to,
+            dispatched_offset=found.handed_over,
+            unread=_unread(found.unread),
+            has_more=len(fitting) < len(found.messages),
         )
 
     async def _traced(self, request: pb.QueryMessagesRequest) -> pb.TraceMessagesResponse:
         if request.limit > TRACED_MAX:
             raise Invalid(f"limit {request.limit}: must be 1 to {TRACED_MAX}")
         found = await self._find(request)
-        answer = pb.TraceMessagesResponse(
-            unread=[pb.UnreadFile(name=each.name, reason=each.reason) for each in found.unread]
-        )
-        for each in found.messages:
-            traced = answer.messages.add(
-                physical_offset=each.physical_offset, record=bytes(self._log.read(each.physical_offset, each.size))
-            )
-            traced.queues.extend(map(_queue_trace, self._tracer.trace(each)))
+        answer = pb.TraceMessagesResponse(unread=_unread(found.unread))
+        for each in _fitting(found.messages):
+            answer.messages.append(self._trace(each))
             await asyncio.sleep(0)
+        answer.has_more = len(answer.messages) < len(found.messages)
         return answer
 
-    async def _found(self, request: pb.QueryMessagesRequest) -> pb.QueryMessagesResponse:
-        found = await self._find(request)
-        return pb.QueryMessagesResponse(
-            messages=[
-                pb.FoundMessage(
-                    physical_offset=each.physical_offset,
-                    record=bytes(self._log.read(each.physical_offset, each.size)),
-                )
-                for each in found.messages
-            ],
-            indexed_offset=found.indexed_up_to,
-            dispatched_offset=found.handed_over,
-            unread=[pb.UnreadFile(name=each.name, reason=each.reason) for each in found.unread],
+    async def _got(self, request: pb.GetMessageRequest) -> pb.GetMessageResponse:
+        match request.WhichOneof("which"):
+            case "id" if request.id:
+                topic = printable("topic", request.topic) or None
+                looked_up = await self._lookup.by_id(topic, printable("id", request.id))
+            case "place":
+                looked_up = LookedUp(self._lookup.by_place(self._queue(request), QueueOffset(request.place.offset)))
+            case _:
+                raise Invalid("id, place: one of them must be given")
+        return pb.GetMessageResponse(
+            message=self._trace(looked_up.message), same_id=looked_up.same_id, unread=_unread(looked_up.unread)
         )
+
+    def _queue(self, request: pb.GetMessageRequest) -> QueueId:
+        """Raises Invalid, TopicNotFound."""
+        if not request.topic:
+            raise Invalid("topic: it must be given with a place")
+        topic = self._topics.get(printable("topic", request.topic))
+        if topic is None:
+            raise TopicNotFound(f"topic: no topic {request.topic}")
+        return QueueId(topic.name, request.place.queue)
+
+    def _trace(self, message: StoredMessage) -> pb.MessageTrace:
+        traced = pb.MessageTrace(physical_offset=message.physical_offset, record=self._lookup.raw(message))
+        traced.queues.extend(map(_queue_trace, self._tracer.trace(message)))
+        return traced
+
+
+def _fitting(messages: Iterable[StoredMessage]) -> Iterator[StoredMessage]:
+    """As many as an answer may have."""
+    size = 0
+    for each in messages:
+        if size and size + each.size > ANSWER_SIZE_MAX:
+            return
+        size += each.size
+        yield each
+
+
+def _unread(files: Iterable[Unread]) -> list[pb.UnreadFile]:
+    return [pb.UnreadFile(name=each.name, reason=each.reason) for each in files]
 
 
 def _queue_trace(each: QueueTrace) -> pb.QueueTrace:

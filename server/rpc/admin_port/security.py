@@ -18,6 +18,7 @@ from server._generated.quarry.admin.v1.security_pb2_grpc import (
 )
 from server.faults import FaultLog
 from server.rpc.admin_port.edge import answered, answers, pages, streams
+from server.rpc.admin_port.fields import printable
 from store.clock import Clock
 from store.errors import Invalid, UserNotFound
 from store.security.model import (
@@ -33,7 +34,7 @@ from store.security.model import (
 )
 from store.security.policies import PolicyTable, SourceAddress, deciding_rule, ordered_rules, parse_source
 from store.security.user_rows import SealedSecret, SealedUser
-from store.security.users import UserTable, generated_secret
+from store.security.users import UserTable, check_user_name, generated_secret
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["SecurityService"].full_name
 
@@ -86,7 +87,7 @@ class SecurityService(SecurityServiceServicer):
 
     @answers
     def DeleteUser(self, request: pb.DeleteUserRequest) -> pb.DeleteUserResponse:
-        self._users.delete(request.name)
+        self._users.delete(self._user(request.name).name)
         return pb.DeleteUserResponse()
 
     @answers
@@ -95,20 +96,20 @@ class SecurityService(SecurityServiceServicer):
 
     @streams
     def ListUsers(self, request: pb.ListUsersRequest) -> Iterator[pb.ListUsersResponse]:
-        for page in pages(self._users.list(request.prefix)):
+        for page in pages(self._users.list(printable("prefix", request.prefix))):
             yield pb.ListUsersResponse(users=map(user_message, page))
 
     @answers
     def AddSecret(self, request: pb.AddSecretRequest) -> pb.AddSecretResponse:
         given = request.secret if request.HasField("secret") else None
-        secret = self._users.add_secret(request.name, given, self._clock.wall_ms())
+        secret = self._users.add_secret(self._user(request.name).name, given, self._clock.wall_ms())
         return pb.AddSecretResponse(
             secret=_secret_message(secret), generated_secret=secret.text if given is None else ""
         )
 
     @answers
     def RemoveSecret(self, request: pb.RemoveSecretRequest) -> pb.RemoveSecretResponse:
-        self._users.remove_secret(request.name, request.number)
+        self._users.remove_secret(self._user(request.name).name, request.number)
         return pb.RemoveSecretResponse()
 
     async def ResealSecrets(self, _request: pb.ResealSecretsRequest, context: _Context) -> pb.ResealSecretsResponse:
@@ -125,7 +126,7 @@ class SecurityService(SecurityServiceServicer):
             decision=_value(Decision, given.decision, "decision"),
             sources=tuple(map(parse_source, given.sources)),
         )
-        return rule_message(self._policies.put_rule(request.user, rule))
+        return rule_message(self._policies.put_rule(self._user(request.user).name, rule))
 
     @answers
     def RemoveRule(self, request: pb.RemoveRuleRequest) -> pb.RemoveRuleResponse:
@@ -139,7 +140,7 @@ class SecurityService(SecurityServiceServicer):
 
     @streams
     def ListPolicies(self, request: pb.ListPoliciesRequest) -> Iterator[pb.ListPoliciesResponse]:
-        for page in pages(self._policies.list(request.prefix)):
+        for page in pages(self._policies.list(printable("prefix", request.prefix))):
             yield pb.ListPoliciesResponse(policies=map(policy_message, page))
 
     @answers
@@ -168,6 +169,7 @@ class SecurityService(SecurityServiceServicer):
     def _user(self, name: str) -> SealedUser:
         user = self._users.get_sealed(name)
         if user is None:
+            check_user_name(name)
             raise UserNotFound(f"no user {name}")
         return user
 

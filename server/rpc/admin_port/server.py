@@ -20,8 +20,12 @@ from server.administration import (
 from server.faults import FaultLog
 from server.front import LiveTls
 from server.front.grpcio import bind
+from server.pacing import Pacing
 from server.rpc.admin_port.guard import AdminGuard
+from server.rpc.admin_port.reading import RequestReader
+from server.rpc.admin_port.reflected import reflected_pool
 from server.rpc.admin_port.service import SERVICE_NAME, AdministeredBackups, AdminService, Expire, Summarize
+from store.clock import SystemClock
 
 REQUEST_SIZE_MAX: Final = 1024 * 1024
 """Bytes. What operators say is small."""
@@ -53,6 +57,7 @@ class AdminServer:
         expire: Expire,
         summarize: Summarize,
         more: Sequence[MoreService] = (),
+        pacing: Pacing | None = None,
         calls_max: int = 256,
         request_size_max: int = REQUEST_SIZE_MAX,
     ) -> None:
@@ -61,21 +66,24 @@ class AdminServer:
         self._guard = guard
         self._more = more
         self._calls_max = calls_max
-        self._service = AdminService(administration, faults, backups, expire, summarize)
+        self._service = AdminService(
+            administration, faults, backups, expire, summarize, pacing=pacing or Pacing(SystemClock())
+        )
         self._health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None
 
     async def start(self, address: str, tls: LiveTls | None = None) -> str:
         """Listen on `host:port` and return the bound address. Raises OSError that names the address."""
         server = grpc.aio.server(
-            interceptors=[self._guard] if self._guard else (),
+            interceptors=[RequestReader(), *([self._guard] if self._guard else ())],
             options=(*_OPTIONS, ("grpc.max_receive_message_length", self._request_size_max)),
             maximum_concurrent_rpcs=self._calls_max,
         )
         add_AdminServiceServicer_to_server(self._service, server)  # type: ignore[no-untyped-call]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         names = (SERVICE_NAME, *(each.add_to(server) for each in self._more))
-        reflection.enable_server_reflection((*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+        listed = (*names, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(listed, server, pool=reflected_pool())
         port = bind(server, address, tls)
         await server.start()
         self._server = server

@@ -12,8 +12,10 @@ from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceService
 from server.administration import Administration
 from server.backup_points import LEASE_S
 from server.faults import FaultLog
+from server.pacing import Pacing
 from server.retention import ExpiryReport
 from server.rpc.admin_port.edge import answered, answers, pages, refuse, streams
+from server.rpc.admin_port.fields import given, printable
 from server.rpc.admin_port.messages import (
     expiry_message,
     group_change,
@@ -63,9 +65,12 @@ class AdminService(AdminServiceServicer):
         backups: AdministeredBackups,
         expire: Expire,
         summarize: Summarize,
+        *,
+        pacing: Pacing,
     ) -> None:
         self._administration = administration
         self._summarize = summarize
+        self._pacing = pacing
         self._backups = backups
         self.faults = faults
         self._expire = expire
@@ -108,7 +113,7 @@ class AdminService(AdminServiceServicer):
 
     @streams
     def ListTopics(self, request: pb.ListTopicsRequest) -> Iterator[pb.ListTopicsResponse]:
-        topics = self._administration.topics(request.prefix)
+        topics = self._administration.topics(printable("prefix", request.prefix))
         shown = (topic for topic in topics if request.include_system or not topic.is_system)
         for page in pages(shown):
             yield pb.ListTopicsResponse(topics=[topic_message(topic) for topic in page])
@@ -132,18 +137,19 @@ class AdminService(AdminServiceServicer):
 
     @streams
     def ListGroups(self, request: pb.ListGroupsRequest) -> Iterator[pb.ListGroupsResponse]:
-        for page in pages(self._administration.groups(request.prefix)):
+        for page in pages(self._administration.groups(printable("prefix", request.prefix))):
             yield pb.ListGroupsResponse(groups=[group_message(group) for group in page])
 
-    @answers
-    def ResetOffset(self, request: pb.ResetOffsetRequest) -> pb.ResetOffsetResponse:
-        resets = self._administration.reset_offset(
-            request.group,
-            request.topic,
-            reset_target(request),
-            queue_number=request.queue if request.HasField("queue") else None,
-            dry_run=request.dry_run,
-        )
+    async def ResetOffset(self, request: pb.ResetOffsetRequest, context: _Context) -> pb.ResetOffsetResponse:
+        return await answered(context, self._reset_offset(request), self.faults)
+
+    async def _reset_offset(self, request: pb.ResetOffsetRequest) -> pb.ResetOffsetResponse:
+        to, queue = reset_target(request), request.queue if request.HasField("queue") else None
+        self._administration.require_few(request.group, request.topic, queue)
+        async with self._pacing.turn() as pace:
+            resets = await self._administration.reset_offset(
+                request.group, request.topic, to, pace, queue_number=queue, dry_run=request.dry_run
+            )
         return pb.ResetOffsetResponse(queues=[reset_message(reset) for reset in resets])
 
     async def ExpireSegments(self, request: pb.ExpireSegmentsRequest, context: _Context) -> pb.ExpireSegmentsResponse:
@@ -175,10 +181,10 @@ class AdminService(AdminServiceServicer):
 
     @answers
     def RenewBackup(self, request: pb.RenewBackupRequest) -> pb.RenewBackupResponse:
-        self._backups.renew(request.name)
+        self._backups.renew(given("name", request.name))
         return pb.RenewBackupResponse()
 
     @answers
     def EndBackup(self, request: pb.EndBackupRequest) -> pb.EndBackupResponse:
-        self._backups.end(request.name)
+        self._backups.end(given("name", request.name))
         return pb.EndBackupResponse()

@@ -14,6 +14,7 @@ from server._generated.quarry.admin.v1.settings_pb2_grpc import (
 from server.faults import FaultLog
 from server.live_settings import LiveSettings, ShownSetting
 from server.rpc.admin_port.edge import answers
+from server.rpc.admin_port.fields import given
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["SettingsService"].full_name
 
@@ -36,15 +37,15 @@ class SettingsService(SettingsServiceServicer):
 
     @answers
     def GetSetting(self, request: pb.GetSettingRequest) -> pb.Setting:
-        return _message(self._settings.show(request.key))
+        return _message(self._settings.show(given("key", request.key)))
 
     @answers
     def SetSetting(self, request: pb.SetSettingRequest) -> pb.Setting:
-        return _message(self._settings.set(request.key, request.value))
+        return _message(self._settings.set(given("key", request.key), request.value))
 
     @answers
     def ResetSetting(self, request: pb.ResetSettingRequest) -> pb.Setting:
-        return _message(self._settings.reset(request.key))
+        return _message(self._settings.reset(given("key", request.key)))
 
 
 def _message(shown: ShownSetting) -> pb.Setting:

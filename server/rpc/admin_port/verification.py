@@ -15,11 +15,11 @@ from server._generated.quarry.admin.v1.verification_pb2_grpc import (
 )
 from server.faults import FaultLog
 from server.rpc.admin_port.edge import refuse
+from server.rpc.admin_port.fields import asked_by
 from server.verification import OnlineVerification
 from store.verify.verdicts import Verdict
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["VerificationService"].full_name
-NOBODY: Final = "unknown"
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 _Result = TypeVar("_Result")
@@ -40,7 +40,7 @@ class VerificationService(VerificationServiceServicer):
     async def BeginVerification(self, request: pb.BeginVerificationRequest, context: _Context) -> pb.Verification:
         return await self._answer(
             context,
-            lambda: self._message(self._verification.begin(request.asked_by or NOBODY, request.busy_percent)),
+            lambda: self._message(self._verification.begin(asked_by(request.asked_by), request.busy_percent)),
         )
 
     async def GetVerification(self, request: pb.GetVerificationRequest, context: _Context) -> pb.Verification:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import structlog
 
 from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server.addresses import host_of
 from server.clients import LITE_CONSUMERS, Client, ClientKind, ClientRegistry, Expression
 from server.group_progress import Budget, GroupProgress
 from server.pacing import Pace, Pacing
 from server.rpc.admin_port.official.edge import ROWS_MAX, Names, cut
+from server.rpc.admin_port.official.lite_readers import LiteReaders
 from server.wire.status import Refused
 from server.wire.times import fill_ms
 from store.metadata import ConsumerOffsetTable, Group
@@ -47,6 +50,7 @@ class ClientCalls:
         progress: GroupProgress,
         pacing: Pacing,
         *,
+        lite_readers: LiteReaders,
         delete: Callable[[str, str], None],
     ) -> None:
         """`delete` forgets where a group stands in a topic, durably."""
@@ -55,20 +59,24 @@ class ClientCalls:
         self._offsets = offsets
         self._progress = progress
         self._pacing = pacing
+        self._lite_readers = lite_readers
         self._delete = delete
 
     async def list_consumer_connection(
         self, request: pb.ListConsumerConnectionRequest
     ) -> pb.ListConsumerConnectionResponse:
-        if request.HasField("liteTopic"):
-            raise Refused(definition.UNSUPPORTED, "liteTopic: consumers are not listed by lite topic")
-        self._group(request.group)
+        """Of a group; those subscribed to a topic, or to a lite topic of the one that the group is bound to."""
+        group = self._group(request.group)
         topic = self._names.topic(request.topic).name if request.HasField("topic") else None
+        if request.HasField("liteTopic"):
+            is_wanted = self._lite_readers.of(group, topic, request.liteTopic)
+        else:
+            is_wanted = partial(_declares, topic)
         answer = pb.ListConsumerConnectionResponse()
         async with self._pacing.turn() as pace:
-            for client in self._clients.consumers_of(request.group.name):
+            for client in self._clients.consumers_of(group.name):
                 await pace.pause()
-                if client.is_lost or (topic is not None and topic not in client.settings.topics):
+                if client.is_lost or not is_wanted(client):
                     continue
                 if len(answer.client_info) == ROWS_MAX:
                     cut(answer, "clients")
@@ -204,6 +212,10 @@ class ClientCalls:
         return (client for client in clients if client.settings.group is not None and not client.is_lost)
 
 
+def _declares(topic: str | None, client: Client) -> bool:
+    return topic is None or topic in client.settings.topics
+
+
 def _wanted(client: Client, topic: str | None) -> Sequence[tuple[str, Expression | None]]:
     """What it is subscribed to; as far as it is this topic, if one is given."""
     wanted = zip(client.settings.topics, client.settings.expressions, strict=True)
@@ -226,7 +238,7 @@ def _fill_client(info: pb.ClientInfo, client: Client) -> None:
     info.version = client.settings.version
     info.language = client.settings.language
     info.hostname = client.settings.hostname
-    info.egress_ip = client.peer.rpartition(":")[0].removeprefix("[").removesuffix("]")
+    info.egress_ip = host_of(client.peer)
     info.message_model = _model(client)
 
 

@@ -68,6 +68,8 @@ class LagCalls:
                 found[parent] = found.get(parent, NOTHING).with_more(counted)
         for name in parents - found.keys():
             raise _never_read(group, name)
+        if not found:
+            raise Refused(definition.OFFSET_NOT_FOUND, f"group: {group} has never read anything")
         answer = pb.DescribeGroupAccumulationResponse()
         for name, counted in found.items():
             _fill(answer.topic_accumulation[name], counted)
@@ -80,7 +82,7 @@ class LagCalls:
         if len(topics) != 1:
             raise Refused(definition.BAD_REQUEST, "topics: a lite topic is of one topic, which must be given")
         name = light_queue_name(topics[0].name, lite_topic)
-        if not lite_topic or not self._progress.reads(group, name):
+        if not lite_topic or not self._progress.reads_lite(group, topics[0].name, lite_topic):
             raise Refused(definition.OFFSET_NOT_FOUND, f"lite_topic: group {group} has never read it")
         counted = await self._progress.of_light_queue(group, name, pace)
         answer = pb.DescribeGroupAccumulationResponse()
@@ -101,12 +103,12 @@ class LagCalls:
                 names = (await self._progress.read_topics(group, pace, Budget(), light_queues=False)).topics
                 topics = [self._names.topic(definition.Resource(name=each)) for each in names]
             for topic in topics:
-                for number in range(topic.queue_count):
+                for queue in self._progress.queues(topic):
                     await pace.pause()
                     if len(answer.queue_time_span_list) == ROWS_MAX:
                         cut(answer, "queues")
                         return answer
-                    self._fill_span(answer.queue_time_span_list.add(), group, QueueId(topic.name, number))
+                    self._fill_span(answer.queue_time_span_list.add(), group, queue)
         return answer
 
     def _fill_span(self, span: _TimeSpan, group: str, queue: QueueId) -> None:

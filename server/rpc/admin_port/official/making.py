@@ -13,12 +13,14 @@ from server.rpc.admin_port.official.clients import ClientCalls
 from server.rpc.admin_port.official.commands import CommandCalls
 from server.rpc.admin_port.official.edge import Names
 from server.rpc.admin_port.official.lag import LagCalls
+from server.rpc.admin_port.official.lite_readers import LiteReaders
 from server.rpc.admin_port.official.queries import QueryCalls
 from server.rpc.admin_port.official.runtime import RuntimeCalls
 from server.rpc.admin_port.official.sends import SendCalls
 from server.rpc.admin_port.official.service import Calls, OfficialAdminService
 from server.rpc.admin_port.official.topics import TopicCalls
 from server.upkeep import Upkeep
+from store.metadata.lite_subscriptions import LiteSubscriptionTable
 
 
 def official_admin(
@@ -28,7 +30,15 @@ def official_admin(
     store, clock = its.store, its.clock
     names, pacing = Names(store.topics, store.groups), Pacing(clock)
     progress = GroupProgress(store, its.delivery, its.state_writer, clock)
-    clients = ClientCalls(its.clients, names, store.offsets, progress, pacing, delete=its.delivery.delete_subscription)
+    clients = ClientCalls(
+        its.clients,
+        names,
+        store.offsets,
+        progress,
+        pacing,
+        lite_readers=LiteReaders(LiteSubscriptionTable(store.state_engine), its.state_writer),
+        delete=its.delivery.delete_subscription,
+    )
     queries = QueryCalls(
         names,
         upkeep.key_index,

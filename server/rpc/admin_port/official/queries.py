@@ -12,6 +12,7 @@ from server.key_index import FOUND_MAX, KeyIndex
 from server.message_browser import MessageBrowser, Place, Wanted
 from server.pacing import Pacing
 from server.rpc.admin_port.official.edge import Names
+from server.topic_queues import queues_of_topic
 from server.wire.messages import fill_message
 from server.wire.status import Refused
 from server.wire.times import to_ms
@@ -141,10 +142,9 @@ class QueryCalls:
             if not request.lite_topic:
                 raise Refused(definition.ILLEGAL_LITE_TOPIC, "lite_topic: a name must be given")
             return [QueueId(light_queue_name(topic.name, request.lite_topic), 0)]
-        queues = dict.fromkeys(QueueId(topic.name, number) for number in range(topic.queue_count))
-        queues.update(dict.fromkeys(self._queues.iterate_queues(topic.name)))
+        queues = queues_of_topic(self._queues, topic.name, topic.queue_count)
         if not request.HasField("queue_id"):
-            return list(queues)
+            return queues
         chosen = QueueId(topic.name, request.queue_id)
         if chosen not in queues:
             raise Refused(definition.BAD_REQUEST, f"queue_id: topic {topic.name} has no queue {request.queue_id}")

@@ -79,14 +79,8 @@ class TopicCalls:
         time_ms = to_ms(request.reset_timestamp)
         if not 0 <= time_ms <= TIME_MS_MAX:
             raise Refused(definition.BAD_REQUEST, f"reset_timestamp: {time_ms} ms is before 1970 or after 9999")
-        target = StoredSince(time_ms)
         async with self._pacing.turn() as pace:
-            resets = []
-            for reset in self._administration.plan_reset(group.name, topic.name, target):
-                resets.append(reset)
-                await pace.pause()
-            for _ in self._administration.carry_out(group.name, topic.name, resets):
-                await pace.pause()
+            await self._administration.reset_offset(group.name, topic.name, StoredSince(time_ms), pace)
         return pb.ResetGroupOffsetResponse()
 
     @property

@@ -196,7 +196,8 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ResetOffset(self, request, context):
-        """Moves where a group reads next. Takes back nothing that was delivered already.
+        """Moves where a group reads next. Takes back nothing that was delivered already. OUT_OF_RANGE: there are more than
+        8,192 queues, or it is the lite topics of the topic that the group reads: begin a job (JobService).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

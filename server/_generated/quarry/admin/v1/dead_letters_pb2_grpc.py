@@ -57,7 +57,8 @@ class DeadLetterServiceServicer:
 
     def ResendDeadLetters(self, request, context):
         """Stores a copy of each for the group alone, which gets it with the topic that the message came from. Killed in the
-        middle it may send the same ones again when it is called again, and leaves none out.
+        middle it may send the same ones again when it is called again, and leaves none out. OUT_OF_RANGE: there are more
+        than 1,000 of them: begin a job (JobService).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -20,13 +20,43 @@ MESSAGE_STATE_IN_FLIGHT: MessageState
 MESSAGE_STATE_RETRYING: MessageState
 MESSAGE_STATE_DONE: MessageState
 
+class GetMessageRequest(_message.Message):
+    __slots__ = ("topic", "id", "place")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    id: str
+    place: QueuePlace
+    def __init__(self, topic: _Optional[str] = ..., id: _Optional[str] = ..., place: _Optional[_Union[QueuePlace, _Mapping]] = ...) -> None: ...
+
+class QueuePlace(_message.Message):
+    __slots__ = ("queue", "offset")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    queue: int
+    offset: int
+    def __init__(self, queue: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class GetMessageResponse(_message.Message):
+    __slots__ = ("message", "same_id", "unread")
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    SAME_ID_FIELD_NUMBER: _ClassVar[int]
+    UNREAD_FIELD_NUMBER: _ClassVar[int]
+    message: MessageTrace
+    same_id: int
+    unread: _containers.RepeatedCompositeFieldContainer[UnreadFile]
+    def __init__(self, message: _Optional[_Union[MessageTrace, _Mapping]] = ..., same_id: _Optional[int] = ..., unread: _Optional[_Iterable[_Union[UnreadFile, _Mapping]]] = ...) -> None: ...
+
 class TraceMessagesResponse(_message.Message):
-    __slots__ = ("messages", "unread")
+    __slots__ = ("messages", "unread", "has_more")
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     UNREAD_FIELD_NUMBER: _ClassVar[int]
+    HAS_MORE_FIELD_NUMBER: _ClassVar[int]
     messages: _containers.RepeatedCompositeFieldContainer[MessageTrace]
     unread: _containers.RepeatedCompositeFieldContainer[UnreadFile]
-    def __init__(self, messages: _Optional[_Iterable[_Union[MessageTrace, _Mapping]]] = ..., unread: _Optional[_Iterable[_Union[UnreadFile, _Mapping]]] = ...) -> None: ...
+    has_more: bool
+    def __init__(self, messages: _Optional[_Iterable[_Union[MessageTrace, _Mapping]]] = ..., unread: _Optional[_Iterable[_Union[UnreadFile, _Mapping]]] = ..., has_more: _Optional[bool] = ...) -> None: ...
 
 class MessageTrace(_message.Message):
     __slots__ = ("physical_offset", "record", "queues")
@@ -67,18 +97,20 @@ class GroupTrace(_message.Message):
     def __init__(self, group: _Optional[str] = ..., state: _Optional[_Union[MessageState, str]] = ..., attempts: _Optional[int] = ..., visible_at_ms: _Optional[int] = ..., client_id: _Optional[str] = ...) -> None: ...
 
 class QueryMessagesRequest(_message.Message):
-    __slots__ = ("topic", "key", "from_ms", "to_ms", "limit")
+    __slots__ = ("topic", "key", "from_ms", "to_ms", "limit", "skip")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     FROM_MS_FIELD_NUMBER: _ClassVar[int]
     TO_MS_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    SKIP_FIELD_NUMBER: _ClassVar[int]
     topic: str
     key: str
     from_ms: int
     to_ms: int
     limit: int
-    def __init__(self, topic: _Optional[str] = ..., key: _Optional[str] = ..., from_ms: _Optional[int] = ..., to_ms: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
+    skip: int
+    def __init__(self, topic: _Optional[str] = ..., key: _Optional[str] = ..., from_ms: _Optional[int] = ..., to_ms: _Optional[int] = ..., limit: _Optional[int] = ..., skip: _Optional[int] = ...) -> None: ...
 
 class FoundMessage(_message.Message):
     __slots__ = ("physical_offset", "record")
@@ -97,13 +129,15 @@ class UnreadFile(_message.Message):
     def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class QueryMessagesResponse(_message.Message):
-    __slots__ = ("messages", "indexed_offset", "dispatched_offset", "unread")
+    __slots__ = ("messages", "indexed_offset", "dispatched_offset", "unread", "has_more")
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     INDEXED_OFFSET_FIELD_NUMBER: _ClassVar[int]
     DISPATCHED_OFFSET_FIELD_NUMBER: _ClassVar[int]
     UNREAD_FIELD_NUMBER: _ClassVar[int]
+    HAS_MORE_FIELD_NUMBER: _ClassVar[int]
     messages: _containers.RepeatedCompositeFieldContainer[FoundMessage]
     indexed_offset: int
     dispatched_offset: int
     unread: _containers.RepeatedCompositeFieldContainer[UnreadFile]
-    def __init__(self, messages: _Optional[_Iterable[_Union[FoundMessage, _Mapping]]] = ..., indexed_offset: _Optional[int] = ..., dispatched_offset: _Optional[int] = ..., unread: _Optional[_Iterable[_Union[UnreadFile, _Mapping]]] = ...) -> None: ...
+    has_more: bool
+    def __init__(self, messages: _Optional[_Iterable[_Union[FoundMessage, _Mapping]]] = ..., indexed_offset: _Optional[int] = ..., dispatched_offset: _Optional[int] = ..., unread: _Optional[_Iterable[_Union[UnreadFile, _Mapping]]] = ..., has_more: _Optional[bool] = ...) -> None: ...

@@ -44,6 +44,11 @@ class QueryServiceStub:
                 request_serializer=quarry_dot_admin_dot_v1_dot_query__pb2.QueryMessagesRequest.SerializeToString,
                 response_deserializer=quarry_dot_admin_dot_v1_dot_query__pb2.TraceMessagesResponse.FromString,
                 _registered_method=True)
+        self.GetMessage = channel.unary_unary(
+                '/quarry.admin.v1.QueryService/GetMessage',
+                request_serializer=quarry_dot_admin_dot_v1_dot_query__pb2.GetMessageRequest.SerializeToString,
+                response_deserializer=quarry_dot_admin_dot_v1_dot_query__pb2.GetMessageResponse.FromString,
+                _registered_method=True)
 
 
 class QueryServiceServicer:
@@ -63,6 +68,14 @@ class QueryServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetMessage(self, request, context):
+        """One message, with what has become of it. By its offset id or its place in a queue this needs no key index.
+        NOT_FOUND: there is none.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_QueryServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -75,6 +88,11 @@ def add_QueryServiceServicer_to_server(servicer, server):
                     servicer.TraceMessages,
                     request_deserializer=quarry_dot_admin_dot_v1_dot_query__pb2.QueryMessagesRequest.FromString,
                     response_serializer=quarry_dot_admin_dot_v1_dot_query__pb2.TraceMessagesResponse.SerializeToString,
+            ),
+            'GetMessage': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetMessage,
+                    request_deserializer=quarry_dot_admin_dot_v1_dot_query__pb2.GetMessageRequest.FromString,
+                    response_serializer=quarry_dot_admin_dot_v1_dot_query__pb2.GetMessageResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -131,6 +149,33 @@ class QueryService:
             '/quarry.admin.v1.QueryService/TraceMessages',
             quarry_dot_admin_dot_v1_dot_query__pb2.QueryMessagesRequest.SerializeToString,
             quarry_dot_admin_dot_v1_dot_query__pb2.TraceMessagesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetMessage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quarry.admin.v1.QueryService/GetMessage',
+            quarry_dot_admin_dot_v1_dot_query__pb2.GetMessageRequest.SerializeToString,
+            quarry_dot_admin_dot_v1_dot_query__pb2.GetMessageResponse.FromString,
             options,
             channel_credentials,
             insecure,

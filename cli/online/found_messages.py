@@ -1,0 +1,77 @@
+"""Messages that a broker found: page after page, decoded, and where they went."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+import typer
+
+from cli.exit import Exit, end
+from cli.online.output import time_text
+from server._generated.quarry.admin.v1 import query_pb2 as pb
+from store.offsets import PhysicalOffset
+from store.record import StoredMessage, client_message_id, decode_record, offset_message_id
+
+CALL_TIMEOUT_S: Final = 60.0
+TRACE_COLUMNS: Final = ("queueOf", "queue", "offset", "isThere", "group", "state", "attempts", "visibleAt", "clientId")
+
+
+def found_pages(call: Callable[..., Any], request: pb.QueryMessagesRequest, address: str) -> Iterator[Any]:
+    """The answers to QueryMessages or TraceMessages, until there is all that the request wants.
+
+    What may be missing is told on standard error.
+    """
+    is_first = True
+    while True:
+        answer = call(request, timeout=CALL_TIMEOUT_S)
+        if is_first:
+            tell_unread(answer.unread, address)
+        yield answer
+        if not answer.has_more:
+            return
+        is_first = False
+        request.skip += len(answer.messages)
+        request.limit -= len(answer.messages)
+
+
+def tell_unread(files: Iterable[pb.UnreadFile], address: str) -> None:
+    for each in files:
+        typer.echo(f"{address}: messages may be missing, {each.name} could not be read: {each.reason}", err=True)
+
+
+def decoded(found: pb.FoundMessage | pb.MessageTrace, address: str) -> StoredMessage:
+    """Ends the command where the answer holds no whole record."""
+    at = PhysicalOffset(found.physical_offset)
+    record = decode_record(memoryview(found.record), 0, at, check_crc=True)
+    if not isinstance(record, StoredMessage):
+        end(Exit.COULD_NOT_RUN, f"{address}: the answer holds no record of offset {at}")
+    return record
+
+
+def message_id_of(record: StoredMessage) -> str:
+    return client_message_id(record.properties) or offset_message_id(record.store_host, record.physical_offset)
+
+
+def trace_rows(traced: pb.MessageTrace) -> Iterator[dict[str, object]]:
+    """One for each queue and group; one for a queue that no group has read."""
+    for queue in traced.queues:
+        place = queue_fields(queue)
+        for group in queue.groups:
+            yield {**place, **group_fields(group)}
+        if not queue.groups:
+            yield {**dict.fromkeys(TRACE_COLUMNS), **place}
+
+
+def queue_fields(queue: pb.QueueTrace) -> dict[str, object]:
+    return {"queueOf": queue.topic, "queue": queue.queue, "offset": queue.offset, "isThere": queue.is_there}
+
+
+def group_fields(group: pb.GroupTrace) -> dict[str, object]:
+    return {
+        "group": group.group,
+        "state": pb.MessageState.Name(group.state).removeprefix("MESSAGE_STATE_").lower().replace("_", " "),
+        "attempts": group.attempts,
+        "visibleAt": time_text(group.visible_at_ms) if group.HasField("visible_at_ms") else None,
+        "clientId": group.client_id if group.HasField("client_id") else None,
+    }

@@ -1,0 +1,192 @@
+"""Long work for operators: one job after the other, a millisecond of work at a time, kept over restarts (ADR 39)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final, Protocol
+
+import structlog
+
+from kv import EngineFull, KvError
+from server.delivery import StateWriter
+from server.errors import NoSuchJob
+from server.jobs.asked import Asked, JobKind, asked_of, fields_of, kind_of
+from server.jobs.running import JobCancelled, JobMetrics, Running
+from store.clock import Clock
+from store.errors import BrokerError, Busy, Invalid, StorePoisoned, Unavailable
+from store.jobs import TEXT_MAX, Job, JobState, JobTable
+
+log = structlog.get_logger(__name__)
+
+OPEN_MAX: Final = 32
+"""Jobs that have not ended: one runs, the others wait."""
+
+RETRY_S: Final = 1.0
+"""How soon a job goes on that a full disk or a limit has stopped."""
+
+TRANSIENT: Final = (Unavailable, EngineFull)
+REFUSALS: Final = (BrokerError, KvError, OSError)
+UNEXPECTED: Final = "an error that should not be; the broker's log has the details"
+
+
+class Work(Protocol):
+    """What jobs of one kind do."""
+
+    def check(self, asked: Any) -> None:
+        """Raises Invalid for what cannot be done, naming the field."""
+
+    async def run(self, asked: Any, running: Running) -> None:
+        """Go on at the job's cursor until all is done. What it raises ends the job; Unavailable is tried again."""
+
+
+class Jobs:
+    """All jobs of a broker. Lives on the event loop's thread."""
+
+    def __init__(
+        self,
+        table: JobTable,
+        works: Mapping[JobKind, Work],
+        *,
+        writer: StateWriter,
+        clock: Clock,
+        metrics: JobMetrics,
+    ) -> None:
+        self._table = table
+        self._works = works
+        self._writer = writer
+        self._clock = clock
+        self._metrics = metrics
+        self._wanted = asyncio.Event()
+        self._current: Running | None = None
+        kept = table.all()
+        self._last_id = kept[0].id if kept else 0
+        self._open = {job.id: self._opened(job) for job in reversed(kept) if not job.state.is_end}
+        metrics.jobs_open(len(self._open))
+        for each in self._open.values():
+            log.info("job goes on after a restart", id=each.job.id, kind=each.job.kind, done=each.job.done)
+
+    # -- on request
+
+    def begin(self, asked: Asked, asked_by: str, *, is_dry_run: bool = False) -> Job:
+        """Begin one; it is kept when this returns.
+
+        Raises Busy while too many wait, what its kind refuses, StorePoisoned, kv.EngineFull.
+        """
+        if len(self._open) >= OPEN_MAX:
+            raise Busy(f"{OPEN_MAX} jobs have not ended yet: wait for one, or cancel it (quarry job list)")
+        kind = kind_of(asked)
+        self._works[kind].check(asked)
+        self._last_id = max(self._clock.wall_ms(), self._last_id + 1)
+        job = Job(
+            id=self._last_id,
+            kind=kind.value,
+            asked_by=asked_by[:TEXT_MAX],
+            asked=fields_of(asked),
+            is_dry_run=is_dry_run,
+        )
+        running = self._opened(job)
+        running.keep(durably=True)
+        self._open[job.id] = running
+        self._metrics.jobs_open(len(self._open))
+        self._wanted.set()
+        log.info("job begun", id=job.id, kind=job.kind, by=job.asked_by, dry_run=is_dry_run)
+        return job
+
+    def cancel(self, job_id: int) -> Job:
+        """Cancel it: at once if it waits for others, else it ends soon. What was done stays done.
+
+        Raises NoSuchJob, or Invalid when it has ended; StorePoisoned, kv.EngineFull.
+        """
+        running = self._open.get(job_id)
+        if running is None:
+            raise Invalid(f"job {job_id} has ended: it is {self.get(job_id).state.value}")
+        running.cancel()
+        if running is not self._current:
+            self._end(running, JobState.CANCELLED)
+        return running.job
+
+    def all(self) -> list[Job]:
+        """Those that are kept, the newest first."""
+        return [self._as_it_stands(job) for job in self._table.all()]
+
+    def get(self, job_id: int) -> Job:
+        """Raises NoSuchJob."""
+        job = self._table.get(job_id)
+        if job is None:
+            raise NoSuchJob(f"there is no job {job_id}")
+        return self._as_it_stands(job)
+
+    # -- the task
+
+    async def run(self) -> None:
+        """Do what was begun, the oldest first, until cancelled."""
+        while True:
+            self._current = next(iter(self._open.values()), None)
+            if self._current is None:
+                self._wanted.clear()
+                await self._wanted.wait()
+            else:
+                await self._carry_out(self._current)
+
+    async def _carry_out(self, running: Running) -> None:
+        """Until the job has ended. What is in the way for now is waited for."""
+        while True:
+            try:
+                state, remark = await self._outcome(running)
+                self._end(running, state, remark)
+            except TRANSIENT as error:
+                running.fall_back()
+                if str(error) != running.complaint:
+                    log.warning("a job cannot go on for now, it is tried again", id=running.job.id, error=str(error))
+                running.complaint = str(error)
+                await running.wait(RETRY_S)
+            except StorePoisoned:
+                await asyncio.Event().wait()  # nothing can be written any more: it goes on after the restart
+            else:
+                return
+
+    async def _outcome(self, running: Running) -> tuple[JobState, str | None]:
+        """Raises what passes, and StorePoisoned."""
+        job = running.job
+        if running.is_cancelled:
+            return JobState.CANCELLED, None
+        try:
+            asked = asked_of(job)
+            running.job = replace(job, state=JobState.RUNNING)
+            running.begin_step()
+            await self._works[kind_of(asked)].run(asked, running)
+        except JobCancelled:
+            return JobState.CANCELLED, None
+        except (*TRANSIENT, StorePoisoned):
+            raise
+        except REFUSALS as error:
+            return JobState.FAILED, str(error)
+        except Exception:
+            # a broker that ended with it would begin it again, and so on
+            log.exception("a job ended with an unexpected error", id=job.id, kind=job.kind)
+            return JobState.FAILED, UNEXPECTED
+        return JobState.DONE, None
+
+    def _end(self, running: Running, state: JobState, remark: str | None = None) -> None:
+        """Raises StorePoisoned, kv.EngineFull; then it has not ended."""
+        running.job = job = running.job.ended(state, self._clock.wall_ms(), remark)
+        try:
+            running.keep(durably=True)
+        except (StorePoisoned, EngineFull):
+            running.fall_back()
+            raise
+        del self._open[job.id]
+        self._metrics.jobs_open(len(self._open))
+        self._metrics.job_ended(job.kind, state)
+        log.info("job ended", id=job.id, kind=job.kind, outcome=state.value, remark=remark, counts=dict(job.counts))
+
+    # -- parts
+
+    def _opened(self, job: Job) -> Running:
+        return Running(job, self._table, self._writer, self._clock, self._metrics)
+
+    def _as_it_stands(self, job: Job) -> Job:
+        running = self._open.get(job.id)
+        return job if running is None else replace(running.job, remark=running.complaint)

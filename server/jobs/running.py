@@ -1,0 +1,106 @@
+"""A job that has not ended, as the work of its kind sees it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Protocol
+
+from server.delivery import StateWriter
+from server.pacing import Pace
+from store.clock import Clock
+from store.jobs import Job, JobState, JobTable
+
+
+class JobCancelled(Exception):
+    """Nobody wants it any more."""
+
+
+class JobMetrics(Protocol):
+    def jobs_open(self, count: int) -> None: ...
+
+    def job_did(self, kind: str, count: int) -> None: ...
+
+    def job_ended(self, kind: str, state: JobState) -> None: ...
+
+
+class Running:
+    """Keeps how far the job is in the same batch as what it did, so that a crash repeats or loses none of that.
+
+    Lives on the event loop's thread.
+    """
+
+    def __init__(self, job: Job, table: JobTable, writer: StateWriter, clock: Clock, metrics: JobMetrics) -> None:
+        self.job = job
+        """As it stands; what is written may be a step behind."""
+        self.complaint: str | None = None
+        """What it waits for."""
+        self._kept = job
+        self._table = table
+        self._writer = writer
+        self._metrics = metrics
+        self._pace = Pace(clock)
+        self._cancelled = asyncio.Event()
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self._cancelled.is_set()
+
+    def cancel(self) -> None:
+        self._cancelled.set()
+
+    def expect(self, total: int) -> None:
+        """It is known of how many things."""
+        self.job = replace(self.job, total=total)
+
+    def did(self, done: int, cursor: Mapping[str, Any], counts: Mapping[str, int], errors: Sequence[str] = ()) -> None:
+        """So much more was done, in this pass of the loop; from here it goes on."""
+        self.job = self.job.further(done, cursor, counts, tuple(errors))
+
+    def keep(self, *, durably: bool = False) -> None:
+        """Write how far it is, with all that this pass has staged. Raises StorePoisoned, kv.EngineFull."""
+        written: list[Exception | None] = []
+        self._table.stage(self._writer.batch(), self.job)
+        self._writer.when_written(written.append)
+        if durably:
+            self._writer.write_durably()
+        else:
+            self._writer.write_now()
+        error = written[0]
+        if error is not None:
+            raise error
+        self._metrics.job_did(self.job.kind, self.job.done - self._kept.done)
+        self._kept = self.job
+        self.complaint = None
+
+    def fall_back(self) -> None:
+        """To what is written."""
+        self.job = self._kept
+
+    async def rest(self) -> None:
+        """To be awaited between two small pieces of work. Raises JobCancelled, and as `keep`."""
+        await self.pause()
+        if self.is_cancelled:
+            raise JobCancelled
+
+    async def pause(self) -> None:
+        """The same in the middle of something that cannot be left."""
+        if self._pace.is_step_over:
+            if self.job is not self._kept:
+                self.keep()
+            await self._pace.pause()
+
+    def begin_step(self) -> None:
+        """What was waited for until now was no work."""
+        self._pace.begin_step()
+
+    async def wait(self, seconds: float) -> None:
+        """Until then, or until it is cancelled while it waits."""
+        if self.is_cancelled:
+            await asyncio.sleep(seconds)
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._cancelled.wait()

@@ -1,0 +1,144 @@
+"""Every call of the admin port has its contract, a line in docs/admin-calls.md, and a command that the README shows."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, Final
+
+import pytest
+
+from cli.online.call import methods
+from server.rpc.admin_port.access import ALL, CLUSTER, JOB_SERVICE, SUPER_SERVICES, admin_needs
+from server.security.access import Access
+from tests.contract.rows import Elsewhere, Never, SuperUsers
+from tests.contract.table import NOT_FOR_OPERATORS, TABLE
+from tests.house.source import ROOT, imports, tree
+from tests.house.test_command_docs import commands
+
+DOCS: Final = ROOT / "docs" / "admin-calls.md"
+GRPCURL: Final = ROOT / "docs" / "grpcurl.md"
+README: Final = ROOT / "README.md"
+ANY_CALL: Final = "quarry call"
+"""It makes every call; ours have commands of their own."""
+
+BY_JOB: Final = {
+    "BeginJob": "what the work of the job needs",
+    "GetJob": "the same, or `get` on the cluster",
+    "ListJobs": "nothing: who calls sees the jobs that it may see",
+    "CancelJob": "the same, or `update` on the cluster",
+}
+
+
+def test_every_call_has_a_row_with_all_cases() -> None:
+    assert set(TABLE) == set(methods())
+    for path, row in TABLE.items():
+        for case in (row.missing, row.malformed):
+            assert case.reason if isinstance(case, Never) else case, path
+        if path.partition("/")[0] in SUPER_SERVICES:
+            assert isinstance(row.needs, SuperUsers), path
+        else:
+            assert not isinstance(row.needs, SuperUsers), path
+            assert row.needs, path
+
+
+def test_what_is_tested_elsewhere_is_tested_there() -> None:
+    said = [row.holds.test for row in TABLE.values() if isinstance(row.holds, Elsewhere)]
+    for test in said:
+        path, _, name = test.partition("::")
+        assert name in {getattr(each, "name", "") for each in tree(ROOT / path).body}, test
+    for reason in NOT_FOR_OPERATORS.values():
+        (path,) = re.findall(r"\((tests/\S+)\)", reason)
+        assert (ROOT / path).exists(), path
+
+
+def documented() -> Iterator[tuple[str, str, list[str]]]:
+    """Each call with what it needs and the commands that make it."""
+    for section in re.split(r"^## ", DOCS.read_text(), flags=re.MULTILINE)[1:]:
+        service = re.match(r"`(\S+)`\n", section)
+        if service is None:
+            continue
+        for call, needs, made_by in re.findall(r"^\| (\w+) \| (.+?) \| (.+?) \|$", section, flags=re.MULTILINE):
+            if call != "call":
+                yield f"{service[1]}/{call}", needs, re.findall(r"`(quarry [^`]+)`", made_by)
+
+
+def needed(path: str) -> str:
+    """In the words of the page, of a request that names all that it may."""
+    service = path.partition("/")[0]
+    if service in SUPER_SERVICES:
+        return "to be a super user"
+    if service == JOB_SERVICE:
+        return BY_JOB[path.partition("/")[2]]
+    return " and ".join(_text(access) for (access,) in admin_needs(f"/{path}", _Anything(), "any"))
+
+
+def _text(access: Access) -> str:
+    if access.kind is CLUSTER:
+        where = "the cluster"
+    else:
+        where = f"`{access.kind.value}:*`" if access.name == ALL else f"the {access.kind.value}"
+    return f"`{access.action.value}` on {where}"
+
+
+class _Anything:
+    """A request with every field that there is."""
+
+    def __getattr__(self, _name: str) -> Any:
+        return self
+
+    def HasField(self, _name: str) -> bool:
+        return True
+
+
+def test_the_page_has_every_call_and_what_it_needs() -> None:
+    assert {path: needs for path, needs, _ in documented()} == {path: needed(path) for path in methods()}
+
+
+@pytest.mark.parametrize(("path", "made_by"), [(path, made_by) for path, _, made_by in documented()])
+def test_the_commands_of_the_page_make_the_call(path: str, made_by: list[str]) -> None:
+    service, _, method = path.partition("/")
+    known = known_commands()
+    assert made_by, "some command has to make it"
+    assert set(made_by) <= set(known)
+    if made_by == [ANY_CALL]:
+        assert not service.startswith("quarry."), "a call of ours has a command of its own"
+        return
+    for each in made_by:
+        assert re.search(rf"\b{method}\b", sources_of(known[each])), f"{each} does not make it"
+
+
+@cache
+def known_commands() -> dict[str, Any]:
+    return dict(commands())
+
+
+def sources_of(command: Any) -> str:
+    """The command's module with those of its package that it imports."""
+    module = sys.modules[inspect.unwrap(command.callback).__module__]
+    path = ROOT / (module.__name__.replace(".", "/") + ".py")
+    near = {each.module for each in imports(path) if each.module.startswith("cli.online.")}
+    return "\n".join(inspect.getsource(sys.modules[name]) for name in {module.__name__, *near} if name in sys.modules)
+
+
+def test_the_session_with_grpcurl_lists_the_services_that_there_are() -> None:
+    """tests/e2e/test_grpcurl.py plays all of it where Go is."""
+    listed = re.search(r"^\$ grpcurl \S+ \S+ list\n((?:[\w.]+\n)+)", GRPCURL.read_text(), flags=re.MULTILINE)
+    assert listed is not None
+    operators = {path.partition("/")[0] for path in methods()}
+    assert listed[1].split() == sorted({*operators, *NOT_FOR_OPERATORS} - {"quarry.cluster.v1.ClusterService"})
+
+
+def test_the_readme_shows_each_command_that_makes_a_call() -> None:
+    """On a line of its family, `quarry topic …`: as it is typed, or by its last word."""
+    block = re.search(r"^## Use it\n\n```\n(.*?)^```", README.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert block is not None
+    shown = block[1].splitlines()
+    for command in {each for _, _, made_by in documented() for each in made_by}:
+        _, family, *rest = command.split()
+        lines = [line for line in shown if re.match(rf"quarry {family}\b", line)]
+        word = rest[0] if rest else family
+        assert any(re.search(rf"(?<![\w-]){word}(?![\w-])", line) for line in lines), f"{command} is not shown"
