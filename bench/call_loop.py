@@ -56,7 +56,11 @@ class Loop:
         connection.call(maker, body, client_id, answered)
 
     def later(self, seconds: float, work: Callable[[], None]) -> None:
-        heappush(self._due, (time.monotonic() + seconds, next(self._numbers), work))
+        self.at(time.monotonic() + seconds, work)
+
+    def at(self, due_s: float, work: Callable[[], None]) -> None:
+        """On the monotonic clock."""
+        heappush(self._due, (due_s, next(self._numbers), work))
 
     def run_until(self, done: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
         """Raises RuntimeError when it takes longer; the text says `what` is missing."""

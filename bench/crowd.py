@@ -1,8 +1,9 @@
 """Many clients of brokers in one process: each holds a receive that waits, acknowledges what it gets, and stays known.
 
 They do what libraries do, on few connections: an open telemetry stream each, a heartbeat every 10 s, long polls of
-20 s, and clients of lite topics repeat every 30 s which ones they want. One loop serves them all, so what it measures
-includes its own time.
+15 to 25 s, and clients of lite topics repeat every 30 s which ones they want. One loop serves them all, so what it
+measures includes its own time. But when it is late they stay as they were spread over time, as independent clients do:
+else each pause of its own would come back as a burst of calls, again and again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from server._generated.apache.rocketmq.v2 import service_pb2 as service
 
 HEARTBEAT_S: Final = 10.0
 REPEAT_S: Final = 30.0
-POLLING_S: Final = 20
+POLLING_S: Final = [15 + 10 * number / 64 for number in range(64)]
+"""The receives of all clients, one after another."""
+
 POLLING_MIN_S: Final = 5
 """Quarry's least."""
 INVISIBLE_S: Final = 60
@@ -82,7 +85,7 @@ class Crowd:
         self._clients: list[_Client] = []
         self._connections: list[Connection] = []
         self._going = _Going()
-        self._receive = _receive_body(group, topic, POLLING_S)
+        self._receives = cycle([_receive_body(group, topic, polling_s) for polling_s in POLLING_S])
 
     # -- coming and going
 
@@ -120,11 +123,11 @@ class Crowd:
         """
         for number, client in enumerate(self._clients):
             share = number / len(self._clients)
-            first_s = POLLING_MIN_S + share * (POLLING_S - POLLING_MIN_S)
+            first_s = POLLING_MIN_S + share * (POLLING_S[-1] - POLLING_MIN_S)
             self._receive_on(client, _receive_body(self._group, self._topic, first_s))
-            self._loop.later(share * HEARTBEAT_S, _Repeating(self._loop, HEARTBEAT_S, self._beat, client))
+            _Repeating(self._loop, HEARTBEAT_S, self._beat, client).begin(share)
             if self._is_lite:
-                self._loop.later(share * REPEAT_S, _Repeating(self._loop, REPEAT_S, self._repeat, client))
+                _Repeating(self._loop, REPEAT_S, self._repeat, client).begin(share)
         self._all(self._beat, self._clients[-self._connection_count :])
 
     def _all(
@@ -196,7 +199,7 @@ class Crowd:
                     return True
             return False
 
-        self._loop.call(client.connection, "ReceiveMessage", body or self._receive, client.client_id, answered)
+        self._loop.call(client.connection, "ReceiveMessage", body or next(self._receives), client.client_id, answered)
 
     def _got(self, message: definition.Message) -> None:
         [sent_ns] = STAMP.unpack_from(message.body)
@@ -281,10 +284,17 @@ class _Repeating:
         self._interval_s = interval_s
         self._call = call
         self._client = client
+        self._due_s = 0.0
+
+    def begin(self, share: float) -> None:
+        """The first one is after this share of the interval."""
+        self._due_s = time.monotonic() + share * self._interval_s
+        self._loop.at(self._due_s, self)
 
     def __call__(self) -> None:
         if not self._client.connection.is_closed:
-            self._loop.later(self._interval_s, self)
+            self._due_s += self._interval_s
+            self._loop.at(self._due_s, self)
             self._call(self._client, _nothing)
 
 

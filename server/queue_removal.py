@@ -24,7 +24,7 @@ from typing import Final, ParamSpec, Protocol, TypeVar
 import structlog
 
 from kv import EngineFull, KvError
-from server.removal_steps import RemovalSteps
+from server.removal_steps import PAUSE_S, RemovalSteps
 from store.clock import CautiousClock, Clock
 from store.consumequeue import LastEntry, LightQueueStep
 from store.errors import BrokerError
@@ -188,6 +188,7 @@ class QueueRemoval:
             removed += await self._light.remove(step.ended)
             looked_at += step.looked_at
             key = step.next_key
+            await asyncio.sleep(PAUSE_S)
         self._metrics.removed_queues(RemovalCause.IDLE, removed)
         await self._light.flush()
         if removed:

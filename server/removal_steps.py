@@ -13,8 +13,15 @@ STEP_S: Final = 0.002
 
 STEP_MAX: Final = 256
 PAUSE_S: Final = 0.002
+"""At least, and between two steps of a walk on another thread, which keeps the interpreter's lock for a millisecond."""
+
 PAUSES_PER_STEP: Final = 7
 """A pause lasts for so many times as long as the step before it: the rest of the broker has most of the time."""
+
+LATE_S: Final = 0.002
+PAUSES_MAX: Final = 8
+"""A pause that ends late by more is made again, so many times at most: others wait for the loop, and a step more would
+make all of them wait longer. But what is to go goes, however busy the broker is."""
 
 REMOVED_PER_FLUSH: Final = 10_000
 """Each removal is a tombstone in a memtable, where many of them make every read slow."""
@@ -46,8 +53,15 @@ class RemovalSteps:
             self._unflushed += count
             if self._unflushed >= REMOVED_PER_FLUSH:
                 await self.flush()
-            await asyncio.sleep(max(PAUSE_S, PAUSES_PER_STEP * took_s))
+            await self._pause(max(PAUSE_S, PAUSES_PER_STEP * took_s))
         return removed
+
+    async def _pause(self, seconds: float) -> None:
+        for _ in range(PAUSES_MAX):
+            due_s = self._clock.monotonic_s() + seconds
+            await asyncio.sleep(seconds)
+            if self._clock.monotonic_s() - due_s < LATE_S:
+                return
 
     async def flush(self) -> None:
         """Make what was removed so far durable."""

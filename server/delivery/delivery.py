@@ -453,17 +453,22 @@ class Delivery:
         Not `durably` it is left to the caller to `store_durably` in the end.
         """
         self._writer.write_now()  # from here on the rows tell, or the subscriptions that could not be written
-        read = [each for each in topics if self._subscriptions.of_topic(each) or self._offsets.is_read(each)]
+        read = [
+            (topic, groups, subscriptions)
+            for topic in topics
+            for groups, subscriptions in [(self._offsets.groups_of(topic), self._subscriptions.of_topic(topic))]
+            if groups or subscriptions
+        ]
         if not read:
             return
         if durably:
             self._writer.require_room()
-        for topic in read:
-            for group in self._offsets.groups_of(topic):
+        for topic, groups, subscriptions in read:
+            for group in groups:
                 self._deliveries.delete_rows(subscription_prefix(group, topic))
-            for subscription in tuple(self._subscriptions.of_topic(topic)):
+            for subscription in tuple(subscriptions):
                 self._subscriptions.drop(subscription)
-            self._offsets.delete_topic(self._writer.batch(), topic)
+            self._offsets.delete_topic(self._writer.batch(), topic, groups)
         if durably:
             self.store_durably()
         else:

@@ -45,6 +45,11 @@ class Asking(NamedTuple):
     client_id: str
 
 
+class _Said(NamedTuple):
+    terms: LiteGroup
+    digest: bytes
+
+
 class Delivered(Protocol):
     """What hears of changes: `server.delivery.lite.LiteDelivery`."""
 
@@ -93,6 +98,8 @@ class LiteSubscriptions:
         """The last client that was looked at; None: the next one is the first of all."""
         self._groups: dict[str, str] = {}
         """By client, of those that have said something since the start."""
+        self._said: dict[str, _Said] = {}
+        """By client, the last `replace`, as long as the rows say what it said."""
         self._gone: dict[str, str] = {}
         """The groups of clients that are gone, and whose rows are still there."""
         self._has_gone = asyncio.Event()
@@ -112,11 +119,29 @@ class LiteSubscriptions:
             self._table.stage_given_up(self._writer.batch(), asking.group, asking.client_id, name)
         self._change(asking, removed=[each for each in names if self._has(asking, each)], done=done)
 
-    def replace(self, asking: Asking, lite_topics: Iterable[str], done: Done) -> None:
+    def last_said(self, client_id: str) -> bytes | None:
+        """The digest of what the client said in its last `replace`, if it may still be so."""
+        said = self._said.get(client_id)
+        return None if said is None else said.digest
+
+    def repeat(self, asking: Asking, done: Done) -> bool:
+        """What the client said last, once more; returns whether that is still so, else nothing is done.
+
+        A client with a hundred lite topics says them again every 30 seconds, and a hundred are much to compare.
+        """
+        said = self._said.get(asking.client_id)
+        self._writer.write_now()  # from here on the rows tell: the group may have been deleted meanwhile
+        if said is None or said.terms != asking.terms or not self._table.is_known(asking.group, asking.client_id):
+            return False
+        self._table.stage_synced(self._writer.batch(), asking.group, asking.client_id, self._clock.wall_ms())
+        self._finish(asking, (), lambda: None, done)
+        return True
+
+    def replace(self, asking: Asking, lite_topics: Iterable[str], done: Done, *, digest: bytes | None = None) -> None:
         """Exactly these, but for those that were taken away, of which it is told again.
 
         Raises LiteQuotaExceeded, and nothing is changed then. In a group that gets all lite topics of a kind they are
-        all of them.
+        all of them. `digest` is of the whole request, for `last_said`.
         """
         self._begin(asking)
         wanted = {ALL_OF_THEM: None} if asking.terms.wildcard is not None else dict.fromkeys(lite_topics)
@@ -128,6 +153,8 @@ class LiteSubscriptions:
                 self._taken_away(asking.client_id, name)
             else:
                 self._table.stage_given_up(self._writer.batch(), asking.group, asking.client_id, name)
+        if digest is not None and not lost:
+            self._said[asking.client_id] = _Said(asking.terms, digest)
         self._change(
             asking,
             added=[each for each in wanted if each not in before and each not in lost],
@@ -145,6 +172,7 @@ class LiteSubscriptions:
 
     def client_gone(self, client_id: str) -> None:
         """It has said goodbye, or been silent for long."""
+        self._said.pop(client_id, None)
         group = self._groups.pop(client_id, None)
         if group is not None:
             self._gone[client_id] = group
@@ -191,6 +219,7 @@ class LiteSubscriptions:
     # -- changes
 
     def _begin(self, asking: Asking) -> None:
+        self._said.pop(asking.client_id, None)
         self._writer.write_now()  # from here on the rows tell
         gone_from = self._gone.pop(asking.client_id, None)
         if gone_from is not None:
@@ -240,6 +269,8 @@ class LiteSubscriptions:
                 tell()
                 for name in moved:
                     self._delivery.let_go(asking.group, light_queue_name(asking.terms.bind_topic, name))
+            else:
+                self._said.pop(asking.client_id, None)
             done(error)
 
         self._writer.when_written(written)
@@ -249,6 +280,7 @@ class LiteSubscriptions:
         """Whether there was somebody who had it."""
         others = [each for each in self._table.clients_of(asking.group, lite_topic) if each != asking.client_id]
         for other in others:
+            self._said.pop(other, None)
             self._table.stage_taken_away(self._writer.batch(), asking.group, other, lite_topic)
             self._delivery.changed(asking.group, other, removed=[lite_topic])
             self._taken_away(other, lite_topic)
@@ -272,6 +304,7 @@ class LiteSubscriptions:
 
     def _forget(self, group: str, client_id: str) -> Sequence[str]:
         """Returns what it was subscribed to."""
+        self._said.pop(client_id, None)
         names = self._table.of_client(group, client_id)
         batch = self._writer.batch()
         for name in names:

@@ -14,14 +14,13 @@ from typing import Final, Protocol
 
 from server.errors import LiteTopicsFull
 from server.lite_topics.names import EVERYWHERE
+from server.removal_steps import PAUSE_S
 from store.consumequeue import LightQueueStep, LiteParentsStep
 from store.metadata.lite import light_queue_name, light_queue_prefix, parse_light_queue_name
 from store.offsets import PhysicalOffset
 
 BORN_KEPT: Final = 4_096
 """Names that were told last: two first messages of one lite topic may be on their way at once."""
-
-PAUSE_S: Final = 0.005
 
 
 class CountedQueues(Protocol):

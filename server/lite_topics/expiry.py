@@ -29,6 +29,7 @@ from kv import KvError
 from server.lite_topics.names import of_parent
 from server.lite_topics.removal import LightQueueRemoval
 from server.queue_removal import RemovalCause, RemovalMetrics
+from server.removal_steps import PAUSE_S
 from store.clock import CautiousClock, Clock
 from store.consumequeue import ConsumeQueueEntry, LastEntry, LightQueueStep, LiteParentsStep
 from store.errors import BrokerError
@@ -44,8 +45,6 @@ MISSING_PATIENCE_S: Final = 600.0
 """How long a topic must have been missing until its lite topics go: deletions are made and taken back by others."""
 
 RETRY_S: Final = 10.0
-PAUSE_S: Final = 0.002
-"""Between two steps of a walk, each of which keeps the interpreter's lock for a millisecond."""
 
 REFUSALS: Final = (KvError, OSError, BrokerError)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import Final
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
@@ -81,27 +82,36 @@ class LiteService:
     def _apply(self, client_id: str, request: service.SyncLiteSubscriptionRequest, user: str, done: Done) -> None:
         check_topic(request.topic.name)
         check_group(request.group.name)
+        digest = None
+        if request.action == definition.COMPLETE_ADD:
+            digest = blake2b(request.SerializeToString(), digest_size=16).digest()
+            has_said_it = self._subscriptions.last_said(client_id) == digest
+            if has_said_it and self._subscriptions.repeat(self._asking(client_id, request, user), done):
+                return
         check_count(request.lite_topic_set, "lite topics")
         removes = request.action in (definition.PARTIAL_REMOVE, definition.COMPLETE_REMOVE)
         if not removes:
             for name in request.lite_topic_set:
                 check_lite_topic(name, self._limits)
         start = _start_of(request)
-        group, terms = self._directory.lite_group(request.group.name, request.topic.name, user)
-        asking = Asking(group.name, terms, client_id)
+        asking = self._asking(client_id, request, user)
         match request.action:
             case definition.PARTIAL_ADD:
-                if terms.wildcard is not None:
-                    raise Refused(definition.BAD_REQUEST, f"group {group.name} gets lite topics without naming them")
+                if asking.terms.wildcard is not None:
+                    raise Refused(definition.BAD_REQUEST, f"group {asking.group} gets lite topics without naming them")
                 self._subscriptions.add(asking, request.lite_topic_set, start, done)
             case definition.PARTIAL_REMOVE:
                 self._subscriptions.remove(asking, request.lite_topic_set, done)
             case definition.COMPLETE_ADD:
-                self._subscriptions.replace(asking, request.lite_topic_set, done)
+                self._subscriptions.replace(asking, request.lite_topic_set, done, digest=digest)
             case definition.COMPLETE_REMOVE:
                 self._subscriptions.clear(asking, done)
             case _:
                 raise Refused(definition.BAD_REQUEST, f"action {request.action} is not known")
+
+    def _asking(self, client_id: str, request: service.SyncLiteSubscriptionRequest, user: str) -> Asking:
+        group, terms = self._directory.lite_group(request.group.name, request.topic.name, user)
+        return Asking(group.name, terms, client_id)
 
 
 def _start_of(request: service.SyncLiteSubscriptionRequest) -> Start:

@@ -31,6 +31,9 @@ from store.offsets import PhysicalOffset, QueueId
 ROWS_PER_SCAN: Final = 1_000
 """Read in one call, which keeps the interpreter's lock."""
 
+LIGHT_ROWS_PER_STEP: Final = 128
+"""What is done with each takes longer: so many keep the lock for a millisecond altogether."""
+
 NAME_SIZE_MAX: Final = 0x7FFF
 """Bytes: names come from a property, and all properties of a record together are no longer."""
 
@@ -81,21 +84,21 @@ def topics_behind(bounds: Family, behind: str, limit: int) -> list[str]:
 def light_queues_ended(
     bounds: Family, below: PhysicalOffset, key: bytes, prefix: str = LIGHT_QUEUE_PREFIX
 ) -> LightQueueStep:
-    """Look at the next light queues from `key` on, a thousand or two, for such that end below a physical offset.
+    """Look at the next light queues from `key` on, a hundred or two, for such that end below a physical offset.
 
     `prefix` is how their names begin: no others are looked at.
     """
     ended: list[LastEntry] = []
     looked_at = 0
     for keys in light_stretches(bounds, prefix, key):
-        rows = bounds.scan(keys, limit=ROWS_PER_SCAN)
+        rows = bounds.scan(keys, limit=LIGHT_ROWS_PER_STEP)
         for row, value in rows:
             if row[_MARKER] != _MAXIMUM or len(value) != BOUND_SIZE:
                 continue
             looked_at += 1
             if I64.unpack_from(value)[0] < below and (queue := queue_of(row)) is not None:
                 ended.append(LastEntry(queue, parse_bound(value)))
-        if len(rows) == ROWS_PER_SCAN or looked_at >= ROWS_PER_SCAN:
+        if len(rows) == LIGHT_ROWS_PER_STEP or looked_at >= LIGHT_ROWS_PER_STEP:
             return LightQueueStep(ended, looked_at, rows[-1][0] + b"\0" if rows else keys.end)
     return LightQueueStep(ended, looked_at, None)
 

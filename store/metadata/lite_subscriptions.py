@@ -82,6 +82,10 @@ class LiteSubscriptionTable:
     def is_subscribed(self, group: str, client_id: str, lite_topic: str) -> bool:
         return self._family.get(_prefix(BY_CLIENT, group, client_id) + lite_topic.encode()) is not None
 
+    def is_known(self, group: str, client_id: str) -> bool:
+        """Whether the client has said what it wants, and is not gone since."""
+        return self._family.get(_prefix(SYNCED, group, client_id)) is not None
+
     def taken_from(self, group: str, client_id: str) -> list[str]:
         """The lite topics that another client has taken away from this one."""
         prefix = _prefix(TAKEN_AWAY, group, client_id)

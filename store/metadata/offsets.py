@@ -11,7 +11,7 @@ row may outlive its offsets; it then leads to nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from struct import Struct
 from typing import Final
 
@@ -53,10 +53,6 @@ class ConsumerOffsetTable:
         if group in self._indexed.get(topic, ()):
             return True
         return bool(self._family.scan(prefix_range(_group_prefix(group) + counted(topic.encode())), limit=1))
-
-    def is_read(self, topic: str) -> bool:
-        """Whether some group has a stored offset of the topic, or had one. What is only staged does not count."""
-        return bool(self._family.scan(prefix_range(_topic_prefix(topic)), limit=1))
 
     def stage(self, batch: WriteBatch, group: str, queue: QueueId, offset: QueueOffset) -> None:
         """Add the new offset to the batch."""
@@ -140,9 +136,12 @@ class ConsumerOffsetTable:
         groups.update(self._indexed.get(topic, ()))
         return groups
 
-    def delete_topic(self, batch: WriteBatch, topic: str) -> None:
-        """Add the deletion of all groups' offsets of the topic. Costs one step per group that has any."""
-        groups = self.groups_of(topic)
+    def delete_topic(self, batch: WriteBatch, topic: str, groups: Set[str] | None = None) -> None:
+        """Add the deletion of all groups' offsets of the topic. Costs one step per group that has any.
+
+        `groups` are `groups_of` the topic, for those who know them.
+        """
+        groups = self.groups_of(topic) if groups is None else groups
         self._forget(topic)
         if is_light_queue(topic):
             # they go by the hundred thousand, and range deletes in a memtable make each read slower

@@ -23,7 +23,7 @@ OTHERS = ["P", "%LMQ%client", "%LMQ%$P", "%LMQ%$share%x", "%LMQ%$$a", "%LMR%a"]
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(names, "ROWS_PER_SCAN", 3)
+    monkeypatch.setattr(names, "LIGHT_ROWS_PER_STEP", 3)
     monkeypatch.setattr(light_queues, "LOOKS_PER_STEP", 2)
 
 

@@ -35,6 +35,7 @@ NAMES = [
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(names, "ROWS_PER_SCAN", 3)
+    monkeypatch.setattr(names, "LIGHT_ROWS_PER_STEP", 3)
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ def count(queues: Queues, limit: int = 0) -> LiteTopicCounts:
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counts, "PAUSE_S", 0)
-    monkeypatch.setattr(names, "ROWS_PER_SCAN", 2)
+    monkeypatch.setattr(names, "LIGHT_ROWS_PER_STEP", 2)
     monkeypatch.setattr(light_queues, "LOOKS_PER_STEP", 2)
 
 

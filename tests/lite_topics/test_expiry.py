@@ -267,7 +267,7 @@ def test_a_round_ends_when_the_topic_says_something_else(
     with_broker: WithBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody sees what goes, and asks for more time."""
-    monkeypatch.setattr(names, "ROWS_PER_SCAN", 2)
+    monkeypatch.setattr(names, "LIGHT_ROWS_PER_STEP", 2)
 
     async def test(broker: RunningBroker) -> None:
         make_parent(broker)

@@ -61,7 +61,7 @@ async def all_names(broker: RunningBroker, **fields: Any) -> list[list[str]]:
 
 
 def test_lite_topics_are_listed_in_pages(with_broker: WithBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(names, "ROWS_PER_SCAN", 2)
+    monkeypatch.setattr(names, "LIGHT_ROWS_PER_STEP", 2)
 
     async def test(broker: RunningBroker) -> None:
         make_parent(broker)

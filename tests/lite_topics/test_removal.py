@@ -30,7 +30,7 @@ from tests.lite_topics.broker import (
 
 def test_no_message_that_comes_meanwhile_is_lost(with_broker: WithBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The walk is on another thread, flushes are on others, and senders come between any two steps."""
-    monkeypatch.setattr(names, "ROWS_PER_SCAN", 5)
+    monkeypatch.setattr(names, "LIGHT_ROWS_PER_STEP", 5)
     monkeypatch.setattr(removal_steps, "STEP_MAX", 3)
     monkeypatch.setattr(removal_steps, "REMOVED_PER_FLUSH", 20)
     chance = random.Random(7)

@@ -194,7 +194,7 @@ def test_a_light_queue_goes_by_its_keys(monkeypatch: pytest.MonkeyPatch, written
         offsets.delete_topic(batch, "%LMQ%$P$a")
     engine.write(batch)
     assert {queue.topic for _, queue, _ in offsets.all_rows()} == {"%LMQ%$P$b"}
-    assert not offsets.is_read("%LMQ%$P$a")
+    assert offsets.groups_of("%LMQ%$P$a") == set()
     assert offsets.groups_of("%LMQ%$P$b") == {"g", "h"}
     assert not offsets.reads("g", "%LMQ%$P$a")
 
