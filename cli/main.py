@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from cli import offline, online, pipeline, serve
+from cli import doctor, offline, online, pipeline, serve
 from cli.contexts import NAME_VARIABLE, choose
 
 app: Final = typer.Typer(
@@ -34,6 +34,7 @@ def quarry(
 
 
 serve.register(app)
+doctor.register(app)
 online.register(app)
 offline.register(app)
 pipeline.register(app)

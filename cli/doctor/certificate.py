@@ -1,0 +1,71 @@
+"""The certificate that the ports of a broker show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.x509.oid import ExtensionOID
+
+from cli.doctor.findings import Finding, fault, fine, warning
+from cli.doctor.network import advertised_of
+from server.certificates import Certificates
+from server.settings import BrokerSettings
+from store.clock import Clock
+from store.errors import Invalid
+
+EXPIRES_SOON_DAYS: Final = 14
+
+
+def certificate(settings: BrokerSettings, clock: Clock) -> Iterator[Finding]:
+    """Whether it can be shown, for how long, and whether it names where clients go."""
+    path = settings.network.tls_certificate
+    if path is None:
+        yield fine("certificate", "no port speaks TLS")
+        return
+    try:
+        Certificates(settings.for_tls(), clock)
+        shown = x509.load_pem_x509_certificate(path.read_bytes())
+    except (Invalid, OSError, ValueError) as error:
+        advice = "network.tls_certificate and network.tls_key belong together, both PEM, readable for the broker's user"
+        yield fault("certificate", str(error), advice)
+        return
+    yield _lifetime(path, shown, datetime.fromtimestamp(clock.wall_ms() / 1000, UTC))
+    names = _names(shown)
+    for each in advertised_of(settings):
+        if not _covers(names, each.address.host):
+            text = f"{path} is for {', '.join(names) or 'nobody'}, and clients are sent to {each.address.host}"
+            yield fault("certificate", text, f"a certificate that names {each.address.host}, or another {each.setting}")
+
+
+def _lifetime(path: Path, shown: x509.Certificate, now: datetime) -> Finding:
+    begins, ends = shown.not_valid_before_utc, shown.not_valid_after_utc
+    days = (ends - now).total_seconds() / 86_400
+    if now < begins:
+        return fault("certificate", f"{path} is valid from {begins:%Y-%m-%d %H:%M} UTC on", "is the clock right?")
+    if days < 0:
+        return fault(
+            "certificate", f"{path} ended on {ends:%Y-%m-%d %H:%M} UTC", "put a new one there: it is taken at once"
+        )
+    if days < EXPIRES_SOON_DAYS:
+        return warning("certificate", f"{path} ends in {days:.1f} days", "put a new one there: it is taken at once")
+    return fine("certificate", f"{path} is good for {days:.0f} days")
+
+
+def _names(shown: x509.Certificate) -> Sequence[str]:
+    try:
+        found = shown.extensions.get_extension_for_oid(ExtensionOID.SUBJECT_ALTERNATIVE_NAME).value
+    except x509.ExtensionNotFound:
+        return ()
+    assert isinstance(found, x509.SubjectAlternativeName)
+    addresses = [str(each) for each in found.get_values_for_type(x509.IPAddress)]
+    return [*found.get_values_for_type(x509.DNSName), *addresses]
+
+
+def _covers(names: Sequence[str], host: str) -> bool:
+    """A wildcard stands for one label."""
+    wanted = host.lower().strip("[]")
+    return any(name.lower() == wanted or name.lower() == f"*.{wanted.partition('.')[2]}" for name in names)

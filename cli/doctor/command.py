@@ -1,0 +1,110 @@
+"""`quarry doctor`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from cli.contexts import Context, chosen
+from cli.doctor.findings import Finding, Verdict
+from cli.exit import Exit
+from cli.offline.record_text import one_line
+from cli.online.output import json_line
+
+_MARKS: Final = {
+    Verdict.FINE: "ok     ",
+    Verdict.UNKNOWN: "unknown",
+    Verdict.WARNING: "WARNING",
+    Verdict.FAULT: "FAULT  ",
+}
+"""Words, so that it can be read without colours."""
+
+_COLOURS: Final = {
+    Verdict.FINE: typer.colors.GREEN,
+    Verdict.UNKNOWN: None,
+    Verdict.WARNING: typer.colors.YELLOW,
+    Verdict.FAULT: typer.colors.RED,
+}
+_CHECK_WIDTH: Final = 18
+
+
+def doctor(
+    *,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", envvar="QUARRY_CONFIG", metavar="FILE", help="The broker's settings in TOML."),
+    ] = None,
+    store: Annotated[Path | None, typer.Option("--store", metavar="DIR", help="Where the store lies.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Warnings make the status 1, too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
+) -> None:
+    """Look for what is wrong with a broker, its settings, its store and its machine, and say what to do about it.
+
+    Run it where the broker runs, as its user, with its settings: before a start, or beside the broker. Nothing is
+    changed. Exit code 0: no fault, 1: a fault.
+    """
+    counts = dict.fromkeys(Verdict, 0)
+    for finding in _findings(config, store, chosen()):
+        counts[finding.verdict] += 1
+        _show(finding, as_json=as_json)
+    if not as_json:
+        faults, warnings = counts[Verdict.FAULT], counts[Verdict.WARNING]
+        typer.echo(f"{_number(faults, 'fault')}, {_number(warnings, 'warning')}")
+    is_ill = counts[Verdict.FAULT] or (strict and counts[Verdict.WARNING])
+    raise typer.Exit(Exit.FINDING if is_ill else Exit.FINE)
+
+
+def _findings(config: Path | None, store: Path | None, context: Context | None) -> Iterator[Finding]:
+    # not at the top: what a broker needs takes a while to load
+    from cli.doctor import certificate, live, machine, network, places
+    from cli.doctor.findings import fault, fine
+    from server.settings import SettingsInvalid, load_settings
+    from store.clock import SystemClock
+
+    yield from machine.versions()
+    yield from machine.memory()
+    yield from machine.clock_is_kept()
+    try:
+        settings = load_settings(config, {} if store is None else {"store": {"directory": store}})
+        settings.for_store()
+    except (SettingsInvalid, OSError) as error:
+        yield fault("settings", str(error), "docs/settings.md has every setting; the rest was not looked at")
+        return
+    yield fine("settings", str(config) if config is not None else "no file: defaults and the environment")
+    clock = SystemClock()
+    answer = live.ask(settings, context)
+    is_served = live.serves(answer, settings)
+    yield from machine.descriptors(settings)
+    yield from machine.maps(settings)
+    yield from places.disk(settings)
+    yield from places.file_system(settings)
+    yield from places.sync_time(settings)
+    yield from places.permissions(settings)
+    yield from places.secrets(settings)
+    yield from places.store_times(settings, clock)
+    yield from certificate.certificate(settings, clock)
+    yield from live.broker(answer, settings)
+    if answer is None:
+        yield from network.ports(settings)
+    else:
+        yield from live.health(settings, clock, None if context is None else context.tls_ca)
+    yield from network.advertised(settings, context, is_served=answer is not None)
+    yield from places.store(settings, is_served=is_served)
+
+
+def _show(finding: Finding, *, as_json: bool) -> None:
+    if as_json:
+        fields = {**finding._asdict(), "verdict": finding.verdict.value}
+        typer.echo(json_line(fields))
+        return
+    mark = typer.style(_MARKS[finding.verdict], fg=_COLOURS[finding.verdict])
+    typer.echo(f"{mark}  {finding.check:<{_CHECK_WIDTH}}  {one_line(finding.seen)}")
+    if finding.advice:
+        typer.echo(f"{'':>{len(_MARKS[finding.verdict])}}  {'':<{_CHECK_WIDTH}}  -> {one_line(finding.advice)}")
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

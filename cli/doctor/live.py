@@ -1,0 +1,112 @@
+"""The broker that runs with these settings, if one does: what it says of itself, and what its clock says."""
+
+from __future__ import annotations
+
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import replace
+from email.utils import parsedate_to_datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+from cli.contexts import Context
+from cli.doctor.findings import Finding, fault, fine, unknown, warning
+from cli.doctor.machine import DISTRIBUTION
+from cli.online.asking import TIMEOUT_S, Answer, Told, who_is
+from cli.online.output import time_text
+from server.routing import Address
+from server.settings import BrokerSettings
+from store.clock import Clock
+
+CLOCK_SLACK_S: Final = 5.0
+"""What HTTP says of the time is whole seconds, and a call takes a moment."""
+
+BEHIND_BYTES: Final = 64 << 20
+"""So much of the log that consumers do not see yet is more than one moment's work."""
+
+
+def ask(settings: BrokerSettings, context: Context | None) -> Answer | None:
+    """Who answers at `network.admin`, or at the context's; None: nobody."""
+    address = context.admin if context is not None and context.admin else _reachable(settings.network.admin)
+    if context is None and settings.network.admin_tls:
+        context = Context(tls=True, tls_ca=settings.network.tls_certificate)
+    return who_is(address, context)
+
+
+def serves(answer: Answer | None, settings: BrokerSettings) -> bool:
+    """Whether that broker has the store that the settings name."""
+    if answer is None or answer.broker is None:
+        return False
+    return Path(answer.broker.store_directory).resolve() == settings.store.directory.resolve()
+
+
+def broker(answer: Answer | None, settings: BrokerSettings) -> Iterator[Finding]:
+    """What it is, and whether it is the one that these settings are about."""
+    if answer is None:
+        yield fine("broker", "none runs with these settings")
+    elif answer.broker is None:
+        yield unknown("broker", f"{answer.address}: {answer.refusal}; `quarry --context NAME doctor` asks as a user")
+    else:
+        yield from _told(answer.broker, answer.address, settings)
+
+
+def _told(told: Told, address: str, settings: BrokerSettings) -> Iterator[Finding]:
+    seen = f"{told.name} at {address}, version {told.version}, since {time_text(told.started_at_ms)}"
+    if Path(told.store_directory).resolve() != settings.store.directory.resolve():
+        advice = "these are not its settings, or another broker has the port: name its --config or --store"
+        yield fault("broker", f"{seen}, serves {told.store_directory}", advice)
+        return
+    if told.version != version(DISTRIBUTION):
+        advice = "restart it, so that it runs what is installed"
+        yield warning("broker", f"{seen}; {version(DISTRIBUTION)} is installed", advice)
+    else:
+        yield fine("broker", seen)
+    if told.invisible_bytes > BEHIND_BYTES:
+        behind = f"{told.invisible_bytes >> 20} MiB of the log are not visible to consumers yet"
+        yield warning("broker", behind, "`quarry stats` and the stage figures of /metrics tell what it waits for")
+
+
+def health(settings: BrokerSettings, clock: Clock, authority: Path | None) -> Iterator[Finding]:
+    """What `/readyz` says, and what time it is there."""
+    network = settings.network
+    url = f"http{'s' if network.http_tls else ''}://{_reachable(network.http)}/readyz"
+    try:
+        status, text, date = _get(url, authority or network.tls_certificate)
+    except (OSError, ValueError) as error:
+        yield unknown("health", f"{url}: {error}")
+        return
+    if status != 200 or "refused" in text:
+        yield fault("health", text.strip() or f"status {status}", "docs/faults.md says what leads there and what helps")
+    else:
+        yield fine("health", text.strip())
+    if date:
+        apart_s = parsedate_to_datetime(date).timestamp() - clock.wall_ms() / 1000
+        if abs(apart_s) > CLOCK_SLACK_S:
+            where = "behind" if apart_s < 0 else "ahead of"
+            advice = "set both clocks right: signed calls are refused, and delays and expiry go by the broker's"
+            yield fault("clock", f"the broker's is {abs(apart_s):.0f} s {where} this machine's", advice)
+        else:
+            yield fine("clock", "the broker's agrees with this machine's")
+
+
+def _get(url: str, authority: Path | None) -> tuple[int, str, str]:
+    """Status, text and date."""
+    context = ssl.create_default_context(cafile=authority) if url.startswith("https:") else None
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
+    try:
+        with opener.open(url, timeout=TIMEOUT_S) as answer:
+            return answer.status, answer.read(4_096).decode(errors="replace"), answer.headers.get("Date", "")
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read(4_096).decode(errors="replace"), error.headers.get("Date", "")
+
+
+def _reachable(listens_on: str) -> str:
+    """All addresses of this machine are none that one could connect to."""
+    address = Address.parse(listens_on)
+    return str(
+        replace(address, host="::1" if ":" in address.host else "127.0.0.1") if address.is_unspecified else address
+    )

@@ -1,0 +1,136 @@
+"""The machine that a broker runs on: limits of the process, memory, the clock, and what is installed."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import resource
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from cli.doctor.findings import Finding, fault, fine, unknown, warning
+from server.settings import BrokerSettings
+
+DISTRIBUTION: Final = "quarry-mq"
+PYTHON_MIN: Final = (3, 11)
+FILES_BESIDE_CONNECTIONS: Final = 1_024
+"""Segments, tables of RocksDB, sockets of the broker's own, and some to spare."""
+
+MAPS_PER_SEGMENT: Final = 4
+MAPS_BESIDE_SEGMENTS: Final = 8_192
+"""Libraries, threads and what the allocator maps; RocksDB maps no tables."""
+
+MEMORY_LEAST_BYTES: Final = 512 << 20
+"""An empty broker takes 75 MB, RocksDB's caches under load up to 200 MB, and the log wants some page cache."""
+
+_CLOCK_ERROR: Final = 5
+"""What adjtimex returns for a clock that nobody keeps right: TIME_ERROR."""
+
+_TIMEX_BYTES: Final = 1_024
+"""More than `struct timex` has on any Linux; all zero it asks and sets nothing."""
+
+
+def versions() -> Iterator[Finding]:
+    """Python, and each library in the range that this version of Quarry was made for."""
+    python = platform.python_version()
+    if sys.version_info < PYTHON_MIN:
+        yield fault("versions", f"Python {python}", "Quarry needs Python 3.11 or newer")
+    wrong = [*_wrong_libraries()]
+    for name, found, wanted in wrong:
+        yield fault("versions", f"{name} {found}, made for {wanted}", f"pip install '{name}{wanted}'")
+    if not wrong and sys.version_info >= PYTHON_MIN:
+        yield fine("versions", f"Quarry {metadata.version(DISTRIBUTION)}, Python {python}, all libraries as wanted")
+
+
+def _wrong_libraries() -> Iterator[tuple[str, str, str]]:
+    """Name, version and wanted range."""
+    for text in metadata.requires(DISTRIBUTION) or ():
+        wanted = Requirement(text)
+        if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            found = metadata.version(wanted.name)
+        except metadata.PackageNotFoundError:
+            yield wanted.name, "is missing", str(wanted.specifier)
+            continue
+        if not wanted.specifier.contains(Version(found), prereleases=True):
+            yield wanted.name, found, str(wanted.specifier)
+
+
+def descriptors(settings: BrokerSettings) -> Iterator[Finding]:
+    """Of a process that is started from here."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = settings.limits.connections + FILES_BESIDE_CONNECTIONS
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        advice = (
+            f"ulimit -n {needed} before the start, LimitNOFILE={needed} in the unit of systemd, or fewer "
+            "limits.connections"
+        )
+        yield fault("descriptors", f"{soft} open files, {needed} may be needed", advice)
+    else:
+        yield fine("descriptors", f"{'any number of' if soft == resource.RLIM_INFINITY else soft} open files")
+
+
+def maps(settings: BrokerSettings, limit_file: Path = Path("/proc/sys/vm/max_map_count")) -> Iterator[Finding]:
+    """How many pieces of files the kernel lets one process map."""
+    try:
+        limit = int(limit_file.read_text())
+    except (OSError, ValueError) as error:
+        yield unknown("maps", f"{limit_file}: {error}")
+        return
+    needed = MAPS_BESIDE_SEGMENTS + MAPS_PER_SEGMENT * settings.for_store().mapped_segments_max
+    if limit < needed:
+        advice = "sysctl -w vm.max_map_count=65530, and the same in /etc/sysctl.d for the next boot"
+        yield fault("maps", f"{limit} maps of a process, {needed} may be needed", advice)
+    else:
+        yield fine("maps", f"{limit} maps of a process")
+
+
+def memory(root: Path = Path("/")) -> Iterator[Finding]:
+    """What the machine, or the container, has."""
+    limits = [*_memory_limits(root)]
+    if not limits:
+        yield unknown("memory", "nothing says how much there is")
+        return
+    name, least = min(limits, key=lambda each: each[1])
+    seen = f"{least >> 20} MiB ({name})"
+    if least < MEMORY_LEAST_BYTES:
+        yield warning("memory", seen, f"{MEMORY_LEAST_BYTES >> 20} MiB are the least that a broker is good with")
+    else:
+        yield fine("memory", seen)
+
+
+def _memory_limits(root: Path) -> Iterator[tuple[str, int]]:
+    try:
+        for line in (root / "proc/meminfo").read_text().splitlines():
+            if line.startswith("MemTotal:"):
+                yield "machine", int(line.split()[1]) << 10
+    except (OSError, ValueError, IndexError):
+        pass
+    for name in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            yield "control group", int((root / name).read_text())
+        except (OSError, ValueError):
+            continue  # no such version of control groups, or `max`: no limit
+
+
+def clock_is_kept(adjtimex: object | None = None) -> Iterator[Finding]:
+    """Whether somebody keeps the machine's clock right, as the kernel knows."""
+    call = adjtimex or getattr(ctypes.CDLL(None, use_errno=True), "adjtimex", None)
+    if not callable(call):
+        yield unknown("clock", "this kernel does not say whether its clock is kept right")
+        return
+    state = call(ctypes.create_string_buffer(_TIMEX_BYTES))
+    if state == _CLOCK_ERROR:
+        advice = "run chrony or systemd-timesyncd: expiry, delays and signatures go by the clock"
+        yield warning("clock", "nobody keeps the machine's clock right", advice)
+    elif state < 0:
+        yield unknown("clock", "the kernel does not say whether its clock is kept right")
+    else:
+        yield fine("clock", "it is kept right")

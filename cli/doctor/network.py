@@ -1,0 +1,96 @@
+"""Addresses: what a broker listens on, and where it sends clients."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from cli.contexts import Context
+from cli.doctor.findings import Finding, fault, fine, unknown, warning
+from cli.online.asking import TIMEOUT_S, is_reached
+from server.routing import Address
+from server.settings import BrokerSettings
+
+
+class Advertised(NamedTuple):
+    """An address that clients are sent to."""
+
+    setting: str
+    address: Address
+    with_tls: bool
+
+
+def ports(settings: BrokerSettings) -> Iterator[Finding]:
+    """Whether a broker that is started now gets its ports. One that runs already has them."""
+    network = settings.network
+    named = {"listen": network.listen, "admin": network.admin, "http": network.http, "tls_listen": network.tls_listen}
+    taken = 0
+    for name, text in named.items():
+        if text is None:
+            continue
+        reason = _refusal(Address.parse(text))
+        if reason is not None:
+            taken += 1
+            yield fault(
+                "ports",
+                f"network.{name} = {text}: {reason}",
+                f"`ss -ltnp` tells who has it; end that one, or set another network.{name}",
+            )
+    if not taken:
+        yield fine("ports", ", ".join(text for text in named.values() if text is not None) + " are free")
+
+
+def _refusal(address: Address) -> str | None:
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+def advertised_of(settings: BrokerSettings) -> list[Advertised]:
+    """Those that are set."""
+    network = settings.network
+    found = []
+    if network.advertise is not None:
+        found.append(Advertised("network.advertise", Address.parse(network.advertise), network.tls == "required"))
+    if network.tls_advertise is not None:
+        found.append(Advertised("network.tls_advertise", Address.parse(network.tls_advertise), True))
+    return found
+
+
+def advertised(settings: BrokerSettings, context: Context | None, *, is_served: bool) -> Iterator[Finding]:
+    """Whether a client that is sent there arrives."""
+    found = advertised_of(settings)
+    if not found:
+        yield fine("advertised address", "none is set: clients are sent to the address that they used")
+    for each in found:
+        yield from _reached(each, context, is_served=is_served, listens_on=settings.network.listen)
+
+
+def _reached(each: Advertised, context: Context | None, *, is_served: bool, listens_on: str) -> Iterator[Finding]:
+    seen = f"{each.setting} = {each.address}"
+    try:
+        places = {str(info[4][0]) for info in socket.getaddrinfo(each.address.host, each.address.port)}
+    except OSError as error:
+        advice = "set an address that clients can look up, or put the name into DNS"
+        yield fault("advertised address", f"{seen}: {error.strerror or error}", advice)
+        return
+    if all(place.startswith("127.") or place == "::1" for place in places) and Address.parse(listens_on).is_unspecified:
+        advice = "clients on other machines are sent to themselves: set the name of this machine"
+        yield warning("advertised address", seen, advice)
+    elif not is_served:
+        yield unknown("advertised address", f"{seen}: no broker runs that could be reached there")
+    elif is_reached(str(each.address), context if context is not None else Context(tls=each.with_tls)):
+        yield fine("advertised address", f"{seen}: a client reaches it")
+    else:
+        advice = (
+            "clients that are sent there hang: set the address under which they reach network.listen, open the port"
+        )
+        yield fault("advertised address", f"{seen}: no answer from there within {TIMEOUT_S:.0f} s", advice)

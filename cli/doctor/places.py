@@ -1,0 +1,239 @@
+"""The disk that a store lies on, what may be read and written there, and the store itself."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from cli.doctor.findings import Finding, fault, fine, unknown, warning
+from kv import EngineLocked, KvError
+from server.settings import BrokerSettings
+from store.clock import Clock
+from store.disk import PosixDisk
+from store.errors import BrokerError, NotAStore, StoreLocked
+from store.kind import FoundStore, StoreKind, inspect_store
+from store.paths import StorePaths, parse_segment_name
+from store.preview import preview
+from store.repair import Orders
+
+SYNC_TRIES: Final = 9
+SYNC_BYTES: Final = bytes(4_096)
+SYNC_SLOW_MS: Final = 20.0
+INODES_FREE_LEAST: Final = 10_000
+FUTURE_SLACK_S: Final = 5.0
+FILES_LOOKED_AT: Final = 100_000
+
+FORGETFUL: Final = frozenset({"tmpfs", "ramfs", "overlay"})
+"""File systems that end with the machine or the container."""
+
+REMOTE: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs"})
+
+
+def disk(settings: BrokerSettings) -> Iterator[Finding]:
+    """How full it is, by the limits of expiry."""
+    place = _existing(settings.store.directory)
+    found = os.statvfs(place)
+    used = 100 - 100 * found.f_bavail / max(1, found.f_blocks - found.f_bfree + found.f_bavail)
+    free_gib = found.f_bavail * found.f_frsize / (1 << 30)
+    seen, expiry = f"{place}: {used:.0f} % in use, {free_gib:.1f} GiB free", settings.expiry
+    if used >= expiry.refuse_percent:
+        advice = f"sends are refused from {expiry.refuse_percent} % on: make room, or keep messages for less time"
+        yield fault("disk", seen, f"{advice} (expiry.retention_hours)")
+    elif used >= expiry.clean_percent:
+        advice = f"from {expiry.clean_percent} % on messages expire at any hour: a larger disk, or less time"
+        yield warning("disk", seen, f"{advice} (expiry.retention_hours)")
+    else:
+        yield fine("disk", seen)
+    if found.f_files and found.f_favail < INODES_FREE_LEAST:
+        yield fault("disk", f"{place}: {found.f_favail} files may still be made", "remove files, or make a file system")
+
+
+def file_system(settings: BrokerSettings, mounts: Path = Path("/proc/self/mounts")) -> Iterator[Finding]:
+    """Whether what is written there stays, and is on one machine only."""
+    place = _existing(settings.store.directory).resolve()
+    try:
+        rows = [line.split() for line in mounts.read_text().splitlines()]
+    except OSError as error:
+        yield unknown("file system", str(error))
+        return
+    points = [(Path(row[1].replace("\\040", " ")), row[2]) for row in rows if len(row) > 2]
+    point, kind = max(
+        ((point, kind) for point, kind in points if place.is_relative_to(point)),
+        key=lambda each: len(each[0].parts),
+        default=(Path("/"), "unknown"),
+    )
+    seen = f"{kind} at {point}"
+    if kind in FORGETFUL:
+        yield warning("file system", seen, "what is stored there is gone with the machine or the container")
+    elif kind in REMOTE:
+        yield warning("file system", seen, "a disk of the machine itself: a log is synced for each answer, and locked")
+    else:
+        yield fine("file system", seen)
+
+
+def sync_time(settings: BrokerSettings) -> Iterator[Finding]:
+    """What a send has to wait for with `sync`. The file that it takes has no name."""
+    place = _existing(settings.store.directory)
+    try:
+        descriptor = os.open(place, os.O_TMPFILE | os.O_RDWR, 0o600)
+    except OSError as error:
+        yield unknown("sync", f"{place}: {error.strerror}")
+        return
+    try:
+        took_ms = [_sync_ms(descriptor) for _ in range(SYNC_TRIES)]
+    except OSError as error:
+        yield fault("sync", f"{place}: {error.strerror}", "nothing can be stored there: look at the kernel's log")
+        return
+    finally:
+        os.close(descriptor)
+    seen = f"{median(took_ms):.1f} ms for 4 KiB, {max(took_ms):.1f} at most"
+    if median(took_ms) > SYNC_SLOW_MS:
+        yield warning("sync", seen, 'a faster disk, or store.durability = "async" where a power cut may cost a little')
+    else:
+        yield fine("sync", seen)
+
+
+def _sync_ms(descriptor: int) -> float:
+    began_s = time.perf_counter()
+    os.write(descriptor, SYNC_BYTES)
+    os.fdatasync(descriptor)
+    return (time.perf_counter() - began_s) * 1000
+
+
+def permissions(settings: BrokerSettings) -> Iterator[Finding]:
+    """Whether this user may do what a broker does."""
+    root = settings.store.directory
+    wrong = [*_not_ours(root)]
+    for path, lacks in wrong:
+        advice = f"chown -R {_user()} {root}, or run as the user whose store it is"
+        yield fault("permissions", f"{path}: {_user()} may not {lacks}", advice)
+    if not wrong:
+        yield fine("permissions", f"{_user()} may read and write {_existing(root)}")
+
+
+def _not_ours(root: Path) -> Iterator[tuple[Path, str]]:
+    """At most one: the others have the same reason."""
+    place = _existing(root)
+    if not os.access(place, os.R_OK | os.W_OK | os.X_OK):
+        yield place, "read and write there"
+        return
+    if place != root:
+        return
+    for number, (folder, _, names) in enumerate(os.walk(root)):
+        for path in [Path(folder), *(Path(folder, name) for name in names)]:
+            if not os.access(path, os.R_OK | os.W_OK):
+                yield path, "read and write it"
+                return
+        if number > FILES_LOOKED_AT:
+            return
+
+
+def secrets(settings: BrokerSettings) -> Iterator[Finding]:
+    """Files that hold keys: there, readable, and by nobody else."""
+    network, security = settings.network, settings.security
+    named = {
+        "security.key_file": security.key_file,
+        "network.tls_key": network.tls_key,
+        "network.metrics_token_file": network.metrics_token_file,
+    }
+    given = {name: path for name, path in named.items() if path is not None}
+    for name, path in given.items():
+        try:
+            with path.open("rb"):
+                mode = path.stat().st_mode
+        except OSError as error:
+            yield fault(
+                "secrets", f"{name}: {path}: {error.strerror}", "name the file, or give it to the broker's user"
+            )
+            continue
+        if mode & (stat.S_IRWXG | stat.S_IRWXO):
+            yield warning("secrets", f"{name}: {path} may be read by others than its owner", f"chmod 600 {path}")
+        else:
+            yield fine("secrets", f"{name}: {path}")
+
+
+def store_times(settings: BrokerSettings, clock: Clock) -> Iterator[Finding]:
+    """Whether the store was written in what this clock calls the future."""
+    paths, newest = StorePaths(settings.store.directory), None
+    for folder in (paths.commit_log, paths.quarry):
+        for path in folder.glob("*") if os.access(folder, os.R_OK | os.X_OK) else ():
+            changed = (path.stat().st_mtime, path)
+            newest = changed if newest is None else max(newest, changed)
+    if newest is None:
+        return
+    ahead_s = newest[0] - clock.wall_ms() / 1000
+    if ahead_s > FUTURE_SLACK_S:
+        advice = "set the clock right before a start: messages would be stored in the future, and expire late"
+        yield fault("clock", f"{newest[1]} was written {ahead_s:.0f} s from now", advice)
+    else:
+        yield fine("clock", "the store was written in the past")
+
+
+def store(settings: BrokerSettings, *, is_served: bool) -> Iterator[Finding]:
+    """What lies there, and what a start would do with it. `is_served`: a broker that runs says how it is doing."""
+    root, posix = settings.store.directory, PosixDisk()
+    if not root.exists():
+        yield fine("store", f"{root}: a new one is made there")
+        return
+    try:
+        found = inspect_store(posix, root)
+        if is_served or found.kind is StoreKind.NEW:
+            yield fine("store", f"{root}: {found.kind.value}{', served by the broker' if is_served else ''}")
+            return
+        if not any(parse_segment_name(path.name) is not None for path in StorePaths(root).commit_log.glob("*")):
+            yield unknown(
+                "store", f"{root}: {found.kind.value} without a log: it holds no message, or has lost them all"
+            )
+            return
+        yield from _previewed(posix, root, found)
+    except StoreLocked as error:
+        yield fault("store", str(error), "a broker has it open that does not answer at network.admin: `quarry broker`")
+    except EngineLocked as error:
+        yield fault("store", str(error), "another process has it open: end that one first")
+    except NotAStore as error:
+        yield fault("store", str(error), "name another folder as store.directory, or look at what that file is")
+    except (BrokerError, KvError) as error:
+        yield fault("store", str(error), f"quarry recover {root} --dry-run tells more")
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EPERM):
+            yield unknown("store", f"{error.filename}: {error.strerror}")
+        else:
+            yield fault("store", f"{error.filename or root}: {error.strerror or error}", "look at the kernel's log")
+
+
+def _previewed(posix: PosixDisk, root: Path, found: FoundStore) -> Iterator[Finding]:
+    seen = preview(posix, root, Orders(), lambda *_: None)
+    if seen.queues_damaged is not None:
+        damage = f"the queues' database is damaged: {seen.queues_damaged}"
+        yield fault("store", damage, f"quarry recover {root} --rebuild-queues makes a new one from the log")
+    elif seen.refusal is not None:
+        yield fault("store", f"a start would refuse: {seen.refusal}", f"quarry recover {root} --dry-run tells more")
+    elif seen.cut_bytes:
+        text = f"{seen.cut_bytes} bytes behind offset {seen.findings.end} are no whole records"
+        yield warning("store", text, "a start cuts them off and keeps them: after a crash that is as it should be")
+    else:
+        stop = "the last stop was no clean one, a start recovers" if found.has_abort else "stopped in good order"
+        yield fine("store", f"{root}: {found.kind.value}, {stop}")
+
+
+def _existing(path: Path) -> Path:
+    """The path, or what there is of it."""
+    path = path.absolute()
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return path
+
+
+def _user() -> str:
+    try:
+        import pwd
+
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except (ImportError, KeyError):
+        return str(os.geteuid())

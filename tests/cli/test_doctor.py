@@ -1,0 +1,364 @@
+"""`quarry doctor` finds faults that were planted, each by its name, and finds none where there is none."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from typer.testing import CliRunner
+
+from cli.doctor import machine, places
+from cli.doctor.findings import Finding, Verdict
+from cli.main import app
+from server.settings import load_settings
+from store.clock import SystemClock
+from store.disk import PosixDisk
+from store.opening import OpenStore, open_store
+from store.settings import StoreSettings
+from tests.certificates import make_tls
+from tests.conftest import GoldenStore
+from tests.e2e.broker import DISK_OF_THE_TESTS, PROJECT, Broker, clean_environment, environment_of
+
+HOUR_S = 3_600
+
+
+class Patient:
+    """A broker's settings, which `doctor` is asked about."""
+
+    def __init__(self, store: Path) -> None:
+        messaging, admin, http = ("127.0.0.1:0",) * 3
+        self.store = store
+        self.settings: dict[str, object] = {
+            "store.directory": store,
+            "network.listen": messaging,
+            "network.admin": admin,
+            "network.http": http,
+            "expiry.refuse_percent": 100,
+            "expiry.force_percent": 99,
+            "expiry.clean_percent": 98,
+        }
+
+    def beside(self, broker: Broker) -> None:
+        """A broker with these settings runs."""
+        self.settings |= {
+            "network.listen": broker.endpoint,
+            "network.admin": broker.admin,
+            "network.http": broker.http,
+        }
+
+    def ask(self, *words: object, status: int = 0) -> list[dict[str, Any]]:
+        environment = {name: "" for name in os.environ if name.startswith("QUARRY_")}
+        result = CliRunner().invoke(
+            app, ["doctor", "--json", *map(str, words)], env={**environment, **environment_of(self.settings)}
+        )
+        assert result.exit_code == status, result.output
+        return [json.loads(line) for line in result.stdout.splitlines()]
+
+    def faults(self, *words: object) -> list[tuple[str, str]]:
+        """Check and what it saw, of each fault."""
+        found = self.ask(*words, status=1)
+        assert all(each["advice"] for each in found if each["verdict"] in ("fault", "warning"))
+        return [(each["check"], each["seen"]) for each in found if each["verdict"] == "fault"]
+
+
+@pytest.fixture
+def patient(tmp_path: Path) -> Patient:
+    return Patient(tmp_path / "store")
+
+
+@pytest.fixture
+def broker(patient: Patient, tmp_path: Path) -> Iterator[Broker]:
+    """One that the settings are of, not started yet."""
+    made = Broker(patient.store, logs=tmp_path / "logs", environment=DISK_OF_THE_TESTS)
+    patient.beside(made)
+    yield made
+    made.close()
+
+
+def test_a_healthy_place_has_no_fault(patient: Patient) -> None:
+    found = patient.ask()
+    assert {each["verdict"] for each in found} <= {"fine", "warning", "unknown"}
+    assert {"versions", "settings", "descriptors", "maps", "disk", "sync", "permissions", "clock", "store"} <= {
+        each["check"] for each in found
+    }
+    assert not patient.store.exists(), "it only looks"
+
+
+def test_a_healthy_broker_has_no_fault(patient: Patient, broker: Broker) -> None:
+    broker.start()
+    patient.settings["network.advertise"] = broker.endpoint
+    found = {each["check"]: each for each in patient.ask()}
+    assert found["broker"]["verdict"] == found["health"]["verdict"] == "fine"
+    assert found["advertised address"]["seen"] == f"network.advertise = {broker.endpoint}: a client reaches it"
+    assert "served by the broker" in found["store"]["seen"]
+
+
+def test_people_read_words_and_what_to_do(patient: Patient) -> None:
+    patient.settings["network.advertise"] = "no-such-host.invalid:8081"
+    result = CliRunner().invoke(app, ["doctor"], env=environment_of(patient.settings))
+    assert result.exit_code == 1
+    lines = result.stdout.splitlines()
+    assert any(line.startswith("FAULT") and "no-such-host.invalid" in line for line in lines)
+    assert any(line.strip().startswith("-> set an address that clients can look up") for line in lines)
+    assert lines[-1].startswith("1 fault, ")
+
+
+def test_the_page_has_every_check() -> None:
+    code = "".join(path.read_text() for path in (PROJECT / "cli" / "doctor").glob("*.py"))
+    page = (PROJECT / "docs" / "doctor.md").read_text()
+    named = set(re.findall(r'\b(?:fine|unknown|warning|fault)\(\s*"([a-z ]+)"', code))
+    assert set(re.findall(r"^\| `([a-z ]+)` \|", page, flags=re.MULTILINE)) == named
+
+
+# -- faults, each planted for real
+
+
+def test_a_setting_that_is_none(patient: Patient, tmp_path: Path) -> None:
+    config = tmp_path / "quarry.toml"
+    config.write_text("[store]\nflush_intervall_ms = 5\n")
+    [(check, seen)] = patient.faults("--config", config)
+    assert check == "settings"
+    assert "flush_intervall_ms" in seen
+
+
+def test_a_value_that_may_not_be(patient: Patient) -> None:
+    patient.settings["store.segment_size"] = 1_000_000
+    [(check, seen)] = patient.faults()
+    assert check == "settings"
+    assert "store.segment_size" in seen
+
+
+def test_too_few_descriptors(patient: Patient) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "cli.main", "doctor"],
+        cwd=PROJECT,
+        env={**clean_environment(), **environment_of(patient.settings)},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout
+    assert "FAULT    descriptors         256 open files" in done.stdout
+    assert "ulimit -n" in done.stdout
+
+
+def test_a_library_that_is_too_old(patient: Patient, tmp_path: Path) -> None:
+    planted = tmp_path / "libraries" / "structlog-1.0.dist-info"
+    planted.mkdir(parents=True)
+    (planted / "METADATA").write_text("Metadata-Version: 2.1\nName: structlog\nVersion: 1.0\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "cli.main", "doctor"],
+        cwd=PROJECT,
+        env={**clean_environment(), **environment_of(patient.settings), "PYTHONPATH": str(planted.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout
+    assert "structlog 1.0, made for" in done.stdout
+
+
+def test_a_disk_that_is_too_full(patient: Patient) -> None:
+    patient.store.mkdir()
+    used = shutil.disk_usage(patient.store)
+    if used.used / used.total < 0.02:
+        pytest.skip("the disk is emptier than the smallest limit")
+    patient.settings |= {"expiry.refuse_percent": 1, "expiry.force_percent": 1, "expiry.clean_percent": 1}
+    [(check, seen)] = patient.faults()
+    assert check == "disk"
+    assert "% in use" in seen
+
+
+def test_a_key_file_that_is_missing(patient: Patient, tmp_path: Path) -> None:
+    patient.settings["security.key_file"] = tmp_path / "keys"
+    assert patient.faults() == [("secrets", f"security.key_file: {tmp_path / 'keys'}: No such file or directory")]
+
+
+def test_a_store_from_the_future(patient: Patient) -> None:
+    made(patient.store)
+    written = patient.store / "quarry" / "CURRENT"
+    later_s = datetime.now(UTC).timestamp() + HOUR_S
+    os.utime(written, (later_s, later_s))
+    [(check, seen)] = patient.faults()
+    assert check == "clock"
+    assert str(written) in seen
+
+
+def test_a_port_that_is_taken(patient: Patient) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        patient.settings["network.listen"] = f"127.0.0.1:{taken.getsockname()[1]}"
+        [(check, seen)] = patient.faults()
+    assert check == "ports"
+    assert "Address already in use" in seen
+
+
+def test_an_advertised_name_that_nobody_knows(patient: Patient) -> None:
+    patient.settings["network.advertise"] = "no-such-host.invalid:8081"
+    [(check, seen)] = patient.faults()
+    assert check == "advertised address"
+    assert "no-such-host.invalid" in seen
+
+
+def test_an_advertised_address_that_leads_nowhere(patient: Patient, broker: Broker) -> None:
+    broker.start()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        patient.settings["network.advertise"] = f"127.0.0.1:{silent.getsockname()[1]}"
+        [(check, seen)] = patient.faults()
+    assert check == "advertised address"
+    assert "no answer from there within" in seen
+
+
+def test_a_certificate_that_has_ended(patient: Patient, tmp_path: Path) -> None:
+    issued = trustme.CA().issue_cert("127.0.0.1", not_after=datetime.now(UTC) - timedelta(days=1))
+    certificate, key = tmp_path / "server.pem", tmp_path / "server.key"
+    certificate.write_bytes(issued.cert_chain_pems[0].bytes())
+    issued.private_key_pem.write_to_path(key)
+    key.chmod(0o600)
+    patient.settings |= {
+        "network.tls": "required",
+        "network.tls_certificate": certificate,
+        "network.tls_key": key,
+    }
+    [(check, seen)] = patient.faults()
+    assert check == "certificate"
+    assert "ended on" in seen
+
+
+def test_a_certificate_for_somebody_else(patient: Patient, tmp_path: Path) -> None:
+    patient.settings |= {**make_tls(tmp_path).settings(), "network.advertise": "example.com:8081"}
+    assert [seen for check, seen in patient.faults() if check == "certificate"] == [
+        f"{tmp_path / 'server.pem'} is for localhost, 127.0.0.1, and clients are sent to example.com"
+    ]
+
+
+def test_a_folder_that_is_no_store(patient: Patient) -> None:
+    (patient.store / "photos").mkdir(parents=True)
+    (patient.store / "photos" / "cat.jpg").write_bytes(b"meow")
+    [(check, seen)] = patient.faults()
+    assert check == "store"
+    assert str(patient.store) in seen
+
+
+def test_a_damaged_store(patient: Patient, golden_copy: GoldenStore) -> None:
+    patient.store = golden_copy("rocks-clean") / "store"
+    patient.settings["store.directory"] = patient.store
+    os.truncate(patient.store / "commitlog" / f"{0:020}", 4_096)
+    [(check, seen)] = patient.faults()
+    assert check == "store"
+    assert f"{0:020}: the file has 4096 bytes" in seen
+
+
+def test_a_store_that_another_process_holds(patient: Patient, golden_copy: GoldenStore) -> None:
+    patient.settings["store.directory"] = root = golden_copy("rocks-clean") / "store"
+    holding = opened(root)
+    code = "import sys; from cli.main import main; sys.argv[1:] = ['doctor', '--json']; main()"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=PROJECT,
+            env={**clean_environment(), **environment_of(patient.settings)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        holding.close()
+    [fault] = [each for each in map(json.loads, done.stdout.splitlines()) if each["verdict"] == "fault"]
+    assert fault["check"] == "store"
+    assert fault["advice"].startswith("a broker has it open that does not answer at network.admin"), fault
+
+
+def test_a_broker_that_serves_another_store(patient: Patient, broker: Broker, tmp_path: Path) -> None:
+    broker.start()
+    patient.settings["store.directory"] = tmp_path / "another"
+    [(check, seen)] = patient.faults()
+    assert check == "broker"
+    assert str(broker.store) in seen
+
+
+def test_a_broker_that_takes_no_sends(patient: Patient, broker: Broker) -> None:
+    used = shutil.disk_usage("/")
+    if used.used / used.total < 0.02:
+        pytest.skip("the disk is emptier than the smallest limit")
+    broker.start(
+        settings={
+            "expiry.refuse_percent": 1,
+            "expiry.force_percent": 1,
+            "expiry.clean_percent": 1,
+            "expiry.force": False,
+        }
+    )
+    [(check, seen)] = patient.faults()
+    assert check == "health"
+    assert "sends are refused" in seen
+
+
+# -- what cannot be planted without harm to others
+
+
+def looked(check: Callable[..., Iterator[Finding]], *arguments: Any) -> list[Verdict]:
+    return [each.verdict for each in check(*arguments)]
+
+
+def test_too_few_maps(patient: Patient, tmp_path: Path) -> None:
+    settings = load_settings(None, {"store": {"directory": patient.store}})
+    limit = tmp_path / "max_map_count"
+    for text, verdict in (("65530", Verdict.FINE), ("1024", Verdict.FAULT), ("many", Verdict.UNKNOWN)):
+        limit.write_text(text)
+        assert looked(machine.maps, settings, limit) == [verdict]
+
+
+def test_too_little_memory(tmp_path: Path) -> None:
+    group = tmp_path / "sys/fs/cgroup"
+    group.mkdir(parents=True)
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 8000000 kB\n")
+    for text, verdict in (("max", Verdict.FINE), (str(100 << 20), Verdict.WARNING)):
+        (group / "memory.max").write_text(text)
+        assert looked(machine.memory, tmp_path) == [verdict]
+
+
+def test_a_clock_that_nobody_keeps() -> None:
+    for state, verdict in ((0, Verdict.FINE), (5, Verdict.WARNING), (-1, Verdict.UNKNOWN)):
+        assert looked(machine.clock_is_kept, lambda _, state=state: state) == [verdict]
+
+
+def test_a_disk_of_another_machine(patient: Patient, tmp_path: Path) -> None:
+    settings = load_settings(None, {"store": {"directory": patient.store}})
+    mounts = tmp_path / "mounts"
+    for kind, verdict in (("ext4", Verdict.FINE), ("nfs4", Verdict.WARNING), ("tmpfs", Verdict.WARNING)):
+        mounts.write_text(f"/dev/vda / ext4 rw 0 0\nserver:/x {tmp_path} {kind} rw 0 0\n")
+        assert looked(places.file_system, settings, mounts) == [verdict]
+
+
+def test_what_another_user_has_written(patient: Patient, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(patient.store)
+    theirs = patient.store / "quarry" / "CURRENT"
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path) != theirs)
+    settings = load_settings(None, {"store": {"directory": patient.store}})
+    [found] = places.permissions(settings)
+    assert found.verdict is Verdict.FAULT
+    assert str(theirs) in found.seen
+    assert "chown -R" in found.advice
+
+
+def made(root: Path) -> None:
+    """A store that was open once."""
+    opened(root).close()
+
+
+def opened(root: Path) -> OpenStore:
+    return open_store(StoreSettings(root=root), disk=PosixDisk(), clock=SystemClock(), report=lambda *_: None)
