@@ -52,9 +52,18 @@ def run_bench(tmp_path: Path) -> RunBench:
 
 
 NEED_JAVA = {"front", "clients", "many_queues", "security_cost", "spark_jobs"}
+TAKE_LONG = {"million_queues", "lite_topics", "redelivery", "shard_scaling", "cluster_exchange"}
+"""However small their scale: they start brokers, or wait for what a broker does in its own time."""
 
 
-@pytest.mark.parametrize("name", [name for name in BENCHMARKS if name not in NEED_JAVA])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in TAKE_LONG else [])
+        for name in BENCHMARKS
+        if name not in NEED_JAVA
+    ],
+)
 def test_a_benchmark_prints_one_line_with_ratios_machine_and_seed(
     name: str, run_bench: RunBench, tmp_path: Path
 ) -> None:

@@ -139,6 +139,7 @@ def test_there_and_back_and_there_again_while_clients_go_on(broker: Broker) -> N
     broker.stop()
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_killed_in_any_phase_goes_on_there(broker: Broker) -> None:
     broker.start(settings={"consume_queue.mode": "file", "consume_queue.backfill_rate": "100KiB"})
     traffic = Traffic(broker)
