@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
 
 from cryptography import x509
 from cryptography.x509.oid import ExtensionOID
 
 from cli.doctor.findings import Finding, fault, fine, warning
 from cli.doctor.network import advertised_of
-from server.certificates import Certificates
+from server.certificates import WARN_BEFORE_S, Certificates
 from server.settings import BrokerSettings
 from store.clock import Clock
 from store.errors import Invalid
-
-EXPIRES_SOON_DAYS: Final = 14
 
 
 def certificate(settings: BrokerSettings, clock: Clock) -> Iterator[Finding]:
@@ -43,14 +40,15 @@ def certificate(settings: BrokerSettings, clock: Clock) -> Iterator[Finding]:
 
 def _lifetime(path: Path, shown: x509.Certificate, now: datetime) -> Finding:
     begins, ends = shown.not_valid_before_utc, shown.not_valid_after_utc
-    days = (ends - now).total_seconds() / 86_400
+    left_s = (ends - now).total_seconds()
+    days = left_s / 86_400
     if now < begins:
         return fault("certificate", f"{path} is valid from {begins:%Y-%m-%d %H:%M} UTC on", "is the clock right?")
-    if days < 0:
+    if left_s < 0:
         return fault(
             "certificate", f"{path} ended on {ends:%Y-%m-%d %H:%M} UTC", "put a new one there: it is taken at once"
         )
-    if days < EXPIRES_SOON_DAYS:
+    if left_s < WARN_BEFORE_S:
         return warning("certificate", f"{path} ends in {days:.1f} days", "put a new one there: it is taken at once")
     return fine("certificate", f"{path} is good for {days:.0f} days")
 

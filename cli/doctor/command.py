@@ -9,8 +9,9 @@ from typing import Annotated, Final
 import typer
 
 from cli.contexts import Context, chosen
-from cli.doctor.findings import Finding, Verdict
+from cli.doctor.findings import Finding, Verdict, fault, fine
 from cli.exit import Exit
+from cli.offline.arguments import Json
 from cli.offline.record_text import one_line
 from cli.online.output import json_line
 
@@ -39,7 +40,7 @@ def doctor(
     ] = None,
     store: Annotated[Path | None, typer.Option("--store", metavar="DIR", help="Where the store lies.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings make the status 1, too.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Look for what is wrong with a broker, its settings, its store and its machine, and say what to do about it.
 
@@ -60,7 +61,6 @@ def doctor(
 def _findings(config: Path | None, store: Path | None, context: Context | None) -> Iterator[Finding]:
     # not at the top: what a broker needs takes a while to load
     from cli.doctor import certificate, live, machine, network, places
-    from cli.doctor.findings import fault, fine
     from server.settings import SettingsInvalid, load_settings
     from store.clock import SystemClock
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pwd
 import stat
 import time
 from collections.abc import Iterator
@@ -36,20 +37,22 @@ REMOTE: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs"})
 
 
 def disk(settings: BrokerSettings) -> Iterator[Finding]:
-    """How full it is, by the limits of expiry."""
+    """How full it is, as expiry counts it."""
     place = _existing(settings.store.directory)
-    found = os.statvfs(place)
-    used = 100 - 100 * found.f_bavail / max(1, found.f_blocks - found.f_bfree + found.f_bavail)
-    free_gib = found.f_bavail * found.f_frsize / (1 << 30)
-    seen, expiry = f"{place}: {used:.0f} % in use, {free_gib:.1f} GiB free", settings.expiry
-    if used >= expiry.refuse_percent:
-        advice = f"sends are refused from {expiry.refuse_percent} % on: make room, or keep messages for less time"
-        yield fault("disk", seen, f"{advice} (expiry.retention_hours)")
-    elif used >= expiry.clean_percent:
-        advice = f"from {expiry.clean_percent} % on messages expire at any hour: a larger disk, or less time"
-        yield warning("disk", seen, f"{advice} (expiry.retention_hours)")
+    space, expiry = PosixDisk().space(place), settings.expiry
+    if space is None:
+        yield unknown("disk", f"{place}: its file system does not say how full it is")
     else:
-        yield fine("disk", seen)
+        seen = f"{place}: {space.used_percent} % in use, {space.available_bytes / (1 << 30):.1f} GiB free"
+        if space.used_percent > expiry.refuse_percent:
+            advice = f"sends are refused above {expiry.refuse_percent} %: make room, or keep messages for less time"
+            yield fault("disk", seen, f"{advice} (expiry.retention_hours)")
+        elif space.used_percent > expiry.clean_percent:
+            advice = f"above {expiry.clean_percent} % messages expire at any hour: a larger disk, or less time"
+            yield warning("disk", seen, f"{advice} (expiry.retention_hours)")
+        else:
+            yield fine("disk", seen)
+    found = os.statvfs(place)
     if found.f_files and found.f_favail < INODES_FREE_LEAST:
         yield fault("disk", f"{place}: {found.f_favail} files may still be made", "remove files, or make a file system")
 
@@ -232,8 +235,6 @@ def _existing(path: Path) -> Path:
 
 def _user() -> str:
     try:
-        import pwd
-
         return pwd.getpwuid(os.geteuid()).pw_name
-    except (ImportError, KeyError):
+    except KeyError:
         return str(os.geteuid())

@@ -29,7 +29,7 @@ from store.opening import OpenStore, open_store
 from store.settings import StoreSettings
 from tests.certificates import make_tls
 from tests.conftest import GoldenStore
-from tests.e2e.broker import DISK_OF_THE_TESTS, PROJECT, Broker, clean_environment, environment_of
+from tests.e2e.broker import DISK_OF_THE_TESTS, PROJECT, Broker, clean_environment, environment_of, quarry
 
 HOUR_S = 3_600
 
@@ -159,14 +159,7 @@ def test_a_library_that_is_too_old(patient: Patient, tmp_path: Path) -> None:
     planted = tmp_path / "libraries" / "structlog-1.0.dist-info"
     planted.mkdir(parents=True)
     (planted / "METADATA").write_text("Metadata-Version: 2.1\nName: structlog\nVersion: 1.0\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "cli.main", "doctor"],
-        cwd=PROJECT,
-        env={**clean_environment(), **environment_of(patient.settings), "PYTHONPATH": str(planted.parent)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = quarry("doctor", environment={**environment_of(patient.settings), "PYTHONPATH": str(planted.parent)})
     assert done.returncode == 1, done.stdout
     assert "structlog 1.0, made for" in done.stdout
 
@@ -264,16 +257,8 @@ def test_a_damaged_store(patient: Patient, golden_copy: GoldenStore) -> None:
 def test_a_store_that_another_process_holds(patient: Patient, golden_copy: GoldenStore) -> None:
     patient.settings["store.directory"] = root = golden_copy("rocks-clean") / "store"
     holding = opened(root)
-    code = "import sys; from cli.main import main; sys.argv[1:] = ['doctor', '--json']; main()"
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            cwd=PROJECT,
-            env={**clean_environment(), **environment_of(patient.settings)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = quarry("doctor", "--json", environment=environment_of(patient.settings))
     finally:
         holding.close()
     [fault] = [each for each in map(json.loads, done.stdout.splitlines()) if each["verdict"] == "fault"]
