@@ -453,12 +453,8 @@ class Delivery:
         Not `durably` it is left to the caller to `store_durably` in the end.
         """
         self._writer.write_now()  # from here on the rows tell, or the subscriptions that could not be written
-        read = [
-            (topic, groups, subscriptions)
-            for topic in topics
-            for groups, subscriptions in [(self._offsets.groups_of(topic), self._subscriptions.of_topic(topic))]
-            if groups or subscriptions
-        ]
+        found = ((each, self._offsets.groups_of(each), self._subscriptions.of_topic(each)) for each in topics)
+        read = [each for each in found if each[1] or each[2]]
         if not read:
             return
         if durably:

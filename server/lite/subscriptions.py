@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from server.delivery import StateWriter
@@ -48,6 +49,13 @@ class Asking(NamedTuple):
 class _Said(NamedTuple):
     terms: LiteGroup
     digest: bytes
+
+
+@dataclass(slots=True)
+class _Client:
+    group: str
+    said: _Said | None = None
+    """Its last `replace`, as long as the rows say what it said."""
 
 
 class Delivered(Protocol):
@@ -96,10 +104,8 @@ class LiteSubscriptions:
         self._up_since_ms = clock.wall_ms()
         self._swept: LiteClientRow | None = None
         """The last client that was looked at; None: the next one is the first of all."""
-        self._groups: dict[str, str] = {}
-        """By client, of those that have said something since the start."""
-        self._said: dict[str, _Said] = {}
-        """By client, the last `replace`, as long as the rows say what it said."""
+        self._clients: dict[str, _Client] = {}
+        """Those that have said something since the start."""
         self._gone: dict[str, str] = {}
         """The groups of clients that are gone, and whose rows are still there."""
         self._has_gone = asyncio.Event()
@@ -121,7 +127,7 @@ class LiteSubscriptions:
 
     def last_said(self, client_id: str) -> bytes | None:
         """The digest of what the client said in its last `replace`, if it may still be so."""
-        said = self._said.get(client_id)
+        said = self._said_by(client_id)
         return None if said is None else said.digest
 
     def repeat(self, asking: Asking, done: Done) -> bool:
@@ -129,7 +135,7 @@ class LiteSubscriptions:
 
         A client with a hundred lite topics says them again every 30 seconds, and a hundred are much to compare.
         """
-        said = self._said.get(asking.client_id)
+        said = self._said_by(asking.client_id)
         self._writer.write_now()  # from here on the rows tell: the group may have been deleted meanwhile
         if said is None or said.terms != asking.terms or not self._table.is_known(asking.group, asking.client_id):
             return False
@@ -154,7 +160,7 @@ class LiteSubscriptions:
             else:
                 self._table.stage_given_up(self._writer.batch(), asking.group, asking.client_id, name)
         if digest is not None and not lost:
-            self._said[asking.client_id] = _Said(asking.terms, digest)
+            self._clients[asking.client_id].said = _Said(asking.terms, digest)
         self._change(
             asking,
             added=[each for each in wanted if each not in before and each not in lost],
@@ -172,10 +178,9 @@ class LiteSubscriptions:
 
     def client_gone(self, client_id: str) -> None:
         """It has said goodbye, or been silent for long."""
-        self._said.pop(client_id, None)
-        group = self._groups.pop(client_id, None)
-        if group is not None:
-            self._gone[client_id] = group
+        client = self._clients.pop(client_id, None)
+        if client is not None:
+            self._gone[client_id] = client.group
             self._has_gone.set()
         self._delivery.client_gone(client_id)
 
@@ -209,7 +214,7 @@ class LiteSubscriptions:
             self._swept = row
             if row.synced_ms < before_ms:
                 self._forget(row.group, row.client_id)
-                self._groups.pop(row.client_id, None)
+                self._clients.pop(row.client_id, None)
                 if self._clock.monotonic_s() > end_s:
                     return True
         if len(found) < LOOKED_AT_ONCE:
@@ -219,14 +224,22 @@ class LiteSubscriptions:
     # -- changes
 
     def _begin(self, asking: Asking) -> None:
-        self._said.pop(asking.client_id, None)
         self._writer.write_now()  # from here on the rows tell
         gone_from = self._gone.pop(asking.client_id, None)
         if gone_from is not None:
             self._forget(gone_from, asking.client_id)
             self._writer.write_now()
-        self._groups[asking.client_id] = asking.group
+        self._clients[asking.client_id] = _Client(asking.group)
         self._table.stage_synced(self._writer.batch(), asking.group, asking.client_id, self._clock.wall_ms())
+
+    def _said_by(self, client_id: str) -> _Said | None:
+        client = self._clients.get(client_id)
+        return None if client is None else client.said
+
+    def _is_otherwise(self, client_id: str) -> None:
+        """The rows are not, or no longer, what the client has said last."""
+        if client_id in self._clients:
+            self._clients[client_id].said = None
 
     def _has(self, asking: Asking, lite_topic: str) -> bool:
         return self._table.is_subscribed(asking.group, asking.client_id, lite_topic)
@@ -270,7 +283,7 @@ class LiteSubscriptions:
                 for name in moved:
                     self._delivery.let_go(asking.group, light_queue_name(asking.terms.bind_topic, name))
             else:
-                self._said.pop(asking.client_id, None)
+                self._is_otherwise(asking.client_id)
             done(error)
 
         self._writer.when_written(written)
@@ -280,7 +293,7 @@ class LiteSubscriptions:
         """Whether there was somebody who had it."""
         others = [each for each in self._table.clients_of(asking.group, lite_topic) if each != asking.client_id]
         for other in others:
-            self._said.pop(other, None)
+            self._is_otherwise(other)
             self._table.stage_taken_away(self._writer.batch(), asking.group, other, lite_topic)
             self._delivery.changed(asking.group, other, removed=[lite_topic])
             self._taken_away(other, lite_topic)
@@ -304,7 +317,6 @@ class LiteSubscriptions:
 
     def _forget(self, group: str, client_id: str) -> Sequence[str]:
         """Returns what it was subscribed to."""
-        self._said.pop(client_id, None)
         names = self._table.of_client(group, client_id)
         batch = self._writer.batch()
         for name in names:
