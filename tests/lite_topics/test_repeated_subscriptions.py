@@ -145,6 +145,7 @@ class Side:
 @example([AB, ("go", "one", None), AB, ("forget", None, None)])
 @example([AB, ("go", "one", None), ("forget", None, None), AB])
 @example([AB, ("delete the group", None, None), AB])
+@example([AB, ("change the group", None, TERMS[3]), AB])
 @example([AB, TO_EXCLUSIVE, AB, TAKEN, AB, AB])
 @example([TO_EXCLUSIVE, AB, TAKEN, AB, AB, AB])
 @settings(max_examples=200, deadline=None)
@@ -183,3 +184,9 @@ def test_what_could_not_be_written_was_not_said(monkeypatch: pytest.MonkeyPatch)
     assert side.repeated == 0
     assert side.heard.all[-1] == ("done", "None")
     assert side.table.of_client(GROUP, "one") == ["a", "b"]
+    with monkeypatch.context() as patch:
+        patch.setattr(side.engine, "write", full)
+        side.do("say", "one", ("a",))
+    assert side.table.of_client(GROUP, "one") == ["a", "b"]
+    side.do("say", "one", ("a",))
+    assert side.table.of_client(GROUP, "one") == ["a"]
