@@ -23,6 +23,7 @@ WITH_STUBS: Final = (
     "apache/rocketmq/v2/admin.proto",
     "apache/rocketmq/v2/service.proto",
     "quarry/admin/v1/admin.proto",
+    "quarry/admin/v1/browsing.proto",
     "quarry/admin/v1/clients.proto",
     "quarry/admin/v1/dead_letters.proto",
     "quarry/admin/v1/index.proto",
@@ -31,8 +32,10 @@ WITH_STUBS: Final = (
     "quarry/admin/v1/settings.proto",
     "quarry/admin/v1/members.proto",
     "quarry/admin/v1/migration.proto",
+    "quarry/admin/v1/overview.proto",
     "quarry/admin/v1/query.proto",
     "quarry/admin/v1/security.proto",
+    "quarry/admin/v1/storage.proto",
     "quarry/admin/v1/verification.proto",
     "quarry/cluster/v1/cluster.proto",
 )

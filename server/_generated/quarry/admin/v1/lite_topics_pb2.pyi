@@ -75,3 +75,43 @@ class LiteTopicStatistics(_message.Message):
     lite_topics_max: int
     ttl_ms: int
     def __init__(self, lite_topics: _Optional[int] = ..., lite_topics_max: _Optional[int] = ..., ttl_ms: _Optional[int] = ...) -> None: ...
+
+class ListLiteBacklogRequest(_message.Message):
+    __slots__ = ("topic", "group", "limit")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    group: str
+    limit: int
+    def __init__(self, topic: _Optional[str] = ..., group: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class LiteBacklog(_message.Message):
+    __slots__ = ("lite_topic", "ready", "oldest_stored_at_ms")
+    LITE_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_STORED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    lite_topic: str
+    ready: int
+    oldest_stored_at_ms: int
+    def __init__(self, lite_topic: _Optional[str] = ..., ready: _Optional[int] = ..., oldest_stored_at_ms: _Optional[int] = ...) -> None: ...
+
+class LiteClientDepth(_message.Message):
+    __slots__ = ("client_id", "lite_topics_ready", "subscriptions")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    LITE_TOPICS_READY_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    lite_topics_ready: int
+    subscriptions: int
+    def __init__(self, client_id: _Optional[str] = ..., lite_topics_ready: _Optional[int] = ..., subscriptions: _Optional[int] = ...) -> None: ...
+
+class ListLiteBacklogResponse(_message.Message):
+    __slots__ = ("lite_topics", "is_complete", "clients")
+    LITE_TOPICS_FIELD_NUMBER: _ClassVar[int]
+    IS_COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    lite_topics: _containers.RepeatedCompositeFieldContainer[LiteBacklog]
+    is_complete: bool
+    clients: _containers.RepeatedCompositeFieldContainer[LiteClientDepth]
+    def __init__(self, lite_topics: _Optional[_Iterable[_Union[LiteBacklog, _Mapping]]] = ..., is_complete: _Optional[bool] = ..., clients: _Optional[_Iterable[_Union[LiteClientDepth, _Mapping]]] = ...) -> None: ...

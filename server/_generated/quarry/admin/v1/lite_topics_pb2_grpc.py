@@ -54,6 +54,11 @@ class LiteTopicServiceStub:
                 request_serializer=quarry_dot_admin_dot_v1_dot_lite__topics__pb2.GetLiteTopicStatisticsRequest.SerializeToString,
                 response_deserializer=quarry_dot_admin_dot_v1_dot_lite__topics__pb2.LiteTopicStatistics.FromString,
                 _registered_method=True)
+        self.ListLiteBacklog = channel.unary_unary(
+                '/quarry.admin.v1.LiteTopicService/ListLiteBacklog',
+                request_serializer=quarry_dot_admin_dot_v1_dot_lite__topics__pb2.ListLiteBacklogRequest.SerializeToString,
+                response_deserializer=quarry_dot_admin_dot_v1_dot_lite__topics__pb2.ListLiteBacklogResponse.FromString,
+                _registered_method=True)
 
 
 class LiteTopicServiceServicer:
@@ -86,6 +91,13 @@ class LiteTopicServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListLiteBacklog(self, request, context):
+        """Lite topics of the topic in which a group has most before it, and what waits in the queues of its clients.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_LiteTopicServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -108,6 +120,11 @@ def add_LiteTopicServiceServicer_to_server(servicer, server):
                     servicer.GetLiteTopicStatistics,
                     request_deserializer=quarry_dot_admin_dot_v1_dot_lite__topics__pb2.GetLiteTopicStatisticsRequest.FromString,
                     response_serializer=quarry_dot_admin_dot_v1_dot_lite__topics__pb2.LiteTopicStatistics.SerializeToString,
+            ),
+            'ListLiteBacklog': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListLiteBacklog,
+                    request_deserializer=quarry_dot_admin_dot_v1_dot_lite__topics__pb2.ListLiteBacklogRequest.FromString,
+                    response_serializer=quarry_dot_admin_dot_v1_dot_lite__topics__pb2.ListLiteBacklogResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -218,6 +235,33 @@ class LiteTopicService:
             '/quarry.admin.v1.LiteTopicService/GetLiteTopicStatistics',
             quarry_dot_admin_dot_v1_dot_lite__topics__pb2.GetLiteTopicStatisticsRequest.SerializeToString,
             quarry_dot_admin_dot_v1_dot_lite__topics__pb2.LiteTopicStatistics.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListLiteBacklog(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quarry.admin.v1.LiteTopicService/ListLiteBacklog',
+            quarry_dot_admin_dot_v1_dot_lite__topics__pb2.ListLiteBacklogRequest.SerializeToString,
+            quarry_dot_admin_dot_v1_dot_lite__topics__pb2.ListLiteBacklogResponse.FromString,
             options,
             channel_credentials,
             insecure,
