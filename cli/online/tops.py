@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import Enum
+from enum import StrEnum
 from typing import Annotated, Any, Final
 
 import typer
@@ -21,7 +21,7 @@ TOPIC_COLUMNS: Final = ("name", "messages", "sentPerSecond", "receivedPerSecond"
 GROUP_COLUMNS: Final = ("name", "topics", "consumers", "ready", "inFlight", "lagSeconds", "deadLetters")
 
 
-class OrderName(Enum):
+class OrderName(StrEnum):
     BUSIEST = "busiest"
     LAG = "lag"
     NAME = "name"
