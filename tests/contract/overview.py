@@ -33,8 +33,10 @@ ROWS: Final[Table] = of_service(
     ),
     GetHistory=Row(
         request={"series": ["timers", "sent_per_second"], "after_ms": 0},
-        holds=lambda answer: [(each.name, each.unit) for each in answer.series]
-        == [("timers", "messages"), ("sent_per_second", "messages/s")],
+        holds=lambda answer: (
+            [(each.name, each.unit) for each in answer.series]
+            == [("timers", "messages"), ("sent_per_second", "messages/s")]
+        ),
         missing=[Refusal({"series": ["nothing"]}, BAD, "series: there is no series 'nothing'")],
         malformed=[
             Refusal({"series": [CONTROL]}, BAD, "series: there is no series 'a"),
@@ -44,16 +46,18 @@ ROWS: Final[Table] = of_service(
     ),
     ListTopicFigures=Row(
         request={"contains": TOPIC.upper()},
-        holds=lambda answer: [(each.topic.name, each.messages, each.groups[0].in_flight) for each in answer.topics]
-        == [(TOPIC, 2, 0)],
+        holds=lambda answer: (
+            [(each.topic.name, each.messages, each.groups[0].in_flight) for each in answer.topics] == [(TOPIC, 2, 0)]
+        ),
         missing=NOBODY,
         malformed=BAD_PAGE,
         needs=["topic:* list", "group:* list"],
     ),
     ListGroupFigures=Row(
         request={"contains": GROUP.upper()},
-        holds=lambda answer: [(each.group.name, each.topics[0].ready, each.dead_letters) for each in answer.groups]
-        == [(GROUP, 1, 1)],
+        holds=lambda answer: (
+            [(each.group.name, each.topics[0].ready, each.dead_letters) for each in answer.groups] == [(GROUP, 1, 1)]
+        ),
         missing=NOBODY,
         malformed=BAD_PAGE,
         needs=["topic:* list", "group:* list"],
