@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import islice
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from kv import KvError
 from server.consumer_lag import ConsumerLag, PairLag
 from server.figures.names import NameSearch
 from server.figures.pages import Order, Wanted, longest_lag, names_of
-from server.figures.pairs import Budget, PairFigures, Pairs
+from server.figures.pairs import NAMES_MAX, SHOWN_MAX, Budget, PairFigures, Pairs, first_of
 from server.figures.rates import RatesNow
 from server.figures.sources import Sources
 from server.pacing import Pace, Pacing
@@ -56,6 +56,18 @@ class TopicPage(NamedTuple):
     matching: int
 
 
+@dataclass(slots=True)
+class _Making:
+    """One page, and what may still be looked at for it."""
+
+    rates: RatesNow
+    pace: Pace
+    pairs: Pairs
+    queues: Budget = field(default_factory=lambda: Budget())  # noqa: PLW0108 - tests have a smaller one
+    names: Budget = field(default_factory=lambda: Budget(NAMES_MAX))
+    shown: Budget = field(default_factory=lambda: Budget(SHOWN_MAX))
+
+
 class TopicPages:
     """Lives on the event loop's thread."""
 
@@ -88,28 +100,26 @@ class TopicPages:
                 weights=weights,
                 is_there=lambda name: self._is_there(name, include_system=include_system),
             )
-            pairs = Pairs(self._lag, self._clients, rates, pace, Budget())
-            queues, topics = Budget(), []
+            making = _Making(rates, pace, Pairs(self._lag, self._clients, rates, pace, Budget()))
+            topics = []
             for name in page.names:
                 topic = self._topics.get(name)
                 if topic is not None:  # deleted meanwhile
-                    topics.append(await self._figures(topic, rates, pairs, queues, pace))
+                    topics.append(await self._figures(topic, making))
                 await pace.pause()
         return TopicPage(topics, page.has_more, page.matching)
 
-    async def _figures(self, topic: Topic, rates: RatesNow, pairs: Pairs, queues: Budget, pace: Pace) -> TopicFigures:
-        readers = sorted(
-            name
-            for name in islice(self._offsets.readers_of(topic.name), READERS_MAX + 1)
-            if self._groups.get(name) is not None
-        )
-        is_all = len(readers) <= READERS_MAX
+    async def _figures(self, topic: Topic, making: _Making) -> TopicFigures:
+        names = self._offsets.readers_of(topic.name)
+        read, is_all = await first_of(names, READERS_MAX, making.names, making.pace)
+        readers = sorted(name for name in read if self._groups.get(name) is not None)
+        groups = [await making.pairs.of(group, topic.name) for group in readers[:GROUPS_SHOWN] if making.shown.take()]
         return TopicFigures(
             topic,
-            await self._kept(topic, queues, pace),
-            rates.sent_to(topic.name),
-            rates.received_by(readers, topic.name) if is_all else None,
-            [await pairs.of(group, topic.name) for group in readers[:GROUPS_SHOWN]],
+            await self._kept(topic, making.queues, making.pace),
+            making.rates.sent_to(topic.name),
+            making.rates.received_by(readers, topic.name) if is_all else None,
+            groups,
             len(readers) if is_all else None,
         )
 
