@@ -15,9 +15,9 @@ from server.figures.rates import RatesNow
 from server.pacing import Pace
 from store.errors import BrokerError
 
-STEPS_MAX: Final = 4_096
-"""Queues, and some hundred messages in flight each, that are looked at for one page: about 0.1 s of the event loop's
-time at most, with pauses in it."""
+STEPS_MAX: Final = 2_048
+"""Queues, and some hundred messages in flight each, that are looked at for the groups of one page: about 0.1 s of the
+event loop's time at most, with three times as long of pauses in it."""
 
 
 NAMES_MAX: Final = 10_000

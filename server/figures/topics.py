@@ -1,7 +1,7 @@
 """Pages of topics: what they hold, what goes through them of late, and who reads them how far.
 
-Nothing walks over all queues. A page looks at a bounded number of queues (`STEPS_MAX` for its topics, and as many for
-the groups that are not in memory); what it does not get to is not known.
+Nothing walks over all queues. A page looks at a bounded number of queues, and at another one for the groups that are
+not in memory (`server.figures.pairs`); what it does not get to is not known.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from store.metadata import Topic
 from store.metadata.rows import NamesFound
 from store.offsets import QueueOffset
 
+QUEUES_MAX: Final = 2_048
+"""Of one page, for what its topics hold: 256 topics of eight queues. About 0.06 s of the event loop's time."""
 QUEUES_PER_TOPIC_MAX: Final = 1_024
 READERS_MAX: Final = 1_000
 """Groups that are counted of one topic."""
@@ -63,7 +65,7 @@ class _Making:
     rates: RatesNow
     pace: Pace
     pairs: Pairs
-    queues: Budget = field(default_factory=lambda: Budget())  # noqa: PLW0108 - tests have a smaller one
+    queues: Budget = field(default_factory=lambda: Budget(QUEUES_MAX))
     names: Budget = field(default_factory=lambda: Budget(NAMES_MAX))
     shown: Budget = field(default_factory=lambda: Budget(SHOWN_MAX))
 
