@@ -69,6 +69,8 @@ class Seen:
     """Times in milliseconds."""
 
     calls_ms: dict[str, list[float]] = field(default_factory=dict)
+    cpu_ms: dict[str, list[float]] = field(default_factory=dict)
+    """Of the broker, while nobody sends: other work on the machine does not show in it."""
     sends_ms: list[float] = field(default_factory=list)
     undisturbed_ms: list[float] = field(default_factory=list)
 
@@ -79,6 +81,7 @@ class Seen:
         }
         return {
             f"{prefix}calls_ms": calls,
+            f"{prefix}cpu_ms": {name: round(median(times), 1) for name, times in self.cpu_ms.items()},
             f"{prefix}worst_p99_ms": max(_percentile(times, 0.99) for times in self.calls_ms.values()),
             f"{prefix}send_p99_ms": _percentile(self.sends_ms, 0.99),
             f"{prefix}send_max_ms": round(max(self.sends_ms), 1),
@@ -142,6 +145,7 @@ class _Broker:
     def sample(self, calls: int) -> Sample:
         """So many calls of each kind, after as many sends that are not disturbed."""
         self._send_until(Event(), self.seen.undisturbed_ms, seconds=UNDISTURBED_S)
+        self._count_cpu()
         over = Event()
         sender = Thread(target=self._send_until, args=(over, self.seen.sends_ms), name="sender")
         sender.start()
@@ -155,6 +159,16 @@ class _Broker:
         finally:
             over.set()
             sender.join()
+
+    def _count_cpu(self) -> None:
+        """A call of each kind, one after the other and nothing beside them."""
+        with grpc.insecure_channel(self._broker.admin) as channel:
+            service = OverviewServiceStub(channel)  # type: ignore[no-untyped-call]
+            for name, call in self._page():
+                before_s = cpu_s_of(self._broker.pid)
+                call(service)
+                taken_ms = (cpu_s_of(self._broker.pid) - before_s) * 1000
+                self.seen.cpu_ms.setdefault(name, []).append(taken_ms)
 
     def _page(self) -> Iterator[tuple[str, Callable[[Any], Any]]]:
         """Each kind of call, with what makes it."""
