@@ -173,27 +173,26 @@ class _Broker:
     def _page(self) -> Iterator[tuple[str, Callable[[Any], Any]]]:
         """Each kind of call, with what makes it."""
         number = self._random.randrange(self._topics)
-        rare, common = f"{number:07d}", f"{number % 10}"
         topics, groups = pb.ListTopicFiguresRequest, pb.ListGroupFiguresRequest
-        yield "overview", lambda service: service.GetOverview(pb.GetOverviewRequest())
-        yield "history", lambda service: service.GetHistory(pb.GetHistoryRequest())
-        requests: Mapping[str, pb.ListTopicFiguresRequest] = {
+        yield "overview", _calling("GetOverview", pb.GetOverviewRequest())
+        yield "history", _calling("GetHistory", pb.GetHistoryRequest())
+        of_topics: Mapping[str, pb.ListTopicFiguresRequest] = {
             "topics, first page": topics(),
             "topics, a page amid them": topics(after=_topic(number)),
             "topics, 500 of them": topics(after=_topic(number // 2), limit=500),
-            "topics, one by a part of its name": topics(contains=rare),
-            "topics, very many by a part of their names": topics(contains=f"{common}{number % 7}"),
+            "topics, one by a part of its name": topics(contains=f"{number:07d}"),
+            "topics, very many by a part of their names": topics(contains=f"{number % 10}{number % 7}"),
             "topics, the busiest": topics(order=pb.FIGURE_ORDER_BUSIEST),
             "topics, those furthest behind": topics(order=pb.FIGURE_ORDER_LAG),
         }
-        for name, request in requests.items():
-            yield name, lambda service, request=request: service.ListTopicFigures(request)
-        for name, page in {
+        for name, of_topic in of_topics.items():
+            yield name, _calling("ListTopicFigures", of_topic)
+        for name, of_group in {
             "groups, first page": groups(),
             "groups, 500 of them": groups(limit=500),
             "groups, one by a part of its name": groups(contains=f"readers-{number % 1_000:04d}"),
         }.items():
-            yield name, lambda service, page=page: service.ListGroupFigures(page)
+            yield name, _calling("ListGroupFigures", of_group)
 
     def _call(self, service: Any, name: str, call: Callable[[Any], Any]) -> int:
         began_s = time.perf_counter()
@@ -255,6 +254,10 @@ class _Broker:
         if messages:
             store.messages.append(messages)
             store.messages.dispatch(store.messages.appended_up_to)
+
+
+def _calling(method: str, request: Any) -> Callable[[Any], Any]:
+    return lambda service: getattr(service, method)(request)
 
 
 def _topic(number: int) -> str:

@@ -18,8 +18,10 @@ TURNS: Final = 2
 class Pace:
     """Of one work."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, pauses_per_step: int | None = None) -> None:
+        """`pauses_per_step`: for work of which there is but one at a time, and that somebody waits for."""
         self._clock = clock
+        self._pauses_per_step = pauses_per_step
         self._began_s = clock.monotonic_s()
 
     @property
@@ -35,7 +37,8 @@ class Pace:
         """To be awaited between two small pieces: lets others have their turn once a step is over."""
         took_s = self._clock.monotonic_s() - self._began_s
         if took_s >= STEP_S:
-            await asyncio.sleep(PAUSES_PER_STEP * took_s)
+            pauses = PAUSES_PER_STEP if self._pauses_per_step is None else self._pauses_per_step
+            await asyncio.sleep(pauses * took_s)
             self.begin_step()
 
 

@@ -216,10 +216,14 @@ class NamedRows(Generic[Row]):
         Found are those that count, or all, and have the text in their name in any case of letters (of those of ASCII).
         """
         page = self._family.scan(KeyRange(_key(behind) + b"\0" if behind else b"", None), limit=limit)
+        last = page[-1][0].decode() if len(page) == limit else None
         part = _key(contains).lower()
+        # very many names are looked at for a few: one look at all of them together tells that none of them is meant
+        if part and part not in b"\n".join([key for key, _ in page]).lower():
+            return NamesFound([], last)
         found = [(key.decode(), value) for key, value in page if part in key.lower()]
         names = [name for name, value in found if not counted_only or self._is_counted(name, value)]
-        return NamesFound(names, page[-1][0].decode() if len(page) == limit else None)
+        return NamesFound(names, last)
 
     def insert_missing(self, rows: Iterable[tuple[str, Row]]) -> int:
         """Store the rows whose names are free, in batches of bounded size; returns how many there were.
