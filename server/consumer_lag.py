@@ -1,8 +1,8 @@
-"""How far groups are behind: of all subscriptions in memory, and of those that have left it not long ago.
+"""How far groups are behind: of all subscriptions in memory, and of others, as many as can be counted.
 
 Nothing walks over all queues. The queues of subscriptions in memory are bounded, and a round over them is made in the
-background (`server.sampling`). Groups that have left memory are looked up in the store, so a group whose consumers are
-all gone is still seen to fall behind.
+background (`server.sampling`). Groups that have left memory, or were never in it since the start, are looked up in the
+store, so a group whose consumers are all gone is still seen to fall behind.
 
 All queues count that the group reads, also such as nobody has opened yet: those that a topic has got meanwhile, and all
 but one when the first that a client says after a restart is an acknowledgement. Lite topics do not count: a group may
@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Protocol
 
 from kv import KvError
 from server.delivery import MessageSource, Subscription
-from server.delivery.retry_topics import retry_topics
+from server.delivery.retry_topics import retry_topics, topic_beside
 from server.running_count import RunningCount
 from server.top_counts import OTHER
 from server.topic_queues import queues_of_topic
@@ -31,6 +31,10 @@ from store.offsets import PhysicalOffset, QueueId, QueueOffset
 ROWS_PER_STEP: Final = 500
 LEFT_QUEUES_MAX: Final = 65_536
 """Queues of subscriptions that left memory, of all together. Those that left first are forgotten first."""
+LEFT_PAIRS_MAX: Final = 8_192
+"""Subscriptions that left memory."""
+START_GROUPS_MAX: Final = 65_536
+"""Groups that are looked up at the start: a second of work, in the background."""
 
 
 class PairLag(NamedTuple):
@@ -92,10 +96,12 @@ class ConsumerLag:
         clock: Clock,
         queue_count: Callable[[str], int | None],
         reads: Callable[[str, str], bool],
+        stored: Callable[[], Iterator[GroupTopic | None]] = lambda: iter(()),
     ) -> None:
         """`queue_count` tells how many queues a topic has, None: there is no such topic.
 
-        `reads` tells whether a group has a position in a topic.
+        `reads` tells whether a group has a position in a topic, and `stored` of which pairs that is so at the start:
+        their consumers may be gone for good. It gives None for a group that has been gone through.
         """
         self._progress = progress
         self._source = source
@@ -103,6 +109,11 @@ class ConsumerLag:
         self._clock = clock
         self._queue_count = queue_count
         self._reads = reads
+        self._stored: Iterator[GroupTopic | None] | None = stored()
+        """What is still to be looked at of what was there at the start."""
+        self.is_whole = False
+        """Whether all groups and topics were counted in the last round; otherwise there were too many."""
+        self._has_dropped = False
         self._counts: dict[Subscription, RunningCount] = {}
         self._in_memory: dict[GroupTopic, Subscription] = {}
         self._seen: dict[GroupTopic, int] = {}
@@ -122,6 +133,7 @@ class ConsumerLag:
         A group of which something cannot be read is left out, not told of as it was before (dashboard#4516), and
         what kept it from being read is raised in the end: OSError, kv.KvError, BrokerError.
         """
+        yield from self._take_stored()
         subscriptions = [each for each in self._progress.subscriptions() if not is_light_queue(each.topic)]
         self._counts = {each: self._counts[each] for each in subscriptions if each in self._counts}
         self._in_memory = {GroupTopic(each.group, each.topic): each for each in subscriptions}
@@ -141,6 +153,7 @@ class ConsumerLag:
         self.pairs = _bounded(found, self._pairs_max, is_whole=failure is None)
         self.found = _with_retries(found)
         self.totals = _totals(found) if failure is None else None
+        self.is_whole = failure is None and not self._has_dropped
         if failure is not None:
             raise failure
 
@@ -168,6 +181,26 @@ class ConsumerLag:
         retry = yield from self._measure(key, beside, is_retry=True)
         return [own, retry]
 
+    def _take_stored(self) -> Iterator[None]:
+        """In the first round: what groups have read before the start, as much as is kept of what left memory."""
+        stored, self._stored = self._stored, None
+        groups = queues = 0
+        for key in stored or ():
+            yield
+            count = None if key is None else self._queue_count(key.topic)
+            groups += key is None
+            if groups > START_GROUPS_MAX or len(self._seen) >= LEFT_PAIRS_MAX or queues > LEFT_QUEUES_MAX:
+                self._has_dropped = True
+                return
+            if key is not None and count is not None and not self._is_beside(key):
+                queues += count
+                self._seen[key] = count
+
+    def _is_beside(self, key: GroupTopic) -> bool:
+        """Whether the topic is a retry topic of the group: what it holds counts where it belongs."""
+        topic = topic_beside(*key)
+        return topic is not None and self._reads(key.group, topic)
+
     def _keep(self, in_memory: Sequence[GroupTopic]) -> None:
         """Forget what is deleted, and what left memory first when there is too much of it."""
         here = dict.fromkeys(in_memory, 0)
@@ -178,9 +211,10 @@ class ConsumerLag:
         }
         queues = sum(left.values())
         for key in list(left):
-            if len(left) <= self._pairs_max and queues <= LEFT_QUEUES_MAX:
+            if len(left) <= LEFT_PAIRS_MAX and queues <= LEFT_QUEUES_MAX:
                 break
             queues -= left.pop(key)
+            self._has_dropped = True
         self._seen = {**left, **here}
 
     def _measure(self, key: GroupTopic, topics: Sequence[str], *, is_retry: bool) -> Generator[None, None, PairLag]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from server.consumer_lag import ConsumerLag
+from server.consumer_lag import ConsumerLag, GroupTopic
 from server.delivery import Delivery
 from server.figures.name_counts import NameCounts
 from server.held import DelayedDelivery
@@ -69,6 +69,12 @@ def make_background(
         topic = store.topics.get(name)
         return None if topic is None else topic.queue_count
 
+    def read_at_start() -> Iterator[GroupTopic | None]:
+        for group in store.groups.list():
+            yield None
+            for topic in store.offsets.topics_of(group.name, light_queues=False):
+                yield GroupTopic(group.name, topic)
+
     lag = ConsumerLag(
         delivery,
         store.messages,
@@ -76,6 +82,7 @@ def make_background(
         clock=clock,
         queue_count=queue_count,
         reads=store.offsets.reads,
+        stored=read_at_start,
     )
     waiting = WaitingFigures(store.messages, delays, lambda: store.expiry.minimum, clock)
 

@@ -52,6 +52,7 @@ class Overview:
     log_size: int
     oldest_stored_ms: int | None
     lag: LagTotals | None
+    lag_is_whole: bool
     timers: int | None
     transactions: int | None
     lite_topics: int | None
@@ -91,6 +92,7 @@ class Overviews:
             log_size=its.store.messages.appended_up_to - its.store.expiry.minimum,
             oldest_stored_ms=background.waiting.oldest_stored_ms,
             lag=background.lag.totals,
+            lag_is_whole=background.lag.is_whole,
             timers=background.waiting.timers,
             transactions=background.waiting.halves,
             lite_topics=sources.lite_topics,

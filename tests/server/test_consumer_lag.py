@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from kv import EngineCorrupt, EngineFull
+from server import consumer_lag
 from server.consumer_lag import ConsumerLag, GroupTopic, LagTotals, PairLag
 from server.delivery import retry_topic_name
 from server.delivery.open_subscriptions import IDLE_SUBSCRIPTION_S
@@ -20,15 +23,21 @@ from tests.delivery.test_troubles import fail_writes, heal_writes
 class Lag:
     """The lag of a delivery bench; all topics have as many queues as it says."""
 
-    def __init__(self, bench: DeliveryBench, pairs_max: int = 10) -> None:
+    def __init__(self, bench: DeliveryBench, pairs_max: int = 10, stored_groups: Sequence[str] = ()) -> None:
         self.bench = bench
+        offsets = ConsumerOffsetTable(bench.engine)
         self.watched = ConsumerLag(
             bench.delivery,
             bench.source,
             pairs_max=pairs_max,
             clock=bench.clock,
             queue_count=lambda _: bench.queues,
-            reads=ConsumerOffsetTable(bench.engine).reads,
+            reads=offsets.reads,
+            stored=lambda: (
+                GroupTopic(group, topic)
+                for group in stored_groups
+                for topic in offsets.topics_of(group, light_queues=False)
+            ),
         )
 
     def round(self) -> dict[str, PairLag]:
@@ -376,3 +385,39 @@ def test_deliveries_that_could_not_be_written_are_not_counted_before_they_are() 
     heal_writes(bench)
     assert len(bench.receive(batch=1).messages) == 1
     assert lag.round()[GROUP].in_flight == 2
+
+
+def test_groups_that_nobody_has_opened_since_the_start_are_counted() -> None:
+    """Unknown shown as 0: after a restart a group without consumers looked as if nothing waited for it."""
+    bench = DeliveryBench(queues=2)
+    start(bench, GROUP)
+    for number in range(10):
+        bench.send(b"%d" % number, queue=number % 2)
+    bench.receive(batch=4)
+    bench.restart()
+    lag = Lag(bench, stored_groups=[GROUP])
+    found = lag.round()[GROUP]
+    assert (found.ready, found.in_flight, lag.watched.is_whole) == (6, 4, True)
+    assert lag.round()[GROUP] == found
+
+
+def test_retry_topics_from_before_the_start_count_as_part_of_their_topic() -> None:
+    bench = DeliveryBench(queues=1)
+    start(bench, GROUP)
+    bench.send(b"a", topic=retry_topic_name(GROUP, TOPIC))
+    bench.receive(batch=1)
+    bench.restart()
+    lag = Lag(bench, stored_groups=[GROUP])
+    lag.round()
+    assert list(lag.watched.found) == [GroupTopic(GROUP, TOPIC)]
+
+
+def test_where_there_are_too_many_groups_their_sum_is_not_that_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer_lag, "LEFT_PAIRS_MAX", 1)
+    bench = DeliveryBench(queues=1)
+    start(bench, GROUP, "other")
+    bench.send(b"a")
+    bench.restart()
+    lag = Lag(bench, stored_groups=[GROUP, "other"])
+    lag.round()
+    assert (len(lag.watched.found), lag.watched.is_whole) == (1, False)

@@ -36,6 +36,7 @@ def overview_message(broker: admin_pb2.Broker, now: Overview) -> pb.Overview:
         ready_messages=None if lag is None else lag.ready,
         in_flight_messages=None if lag is None else lag.in_flight,
         lag_ms=None if lag is None else lag.lag_ms,
+        lag_is_whole=now.lag_is_whole,
         timers=now.timers,
         transactions=now.transactions,
         lite_topics=now.lite_topics,
