@@ -36,6 +36,7 @@ from cli.online.messages import consume, produce, tail
 from cli.online.query import query
 from cli.online.queues import queues
 from cli.online.stats import stats
+from cli.online.top import top
 
 MORE_COMMANDS: Final[Sequence[tuple[typer.Typer, Sequence[Callable[..., None]]]]] = (
     (topics.commands, (subscriptions.readers, topic_details.route, topic_details.status)),
@@ -69,7 +70,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(cluster.commands)
     app.add_typer(users.commands)
     app.add_typer(rules.commands)
-    for command in (produce, consume, tail, backup, expire, query, queues, lag, stats, broker, call):
+    for command in (produce, consume, tail, backup, expire, query, queues, lag, stats, top, broker, call):
         app.command()(command)
 
 
