@@ -20,8 +20,9 @@ from server.clients import ClientRegistry
 from server.dead_letters import DeadLetterStore
 from server.delivery import Delivery, InFlightTable, StateWriter
 from server.delivery.pulls import Pulls
-from server.exporting import Exported, export
+from server.exporting import export
 from server.faults import FaultLog
+from server.figures.sources import Sources
 from server.front import make_front
 from server.group_commit import GroupCommit, Stored
 from server.health import HealthState
@@ -36,6 +37,7 @@ from server.logs import set_log_level
 from server.messaging import Components, Messaging
 from server.metrics import ServerMetrics
 from server.observing import Background, Observing, make_background
+from server.process_figures import ProcessFigures
 from server.reconfiguring import Reconfigured
 from server.routing import Address
 from server.rpc.admin_port.clients import ClientService
@@ -86,7 +88,9 @@ class Broker:
         *,
         supervisor: Supervisor,
         certificates: Certificates,
+        process: ProcessFigures | None = None,
     ) -> None:
+        """`process`: how late the event loop is; None where nobody looks."""
         self._live = LiveSettings(settings, store.state_engine)
         self._settings = settings = self._live.current
         set_log_level(settings.log.level)
@@ -131,27 +135,19 @@ class Broker:
             access_log=settings.log.access,
         )
         self._take_changes()
-        self._export(health)
+        self._sources = self._make_sources(health, certificates, process)
+        export(self._metrics, self._sources, settings)
 
-    def _export(self, health: HealthState) -> None:
-        """Export what the parts count by themselves."""
-        export(
-            self._metrics,
-            Exported(
-                store=self._store,
-                front=self._front.figures,
-                delivery=self._delivery,
-                clients=self._clients,
-                retention=self._upkeep.retention,
-                lite_topics=self._upkeep.lite_topics.counts,
-                cleaning=self._upkeep.cleaning,
-                observing=self._observing,
-                background=self._background,
-                health=health,
-                limits_met=self._limits_met,
-                cluster=self.cluster,
-            ),
-            self._settings,
+    def _make_sources(self, health: HealthState, certificates: Certificates, process: ProcessFigures | None) -> Sources:
+        return Sources(
+            messaging=self._messaging,
+            background=self._background,
+            upkeep=self._upkeep,
+            front=self._front,
+            health=health,
+            certificates=certificates,
+            process=process,
+            cluster=self.cluster,
         )
 
     def _make_upkeep(self, health: HealthState) -> Upkeep:
@@ -391,7 +387,7 @@ class Broker:
     async def _administering(self) -> AsyncIterator[str]:
         administration = self._administration()
         self._live.on_change(lambda settings: administration.configure(default_queues=settings.topics.default_queues))
-        work = make_operators_work(self._messaging, administration, self._upkeep)
+        work = make_operators_work(self._sources, administration)
         admin = AdminServer(
             administration,
             self._faults,
@@ -412,10 +408,10 @@ class Broker:
                 SecurityService(self._store.users, self._store.policies, self._clock, self._faults),
                 SettingsService(self._live, self._faults),
                 official_admin(self._messaging, administration, self._live, self._upkeep, self._front),
-                *cluster_services(self.cluster, self._messaging, self._clock, self._faults),
+                *cluster_services(self.cluster, self._messaging, self._clock, self._faults, work.own_overview),
             ],
         )
-        async with self._supervisor.running("jobs", work.jobs.run()):
+        async with work.running(self._supervisor):
             try:
                 yield await admin.start(self._settings.network.admin, self._certificates.admin)
             finally:

@@ -53,6 +53,14 @@ class PairLag(NamedTuple):
         return self.ready + (self.in_flight or 0)
 
 
+class LagTotals(NamedTuple):
+    """Of all groups and topics together; None for what is not known of each. `lag_ms` is that of the oldest message."""
+
+    ready: int
+    in_flight: int | None
+    lag_ms: int | None
+
+
 class Progress(Protocol):
     """What is asked of delivery."""
 
@@ -103,6 +111,8 @@ class ConsumerLag:
         self._times: dict[PhysicalOffset, int] = {}
         self.pairs: Sequence[PairLag] = ()
         """As of the last round; those that are furthest behind, and the sum of the others."""
+        self.totals: LagTotals | None = None
+        """As of the last round; None before, and where a group could not be read."""
 
     def steps(self) -> Iterator[None]:
         """One round. What changes while it is under way is seen as it is then.
@@ -126,6 +136,7 @@ class ConsumerLag:
                 found += pairs
         self._stored_ms, self._in_memory = self._times, {}
         self.pairs = _bounded(found, self._pairs_max, is_whole=failure is None)
+        self.totals = _totals(found) if failure is None else None
         if failure is not None:
             raise failure
 
@@ -259,18 +270,20 @@ def _bounded(found: Sequence[PairLag], pairs_max: int, *, is_whole: bool) -> lis
     rest = [each for each in found if each not in known]
     if not rest or not is_whole:
         return kept
-    return [
-        *kept,
-        PairLag(
-            OTHER,
-            OTHER,
-            is_retry=False,
-            ready=sum(each.ready for each in rest),
-            in_flight=_all_known(sum, [each.in_flight for each in rest]),
-            lag_ms=_all_known(max, [each.lag_ms for each in rest]),
-            queueing_ms=_all_known(max, [each.queueing_ms for each in rest]),
-        ),
-    ]
+    queueing_ms = _all_known(max, [each.queueing_ms for each in rest])
+    return [*kept, PairLag(OTHER, OTHER, False, *_totals(rest), queueing_ms)]  # noqa: FBT003 - is_retry
+
+
+def _totals(pairs: Sequence[PairLag]) -> LagTotals:
+    return LagTotals(
+        sum(each.ready for each in pairs),
+        _all_known(sum, [each.in_flight for each in pairs]),
+        _all_known(_longest, [each.lag_ms for each in pairs]),
+    )
+
+
+def _longest(ages_ms: Sequence[int]) -> int:
+    return max(ages_ms, default=0)
 
 
 def _all_known(of: Callable[[Sequence[int]], int], numbers: Sequence[int | None]) -> int | None:

@@ -38,6 +38,11 @@ class FaultLog:
         self._logged_s: dict[str, float] = {}
         """When each damaged place was last logged, oldest first."""
 
+    def recent(self) -> list[str]:
+        """Damaged places and the like that were met within `REPEATED_AFTER_S`, or soon before, the last one first."""
+        now_s = self._clock.monotonic_s()
+        return [text for text, at_s in reversed(self._logged_s.items()) if now_s - at_s < REPEATED_AFTER_S]
+
     def report(self, error: Exception, **where: object) -> None:
         """`where` goes into the log beside the error."""
         if is_expected(error) or isinstance(error, StorePoisoned):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 
@@ -59,9 +60,9 @@ def joined(
 
 
 def cluster_services(
-    cluster: Cluster | None, messaging: Messaging, clock: Clock, faults: FaultLog
+    cluster: Cluster | None, messaging: Messaging, clock: Clock, faults: FaultLog, overview: Callable[[], bytes]
 ) -> list[MoreService]:
-    """What the admin port serves for operators, and for other members."""
+    """What the admin port serves for operators, and for other members, whom `overview` tells of this one."""
     if cluster is None:
         return [MembersService(None, None, faults)]
     calls = GroupCalls(
@@ -69,6 +70,7 @@ def cluster_services(
         consumed=cluster.consumed,
         take_forwarded=messaging.sending.take_forwarded,
         change_lite=messaging.lite.take_told,
+        overview=overview,
     )
     return [
         MembersService(cluster.members, cluster.rejoining, faults, lambda: cluster.groups.waiting_for),

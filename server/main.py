@@ -113,7 +113,7 @@ class _Process:
             self.repeats.tell_due()
             due_s = self.clock.monotonic_s() + TICK_INTERVAL_S
             await asyncio.sleep(TICK_INTERVAL_S)
-            self.figures.loop_late.add(max(0.0, self.clock.monotonic_s() - due_s))
+            self.figures.late(max(0.0, self.clock.monotonic_s() - due_s))
 
 
 async def _run(settings: BrokerSettings, stop: Stop, repeats: Repeats, show_progress: ShowProgress) -> int:
@@ -149,6 +149,7 @@ async def _run(settings: BrokerSettings, stop: Stop, repeats: Repeats, show_prog
                 executor,
                 supervisor=supervisor,
                 certificates=process.certificates,
+                process=process.figures,
             )
             await running.enter_async_context(
                 supervisor.running("search for garbage", GarbageSearch(process.clock).run())

@@ -12,6 +12,7 @@ from server.cluster.members import Members
 from server.delivery import Delivery, StateWriter
 from server.delivery.pulls import Pulls
 from server.faults import FaultLog
+from server.figures.rates import RecentRates
 from server.front import Methods
 from server.front.contract import MessageHandler
 from server.group_commit import GroupCommit
@@ -83,6 +84,7 @@ class Messaging:
     def __init__(self, components: Components, settings: BrokerSettings) -> None:
         self._components = components
         self.throughput = Throughput(components.observing.traffic, components.clock)
+        self.rates = RecentRates(components.observing.traffic, components.clock)
         limits = settings.for_wire()
         self._rates = RequestRates(components.clock, settings.limits.requests_per_client)
         self._waiting_sizes = HeldSizes("waiting_sends", **_waiting_sizes(settings))
@@ -130,6 +132,7 @@ class Messaging:
     def sweep(self) -> None:
         """End what goes on for users that may not, and note what goes through; to be called every few seconds."""
         self.throughput.sample()
+        self.rates.sample()
         if self._revocation is not None:
             self._revocation.sweep()
 

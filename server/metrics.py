@@ -25,6 +25,7 @@ from server.job_metrics import JobCounters
 from server.migration_metrics import MigrationSource, migration_figures
 from server.queue_removal import RemovalCause
 from server.rocksdb_metrics import EngineFigures, engine_figures
+from server.tally import Tally
 from store.expiry import Cause
 from store.index import KeyIndexes
 
@@ -87,12 +88,9 @@ class ServerMetrics:
         self._stored = self._sends.labels(outcome="stored")
         self._failed = self._sends.labels(outcome="failed")
         self._messages_stored = Counter("quarry_messages_stored", "Messages stored and acknowledged", registry=registry)
-        self._send_duration = Histogram(
-            "quarry_send_duration_seconds",
-            "From a valid send request to its answer",
-            buckets=SEND_BUCKETS_S,
-            registry=registry,
-        )
+        self.send_duration: Final = Tally(SEND_BUCKETS_S)
+        """Of send requests, from a valid one to its answer."""
+        registry.register(_Watched(lambda: _send_figures(self.send_duration)))
         receives = Counter("quarry_receives", "Receive requests by what they brought", ["outcome"], registry=registry)
         self._receives_with_messages = receives.labels(outcome="messages")
         self._receives_empty = receives.labels(outcome="empty")
@@ -143,7 +141,7 @@ class ServerMetrics:
         """A send request was answered; 0 messages when it failed."""
         (self._stored if messages else self._failed).inc()
         self._messages_stored.inc(messages)
-        self._send_duration.observe(seconds)
+        self.send_duration.add(seconds)
 
     def received(self, messages: int) -> None:
         """A receive request was answered."""
@@ -291,6 +289,15 @@ def _damage_counters(registry: CollectorRegistry) -> tuple[Counter, Counter]:
             "Damaged messages that were given up and replaced, each time that a group passed over one",
             registry=registry,
         ),
+    )
+
+
+def _send_figures(duration: Tally) -> Iterator[Metric]:
+    yield HistogramMetricFamily(
+        "quarry_send_duration_seconds",
+        "From a valid send request to its answer",
+        buckets=list(duration.buckets()),
+        sum_value=duration.total,
     )
 
 

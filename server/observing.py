@@ -7,6 +7,7 @@ from typing import Final
 
 from server.consumer_lag import ConsumerLag
 from server.delivery import Delivery
+from server.figures.name_counts import NameCounts
 from server.held import DelayedDelivery
 from server.sampling import Sampling, Steps
 from server.setting_sections import MetricsSection
@@ -30,18 +31,27 @@ class Background:
     """The figures that cost something, each made in rounds."""
 
     def __init__(
-        self, review: Steps, lag: ConsumerLag, waiting: WaitingFigures, settings: MetricsSection, clock: Clock
+        self,
+        review: Steps,
+        *,
+        lag: ConsumerLag,
+        waiting: WaitingFigures,
+        names: NameCounts,
+        settings: MetricsSection,
+        clock: Clock,
     ) -> None:
         self.lag: Final = lag
         self.waiting: Final = waiting
+        self.names: Final = names
         self.sampling: Final = Sampling(
-            (review, waiting.steps, lag.steps), interval_s=settings.lag_interval_ms / 1000, clock=clock
+            (review, waiting.steps, lag.steps, names.steps), interval_s=settings.lag_interval_ms / 1000, clock=clock
         )
 
     def stop(self) -> None:
         """Let go of the store: it is about to close. The rounds have been ended before."""
         self.lag.stop()
         self.waiting.stop()
+        self.names.stop()
 
 
 def make_background(
@@ -73,4 +83,5 @@ def make_background(
         traffic.review(topic_exists, group_exists)
         yield
 
-    return Background(review, lag, waiting, settings, clock)
+    names = NameCounts(store.topics, store.groups)
+    return Background(review, lag=lag, waiting=waiting, names=names, settings=settings, clock=clock)

@@ -26,6 +26,17 @@ class ProcessFigures:
         self.loop_late: Final = Tally(LATE_BOUNDS_S)
         self.pauses: Final = Tally(PAUSE_BOUNDS_S)
         self._pause_began_s = 0.0
+        self._latest_s: float | None = None
+
+    def late(self, seconds: float) -> None:
+        """The event loop was so late for something."""
+        self.loop_late.add(seconds)
+        self._latest_s = max(seconds, self._latest_s or 0.0)
+
+    def take_latest_s(self) -> float | None:
+        """How late the loop was at worst since this was asked last; None: nobody has looked meanwhile."""
+        latest_s, self._latest_s = self._latest_s, None
+        return latest_s
 
     @contextmanager
     def watching_garbage(self) -> Iterator[None]:

@@ -138,6 +138,11 @@ class OnlineMigration:
         await self._take(target, asked_by)
         return target
 
+    @property
+    def problem(self) -> str | None:
+        """What holds the work up, in words; it is tried again."""
+        return self._problem
+
     def status(self) -> MigrationStatus:
         migration = self._migration
         advance_to, advance_refused = _tried(migration.target_of_advance)

@@ -19,6 +19,7 @@ import structlog
 
 from kv import EngineFull, KvError
 from store.clock import Clock
+from store.disk import DiskSpace
 from store.errors import BrokerError
 from store.expiry import (
     Candidate,
@@ -125,7 +126,7 @@ class Retention:
         self._complaints: dict[str, str] = {}
         self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="expiry")
         self._used_ratios: Mapping[str, float] = {}
-        self._used_bytes: int | None = None
+        self._log_space: DiskSpace | None = None
         if expiry.remover.pending:
             self._to_remove.set()
 
@@ -137,7 +138,17 @@ class Retention:
     @property
     def used_bytes(self) -> int | None:
         """What the log's file system holds, as it was last looked at; None before. For any thread."""
-        return self._used_bytes
+        return None if self._log_space is None else self._log_space.used_bytes
+
+    @property
+    def log_space(self) -> DiskSpace | None:
+        """How full the log's file system is, as it was last looked at; None before. For any thread."""
+        return self._log_space
+
+    @property
+    def complaints(self) -> Mapping[str, str]:
+        """Steps that are held up, and why."""
+        return self._complaints
 
     # -- tasks
 
@@ -234,7 +245,7 @@ class Retention:
             name: each.space.used_bytes / each.space.total_bytes for name, each in seen.items() if each is not None
         }
         if situation.log is not None:
-            self._used_bytes = situation.log.space.used_bytes
+            self._log_space = situation.log.space
         return situation
 
     async def _unread(self, plan: Plan) -> Unread:

@@ -21,9 +21,17 @@ class Tally:
         self._counts[bisect_left(self._bounds, value)] += times
         self.total += value * times
 
+    @property
+    def bounds(self) -> Sequence[float]:
+        return self._bounds
+
+    def counts(self) -> tuple[int, ...]:
+        """How many values were at most each bound and above the one before; at the end, those above the last one."""
+        return tuple(self._counts)
+
     def buckets(self) -> Iterator[tuple[str, float]]:
         """Upper bound as text and the count up to it, the last one `+Inf`."""
         below = 0
-        for bound, count in zip((*map(str, self._bounds), "+Inf"), tuple(self._counts), strict=True):
+        for bound, count in zip((*map(str, self._bounds), "+Inf"), self.counts(), strict=True):
             below += count
             yield bound, below

@@ -65,12 +65,16 @@ class Traffic:
         self.rolled_back_by_topic: Final = TopCounts[TopicKey](topics_max, _other_topic, _hides_topic)
         self.messages_sent = 0
         self.messages_received = 0
-        """Of all names together; unlike the rows these never become less."""
+        self.messages_buried = 0
+        self.bytes_sent = 0
+        self.bytes_received = 0
+        """Of all names together; unlike the rows these never become less. Bytes are those of records."""
 
     def sent(self, topic: str, message_type: str, appended: Sequence[Appended]) -> None:
         """A send was stored; all of its messages count as of the first one's type."""
         messages, size = len(appended), sum([each.size for each in appended])
         self.messages_sent += messages
+        self.bytes_sent += size
         row = self.sent_by_topic.row(InKey(topic, message_type), messages)
         row.count(messages, size)
         row.sizes.add(size / messages, messages)
@@ -78,10 +82,12 @@ class Traffic:
     def received(self, group: str, topic: str, messages: int, size: int, *, is_retry: bool) -> None:
         """A receive was answered with messages, whose records have `size` bytes together."""
         self.messages_received += messages
+        self.bytes_received += size
         self.received_by_group.row(PairKey(group, topic, is_retry), messages).count(messages, size)
 
     def buried(self, group: str, topic: str) -> None:
         """A message went to the dead letters of its group."""
+        self.messages_buried += 1
         self.buried_by_group.row(PairKey(group, topic), 1).count(1, 0)
 
     def ended(self, topic: str, *, is_commit: bool) -> None:

@@ -109,6 +109,10 @@ class OnlineVerification:
         self._wanted.set()
         return verdict
 
+    @property
+    def is_running(self) -> bool:
+        return self._job is not None
+
     def cancel(self, verification_id: int) -> Verdict:
         """Cancel it; it ends soon. Raises Invalid when it is not under way."""
         if self._job is None or self._job.verdict.id != verification_id:

@@ -81,8 +81,13 @@ class WaitingFigures:
     @property
     def oldest_age_ms(self) -> int | None:
         """Of the log's first record."""
-        oldest = self._oldest
-        return None if oldest is None else max(0, self._clock.wall_ms() - oldest[1])
+        stored_ms = self.oldest_stored_ms
+        return None if stored_ms is None else max(0, self._clock.wall_ms() - stored_ms)
+
+    @property
+    def oldest_stored_ms(self) -> int | None:
+        """When the log's first record was stored."""
+        return None if self._oldest is None else self._oldest[1]
 
     def _find_oldest(self) -> tuple[PhysicalOffset, int] | None:
         """Where the log begins and when that was stored."""

@@ -78,7 +78,7 @@ class Cluster:
             discover=discovery.addresses,
             applied=applied,
         )
-        self._peers = peers = Peers(self.members, connected)
+        self.peers = peers = Peers(self.members, connected)
         barriers = Barriers(clock, ask=peers.consumed, released=lambda pair: delivery.let_go(pair.group, pair.topic))
         delivery.hold_ordered(HeldTopics(store.topics, barriers).held_from)
         self.groups = MessageGroups(
@@ -118,7 +118,7 @@ class Cluster:
         finally:
             self.sends.stop()
             self.lite.stop()
-            await self._peers.close()
+            await self.peers.close()
 
 
 def _own(settings: BrokerSettings, identity: BrokerIdentity, admin: Address) -> Member:

@@ -48,6 +48,9 @@ class GroupPeer(Protocol):
 
     async def change_lite(self, change: LiteChange) -> None: ...
 
+    async def overview(self) -> bytes:
+        """It at a glance, a quarry.admin.v1.Overview."""
+
     async def close(self) -> None: ...
 
 
@@ -71,6 +74,9 @@ class Peers:
 
     async def change_lite(self, name: str, change: LiteChange) -> None:
         await (await self._peer(name)).change_lite(change)
+
+    async def overview(self, name: str) -> bytes:
+        return await (await self._peer(name)).overview()
 
     async def close(self) -> None:
         for _, peer in self._open.values():

@@ -51,6 +51,11 @@ class LiteTopicCounts:
         """Of all topics that are counted."""
         return sum(self._counts.copy().values())
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether those of all topics are counted."""
+        return self._changes is None
+
     def count_of(self, parent: str) -> int | None:
         """How many the topic has; None when they are not counted yet."""
         return self._counts.get(parent, 0 if self._changes is None else None)

@@ -11,10 +11,10 @@ from typing import Final
 from kv import KeyValueEngine
 from store.errors import GroupNotFound, Invalid
 from store.metadata import lite_attributes
-from store.metadata.names import check_group_name
+from store.metadata.names import check_group_name, is_system_group
 from store.metadata.owners import Owners, insert_owned, remove_owned, take_over_owned
 from store.metadata.row_json import Document, check_attributes, encode_document
-from store.metadata.rows import NamedRows, Resolve, RowJournal
+from store.metadata.rows import NamedRows, NamesFound, Resolve, RowJournal
 
 GROUPS_FAMILY: Final = "groups"
 CACHED_GROUPS_MAX: Final = 65_536
@@ -108,7 +108,21 @@ class GroupTable:
             decode=decode_group,
             cached_max=cached_max,
             journal=journal,
+            is_counted=lambda name, _: not is_system_group(name),
         )
+
+    @property
+    def changes(self) -> int:
+        """How many groups there are more than when this was made, without the broker's own."""
+        return self._rows.changes
+
+    def counted(self) -> Iterator[object]:
+        """One item for each group of this moment, without the broker's own."""
+        return self._rows.counted()
+
+    def names_behind(self, behind: str, limit: int, contains: str = "") -> NamesFound:
+        """As `NamedRows.names_behind`, without the broker's own groups."""
+        return self._rows.names_behind(behind, limit, contains)
 
     def get(self, name: str) -> Group | None:
         """The group, or None. Never creates one. Raises StoreDamaged for an unreadable row."""

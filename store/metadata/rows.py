@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from threading import Lock
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from kv import KeyRange, KeyValueEngine, WriteBatch
 from kv.keys import prefix_range
@@ -19,6 +19,9 @@ Stage = Callable[[WriteBatch], None]
 Changes = Mapping[str, bytes | None]
 """Rows by name as they are to be stored; None: to be deleted."""
 
+IsCounted = Callable[[str, bytes], bool]
+"""Whether a row, by its name and as it is stored, is one that counts."""
+
 Resolve = Callable[[WriteBatch], Changes]
 """Says which rows are to be taken over as they are now, and adds to the batch what has to be written with them."""
 
@@ -27,6 +30,13 @@ PAGE_ROWS: Final = 256
 
 BATCH_ROWS: Final = 1000
 """Rows per batch of a bulk import: about 200 KiB."""
+
+
+class NamesFound(NamedTuple):
+    """Some names in their order, and the last one that was looked at; None where there are no more."""
+
+    names: list[str]
+    last: str | None
 
 
 class RowJournal(Protocol):
@@ -61,6 +71,7 @@ class NamedRows(Generic[Row]):
         decode: Callable[[str, bytes], Row],
         cached_max: int,
         journal: RowJournal | None = None,
+        is_counted: IsCounted = lambda _name, _value: True,
     ) -> None:
         self._engine = engine
         self._family = engine.family(family)
@@ -70,6 +81,9 @@ class NamedRows(Generic[Row]):
         self._decode = decode
         self._cached_max = cached_max
         self._journal = journal
+        self._is_counted = is_counted
+        self.changes = 0
+        """How many rows that count there are more than when this was made. Any thread reads."""
         self._recording: AbstractContextManager[object] = nullcontext() if journal is None else journal.writing
         # Lock order: _writing, _recording, _caching. A get never waits for another thread's write to become durable.
         self._writing = Lock()  # makes "is it there?" and the write one step
@@ -127,16 +141,18 @@ class NamedRows(Generic[Row]):
             if beside is not None:
                 beside(batch)
             self._engine.write(batch, sync=True)
+            self._count(name, None, self._encode(row))
             with self._caching:
                 self._remember(name, row)
 
     def replace(self, name: str, row: Row) -> None:
         """Store a row in place of another of the same name. Raises the table's not-found error."""
         with self._writing, self._recording:
-            self._require(name)
+            before, after = self._require(name), self._encode(row)
             batch = self._engine.batch()
-            self._stage(batch, name, self._encode(row))
+            self._stage(batch, name, after)
             self._engine.write(batch, sync=True)
+            self._count(name, before, after)
             with self._caching:
                 self._remember(name, row)
 
@@ -153,12 +169,13 @@ class NamedRows(Generic[Row]):
     def remove(self, name: str, beside: Stage | None = None) -> None:
         """Delete a row, with what `beside` stages in the same batch. Raises the table's not-found error."""
         with self._writing, self._recording:
-            self._require(name)
+            before = self._require(name)
             batch = self._engine.batch()
             self.stage_removal(batch, name)
             if beside is not None:
                 beside(batch)
             self._engine.write(batch, sync=True)
+            self._count(name, before, None)
             self.forget(name)
 
     def stage_removal(self, batch: WriteBatch, name: str) -> None:
@@ -187,6 +204,23 @@ class NamedRows(Generic[Row]):
                 return
             keys = KeyRange(page[-1][0] + b"\0", keys.end)
 
+    def counted(self) -> Iterator[object]:
+        """One item for each row of this moment that counts, read as it is asked for."""
+        return (
+            None for key, value in self._family.iterate(KeyRange(b"", None)) if self._is_counted(key.decode(), value)
+        )
+
+    def names_behind(self, behind: str, limit: int, contains: str = "", *, counted_only: bool = True) -> NamesFound:
+        """Looks at the next `limit` rows behind a name, "" for the first ones, past the cache.
+
+        Found are those that count, or all, and have the text in their name in any case of letters (of those of ASCII).
+        """
+        page = self._family.scan(KeyRange(_key(behind) + b"\0" if behind else b"", None), limit=limit)
+        part = _key(contains).lower()
+        found = [(key.decode(), value) for key, value in page if part in key.lower()]
+        names = [name for name, value in found if not counted_only or self._is_counted(name, value)]
+        return NamesFound(names, page[-1][0].decode() if len(page) == limit else None)
+
     def insert_missing(self, rows: Iterable[tuple[str, Row]]) -> int:
         """Store the rows whose names are free, in batches of bounded size; returns how many there were.
 
@@ -200,7 +234,9 @@ class NamedRows(Generic[Row]):
                 if name in staged or self._family.get(_key(name)) is not None:
                     continue
                 staged.add(name)
-                self._stage(batch, name, self._encode(row))
+                value = self._encode(row)
+                self._stage(batch, name, value)
+                self._count(name, None, value)
                 inserted += 1
                 if len(batch) >= BATCH_ROWS:
                     self._engine.write(batch)
@@ -217,11 +253,13 @@ class NamedRows(Generic[Row]):
         with self._writing, self._recording:
             batch = self._engine.batch()
             changes = resolve(batch)
+            before = self._family.get_many([_key(name) for name in changes]) if changes else []
             for name, value in changes.items():
                 self._put(batch, name, value)
             if len(batch):
                 self._engine.write(batch, sync=True)
-            for name in changes:
+            for (name, value), old in zip(changes.items(), before, strict=True):
+                self._count(name, old, value)
                 self.forget(name)
         return changes
 
@@ -236,9 +274,16 @@ class NamedRows(Generic[Row]):
         else:
             batch.put(self._family, _key(name), value)
 
-    def _require(self, name: str) -> None:
-        if self._family.get(_key(name)) is None:
+    def _require(self, name: str) -> bytes:
+        value = self._family.get(_key(name))
+        if value is None:
             raise self._not_found(f"no {self._kind} {name}")
+        return value
+
+    def _count(self, name: str, before: bytes | None, after: bytes | None) -> None:
+        """A row has become another; None: there is none."""
+        was = before is not None and self._is_counted(name, before)
+        self.changes += (after is not None and self._is_counted(name, after)) - was
 
     def _remember(self, name: str, row: Row) -> None:
         self._cached[name] = row

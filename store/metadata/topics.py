@@ -21,7 +21,7 @@ from store.metadata.names import (
 )
 from store.metadata.owners import Owners, insert_owned, remove_owned, take_over_owned
 from store.metadata.row_json import Document, check_attributes, encode_document
-from store.metadata.rows import NamedRows, Resolve, RowJournal
+from store.metadata.rows import NamedRows, NamesFound, Resolve, RowJournal
 
 TOPICS_FAMILY: Final = "topics"
 
@@ -34,6 +34,8 @@ CACHED_TOPICS_MAX: Final = 131_072
 
 SYSTEM_ATTRIBUTE: Final = "quarry.system"
 """`true` on topics that RocketMQ made for itself under names only its configuration knows (cluster, broker)."""
+
+_SYSTEM_BYTES: Final = SYSTEM_ATTRIBUTE.encode()
 
 
 class TopicType(Enum):
@@ -107,7 +109,21 @@ class TopicTable:
             decode=decode_topic,
             cached_max=cached_max,
             journal=journal,
+            is_counted=_is_no_system_topic,
         )
+
+    @property
+    def changes(self) -> int:
+        """How many topics there are more than when this was made, without the broker's own."""
+        return self._rows.changes
+
+    def counted(self) -> Iterator[object]:
+        """One item for each topic of this moment, without the broker's own."""
+        return self._rows.counted()
+
+    def names_behind(self, behind: str, limit: int, contains: str = "", *, include_system: bool = False) -> NamesFound:
+        """As `NamedRows.names_behind`, without the broker's own topics unless they are asked for."""
+        return self._rows.names_behind(behind, limit, contains, counted_only=not include_system)
 
     def get(self, name: str) -> Topic | None:
         """The topic, or None. Never creates one (rmq#9792). Raises StoreDamaged for an unreadable row."""
@@ -155,6 +171,13 @@ class TopicTable:
     def take_over(self, resolve: Resolve) -> None:
         """Have rows as another store has them, as `NamedRows.take_over`."""
         take_over_owned(self._rows, self._owners, resolve)
+
+
+def _is_no_system_topic(name: str, value: bytes) -> bool:
+    """Whether it is none of the broker's own. A million rows are asked: few are looked into."""
+    if is_system_topic(name):
+        return False
+    return _SYSTEM_BYTES not in value or not decode_topic(name, value).is_system
 
 
 def encode_topic(topic: Topic) -> bytes:

@@ -35,6 +35,7 @@ GROUPS = GroupCalls(
         None if send.peer == "later" else send.client_id.encode() + send.body
     ),
     change_lite=lambda change, done: done(Invalid("no such group") if change.body == b"no" else None),
+    overview=lambda: b"at a glance",
 )
 KEYS, OTHER_KEYS = ClusterKeys([b"key"]), ClusterKeys([b"other"])
 
@@ -82,6 +83,7 @@ def test_what_is_asked_about_message_groups_travels_whole() -> None:
             ]
             assert await peer.forward(sends) == [b"ax", None, b""]
             await peer.change_lite(LiteChange("client", b"yes"))
+            assert await peer.overview() == b"at a glance"
             with pytest.raises(MemberUnreachable, match="no such group"):
                 await peer.change_lite(LiteChange("client", b"no"))
         finally:

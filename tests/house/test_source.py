@@ -53,6 +53,7 @@ READS_CONFIGURATION: Final = {
     "server/settings.py",
     "server/front/tls.py",
     "server/certificates.py",
+    "server/figures/process.py",  # /proc
     "server/http.py",  # the token of the metrics
     "store/security/sealing.py",  # the key lies outside of the store
 }

@@ -41,8 +41,8 @@ def _named(kind: ResourceKind, action: Action) -> Accesses:
     return lambda request, _cluster: [Access(kind, request.name, action)]
 
 
-def _listed(kind: ResourceKind) -> Accesses:
-    return lambda _request, _cluster: [Access(kind, ALL, Action.LIST)]
+def _listed(*kinds: ResourceKind) -> Accesses:
+    return lambda _request, _cluster: [Access(kind, ALL, Action.LIST) for kind in kinds]
 
 
 def _of_topic(action: Action) -> Accesses:
@@ -177,6 +177,11 @@ ACCESSES: Final[Mapping[str, Accesses]] = {
     "VerificationService/GetVerification": _cluster(Action.GET),
     "VerificationService/ListVerifications": _cluster(Action.GET),
     "VerificationService/CancelVerification": _cluster(Action.UPDATE),
+    "OverviewService/GetOverview": _cluster(Action.GET),
+    "OverviewService/ListOverviews": _cluster(Action.GET),
+    "OverviewService/GetHistory": _cluster(Action.GET),
+    "OverviewService/ListTopicFigures": _listed(TOPIC, GROUP),
+    "OverviewService/ListGroupFigures": _listed(TOPIC, GROUP),
 }
 """By service and method."""
 

@@ -7,6 +7,7 @@ from typing import Final, TypeVar
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
 from server._generated.quarry.admin.v1 import jobs_pb2
 from server.administration import (
+    Administration,
     GroupChange,
     Place,
     QueueReset,
@@ -47,6 +48,24 @@ PERMISSIONS: Final[dict[pb.Permission, Permission]] = {
     pb.PERMISSION_NONE: Permission(0),
 }
 PERMISSIONS_BACK: Final = {ours: theirs for theirs, ours in PERMISSIONS.items()}
+
+
+def broker_message(administration: Administration) -> pb.Broker:
+    facts, figures = administration.facts, administration.log_figures()
+    return pb.Broker(
+        name=facts.name,
+        cluster=facts.cluster,
+        version=facts.version,
+        advertised_address=facts.advertised_address,
+        store_directory=facts.store_directory,
+        durability=facts.durability.value,
+        started_at_ms=facts.started_at_ms,
+        log=pb.Log(
+            appended_offset=figures.appended,
+            flushed_offset=figures.flushed,
+            dispatched_offset=figures.dispatched,
+        ),
+    )
 
 
 def topic_change(request: pb.CreateTopicRequest | pb.UpdateTopicRequest) -> TopicChange:

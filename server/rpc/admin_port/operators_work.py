@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from server.administration import Administration
 from server.dead_letter_box import DeadLetterBox
+from server.figures.recording import Recording, make_recording
+from server.figures.sources import Sources
 from server.jobs import JobKind, Jobs
 from server.jobs.dead_letters import DeadLetterWork
 from server.jobs.resending import MessageResendWork
 from server.jobs.resetting import ResetWork
-from server.messaging import Messaging
 from server.rpc.admin_port.dead_letters import DeadLetterService
 from server.rpc.admin_port.jobs import JobService
+from server.rpc.admin_port.overview import make_overview_service
 from server.rpc.admin_port.server import MoreService
 from server.rpc.resending import MessageResender
-from server.upkeep import Upkeep
+from server.supervision import Supervisor
 from store.jobs import JobTable
 
 
 class OperatorsWork(NamedTuple):
-    """`jobs` is to run as long as the services are served."""
+    """It is to run as long as the services are served. `own_overview` is for the other members of a cluster."""
 
     jobs: Jobs
+    recording: Recording
     services: list[MoreService]
+    own_overview: Callable[[], bytes]
+
+    @asynccontextmanager
+    async def running(self, supervisor: Supervisor) -> AsyncIterator[None]:
+        async with supervisor.running("jobs", self.jobs.run()), supervisor.running("history", self.recording.run()):
+            yield
 
 
-def make_operators_work(messaging: Messaging, administration: Administration, upkeep: Upkeep) -> OperatorsWork:
-    its = messaging.components
+def make_operators_work(sources: Sources, administration: Administration) -> OperatorsWork:
+    messaging, upkeep, its = sources.messaging, sources.upkeep, sources.components
     store, clock = its.store, its.clock
     box = DeadLetterBox(
         store.topics,
@@ -56,4 +67,7 @@ def make_operators_work(messaging: Messaging, administration: Administration, up
         cluster=administration.facts.cluster,
         faults=its.faults,
     )
-    return OperatorsWork(jobs, [DeadLetterService(box, its.faults), service])
+    recording = make_recording(sources)
+    overviews = make_overview_service(sources, administration, recording, jobs)
+    services: list[MoreService] = [DeadLetterService(box, its.faults), service, overviews]
+    return OperatorsWork(jobs, recording, services, overviews.own_overview)

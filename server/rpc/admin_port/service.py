@@ -17,6 +17,7 @@ from server.retention import ExpiryReport
 from server.rpc.admin_port.edge import answered, answers, pages, refuse, streams
 from server.rpc.admin_port.fields import given, printable
 from server.rpc.admin_port.messages import (
+    broker_message,
     expiry_message,
     group_change,
     group_message,
@@ -77,22 +78,7 @@ class AdminService(AdminServiceServicer):
 
     @answers
     def GetBroker(self, _request: pb.GetBrokerRequest) -> pb.Broker:
-        facts = self._administration.facts
-        figures = self._administration.log_figures()
-        return pb.Broker(
-            name=facts.name,
-            cluster=facts.cluster,
-            version=facts.version,
-            advertised_address=facts.advertised_address,
-            store_directory=facts.store_directory,
-            durability=facts.durability.value,
-            started_at_ms=facts.started_at_ms,
-            log=pb.Log(
-                appended_offset=figures.appended,
-                flushed_offset=figures.flushed,
-                dispatched_offset=figures.dispatched,
-            ),
-        )
+        return broker_message(self._administration)
 
     @answers
     def CreateTopic(self, request: pb.CreateTopicRequest) -> pb.Topic:

@@ -16,7 +16,7 @@ from server.cluster.exchange import Page
 from server.cluster.peers import Confirmation, ForwardedSend, LiteChange
 from server.cluster.signing import ClusterKeys
 from server.errors import MemberUnreachable
-from server.rpc.cluster.methods import CHANGE_LITE, CONFIRM, CONSUMED, EXCHANGE, FORWARD, NUDGE
+from server.rpc.cluster.methods import CHANGE_LITE, CONFIRM, CONSUMED, EXCHANGE, FORWARD, NUDGE, OVERVIEW
 from server.wire.shared_rows import from_position, to_horizons, to_position, to_row
 from store.clock import Clock
 from store.errors import Invalid
@@ -98,6 +98,11 @@ class PeerClient:
         """What a client of lite topics wants; Invalid when it is refused there."""
         request = pb.ChangeLiteRequest(client_id=change.client_id, request=change.body)
         await self._call(CHANGE_LITE, request, pb.ChangeLiteResponse)
+
+    async def overview(self) -> bytes:
+        """It at a glance, a quarry.admin.v1.Overview."""
+        answer = await self._call(OVERVIEW, pb.OverviewRequest(), pb.OverviewResponse)
+        return answer.overview
 
     async def close(self) -> None:
         await self._channel.close()

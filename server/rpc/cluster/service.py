@@ -18,7 +18,7 @@ from server.cluster.peers import Confirmation, ForwardedSend, LiteChange
 from server.cluster.signing import ClusterKeys
 from server.faults import FaultLog
 from server.rpc.admin_port.edge import refuse
-from server.rpc.cluster.methods import CHANGE_LITE, CONFIRM, CONSUMED, EXCHANGE, FORWARD, NUDGE, SERVICE
+from server.rpc.cluster.methods import CHANGE_LITE, CONFIRM, CONSUMED, EXCHANGE, FORWARD, NUDGE, OVERVIEW, SERVICE
 from server.wire.parsing import parsed
 from server.wire.shared_rows import from_horizons, from_position, from_row, to_position
 from store.clock import Clock
@@ -32,12 +32,13 @@ Outcome = TypeVar("Outcome")
 
 
 class GroupCalls(NamedTuple):
-    """What members ask about message groups and lite topics."""
+    """What members ask about message groups and lite topics, and for operators."""
 
     confirmation: Callable[[], Confirmation]
     consumed: Callable[[int, Sequence[Pair]], Consumed]
     take_forwarded: Callable[[ForwardedSend, Callable[[bytes | None], None]], None]
     change_lite: Callable[[LiteChange, Callable[[Exception | None], None]], None]
+    overview: Callable[[], bytes]
 
 
 class ClusterService:
@@ -61,6 +62,7 @@ class ClusterService:
             CONSUMED: self._checked(CONSUMED, pb.ConsumedRequest, self._answer_consumed),
             FORWARD: self._checked(FORWARD, pb.ForwardRequest, self._answer_forward),
             CHANGE_LITE: self._checked(CHANGE_LITE, pb.ChangeLiteRequest, self._answer_change_lite),
+            OVERVIEW: self._checked(OVERVIEW, pb.OverviewRequest, self._answer_overview),
         }
         by_name = {path.rpartition("/")[2]: handler for path, handler in handlers.items()}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, by_name),))
@@ -130,6 +132,9 @@ class ClusterService:
         if error is not None:
             raise error
         return pb.ChangeLiteResponse()
+
+    async def _answer_overview(self, _request: pb.OverviewRequest) -> pb.OverviewResponse:
+        return pb.OverviewResponse(overview=self._groups.overview())
 
 
 def _settle(outcome: asyncio.Future[Outcome], answer: Outcome) -> None:

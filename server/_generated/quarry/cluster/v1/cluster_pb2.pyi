@@ -165,3 +165,13 @@ class ChangeLiteRequest(_message.Message):
 class ChangeLiteResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class OverviewRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class OverviewResponse(_message.Message):
+    __slots__ = ("overview",)
+    OVERVIEW_FIELD_NUMBER: _ClassVar[int]
+    overview: bytes
+    def __init__(self, overview: _Optional[bytes] = ...) -> None: ...

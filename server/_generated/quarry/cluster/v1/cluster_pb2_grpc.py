@@ -64,6 +64,11 @@ class ClusterServiceStub:
                 request_serializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.ChangeLiteRequest.SerializeToString,
                 response_deserializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.ChangeLiteResponse.FromString,
                 _registered_method=True)
+        self.Overview = channel.unary_unary(
+                '/quarry.cluster.v1.ClusterService/Overview',
+                request_serializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.OverviewRequest.SerializeToString,
+                response_deserializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.OverviewResponse.FromString,
+                _registered_method=True)
 
 
 class ClusterServiceServicer:
@@ -111,6 +116,13 @@ class ClusterServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Overview(self, request, context):
+        """The member that is asked at a glance, for an operator who has asked the caller.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ClusterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -143,6 +155,11 @@ def add_ClusterServiceServicer_to_server(servicer, server):
                     servicer.ChangeLite,
                     request_deserializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.ChangeLiteRequest.FromString,
                     response_serializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.ChangeLiteResponse.SerializeToString,
+            ),
+            'Overview': grpc.unary_unary_rpc_method_handler(
+                    servicer.Overview,
+                    request_deserializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.OverviewRequest.FromString,
+                    response_serializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.OverviewResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -307,6 +324,33 @@ class ClusterService:
             '/quarry.cluster.v1.ClusterService/ChangeLite',
             quarry_dot_cluster_dot_v1_dot_cluster__pb2.ChangeLiteRequest.SerializeToString,
             quarry_dot_cluster_dot_v1_dot_cluster__pb2.ChangeLiteResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Overview(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quarry.cluster.v1.ClusterService/Overview',
+            quarry_dot_cluster_dot_v1_dot_cluster__pb2.OverviewRequest.SerializeToString,
+            quarry_dot_cluster_dot_v1_dot_cluster__pb2.OverviewResponse.FromString,
             options,
             channel_credentials,
             insecure,
