@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Any, Final, Protocol
 
 from cli.online.top.known import CALLS, Known, ask
 from cli.online.top.reading import Reading, Wish
@@ -13,6 +13,12 @@ from cli.online.top.reading import Reading, Wish
 ALWAYS: Final = frozenset({"overview", "members"})
 REST_MIN_S: Final = {"history": 10.0, "members": 5.0}
 """These change slowly, or cost the broker calls to others."""
+
+
+class Task(Protocol):
+    """What can be called off."""
+
+    def cancel(self) -> object: ...
 
 
 class Follower:
@@ -30,15 +36,16 @@ class Follower:
         self._wanted: Collection[str] = frozenset(CALLS)
         self._is_paused = False
         self._wakes = {kind: asyncio.Event() for kind in CALLS}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: list[Task] = []
         self._threads = ThreadPoolExecutor(max_workers=len(CALLS), thread_name_prefix="top")
 
     @property
     def is_paused(self) -> bool:
         return self._is_paused
 
-    def start(self) -> None:
-        self._tasks = [asyncio.create_task(self._follow(kind), name=f"top-{kind}") for kind in CALLS]
+    def start(self, spawn: Callable[[Coroutine[Any, Any, None]], Task]) -> None:
+        """`spawn` runs a coroutine beside others, and sees to it that its errors are seen."""
+        self._tasks = [spawn(self._follow(kind)) for kind in CALLS]
 
     def stop(self) -> None:
         """Calls that are under way end at once; nothing is told of them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from rich.text import Text
@@ -65,8 +65,8 @@ MEMBERS: Final[Sequence[Column]] = (
 """Of pairs: whether it is the chosen one, and the member."""
 
 
-def _of(member: Member, text: object) -> str:
-    return UNKNOWN if member.overview is None else text(member.overview)  # type: ignore[operator,no-any-return]
+def _of(member: Member, text: Callable[[Overview], str]) -> str:
+    return UNKNOWN if member.overview is None else text(member.overview)
 
 
 # -- the head
@@ -291,8 +291,8 @@ def _migration(answer: Answer[Migration], overview: Overview) -> list[Text]:
     if found is not None:
         if found.problem is not None:
             items.append(item("", "HELD UP (5)", BAD))
-        refused = "refused now (5)" if found.next_refused else "none"
-        items.append(item("next", found.next or refused))
+        if phase != "rocksdb":
+            items.append(item("next", found.next or ("refused now (5)" if found.next_refused else UNKNOWN)))
     return items
 
 

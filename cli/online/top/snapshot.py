@@ -13,6 +13,7 @@ from cli.online.top.known import CALLS, Answer, Known
 from cli.online.top.pages import head, overview_page
 from cli.online.top.work_pages import stages_page, work_page
 
+ASCII: Final = str.maketrans({"µ": "u"})
 ROWS: Final = 10
 """Of topics and of groups in plain text."""
 
@@ -22,7 +23,8 @@ def plain_text(known: Known, canvas: Canvas) -> str:
     pages = [head(known, canvas, time_text(known.now_ms))]
     if known.overview.value is not None:
         pages += [overview_page(known, canvas), stages_page(known, canvas), work_page(known, canvas)]
-    return "\n\n".join("\n".join(line.plain.rstrip() for line in page) for page in pages)
+    text = "\n\n".join("\n".join(line.plain.rstrip() for line in page) for page in pages)
+    return text.translate(ASCII) if canvas.plain else text
 
 
 def object_of(known: Known) -> dict[str, object]:

@@ -38,6 +38,7 @@ WANTED: Final = {
 OVERVIEW_ROWS: Final = 20
 INTERVALS_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 TICK_S: Final = 1.0
+TOGETHER_S: Final = 0.05
 NARROW: Final = 60
 KEYS: Final = (
     ("1 - 5", "views: overview, topics, groups, stages, jobs and migration"),
@@ -108,6 +109,7 @@ class TopView(App[None]):
         self._members: tuple[Member, ...] = ()
         self._member: str | None = None
         self._ways: dict[str, str] = {}
+        self._is_draw_due = False
         self._follower: Follower
         self.known: Known
 
@@ -130,10 +132,10 @@ class TopView(App[None]):
     def _follow(self, address: str) -> None:
         self.known = Known(address, self._clock)
         self._follower = Follower(
-            Reading(address, self._chosen_context), self.known, interval_s=self._interval_s, on_news=self.draw
+            Reading(address, self._chosen_context), self.known, interval_s=self._interval_s, on_news=self._draw_soon
         )
         self._want()
-        self._follower.start()
+        self._follower.start(self.run_worker)
 
     def on_unmount(self) -> None:
         self._follower.stop()
@@ -143,14 +145,20 @@ class TopView(App[None]):
 
     # -- what is drawn
 
+    def _draw_soon(self) -> None:
+        """Answers come close together: they are drawn together."""
+        if not self._is_draw_due:
+            self._is_draw_due = True
+            self.set_timer(TOGETHER_S, self.draw)
+
     def draw(self) -> None:
         """All that is seen, of what is known now."""
-        if not self.is_running:
-            return
+        self._is_draw_due = False
+        if not self.screen_stack or not self.screen_stack[0].query("#foot"):
+            return  # it is ending
         self._note_members()
-        width = self.size.width
+        main, width = self.screen_stack[0], self.size.width
         canvas = Canvas(width=max(20, width - 2), height=self.size.height, plain=self._plain)
-        main = self.screen_stack[0]
         main.query_one("#head", Static).update(as_text(head(self.known, canvas, self._status())))
         for tab in main.query(Tab):
             tab.show(is_chosen=tab.id == f"tab-{self.shown_view}", is_narrow=width < NARROW)

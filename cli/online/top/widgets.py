@@ -139,7 +139,7 @@ class Details(ModalScreen[None]):
         yield Page(id="details")
 
     def on_mount(self) -> None:
-        self.query_one(Page).border_title = Text(self._title)  # type: ignore[assignment]
+        self.query_one(Page).border_title = self._title.replace("[", r"\[")
         self.query_one(Page).border_subtitle = "esc goes back"
         self.call_after_refresh(self.show)
 
