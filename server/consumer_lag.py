@@ -11,7 +11,7 @@ read a million, and their subscriptions come and go with each message.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from heapq import nlargest
 from typing import Final, NamedTuple, Protocol
@@ -111,6 +111,8 @@ class ConsumerLag:
         self._times: dict[PhysicalOffset, int] = {}
         self.pairs: Sequence[PairLag] = ()
         """As of the last round; those that are furthest behind, and the sum of the others."""
+        self.found: Mapping[GroupTopic, PairLag] = {}
+        """As of the last round, each that could be read, with what its retry topics hold."""
         self.totals: LagTotals | None = None
         """As of the last round; None before, and where a group could not be read."""
 
@@ -128,6 +130,7 @@ class ConsumerLag:
         found: list[PairLag] = []
         failure: Exception | None = None
         for key in self._seen:
+            self._seen[key] = 0
             try:
                 pairs = yield from self._pairs_of(key)
             except (OSError, KvError, BrokerError) as error:
@@ -136,9 +139,18 @@ class ConsumerLag:
                 found += pairs
         self._stored_ms, self._in_memory = self._times, {}
         self.pairs = _bounded(found, self._pairs_max, is_whole=failure is None)
+        self.found = _with_retries(found)
         self.totals = _totals(found) if failure is None else None
         if failure is not None:
             raise failure
+
+    def measure(self, key: GroupTopic) -> Generator[None, None, PairLag | None]:
+        """One of them as it is now, with what its retry topics hold, whether or not it is in memory.
+
+        None if the group does not read the topic. Raises OSError, kv.KvError, BrokerError.
+        """
+        pairs = yield from self._pairs_of(key)
+        return _with_retries(pairs).get(key)
 
     def stop(self) -> None:
         """Let go of the store: it is about to close."""
@@ -147,7 +159,6 @@ class ConsumerLag:
 
     def _pairs_of(self, key: GroupTopic) -> Generator[None, None, list[PairLag]]:
         """In the topic, and in the group's retry topics beside it if there are any; none if one of both is gone."""
-        self._seen[key] = 0
         if self._queue_count(key.topic) is None or not self._reads(*key):
             return []
         own = yield from self._measure(key, [key.topic], is_retry=False)
@@ -182,7 +193,8 @@ class ConsumerLag:
             rows = yield from self._rows_in_flight(GroupTopic(key.group, topic))
             for queue in queues_of_topic(self._source, topic, self._queue_count(topic) or 0):
                 yield
-                self._seen[key] += 1
+                if key in self._seen:
+                    self._seen[key] += 1
                 entry, count = self._ready(key.group, queue)
                 ready += count
                 oldest_ready = _older(oldest_ready, entry)
@@ -270,8 +282,27 @@ def _bounded(found: Sequence[PairLag], pairs_max: int, *, is_whole: bool) -> lis
     rest = [each for each in found if each not in known]
     if not rest or not is_whole:
         return kept
-    queueing_ms = _all_known(max, [each.queueing_ms for each in rest])
-    return [*kept, PairLag(OTHER, OTHER, False, *_totals(rest), queueing_ms)]  # noqa: FBT003 - is_retry
+    return [*kept, _together(GroupTopic(OTHER, OTHER), rest)]
+
+
+def _with_retries(pairs: Sequence[PairLag]) -> dict[GroupTopic, PairLag]:
+    """One for each group and topic."""
+    together: dict[GroupTopic, PairLag] = {}
+    for each in pairs:
+        key = GroupTopic(each.group, each.topic)
+        own = together.get(key)
+        if own is None:
+            together[key] = each
+        else:
+            together[key] = _together(key, [own, each])
+    return together
+
+
+def _together(key: GroupTopic, pairs: Sequence[PairLag]) -> PairLag:
+    """As one, of which nothing is known that is not known of each."""
+    ready, in_flight, lag_ms = _totals(pairs)
+    queueing_ms = _all_known(_longest, [each.queueing_ms for each in pairs])
+    return PairLag(*key, is_retry=False, ready=ready, in_flight=in_flight, lag_ms=lag_ms, queueing_ms=queueing_ms)
 
 
 def _totals(pairs: Sequence[PairLag]) -> LagTotals:

@@ -124,6 +124,14 @@ class DeadLetterBox:
         ]
         return DeadLetterList(letters, bounds.minimum, bounds.maximum, following)
 
+    def waiting(self, group: str) -> int:
+        """How many were never sent again. Raises kv.KvError."""
+        queue = QueueId(DEAD_LETTER_PREFIX + group, 0)
+        if self._topics.get(queue.topic) is None:
+            return 0
+        bounds = self._source.bounds(queue)
+        return bounds.maximum - min(max(bounds.minimum, self._next_offset(queue)), bounds.maximum)
+
     async def resend(self, group: str, offsets: Sequence[QueueOffset] = (), *, dry_run: bool = False) -> Resent:
         """Send these, or all that never were, to the group.
 

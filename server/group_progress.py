@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from kv import EngineFull, KeyRange, KvError
 from kv.keys import prefix_range
 from server.delivery import Delivery, StateWriter
-from server.delivery.retry_topics import retry_topics
+from server.delivery.retry_topics import retry_topics, topic_beside
 from server.lite.wanted import WantedLiteTopics
 from server.pacing import Pace
 from server.topic_queues import queues_of_topic
@@ -26,7 +26,7 @@ from store.in_flight_key import parse_position, subscription_prefix
 from store.metadata import Topic
 from store.metadata.lite import light_queue_name
 from store.metadata.lite_subscriptions import LiteSubscriptionTable
-from store.metadata.names import LIGHT_QUEUE_PREFIX, RETRY_PREFIX, is_light_queue
+from store.metadata.names import LIGHT_QUEUE_PREFIX, is_light_queue
 from store.offsets import QueueBounds, QueueId, QueueOffset
 from store.opening import OpenStore
 from store.state import INFLIGHT
@@ -156,8 +156,8 @@ class GroupProgress:
 
     def _is_retry(self, group: str, name: str) -> bool:
         """Whether it is beside a topic of the group: all that it holds counts there."""
-        beside = name.removeprefix(RETRY_PREFIX + group)
-        return beside != name and beside[:1] in {"_", "+"} and self.reads(group, beside[1:])
+        topic = topic_beside(group, name)
+        return topic is not None and self.reads(group, topic)
 
     async def of_topic(self, group: str, topic: Topic, pace: Pace, budget: Budget) -> Accumulation:
         """In all queues of a topic that the group has read, and in its retry topics.

@@ -24,6 +24,7 @@ from cli.online import (
     subscriptions,
     topic_details,
     topics,
+    tops,
     users,
     verification,
 )
@@ -33,6 +34,7 @@ from cli.online.call import call
 from cli.online.expire import expire
 from cli.online.lag import lag
 from cli.online.messages import consume, produce, tail
+from cli.online.overview import history, overview
 from cli.online.query import query
 from cli.online.queues import queues
 from cli.online.stats import stats
@@ -55,6 +57,8 @@ def register(app: typer.Typer) -> None:
     for family, more in MORE_COMMANDS:
         for each in more:
             family.command()(each)
+    topics.commands.command(name="top")(tops.top_topics)
+    groups.commands.command(name="top")(tops.top_groups)
     app.add_typer(topics.commands)
     app.add_typer(groups.commands)
     app.add_typer(dead_letters.commands)
@@ -70,7 +74,8 @@ def register(app: typer.Typer) -> None:
     app.add_typer(cluster.commands)
     app.add_typer(users.commands)
     app.add_typer(rules.commands)
-    for command in (produce, consume, tail, backup, expire, query, queues, lag, stats, top, broker, call):
+    messages_and_more = (produce, consume, tail, backup, expire, query, queues, lag, overview, history, stats, top)
+    for command in (*messages_and_more, broker, call):
         app.command()(command)
 
 

@@ -36,6 +36,12 @@ def retry_topics(group: str, topic: str) -> tuple[RetryTopic, ...]:
     )
 
 
+def topic_beside(group: str, name: str) -> str | None:
+    """The topic that a retry topic of the group is beside, if the name is that of one."""
+    beside = name.removeprefix(RETRY_PREFIX + group)
+    return beside[1:] if beside != name and beside[:1] in {"_", "+"} else None
+
+
 def queue_of_handle(group: str, topic: str, number: int) -> tuple[str, int]:
     """The topic and the number of the queue that a receipt handle's number stands for."""
     if number < FIRST_NUMBER:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from server.throughput import SAMPLE_INTERVAL_S, WINDOW_S
-from server.top_counts import OTHER, TopCounts
-from server.traffic import InKey, PairKey, Traffic
+from server.top_counts import OTHER
+from server.traffic import Traffic
 from store.clock import Clock
 
 Key = TypeVar("Key", bound=Hashable)
 
 
 class _Counted(NamedTuple):
-    """Messages by name, as they stood at a time."""
+    """Messages by name, as they stood at a time; those of `OTHER` among them."""
 
     at_s: float
     by_topic: dict[str, int]
@@ -23,17 +23,34 @@ class _Counted(NamedTuple):
 
 
 class RatesNow(NamedTuple):
-    """Messages per second; names that are not there are not counted by themselves."""
+    """Messages per second by name, those of all others under `OTHER`."""
 
-    sent: dict[str, float]
-    """By topic."""
-    received: dict[tuple[str, str], float]
+    by_topic: dict[str, float]
+    by_pair: dict[tuple[str, str], float]
     """By group and topic, those of retry topics with it."""
 
-    def received_from(self, topic: str) -> float | None:
-        """By all groups that are counted; None when there is none."""
-        rates = [rate for (_, each), rate in self.received.items() if each == topic]
-        return sum(rates) if rates else None
+    @property
+    def sent(self) -> dict[str, float]:
+        """By topic, of those that are counted by themselves."""
+        return {topic: rate for topic, rate in self.by_topic.items() if topic != OTHER}
+
+    @property
+    def received(self) -> dict[tuple[str, str], float]:
+        """By group and topic, of those that are counted by themselves."""
+        return {pair: rate for pair, rate in self.by_pair.items() if pair != (OTHER, OTHER)}
+
+    def sent_to(self, topic: str) -> float | None:
+        """None where it is not known: the topic is not counted by itself, and some of the others had messages."""
+        return self.by_topic.get(topic, None if self.by_topic.get(OTHER) else 0.0)
+
+    def received_of(self, group: str, topic: str) -> float | None:
+        """None where it is not known, likewise."""
+        return self.by_pair.get((group, topic), None if self.by_pair.get((OTHER, OTHER)) else 0.0)
+
+    def received_by(self, groups: Sequence[str], topic: str) -> float | None:
+        """By all of these; None where it is not known of one of them."""
+        rates = [rate for group in groups if (rate := self.received_of(group, topic)) is not None]
+        return sum(rates) if len(rates) == len(groups) else None
 
 
 class RecentRates:
@@ -61,16 +78,9 @@ class RecentRates:
         traffic = self._traffic
         return _Counted(
             self._clock.monotonic_s(),
-            _summed((key.topic, messages) for key, messages in _rows(traffic.sent_by_topic)),
-            _summed(((key.group, key.topic), messages) for key, messages in _rows(traffic.received_by_group)),
+            _summed((key.topic, row.messages) for key, row in traffic.sent_by_topic.rows()),
+            _summed(((key.group, key.topic), row.messages) for key, row in traffic.received_by_group.rows()),
         )
-
-
-RowKey = TypeVar("RowKey", InKey, PairKey)
-
-
-def _rows(counts: TopCounts[RowKey]) -> Iterable[tuple[RowKey, int]]:
-    return ((key, row.messages) for key, row in counts.rows() if key.topic != OTHER)
 
 
 def _summed(pairs: Iterable[tuple[Key, int]]) -> dict[Key, int]:
@@ -85,7 +95,8 @@ def _rates(now: dict[Key, int], then: dict[Key, int], seconds: float) -> dict[Ke
     """A row that was dropped and has come again counts from 0: what it had before is not taken away from it."""
     if seconds <= 0:
         return dict.fromkeys(now, 0.0)
-    return {
-        key: (messages - before if messages >= (before := then.get(key, 0)) else messages) / seconds
-        for key, messages in now.items()
-    }
+    rates: dict[Key, float] = {}
+    for key, messages in now.items():
+        before = then.get(key, 0)
+        rates[key] = (messages - before if messages >= before else messages) / seconds
+    return rates

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from server.certificates import Certificates
 from server.clients import ClientKind
 from server.cluster.cluster import Cluster
+from server.figures.rates import RecentRates
 from server.front import Front
 from server.health import HealthState
 from server.messaging import Components, Messaging
@@ -36,6 +37,10 @@ class Sources:
     @property
     def throughput(self) -> Throughput:
         return self.messaging.throughput
+
+    @property
+    def rates(self) -> RecentRates:
+        return self.messaging.rates
 
     @property
     def connections(self) -> int | None:

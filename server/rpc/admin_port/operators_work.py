@@ -68,6 +68,6 @@ def make_operators_work(sources: Sources, administration: Administration) -> Ope
         faults=its.faults,
     )
     recording = make_recording(sources)
-    overviews = make_overview_service(sources, administration, recording, jobs)
+    overviews = make_overview_service(sources, administration, recording, jobs, box)
     services: list[MoreService] = [DeadLetterService(box, its.faults), service, overviews]
     return OperatorsWork(jobs, recording, services, overviews.own_overview)

@@ -13,14 +13,18 @@ from server._generated.quarry.admin.v1.overview_pb2_grpc import (
     add_OverviewServiceServicer_to_server,
 )
 from server.administration import Administration
+from server.dead_letter_box import DeadLetterBox
 from server.faults import FaultLog
+from server.figures.groups import GroupPages
 from server.figures.history import History
 from server.figures.of_members import Answered, OverviewsOfMembers
 from server.figures.overview import Overviews
 from server.figures.recording import Recording
 from server.figures.sources import Sources
+from server.figures.topics import TopicPages
 from server.jobs import Jobs
 from server.rpc.admin_port.edge import answered, answers
+from server.rpc.admin_port.figures_messages import group_page_message, topic_page_message, wanted_page
 from server.rpc.admin_port.messages import broker_message
 from server.rpc.admin_port.overview_messages import history_message, overview_message
 
@@ -31,7 +35,7 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 
 
 def make_overview_service(
-    sources: Sources, administration: Administration, recording: Recording, jobs: Jobs
+    sources: Sources, administration: Administration, recording: Recording, jobs: Jobs, box: DeadLetterBox
 ) -> OverviewService:
     def open_jobs() -> int:
         return sum(not each.state.is_end for each in jobs.all()) + sources.upkeep.verification.is_running
@@ -41,8 +45,10 @@ def make_overview_service(
         administration,
         Overviews(sources, recording, open_jobs),
         recording.history,
-        None if cluster is None else OverviewsOfMembers(cluster.members, cluster.peers.overview),
-        sources.components.faults,
+        members=None if cluster is None else OverviewsOfMembers(cluster.members, cluster.peers.overview),
+        topics=TopicPages(sources),
+        groups=GroupPages(sources, box.waiting),
+        faults=sources.components.faults,
     )
 
 
@@ -54,13 +60,18 @@ class OverviewService(OverviewServiceServicer):
         administration: Administration,
         overviews: Overviews,
         history: History,
+        *,
         members: OverviewsOfMembers | None,
+        topics: TopicPages,
+        groups: GroupPages,
         faults: FaultLog,
     ) -> None:
         self._administration = administration
         self._overviews = overviews
         self._history = history
         self._members = members
+        self._topics = topics
+        self._groups = groups
         self.faults = faults
 
     def add_to(self, server: grpc.aio.Server) -> str:
@@ -83,6 +94,23 @@ class OverviewService(OverviewServiceServicer):
     def GetHistory(self, request: pb.GetHistoryRequest) -> pb.History:
         after_ms = request.after_ms if request.HasField("after_ms") else None
         return history_message(self._history.excerpt(request.series, after_ms))
+
+    async def ListTopicFigures(
+        self, request: pb.ListTopicFiguresRequest, context: _Context
+    ) -> pb.ListTopicFiguresResponse:
+        return await answered(context, self._topic_page(request), self.faults)
+
+    async def ListGroupFigures(
+        self, request: pb.ListGroupFiguresRequest, context: _Context
+    ) -> pb.ListGroupFiguresResponse:
+        return await answered(context, self._group_page(request), self.faults)
+
+    async def _topic_page(self, request: pb.ListTopicFiguresRequest) -> pb.ListTopicFiguresResponse:
+        page = await self._topics.page(wanted_page(request), include_system=request.include_system)
+        return topic_page_message(page)
+
+    async def _group_page(self, request: pb.ListGroupFiguresRequest) -> pb.ListGroupFiguresResponse:
+        return group_page_message(await self._groups.page(wanted_page(request)))
 
     def _overview(self) -> pb.Overview:
         return overview_message(broker_message(self._administration), self._overviews.now())

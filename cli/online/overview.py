@@ -1,0 +1,173 @@
+"""`quarry overview` and `quarry history`: a live broker at a glance, or all of a cluster, and the last hour."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import isnan
+from typing import Annotated, Any, Final
+
+import typer
+
+from cli.online.administration import service_port
+from cli.online.arguments import ADMIN_DEFAULT, Admin, Json
+from cli.online.output import print_object, print_rows, time_text
+from cli.online.sparkline import sparkline
+from server._generated.quarry.admin.v1 import overview_pb2 as pb
+from server._generated.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
+
+CALL_TIMEOUT_S: Final = 10.0
+MEMBER_COLUMNS: Final = (
+    "name",
+    "state",
+    "sentPerSecond",
+    "receivedPerSecond",
+    "ready",
+    "inFlight",
+    "lagSeconds",
+    "connections",
+    "diskUsedPercent",
+    "readiness",
+)
+HISTORY_COLUMNS: Final = ("name", "unit", "last", "least", "most", "lastHour")
+SPARKLINE_WIDTH: Final = 60
+"""A column for each minute."""
+
+
+def overview(
+    *,
+    all_members: Annotated[bool, typer.Option("--all", help="All members of its cluster, a row for each.")] = False,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Show a broker at a glance: what goes through it, what waits, how full its disk is, and what is wrong.
+
+    `-` stands for what is not known, such as the messages of a day that the broker has not seen begin.
+    """
+    with service_port(admin, OverviewServiceStub) as broker:
+        if all_members:
+            answer = broker.ListOverviews(pb.ListOverviewsRequest(), timeout=CALL_TIMEOUT_S)
+            print_rows(map(_member_fields, answer.members), MEMBER_COLUMNS, as_json=as_json)
+            return
+        found = broker.GetOverview(pb.GetOverviewRequest(), timeout=CALL_TIMEOUT_S)
+    fields = overview_fields(found)
+    if not as_json:
+        fields["concerns"] = list(found.concerns) or None
+    print_object(fields, as_json=as_json)
+
+
+def history(
+    series: Annotated[
+        list[str] | None, typer.Argument(metavar="[SERIES]...", help="Only these.", show_default=False)
+    ] = None,
+    *,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Show the figures of the last hour, a line for each series (docs/admin-calls.md).
+
+    A column of the picture is a minute, as high as the most of it, from nothing to the most of the hour. With --json
+    there is every number, one each ten seconds; null: not known.
+    """
+    with service_port(admin, OverviewServiceStub) as broker:
+        found = broker.GetHistory(pb.GetHistoryRequest(series=series or ()), timeout=CALL_TIMEOUT_S)
+    print_rows(_series_rows(found, as_json=as_json), HISTORY_COLUMNS, as_json=as_json)
+
+
+def overview_fields(found: pb.Overview) -> dict[str, Any]:
+    """All but the stages."""
+    return {
+        "name": found.broker.name,
+        "version": found.broker.version,
+        "readiness": found.readiness,
+        "concerns": list(found.concerns),
+        "at": time_text(found.at_ms),
+        "startedAt": time_text(found.broker.started_at_ms),
+        "sentPerSecond": round(found.sent_per_second, 1),
+        "receivedPerSecond": round(found.received_per_second, 1),
+        "sent": found.sent,
+        "received": found.received,
+        "sentToday": known(found, "sent_today"),
+        "receivedToday": known(found, "received_today"),
+        "sentYesterday": known(found, "sent_yesterday"),
+        "receivedYesterday": known(found, "received_yesterday"),
+        "ready": known(found, "ready_messages"),
+        "inFlight": known(found, "in_flight_messages"),
+        "lagSeconds": seconds(known(found, "lag_ms")),
+        "topics": known(found, "topics"),
+        "groups": known(found, "groups"),
+        "connections": known(found, "connections"),
+        "producers": found.producers,
+        "consumers": found.consumers,
+        "diskTotal": known(found, "disk_total"),
+        "diskFree": known(found, "disk_free"),
+        "diskUsedPercent": _used_percent(found),
+        "logSize": found.log_size,
+        "oldestStoredAt": None if (at_ms := known(found, "oldest_stored_at_ms")) is None else time_text(at_ms),
+        "timers": known(found, "timers"),
+        "transactions": known(found, "transactions"),
+        "liteTopics": known(found, "lite_topics"),
+        "migrationPhase": found.migration_phase,
+        "migrationLagBytes": known(found, "migration_lag_bytes"),
+        "openJobs": found.open_jobs,
+        "cpuSeconds": round(found.process.cpu_seconds, 1),
+        "residentBytes": known(found.process, "resident_bytes"),
+        "openFiles": known(found.process, "open_files"),
+        "loopLateSeconds": None if (late_s := known(found.process, "loop_late_seconds")) is None else round(late_s, 3),
+    }
+
+
+def known(message: Any, field: str) -> Any:
+    """None for what is not set."""
+    return getattr(message, field) if message.HasField(field) else None
+
+
+def seconds(milliseconds: int | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000
+
+
+def _used_percent(found: pb.Overview) -> float | None:
+    if not found.disk_total:
+        return None
+    return round(100 * (1 - found.disk_free / found.disk_total), 1)
+
+
+def _member_fields(member: pb.MemberOverview) -> dict[str, Any]:
+    """Of one that has not answered there is but why."""
+    fields: dict[str, Any] = dict.fromkeys(MEMBER_COLUMNS)
+    if member.HasField("overview"):
+        fields = overview_fields(member.overview)
+    return {
+        **fields,
+        "name": member.name,
+        "state": member.state,
+        "isSelf": member.is_self,
+        "isReachable": member.is_reachable,
+        "address": member.address,
+        "adminAddress": member.admin_address or None,
+        "version": member.version,
+        "readiness": fields["readiness"] or member.problem or "no answer",
+    }
+
+
+def _series_rows(found: pb.History, *, as_json: bool) -> Iterator[dict[str, Any]]:
+    for each in found.series:
+        values = [None if isnan(value) else value for value in each.values]
+        if as_json:
+            yield {"name": each.name, "unit": each.unit, "atMs": list(found.at_ms), "values": values}
+            continue
+        there = [value for value in values if value is not None]
+        yield {
+            "name": each.name,
+            "unit": each.unit,
+            "last": _short(values[-1:]),
+            "least": _short([min(there)] if there else []),
+            "most": _short([max(there)] if there else []),
+            "lastHour": sparkline(found.at_ms, values, found.interval_ms, SPARKLINE_WIDTH),
+        }
+
+
+def _short(value: Sequence[float | None]) -> str | None:
+    """Three digits, as many as people read."""
+    if not value or value[0] is None:
+        return None
+    return f"{value[0]:,.0f}" if abs(value[0]) >= 100 else f"{value[0]:.3g}"

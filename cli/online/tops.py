@@ -1,0 +1,150 @@
+"""`quarry topic top` and `quarry group top`: pages of topics and groups with what they do of late."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+import typer
+
+from cli.online.administration import service_port
+from cli.online.arguments import ADMIN_DEFAULT, Admin, Json
+from cli.online.output import print_rows, time_text
+from cli.online.overview import known, seconds
+from server._generated.quarry.admin.v1 import overview_pb2 as pb
+from server._generated.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
+
+CALL_TIMEOUT_S: Final = 60.0
+PAGE_ROWS: Final = 500
+TOPIC_COLUMNS: Final = ("name", "messages", "sentPerSecond", "receivedPerSecond", "lagSeconds", "groups")
+GROUP_COLUMNS: Final = ("name", "topics", "consumers", "ready", "inFlight", "lagSeconds", "deadLetters")
+
+
+class OrderName(StrEnum):
+    BUSIEST = "busiest"
+    LAG = "lag"
+    NAME = "name"
+
+
+Contains = Annotated[
+    str, typer.Option("--contains", metavar="TEXT", help="Only names that have this in them.", show_default=False)
+]
+OrderOption = Annotated[
+    OrderName,
+    typer.Option(
+        "--order",
+        metavar="busiest|lag|name",
+        help="What comes first. The busiest, and those furthest behind, are taken from those counted one by one.",
+    ),
+]
+Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most so many.")]
+
+ORDERS: Final = {
+    OrderName.BUSIEST: pb.FIGURE_ORDER_BUSIEST,
+    OrderName.LAG: pb.FIGURE_ORDER_LAG,
+    OrderName.NAME: pb.FIGURE_ORDER_UNSPECIFIED,
+}
+
+
+def top_topics(
+    *,
+    contains: Contains = "",
+    order: OrderOption = OrderName.BUSIEST,
+    limit: Limit = 20,
+    system: Annotated[bool, typer.Option("--system", help="Also the broker's own topics.")] = False,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Show topics with what they hold, their messages per second, and how far the last of their groups is behind.
+
+    Rates are those of the last ten seconds; `-` stands for what is not known.
+    """
+    with service_port(admin, OverviewServiceStub) as broker:
+        request = pb.ListTopicFiguresRequest(contains=contains, order=ORDERS[order], include_system=system)
+        print_rows(map(_topic_fields, _topics(broker, request, limit)), TOPIC_COLUMNS, as_json=as_json)
+
+
+def top_groups(
+    *,
+    contains: Contains = "",
+    order: OrderOption = OrderName.LAG,
+    limit: Limit = 20,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Show groups with what they have before them in all topics that they read, and their dead letters.
+
+    Dead letters are those that were never sent again; `-` stands for what is not known.
+    """
+    with service_port(admin, OverviewServiceStub) as broker:
+        request = pb.ListGroupFiguresRequest(contains=contains, order=ORDERS[order])
+        print_rows(map(_group_fields, _groups(broker, request, limit)), GROUP_COLUMNS, as_json=as_json)
+
+
+def _topics(broker: OverviewServiceStub, request: pb.ListTopicFiguresRequest, limit: int) -> Iterator[pb.TopicFigures]:
+    while limit > 0:
+        request.limit = min(limit, PAGE_ROWS)
+        page = broker.ListTopicFigures(request, timeout=CALL_TIMEOUT_S)
+        yield from page.topics
+        limit -= len(page.topics)
+        if not page.has_more or not page.topics or request.order:
+            return
+        request.after = page.topics[-1].topic.name
+
+
+def _groups(broker: OverviewServiceStub, request: pb.ListGroupFiguresRequest, limit: int) -> Iterator[pb.GroupFigures]:
+    while limit > 0:
+        request.limit = min(limit, PAGE_ROWS)
+        page = broker.ListGroupFigures(request, timeout=CALL_TIMEOUT_S)
+        yield from page.groups
+        limit -= len(page.groups)
+        if not page.has_more or not page.groups or request.order:
+            return
+        request.after = page.groups[-1].group.name
+
+
+def _topic_fields(figures: pb.TopicFigures) -> dict[str, Any]:
+    lags = [known(each, "lag_ms") for each in figures.groups]
+    last_ms = known(figures, "last_stored_at_ms")
+    return {
+        "name": figures.topic.name,
+        "messages": known(figures, "messages"),
+        "estimatedBytes": known(figures, "estimated_bytes"),
+        "sentPerSecond": _rate(figures, "sent_per_second"),
+        "receivedPerSecond": _rate(figures, "received_per_second"),
+        "lastStoredAt": None if last_ms is None else time_text(last_ms),
+        "lagSeconds": None if not lags or None in lags else seconds(max(lags)),
+        "groups": known(figures, "group_count"),
+        "readers": [_pair_fields(each) for each in figures.groups],
+    }
+
+
+def _group_fields(figures: pb.GroupFigures) -> dict[str, Any]:
+    return {
+        "name": figures.group.name,
+        "topics": known(figures, "topic_count"),
+        "consumers": figures.consumers,
+        "ready": known(figures, "ready"),
+        "inFlight": known(figures, "in_flight"),
+        "lagSeconds": seconds(known(figures, "lag_ms")),
+        "deadLetters": known(figures, "dead_letters"),
+        "reads": [_pair_fields(each) for each in figures.topics],
+    }
+
+
+def _pair_fields(pair: pb.PairFigures) -> dict[str, Any]:
+    return {
+        "group": pair.group,
+        "topic": pair.topic,
+        "ready": known(pair, "ready"),
+        "inFlight": known(pair, "in_flight"),
+        "lagSeconds": seconds(known(pair, "lag_ms")),
+        "receivedPerSecond": _rate(pair, "received_per_second"),
+        "consumers": pair.consumers,
+    }
+
+
+def _rate(message: Any, field: str) -> float | None:
+    rate = known(message, field)
+    return None if rate is None else round(rate, 1)

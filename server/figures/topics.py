@@ -1,0 +1,159 @@
+"""Pages of topics: what they hold, what goes through them of late, and who reads them how far.
+
+Nothing walks over all queues. A page looks at a bounded number of queues (`STEPS_MAX` for its topics, and as many for
+the groups that are not in memory); what it does not get to is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import Final, NamedTuple
+
+from kv import KvError
+from server.consumer_lag import ConsumerLag, PairLag
+from server.figures.names import NameSearch
+from server.figures.pages import Order, Wanted, longest_lag, names_of
+from server.figures.pairs import Budget, PairFigures, Pairs
+from server.figures.rates import RatesNow
+from server.figures.sources import Sources
+from server.pacing import Pace, Pacing
+from store.consumequeue import ConsumeQueueEntry
+from store.errors import BrokerError
+from store.metadata import Topic
+from store.metadata.rows import NamesFound
+from store.offsets import QueueOffset
+
+QUEUES_PER_TOPIC_MAX: Final = 1_024
+READERS_MAX: Final = 1_000
+"""Groups that are counted of one topic."""
+GROUPS_SHOWN: Final = 20
+
+
+class Kept(NamedTuple):
+    """What the queues of a topic hold. `last_stored_ms` is None where nothing is there, or it cannot be read."""
+
+    messages: int
+    estimated_bytes: int
+    last_stored_ms: int | None
+
+
+class TopicFigures(NamedTuple):
+    """None: not known, or not asked for. `groups` are by name, the first ones."""
+
+    topic: Topic
+    kept: Kept | None
+    sent_per_second: float | None
+    received_per_second: float | None
+    groups: Sequence[PairFigures]
+    group_count: int | None
+
+
+class TopicPage(NamedTuple):
+    topics: Sequence[TopicFigures]
+    has_more: bool
+    matching: int
+
+
+class TopicPages:
+    """Lives on the event loop's thread."""
+
+    def __init__(self, sources: Sources) -> None:
+        its = sources.components
+        self._topics = its.store.topics
+        self._groups = its.store.groups
+        self._messages = its.store.messages
+        self._offsets = its.store.offsets
+        self._clients = its.clients
+        self._lag: ConsumerLag = sources.background.lag
+        self._rates = sources.rates
+        self._pacing = Pacing(its.clock)
+        self._search = NameSearch(self._topics.names_behind, lambda: sources.background.names.topics, its.clock)
+        self._search_all = NameSearch(self._names_of_all, lambda: None, its.clock)
+
+    async def page(self, wanted: Wanted, *, include_system: bool = False) -> TopicPage:
+        """Raises KvError, StoreDamaged."""
+        rates = self._rates.now()
+
+        def weights() -> dict[str, float]:
+            return self._busiest(rates) if wanted.order is Order.BUSIEST else self._furthest_behind()
+
+        async with self._pacing.turn() as pace:
+            search = self._search_all if include_system else self._search
+            page = await names_of(
+                wanted,
+                search,
+                pace,
+                weights=weights,
+                is_there=lambda name: self._is_there(name, include_system=include_system),
+            )
+            pairs = Pairs(self._lag, self._clients, rates, pace, Budget())
+            queues, topics = Budget(), []
+            for name in page.names:
+                topic = self._topics.get(name)
+                if topic is not None:  # deleted meanwhile
+                    topics.append(await self._figures(topic, rates, pairs, queues, pace))
+                await pace.pause()
+        return TopicPage(topics, page.has_more, page.matching)
+
+    async def _figures(self, topic: Topic, rates: RatesNow, pairs: Pairs, queues: Budget, pace: Pace) -> TopicFigures:
+        readers = sorted(
+            name
+            for name in islice(self._offsets.readers_of(topic.name), READERS_MAX + 1)
+            if self._groups.get(name) is not None
+        )
+        is_all = len(readers) <= READERS_MAX
+        return TopicFigures(
+            topic,
+            await self._kept(topic, queues, pace),
+            rates.sent_to(topic.name),
+            rates.received_by(readers, topic.name) if is_all else None,
+            [await pairs.of(group, topic.name) for group in readers[:GROUPS_SHOWN]],
+            len(readers) if is_all else None,
+        )
+
+    async def _kept(self, topic: Topic, budget: Budget, pace: Pace) -> Kept | None:
+        """None for more queues than a page looks at, and for such as cannot be read."""
+        queues = self._messages.iterate_queues(topic.name)
+        if len(queues) > QUEUES_PER_TOPIC_MAX or not budget.take(len(queues)):
+            return None
+        messages, lasts = 0, []
+        with suppress(OSError, KvError, BrokerError):
+            for queue in queues:
+                bounds = self._messages.bounds(queue)
+                if bounds.maximum > bounds.minimum:
+                    messages += bounds.maximum - bounds.minimum
+                    lasts += self._messages.entries(queue, QueueOffset(bounds.maximum - 1), 1)
+                await pace.pause()
+            size = sum(each.size for each in lasts) / len(lasts) if lasts else 0
+            return Kept(messages, round(messages * size), self._last_stored_ms(lasts))
+        return None
+
+    def _last_stored_ms(self, lasts: Sequence[ConsumeQueueEntry]) -> int | None:
+        newest = max(lasts, key=lambda each: each.physical_offset, default=None)
+        if newest is None or newest.store_timestamp_ms is not None:
+            return None if newest is None else newest.store_timestamp_ms
+        with suppress(OSError, KvError, BrokerError):  # who receives it hears what is wrong with it
+            return self._messages.read(newest).store_timestamp_ms
+        return None
+
+    def _names_of_all(self, behind: str, limit: int, contains: str) -> NamesFound:
+        return self._topics.names_behind(behind, limit, contains, include_system=True)
+
+    def _is_there(self, name: str, *, include_system: bool) -> bool:
+        topic = self._topics.get(name)
+        return topic is not None and (include_system or not topic.is_system)
+
+    def _busiest(self, rates: RatesNow) -> dict[str, float]:
+        weights = dict(rates.sent)
+        for (_, topic), rate in rates.received.items():
+            weights[topic] = weights.get(topic, 0.0) + rate
+        return weights
+
+    def _furthest_behind(self) -> dict[str, float]:
+        return longest_lag(self._lag.found.values(), _topic_of)
+
+
+def _topic_of(pair: PairLag) -> str:
+    return pair.topic

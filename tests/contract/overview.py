@@ -1,0 +1,65 @@
+"""A broker at a glance, the last hour, and figures of topics and groups."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.contract.bench import GROUP, TOPIC
+from tests.contract.rows import CONTROL, ENDLESS, Never, Refusal, Row, Table, of_service
+from tests.contract.topics_and_groups import BAD, GET_BROKER, NO_FIELDS, OF_BROKER
+
+NOBODY: Final = Never("where nothing matches the page is empty")
+BAD_PAGE: Final = [
+    Refusal({"contains": CONTROL}, BAD, "contains: 'a"),
+    Refusal({"contains": ENDLESS}, BAD, "contains: 20000 characters"),
+    Refusal({"after": CONTROL}, BAD, "after: 'a"),
+    Refusal({"order": 99}, BAD, "order 99 is unknown"),
+    Refusal({"order": "FIGURE_ORDER_LAG", "after": "x"}, BAD, "after: goes with the order by name alone"),
+]
+
+ROWS: Final[Table] = of_service(
+    "quarry.admin.v1.OverviewService",
+    GetOverview=Row(
+        holds=lambda answer: bool(answer.sent >= 3 and answer.consumers == 1 and not answer.HasField("sent_today")),
+        missing=OF_BROKER,
+        malformed=NO_FIELDS,
+        needs=GET_BROKER,
+    ),
+    ListOverviews=Row(
+        holds=lambda answer: [(each.state, each.overview.sent >= 3) for each in answer.members] == [("alone", True)],
+        missing=OF_BROKER,
+        malformed=NO_FIELDS,
+        needs=GET_BROKER,
+    ),
+    GetHistory=Row(
+        request={"series": ["timers", "sent_per_second"], "after_ms": 0},
+        holds=lambda answer: (
+            [(each.name, each.unit) for each in answer.series]
+            == [("timers", "messages"), ("sent_per_second", "messages/s")]
+        ),
+        missing=[Refusal({"series": ["nothing"]}, BAD, "series: there is no series 'nothing'")],
+        malformed=[
+            Refusal({"series": [CONTROL]}, BAD, "series: there is no series 'a"),
+            Refusal({"series": [ENDLESS]}, BAD, "series: there is no series 'xxx"),
+        ],
+        needs=GET_BROKER,
+    ),
+    ListTopicFigures=Row(
+        request={"contains": TOPIC.upper()},
+        holds=lambda answer: (
+            [(each.topic.name, each.messages, each.groups[0].in_flight) for each in answer.topics] == [(TOPIC, 2, 0)]
+        ),
+        missing=NOBODY,
+        malformed=BAD_PAGE,
+        needs=["topic:* list", "group:* list"],
+    ),
+    ListGroupFigures=Row(
+        request={"contains": GROUP.upper()},
+        holds=lambda answer: (
+            [(each.group.name, each.topics[0].ready, each.dead_letters) for each in answer.groups] == [(GROUP, 1, 1)]
+        ),
+        missing=NOBODY,
+        malformed=BAD_PAGE,
+        needs=["topic:* list", "group:* list"],
+    ),
+)
