@@ -121,9 +121,9 @@ def test_a_filter_asks_the_broker_and_holds_at_once(address: str, stub: Stub) ->
     async def act(screen: Screen) -> None:
         await screen.press("2", "slash", *"orders-1")
         await screen.until(lambda: screen.names == [f"orders-1{digit}" for digit in "13579"], "filtered")
-        assert screen.view.query_one(Input).has_class("open")
+        assert screen.view.query_one(Input).display
         await screen.press("enter")
-        assert not screen.view.query_one(Input).has_class("open")
+        assert not screen.view.query_one(Input).display
         await screen.until(lambda: 'topics with "orders-1"' in screen.remark, "the remark names it")
         assert any(getattr(request, "contains", "") == "orders-1" for _, request in stub.asked)
         await screen.press("escape")

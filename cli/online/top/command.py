@@ -55,6 +55,8 @@ def top(
     else:
         from cli.online.top.view import TopView
 
+        for each in ("COLUMNS", "LINES"):  # the terminal knows its size better, also when that changes
+            os.environ.pop(each, None)
         TopView(admin, chosen(), interval_s=interval_s).run()
 
 

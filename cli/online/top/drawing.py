@@ -126,7 +126,7 @@ def fitting(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:
     def left() -> int:
         return width - sum(each.width + COLUMN_GAP for each in kept)
 
-    wanted = first.width or max(NAME_WIDTH_MIN, min(NAME_WIDTH_MAX, width * 3 // 10))
+    wanted = first.width or max(NAME_WIDTH_MIN, min(NAME_WIDTH_MAX, width * 24 // 100))
     while kept and left() < wanted:
         kept.remove(max(kept, key=lambda each: each.rank))
     return [(first, max(1, first.width or left())), *((each, each.width) for each in kept)]

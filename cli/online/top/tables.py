@@ -14,7 +14,7 @@ from cli.online.top.facts import Group, Pair, Topic
 from cli.online.top.texts import bytes_text, count_text, rate_text, span_ms_text
 
 _RATE: Final = 8
-_COUNT: Final = 10
+_COUNT: Final = 9
 _SPAN: Final = 11
 
 
@@ -88,7 +88,9 @@ class Shown:
 
 def matching_text(shown: int, matching: int, what: str, contains: str) -> str:
     """How many there are, and how many of them are shown."""
-    matched = f"{count_text(matching)} {what}" + (f' with "{contains}"' if contains else "")
+    matched = f"{count_text(matching)} {what.removesuffix('s') if matching == 1 else what}" + (
+        f' with "{contains}"' if contains else ""
+    )
     return matched if shown >= matching else f"{count_text(shown)} of {matched}"
 
 

@@ -65,6 +65,7 @@ MEANINGS: Final = (
 class TopView(App[None]):
     """The terminal's own colours on its own background. Without colours (NO_COLOR) all is said by words, too."""
 
+    TITLE = "quarry top"
     ENABLE_COMMAND_PALETTE = False
     CSS = """
     Screen { layout: vertical; }
@@ -74,15 +75,28 @@ class TopView(App[None]):
     #remark { height: 1; padding: 0 1; text-wrap: nowrap; text-overflow: ellipsis; }
     #page, #rows { height: 1fr; padding: 0 1; }
     .text { text-wrap: nowrap; text-overflow: clip; width: 100%; height: auto; }
-    #rows > .datatable--header { text-style: dim; }
-    #filter { height: 1; border: none; padding: 0 1; display: none; }
-    #filter.open { display: block; }
+    Page, Rows, Rows:focus, Input, Input:focus, ModalScreen { background: ansi_default; color: ansi_default; }
+    Page, Rows {
+        scrollbar-background: ansi_default; scrollbar-background-hover: ansi_default;
+        scrollbar-background-active: ansi_default; scrollbar-color: ansi_bright_black;
+        scrollbar-color-hover: ansi_white; scrollbar-color-active: ansi_white; scrollbar-size-vertical: 1;
+    }
+    Rows > .datatable--header, Rows > .datatable--header-hover {
+        background: ansi_default; color: ansi_default; text-style: dim;
+    }
+    Rows > .datatable--odd-row, Rows > .datatable--even-row, Rows > .datatable--hover {
+        background: ansi_default; color: ansi_default;
+    }
+    Rows > .datatable--cursor, Rows:focus > .datatable--cursor {
+        background: ansi_default; color: ansi_default; text-style: reverse;
+    }
+    #filter { height: 1; border: none; padding: 0 1; }
     Details, Help { align: center middle; }
     #details, #help { width: 96%; max-width: 110; height: 90%; border: round; padding: 0 1; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(str(number), f"view('{view}')", view) for number, view in enumerate(VIEWS, start=1)),
-        Binding("slash", "filter", "filter"),
+        Binding("slash", "filter", "filter", priority=True),  # before the keys behind it are given to who has the focus
         Binding("o", "order", "order"),
         Binding("m", "member", "member"),
         Binding("space", "pause", "pause"),
@@ -125,6 +139,7 @@ class TopView(App[None]):
         yield Static(id="foot")
 
     def on_mount(self) -> None:
+        self.query_one("#filter").display = False
         self._follow(self._address)
         self.set_interval(TICK_S, self.draw)  # how long ago something was goes on while nothing is answered
         self._switch("overview")
@@ -159,7 +174,9 @@ class TopView(App[None]):
         self._note_members()
         main, width = self.screen_stack[0], self.size.width
         canvas = Canvas(width=max(20, width - 2), height=self.size.height, plain=self._plain)
-        main.query_one("#head", Static).update(as_text(head(self.known, canvas, self._status())))
+        main.query_one("#head", Static).update(
+            as_text(head(self.known, canvas, self._status())[: max(2, self.size.height // 3)])
+        )
         for tab in main.query(Tab):
             tab.show(is_chosen=tab.id == f"tab-{self.shown_view}", is_narrow=width < NARROW)
         main.query_one("#foot", Static).update(self._foot(canvas.width))
@@ -244,8 +261,8 @@ class TopView(App[None]):
         main.query_one("#page").display = not is_list
         main.query_one("#rows").display = is_list
         main.query_one("#remark").display = is_list
-        main.query_one("#filter", Input).remove_class("open")
-        main.query_one("#rows" if is_list else "#page").focus()
+        main.query_one("#filter", Input).display = False
+        main.set_focus(main.query_one("#rows" if is_list else "#page"))
         self._want()
         self.call_after_refresh(self.draw)
 
@@ -255,31 +272,35 @@ class TopView(App[None]):
     def on_tab_chosen(self, event: Tab.Chosen) -> None:
         self._switch(event.view)
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
+        """A filter is opened where it can be seen, and once."""
+        return action != "filter" or (len(self.screen_stack) == 1 and not self.query_one("#filter").display)
+
     def action_filter(self) -> None:
         if self.shown_view not in self.contains:
             self._switch("topics")
         entry = self.query_one("#filter", Input)
-        entry.add_class("open")
         entry.value = self.contains[self.shown_view]
-        entry.focus()
+        entry.display = True
+        self.screen.set_focus(entry)  # at once: what is typed next belongs to it
 
     def action_clear_filter(self) -> None:
-        self.query_one("#filter", Input).remove_class("open")
         if self.shown_view in self.contains:
+            self.query_one("#filter", Input).display = False
             self.contains[self.shown_view] = ""
-            self.query_one("#rows").focus()
+            self.screen.set_focus(self.query_one("#rows"))
             self._want()
             self.draw()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        if self.shown_view in self.contains and event.input.has_class("open"):
+        if self.shown_view in self.contains and event.input.display:
             self.contains[self.shown_view] = event.value
             self._want()
             self.draw()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        event.input.remove_class("open")
-        self.query_one("#rows").focus()
+        event.input.display = False
+        self.screen.set_focus(self.query_one("#rows"))
 
     def action_order(self) -> None:
         view = self.shown_view
