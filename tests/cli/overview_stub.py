@@ -91,7 +91,7 @@ class Stub(OverviewServiceServicer, MigrationServiceServicer, JobServiceServicer
 
 
 @contextmanager
-def served(stub: Stub, port: int = 0) -> Iterator[tuple[str, Callable[[], None]]]:
+def served(stub: Stub, port: int = 0) -> Iterator[tuple[str, Callable[[], object]]]:
     """The address where it answers, and what ends it at once."""
     server = grpc.server(ThreadPoolExecutor(max_workers=16), options=(("grpc.so_reuseport", 0),))
     add_OverviewServiceServicer_to_server(stub, server)  # type: ignore[no-untyped-call]
@@ -154,7 +154,7 @@ def overview(name: str = "broker-a", **changes: Any) -> pb.Overview:
         if isinstance(value, list):
             getattr(found, key)[:] = value
         elif value is None:
-            found.ClearField(key)  # type: ignore[arg-type]
+            found.ClearField(key)
         else:
             setattr(found, key, value)
     return found

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,11 @@ def cells(lines: list[str], name: str) -> list[str]:
     return next((line.split()[1:] for line in lines if line.split()[:1] == [name]), [])
 
 
+def is_whole(height: int, lines: list[str]) -> bool:
+    """The last line of the screen is that of the keys."""
+    return len(lines) == height and lines[-1].lstrip().startswith("q quit")
+
+
 def test_a_person_watches_a_broker_with_traffic(broker: Broker, tmp_path: Path) -> None:
     with traffic(broker), Terminal(tmp_path / "tmux", columns=100, lines=30) as terminal:
         watch(terminal, broker)
@@ -132,10 +138,7 @@ def test_a_broker_that_is_killed_is_missed_and_found_again(broker: Broker, tmp_p
         assert cells(lines, "audit")[:2] == ["8", "1"]
         for columns, height in ((80, 24), (40, 24), (40, 10), (24, 6), (120, 40)):
             terminal.resize(columns, height)
-            terminal.until(
-                lambda lines, height=height: len(lines) == height and lines[height - 1].lstrip().startswith("q quit"),
-                f"the screen of {columns} x {height}",
-            )
+            terminal.until(partial(is_whole, height), f"the screen of {columns} x {height}")
         broker.start()
         lines = terminal.until(lambda lines: "ready " in lines[1] and "NO ANSWER" not in "".join(lines), "it is back")
         terminal.resize(40, 24)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import grpc
 import pytest
@@ -14,6 +15,7 @@ from textual.widgets import Input, Static
 from cli.online.top.facts import Order
 from cli.online.top.view import TopView
 from cli.online.top.widgets import Details, Help, Page, Rows
+from server._generated.quarry.admin.v1 import overview_pb2 as pb
 from tests.cli import overview_stub
 from tests.cli.overview_stub import Stub, later, overview, served
 
@@ -133,13 +135,15 @@ def test_a_filter_asks_the_broker_and_holds_at_once(address: str, stub: Stub) ->
 
 
 def test_orders_take_turns(address: str, stub: Stub) -> None:
+    def is_asked_for(number: int) -> bool:
+        return [request.order for name, request in list(stub.asked) if name == "ListGroupFigures"][-1:] == [number]
+
     async def act(screen: Screen) -> None:
         await screen.press("3")
         for order, number in ((Order.NAME, 0), (Order.BUSIEST, 1), (Order.LAG, 2)):
             await screen.press("o")
-            await screen.until(lambda order=order: order.value in screen.remark, order.value)
-            asked = [request.order for name, request in list(stub.asked) if name == "ListGroupFigures"]
-            await screen.until(lambda number=number, asked=asked: asked[-1] == number or number in asked, "asked for")
+            await screen.until(partial(is_asked_for, number), order.value)
+            assert order.value in screen.remark
 
     drive(act, address)
 
@@ -151,7 +155,7 @@ def test_details_of_a_topic_and_of_a_group(address: str, stub: Stub) -> None:
         await screen.press("down", "enter")
         await screen.see("topic orders-01", "GROUPS  2", "audit", "esc goes back")
         assert "unknown" in screen.page
-        stub.answers["ListTopicFigures"] = lambda request: overview_stub.pb.ListTopicFiguresResponse()
+        stub.answers["ListTopicFigures"] = lambda request: pb.ListTopicFiguresResponse()
         await screen.see("not listed any more: this is OLD", "audit")
         await screen.press("escape", "3")
         await screen.until(lambda: len(screen.names) == 4, "groups")
@@ -171,7 +175,7 @@ def test_the_cursor_stays_with_its_name(address: str, stub: Stub) -> None:
         rows = screen.view.query_one(Rows)
         assert rows.chosen == "orders-03"
 
-        def turned(request: overview_stub.pb.ListTopicFiguresRequest) -> overview_stub.pb.ListTopicFiguresResponse:
+        def turned(request: pb.ListTopicFiguresRequest) -> pb.ListTopicFiguresResponse:
             found = overview_stub.topics(request)
             kept = list(found.topics)[::-1]
             del found.topics[:]
@@ -201,12 +205,16 @@ def test_a_pause_keeps_what_is_shown(address: str, stub: Stub) -> None:
     drive(act, address)
 
 
+def is_in_head(screen: Screen, text: str) -> bool:
+    return text in screen.head
+
+
 def test_the_interval_has_steps(address: str) -> None:
     async def act(screen: Screen) -> None:
         for key, expected in (("minus", "0.5"), ("minus", "1"), ("minus", "2"), ("plus", "1"), *[("minus", "60")] * 6):
             await screen.press(key)
             if (key, expected) != ("minus", "60"):
-                await screen.until(lambda expected=expected: f"every {expected} s" in screen.head, expected)
+                await screen.until(partial(is_in_head, screen, f"every {expected} s"), expected)
         await screen.until(lambda: "every 60 s" in screen.head, "the longest")
 
     drive(act, address)
