@@ -42,6 +42,7 @@ BENCHMARKS: Final = (
     "many_queues",
     "million_queues",
     "metrics_scrape",
+    "console_pages",
     "front",
     "front_scale",
     "security_cost",

@@ -146,6 +146,11 @@ class Retention:
         return self._log_space
 
     @property
+    def force_percent(self) -> int:
+        """How full the disk must be for segments to go before their time."""
+        return self._settings.force_percent
+
+    @property
     def complaints(self) -> Mapping[str, str]:
         """Steps that are held up, and why."""
         return self._complaints

@@ -49,6 +49,9 @@ def _faults(sources: Sources) -> Iterator[str]:
 
 
 def _upkeep(sources: Sources) -> Iterator[str]:
+    space, force_percent = sources.upkeep.retention.log_space, sources.upkeep.retention.force_percent
+    if space is not None and space.used_percent >= force_percent:
+        yield f"the disk is {space.used_percent} % full: from {force_percent} % on segments go before their time"
     for step, reason in sources.upkeep.retention.complaints.items():
         yield f"{step} of segments is held up: {reason}"
     problem = sources.upkeep.migration.problem

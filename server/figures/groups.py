@@ -6,17 +6,26 @@ The work of a page is bounded as that of `server.figures.topics`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import islice
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from server.consumer_lag import ConsumerLag, PairLag
 from server.delivery.retry_topics import topic_beside
 from server.figures.names import NameSearch
 from server.figures.pages import Order, Wanted, longest_lag, names_of
-from server.figures.pairs import Budget, PairFigures, Pairs, longest_known, sum_known
+from server.figures.pairs import (
+    NAMES_MAX,
+    SHOWN_MAX,
+    Budget,
+    PairFigures,
+    Pairs,
+    first_of,
+    longest_known,
+    sum_known,
+)
 from server.figures.rates import RatesNow
 from server.figures.sources import Sources
-from server.pacing import Pacing
+from server.pacing import Pace, Pacing
 from store.metadata import Group
 
 TOPICS_MAX: Final = 500
@@ -41,6 +50,16 @@ class GroupPage(NamedTuple):
     groups: Sequence[GroupFigures]
     has_more: bool
     matching: int
+
+
+@dataclass(slots=True)
+class _Making:
+    """One page, and what may still be looked at for it."""
+
+    pace: Pace
+    pairs: Pairs
+    names: Budget = field(default_factory=lambda: Budget(NAMES_MAX))
+    shown: Budget = field(default_factory=lambda: Budget(SHOWN_MAX))
 
 
 class GroupPages:
@@ -70,31 +89,38 @@ class GroupPages:
             page = await names_of(
                 wanted, self._search, pace, weights=weights, is_there=lambda name: self._groups.get(name) is not None
             )
-            pairs, groups = Pairs(self._lag, self._clients, rates, pace, Budget()), []
+            making, groups = _Making(pace, Pairs(self._lag, self._clients, rates, pace, Budget())), []
             for name in page.names:
                 group = self._groups.get(name)
                 if group is not None:  # deleted meanwhile
-                    groups.append(await self._figures(group, pairs))
+                    groups.append(await self._figures(group, making))
                 await pace.pause()
         return GroupPage(groups, page.has_more, page.matching)
 
-    async def _figures(self, group: Group, pairs: Pairs) -> GroupFigures:
-        read = list(islice(self._offsets.topics_of(group.name, light_queues=False), TOPICS_MAX + 1))
-        is_all = len(read) <= TOPICS_MAX
-        # what a group's retry topics hold counts in the topics that they are beside
-        topics = sorted(
-            name for name in read if self._topics.get(name) is not None and topic_beside(group.name, name) not in read
-        )
-        found = [await pairs.of(group.name, topic) for topic in (topics if is_all else topics[:TOPICS_SHOWN])]
+    async def _figures(self, group: Group, making: _Making) -> GroupFigures:
+        names = self._offsets.topics_of(group.name, light_queues=False)
+        read, is_all = await first_of(names, TOPICS_MAX, making.names, making.pace)
+        topics = self._without_retries(group.name, read)
+        found = []
+        for topic in topics if is_all else topics[:TOPICS_SHOWN]:
+            found.append(await making.pairs.of(group.name, topic))
+            await making.pace.pause()
         return GroupFigures(
             group,
             sum(not each.is_lost for each in self._clients.consumers_of(group.name)),
-            found[:TOPICS_SHOWN],
+            [each for each in found[:TOPICS_SHOWN] if making.shown.take()],
             len(topics) if is_all else None,
             ready=sum_known([each.ready for each in found]) if is_all else None,
             in_flight=sum_known([each.in_flight for each in found]) if is_all else None,
             lag_ms=longest_known([each.lag_ms for each in found]) if is_all else None,
             dead_letters=self._dead_letters(group.name),
+        )
+
+    def _without_retries(self, group: str, read: Sequence[str]) -> list[str]:
+        """What a group's retry topics hold counts in the topics that they are beside."""
+        every = set(read)
+        return sorted(
+            name for name in read if self._topics.get(name) is not None and topic_beside(group, name) not in every
         )
 
     def _busiest(self, rates: RatesNow) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -15,9 +15,15 @@ from server.figures.rates import RatesNow
 from server.pacing import Pace
 from store.errors import BrokerError
 
-STEPS_MAX: Final = 4_096
-"""Queues, and some hundred messages in flight each, that are looked at for one page: about 0.1 s of the event loop's
-time at most, with pauses in it."""
+STEPS_MAX: Final = 2_048
+"""Queues, and some hundred messages in flight each, that are looked at for the groups of one page: about 0.1 s of the
+event loop's time at most, with three times as long of pauses in it."""
+
+
+NAMES_MAX: Final = 10_000
+"""Names of groups that read topics, or of topics that groups read, that are gone through for one page."""
+SHOWN_MAX: Final = 4_000
+"""Groups in topics that one page has: 1.5 MB with the longest names, and clients take 4 MiB."""
 
 
 @dataclass(slots=True)
@@ -32,6 +38,17 @@ class Budget:
             return False
         self.left -= steps
         return True
+
+
+async def first_of(names: Iterable[str], limit: int, budget: Budget, pace: Pace) -> tuple[list[str], bool]:
+    """As many of the names as may be looked at, and whether those are all."""
+    found: list[str] = []
+    for name in names:
+        if len(found) >= limit or not budget.take():
+            return found, False
+        found.append(name)
+        await pace.pause()
+    return found, True
 
 
 class PairFigures(NamedTuple):

@@ -1,21 +1,21 @@
 """Pages of topics: what they hold, what goes through them of late, and who reads them how far.
 
-Nothing walks over all queues. A page looks at a bounded number of queues (`STEPS_MAX` for its topics, and as many for
-the groups that are not in memory); what it does not get to is not known.
+Nothing walks over all queues. A page looks at a bounded number of queues, and at another one for the groups that are
+not in memory (`server.figures.pairs`); what it does not get to is not known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import islice
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from kv import KvError
 from server.consumer_lag import ConsumerLag, PairLag
 from server.figures.names import NameSearch
 from server.figures.pages import Order, Wanted, longest_lag, names_of
-from server.figures.pairs import Budget, PairFigures, Pairs
+from server.figures.pairs import NAMES_MAX, SHOWN_MAX, Budget, PairFigures, Pairs, first_of
 from server.figures.rates import RatesNow
 from server.figures.sources import Sources
 from server.pacing import Pace, Pacing
@@ -25,6 +25,8 @@ from store.metadata import Topic
 from store.metadata.rows import NamesFound
 from store.offsets import QueueOffset
 
+QUEUES_MAX: Final = 2_048
+"""Of one page, for what its topics hold: 256 topics of eight queues. About 0.06 s of the event loop's time."""
 QUEUES_PER_TOPIC_MAX: Final = 1_024
 READERS_MAX: Final = 1_000
 """Groups that are counted of one topic."""
@@ -54,6 +56,18 @@ class TopicPage(NamedTuple):
     topics: Sequence[TopicFigures]
     has_more: bool
     matching: int
+
+
+@dataclass(slots=True)
+class _Making:
+    """One page, and what may still be looked at for it."""
+
+    rates: RatesNow
+    pace: Pace
+    pairs: Pairs
+    queues: Budget = field(default_factory=lambda: Budget(QUEUES_MAX))
+    names: Budget = field(default_factory=lambda: Budget(NAMES_MAX))
+    shown: Budget = field(default_factory=lambda: Budget(SHOWN_MAX))
 
 
 class TopicPages:
@@ -88,28 +102,26 @@ class TopicPages:
                 weights=weights,
                 is_there=lambda name: self._is_there(name, include_system=include_system),
             )
-            pairs = Pairs(self._lag, self._clients, rates, pace, Budget())
-            queues, topics = Budget(), []
+            making = _Making(rates, pace, Pairs(self._lag, self._clients, rates, pace, Budget()))
+            topics = []
             for name in page.names:
                 topic = self._topics.get(name)
                 if topic is not None:  # deleted meanwhile
-                    topics.append(await self._figures(topic, rates, pairs, queues, pace))
+                    topics.append(await self._figures(topic, making))
                 await pace.pause()
         return TopicPage(topics, page.has_more, page.matching)
 
-    async def _figures(self, topic: Topic, rates: RatesNow, pairs: Pairs, queues: Budget, pace: Pace) -> TopicFigures:
-        readers = sorted(
-            name
-            for name in islice(self._offsets.readers_of(topic.name), READERS_MAX + 1)
-            if self._groups.get(name) is not None
-        )
-        is_all = len(readers) <= READERS_MAX
+    async def _figures(self, topic: Topic, making: _Making) -> TopicFigures:
+        names = self._offsets.readers_of(topic.name)
+        read, is_all = await first_of(names, READERS_MAX, making.names, making.pace)
+        readers = sorted(name for name in read if self._groups.get(name) is not None)
+        groups = [await making.pairs.of(group, topic.name) for group in readers[:GROUPS_SHOWN] if making.shown.take()]
         return TopicFigures(
             topic,
-            await self._kept(topic, queues, pace),
-            rates.sent_to(topic.name),
-            rates.received_by(readers, topic.name) if is_all else None,
-            [await pairs.of(group, topic.name) for group in readers[:GROUPS_SHOWN]],
+            await self._kept(topic, making.queues, making.pace),
+            making.rates.sent_to(topic.name),
+            making.rates.received_by(readers, topic.name) if is_all else None,
+            groups,
             len(readers) if is_all else None,
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kv import EngineCorrupt, EngineFull
-from server.consumer_lag import ConsumerLag, PairLag
+from server.consumer_lag import ConsumerLag, GroupTopic, PairLag
 from server.delivery import retry_topic_name
 from server.delivery.open_subscriptions import IDLE_SUBSCRIPTION_S
 from server.rocketmq_metrics import Families, lag_figures
@@ -230,6 +230,67 @@ def test_retry_topics_that_come_while_a_group_is_away_count() -> None:
     bench.send(b"x", topic=retry_topic_name(GROUP, TOPIC))
     lag.round()
     assert [(each.is_retry, each.ready) for each in lag.watched.pairs] == [(True, 1), (False, 0)]
+
+
+def test_retry_topics_count_with_the_topic_that_they_are_beside() -> None:
+    bench = DeliveryBench(queues=1)
+    start(bench, GROUP)
+    bench.send(b"a")
+    bench.send(b"b")
+    bench.receive(batch=1)
+    bench.send(b"x", topic=retry_topic_name(GROUP, TOPIC))
+    lag = Lag(bench)
+    now_ms = bench.clock.wall_ms()  # the bench's records were stored at the beginning of time
+    assert (lag.watched.found, lag.watched.totals) == ({}, None)
+    lag.round()
+    together = PairLag(GROUP, TOPIC, False, ready=2, in_flight=1, lag_ms=now_ms, queueing_ms=now_ms)
+    assert lag.watched.found == {(GROUP, TOPIC): together}
+    assert lag.watched.totals == (2, 1, now_ms)
+
+
+def measured(lag: Lag, group: str) -> PairLag | None:
+    steps = lag.watched.measure(GroupTopic(group, TOPIC))
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: PairLag | None = end.value
+            return found
+
+
+def test_one_group_is_looked_at_whether_or_not_it_is_in_memory() -> None:
+    bench = DeliveryBench(queues=2)
+    start(bench, GROUP)
+    for number in range(6):
+        bench.send(b"%d" % number, queue=number % 2)
+    bench.receive(batch=2)
+    lag = Lag(bench)
+    there = measured(lag, GROUP)
+    assert there is not None
+    assert (there.ready, there.in_flight) == (4, 2)
+    assert there == lag.round()[GROUP]
+    bench.restart()
+    again = Lag(bench)
+    assert measured(again, GROUP) == there
+    assert measured(again, "nobody") is None
+    assert again.round() == {}, "it is not taken for one that was in memory"
+
+
+def test_totals_are_not_known_where_a_group_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = DeliveryBench(queues=1)
+    start(bench, GROUP)
+    bench.send(b"a")
+    lag = Lag(bench)
+    lag.round()
+    assert lag.watched.totals == (1, 0, bench.clock.wall_ms())
+    monkeypatch.setattr(bench.source, "bounds", _unreadable)
+    with pytest.raises(EngineCorrupt):
+        lag.round()
+    assert (lag.watched.totals, lag.watched.found) == (None, {})
+
+
+def _unreadable(_: QueueId) -> QueueBounds:
+    raise EngineCorrupt("no bounds")
 
 
 def test_messages_that_expired_while_they_were_in_flight_are_no_lag() -> None:

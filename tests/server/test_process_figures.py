@@ -33,3 +33,15 @@ def test_a_phase_takes_from_the_report_before_it_to_its_last() -> None:
         figures.report(Progress(phase, done, 100))
     found = {name: (phase.ended_s - phase.began_s, phase.done_bytes) for name, phase in figures.phases()}
     assert found == {"recovering": (5, 50), "looking for held messages": (4, 9)}
+
+
+def test_the_loop_was_as_late_as_it_was_at_worst_since_somebody_asked() -> None:
+    figures = ProcessFigures(ManualClock())
+    assert figures.take_latest_s() is None
+    for seconds in (0.01, 0.3, 0.02):
+        figures.late(seconds)
+    assert figures.take_latest_s() == 0.3
+    assert figures.take_latest_s() is None, "nobody has looked since"
+    figures.late(0.0)
+    assert figures.take_latest_s() == 0.0
+    assert list(figures.loop_late.buckets())[-1][1] == 4
