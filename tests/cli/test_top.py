@@ -79,7 +79,7 @@ def test_once_prints_everything(address: str) -> None:
         "flush        664 µs    211 ms   34 %  ███░░░░░░░  SLOW",
         "RECEIVES  since the broker's start",
         "JOBS  2 open",
-        "resend-messages                        running       45 %      unknown  4,500 looked at",
+        "resend-messages          running       45 %  █████░░░░░░░      unknown  4,500 looked at",
         "phase      file   [double_write]   backfilling   verified   reading_rocksdb   rocksdb",
         "next       refused: the second store is 4,096 bytes behind: wait until it has caught up",
     ):

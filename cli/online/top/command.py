@@ -55,6 +55,7 @@ def top(
     else:
         from cli.online.top.view import TopView
 
+        Reading(admin, chosen()).close()  # a file of the context that is no good is told before there is a screen
         for each in ("COLUMNS", "LINES"):  # the terminal knows its size better, also when that changes
             os.environ.pop(each, None)
         TopView(admin, chosen(), interval_s=interval_s).run()
