@@ -31,9 +31,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     try:
         broker.start()
         with admin_port(broker.admin) as port:
-            for topic in ("orders", "payments"):
+            for topic in ("orders", "payments", "refunds"):
                 port.CreateTopic(pb.CreateTopicRequest(name=topic))
-            for group in ("billing", "audit"):
+            for group in ("billing", "audit", "review"):
                 port.CreateGroup(pb.CreateGroupRequest(name=group))
         yield broker
     finally:
@@ -41,12 +41,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 
 @contextmanager
-def traffic(broker: Broker) -> Iterator[None]:
-    """Sends all the time. `billing` reads all of them; `audit` has left with the first payment, and eight are ready."""
+def traffic(broker: Broker, topic: str = "payments", group: str = "audit") -> Iterator[None]:
+    """Sends all the time. `billing` reads all of them; `group` has left with the first of nine in `topic`."""
     with MessagingClient(broker.endpoint) as sender:
         for _ in range(9):
-            sender.send(Outgoing(topic="payments", body=b"a payment"))
-    with MessagingClient(broker.endpoint, reader=Reader(group="audit", topic="payments")) as auditor:
+            sender.send(Outgoing(topic=topic, body=b"a payment"))
+    with MessagingClient(broker.endpoint, reader=Reader(group=group, topic=topic)) as auditor:
         assert auditor.receive(limit=1, invisible_s=300, wait_s=5)
     is_over = threading.Event()
 
@@ -131,13 +131,13 @@ def test_a_person_watches_a_broker_with_traffic(broker: Broker, tmp_path: Path) 
 @pytest.mark.slow
 def test_a_broker_that_is_killed_is_missed_and_found_again(broker: Broker, tmp_path: Path) -> None:
     with Terminal(tmp_path / "tmux", columns=100, lines=30) as terminal:
-        with traffic(broker):
+        with traffic(broker, "refunds", "review"):
             watch(terminal, broker)
-            terminal.until(lambda lines: cells(lines, "audit")[:2] == ["8", "1"], "what audit has not read")
+            terminal.until(lambda lines: cells(lines, "review")[:2] == ["8", "1"], "what review has not read")
             terminal.until(lambda lines: cells(lines, "in")[:1] not in ([], ["0"], ["unknown"]), "the rate of sends")
         broker.kill()
         lines = see(terminal, "no answer", "NO ANSWER since", "What is shown is OLD")
-        assert cells(lines, "audit")[:2] == ["8", "1"]
+        assert cells(lines, "review")[:2] == ["8", "1"]
         for columns, height in ((80, 24), (40, 24), (40, 10), (24, 6), (120, 40)):
             terminal.resize(columns, height)
             terminal.until(partial(is_whole, height), f"the screen of {columns} x {height}")
