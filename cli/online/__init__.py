@@ -38,6 +38,7 @@ from cli.online.overview import history, overview
 from cli.online.query import query
 from cli.online.queues import queues
 from cli.online.stats import stats
+from cli.online.top import top
 
 MORE_COMMANDS: Final[Sequence[tuple[typer.Typer, Sequence[Callable[..., None]]]]] = (
     (topics.commands, (subscriptions.readers, topic_details.route, topic_details.status)),
@@ -73,7 +74,8 @@ def register(app: typer.Typer) -> None:
     app.add_typer(cluster.commands)
     app.add_typer(users.commands)
     app.add_typer(rules.commands)
-    for command in (produce, consume, tail, backup, expire, query, queues, lag, overview, history, stats, broker, call):
+    messages_and_more = (produce, consume, tail, backup, expire, query, queues, lag, overview, history, stats, top)
+    for command in (*messages_and_more, broker, call):
         app.command()(command)
 
 

@@ -22,14 +22,17 @@ MESSAGING: Final = "/apache.rocketmq.v2.MessagingService/"
 NONCE_BYTES: Final = 16
 
 Metadata = tuple[tuple[str, str], ...]
+Options = tuple[tuple[str, int], ...]
 
 
-def open_channel(address: str, context: Context | None, *, clock: Clock | None = None) -> grpc.Channel:
+def open_channel(
+    address: str, context: Context | None, *, clock: Clock | None = None, options: Options = ()
+) -> grpc.Channel:
     """To the messaging or the admin port at `host:port`; with the context's TLS, and signed where it names a user.
 
-    A file that is no good ends the command with one line.
+    `options` are for gRPC, besides `CHANNEL_OPTIONS`. A file that is no good ends the command with one line.
     """
-    channel = _bare_channel(address, context)
+    channel = _bare_channel(address, context, (*CHANNEL_OPTIONS, *options))
     if context is None or context.user is None:
         return channel
     signing = _Signing(lambda method: call_metadata(context, method, clock or SystemClock()))
@@ -47,9 +50,9 @@ def call_metadata(context: Context, method: str, clock: Clock) -> Metadata:
     return signed_admin_headers(context.user, context.secret, method, now_ms=now_ms, nonce=nonce)
 
 
-def _bare_channel(address: str, context: Context | None) -> grpc.Channel:
+def _bare_channel(address: str, context: Context | None, options: Options) -> grpc.Channel:
     if context is None or not context.tls:
-        return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+        return grpc.insecure_channel(address, options=options)
     try:
         check_tls_files(context)
     except ContextInvalid as error:
@@ -57,7 +60,7 @@ def _bare_channel(address: str, context: Context | None) -> grpc.Channel:
     credentials = grpc.ssl_channel_credentials(
         _bytes(context.tls_ca), _bytes(context.tls_key), _bytes(context.tls_certificate)
     )
-    return grpc.secure_channel(address, credentials, options=CHANNEL_OPTIONS)
+    return grpc.secure_channel(address, credentials, options=options)
 
 
 def _bytes(path: Path | None) -> bytes | None:

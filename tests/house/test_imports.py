@@ -53,6 +53,7 @@ HOMES: Final = {
     "uvloop": r"server/main\.py",
     "typer": r"cli/.*",
     "rich": r"cli/.*",
+    "textual": r"cli/online/top/(view|widgets)\.py",
     "jinja2": r"pipeline/stats/report\.py",
     "pyarrow": r"pipeline/.*",
     "pyspark": r"pipeline/.*|cli/pipeline/session\.py",

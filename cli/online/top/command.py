@@ -1,0 +1,105 @@
+"""`quarry top`: what it is asked for, and on what kind of terminal."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from itertools import count as numbers
+from typing import Annotated, Final
+
+import typer
+
+from cli.contexts import chosen
+from cli.exit import Exit, end
+from cli.online.arguments import ADMIN_DEFAULT, Admin
+from cli.online.output import json_line
+from cli.online.top.drawing import Canvas
+from cli.online.top.known import Known, look
+from cli.online.top.reading import Reading, Wish
+from cli.online.top.snapshot import ROWS, object_of, plain_text
+from store.clock import SystemClock
+
+INTERVAL_DEFAULT_S: Final = 2.0
+INTERVAL_MIN_S: Final = 0.1
+WIDTH_DEFAULT: Final = 100
+WIDTH_MIN: Final = 40
+HEIGHT: Final = 60
+"""Of a snapshot, which scrolls: there is room for ten groups and topics."""
+
+
+def top(
+    *,
+    once: Annotated[bool, typer.Option("--once", help="Print what there is once, as plain text, and end.")] = False,
+    interval_s: Annotated[
+        float, typer.Option("--interval", metavar="SECONDS", min=INTERVAL_MIN_S, help="Between two refreshes.")
+    ] = INTERVAL_DEFAULT_S,
+    count: Annotated[
+        int | None,
+        typer.Option("--count", metavar="N", min=1, help="With --json: end after so many.", show_default=False),
+    ] = None,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line and refresh.")] = False,
+) -> None:
+    """Watch a broker in the terminal: rates, stages, lag, topics, groups, storage, migration, jobs, members.
+
+    Where the output is no terminal, or one that cannot be drawn on, it is printed once.
+    """
+    if count is not None and not as_json:
+        raise typer.BadParameter("is for --json", param_hint="--count")
+    if as_json:
+        _print_objects(admin, interval_s, 1 if once else count)
+    elif once or not _can_be_drawn_on():
+        _print_once(admin)
+    else:
+        from cli.online.top.view import TopView
+
+        Reading(admin, chosen()).close()  # a file of the context that is no good is told before there is a screen
+        for each in ("COLUMNS", "LINES"):  # the terminal knows its size better, also when that changes
+            os.environ.pop(each, None)
+        TopView(admin, chosen(), interval_s=interval_s).run()
+
+
+def _can_be_drawn_on() -> bool:
+    """Says why where it is a terminal and cannot be."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return False
+    kind = os.environ.get("TERM", "")
+    if kind in ("", "dumb", "unknown"):
+        typer.echo(f"the terminal (TERM={kind}) cannot be drawn on: this is printed once", err=True)
+        return False
+    return True
+
+
+def _print_once(admin: str) -> None:
+    columns, _ = shutil.get_terminal_size((WIDTH_DEFAULT, HEIGHT))
+    canvas = Canvas(width=max(WIDTH_MIN, columns), height=HEIGHT, plain=not speaks_blocks())
+    known = Known(admin, SystemClock())
+    with Reading(admin, chosen()) as reading:
+        look(known, reading, Wish(limit=ROWS))
+    if known.overview.problem is not None:
+        end(Exit.COULD_NOT_RUN, str(known.overview.problem))
+    typer.echo(plain_text(known, canvas))
+
+
+def _print_objects(admin: str, interval_s: float, count: int | None) -> None:
+    """One that is not answered at first ends the command; later it is a line like others, with its `problems`."""
+    clock = SystemClock()
+    known = Known(admin, clock)
+    with Reading(admin, chosen()) as reading:
+        for number in numbers(1):
+            began_s = clock.monotonic_s()
+            look(known, reading, Wish(limit=ROWS))
+            problem = known.overview.problem
+            if problem is not None and number in (1, count):
+                end(Exit.COULD_NOT_RUN, str(problem))
+            typer.echo(json_line(object_of(known)))
+            if number == count:
+                return
+            time.sleep(max(0.0, interval_s - (clock.monotonic_s() - began_s)))
+
+
+def speaks_blocks() -> bool:
+    """Whether what is printed may hold more than ASCII."""
+    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"

@@ -1,0 +1,141 @@
+"""Figures out of what a broker counts: of cumulative tallies, of samples over time, of work that goes on. All pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+UNCOUNTED: Final = frozenset({("receive", "wait"), ("receive", "read")})
+"""Stages that are no share of their call's time: waiting for messages is no work, and `read` is a part of `take`."""
+
+SLOW_S: Final = 0.05
+SLOW_FLUSH_S: Final = 0.1
+"""A disk that takes longer at its worst is felt by every producer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """`counts[i]` values were at most `bounds_s[i]` and above the bound before; the last count is of all above."""
+
+    bounds_s: tuple[float, ...]
+    counts: tuple[int, ...]
+    total_s: float
+
+    @property
+    def values(self) -> int:
+        return sum(self.counts)
+
+    @property
+    def mean_s(self) -> float | None:
+        return self.total_s / self.values if self.values else None
+
+
+def between(before: Tally, after: Tally) -> Tally | None:
+    """What came between two tallies of the same thing; None where the later one is not a continuation."""
+    if before.bounds_s != after.bounds_s or len(before.counts) != len(after.counts):
+        return None
+    counts = tuple(late - early for early, late in zip(before.counts, after.counts, strict=True))
+    if any(count < 0 for count in counts):
+        return None
+    return Tally(after.bounds_s, counts, max(0.0, after.total_s - before.total_s))
+
+
+def quantile_s(tally: Tally, share: float) -> float | None:
+    """Below which `share` (0 … 1) of the values lie, evenly spread between two bounds as Prometheus has it.
+
+    None without values; infinity where it is above the last bound.
+    """
+    if not tally.values:
+        return None
+    rank = share * tally.values
+    below = 0
+    lower_s = 0.0
+    for bound_s, count in zip(tally.bounds_s, tally.counts, strict=False):
+        if count and below + count >= rank:
+            return lower_s + (bound_s - lower_s) * max(0.0, rank - below) / count
+        below += count
+        lower_s = bound_s
+    return math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageFigures:
+    """A stage of a call in some span of time. None: nothing came through, or it is no share of the call."""
+
+    call: str
+    name: str
+    values: int
+    p50_s: float | None
+    p99_s: float | None
+    share: float | None
+
+    @property
+    def is_slow(self) -> bool:
+        if self.p99_s is None or self.name == "wait":
+            return False
+        return self.p99_s > (SLOW_FLUSH_S if self.name == "flush" else SLOW_S)
+
+
+def stage_figures(tallies: Mapping[tuple[str, str], Tally]) -> list[StageFigures]:
+    """Of stages by call and name, in their order.
+
+    The share is that of the mean stage in the sum of the mean stages of a call: some stages are timed in every round,
+    others in one call of many, so that their sums cannot be compared.
+    """
+    sums_s: dict[str, float] = {}
+    for (call, name), tally in tallies.items():
+        if (call, name) not in UNCOUNTED:
+            sums_s[call] = sums_s.get(call, 0.0) + (tally.mean_s or 0.0)
+    found = []
+    for (call, name), tally in tallies.items():
+        sum_s, mean_s = sums_s.get(call, 0.0), tally.mean_s
+        is_share = mean_s is not None and sum_s > 0 and (call, name) not in UNCOUNTED
+        found.append(
+            StageFigures(
+                call=call,
+                name=name,
+                values=tally.values,
+                p50_s=quantile_s(tally, 0.5),
+                p99_s=quantile_s(tally, 0.99),
+                share=mean_s / sum_s if is_share and mean_s is not None else None,
+            )
+        )
+    return found
+
+
+def cells(
+    at_ms: Sequence[int], values: Sequence[float], *, end_ms: int, span_ms: int, width: int
+) -> list[float | None]:
+    """The highest values in `width` equal parts of (end - span, end]; None where there is no sample that is known."""
+    found: list[float | None] = [None] * width
+    for moment_ms, value in zip(at_ms, values, strict=False):
+        age_ms = end_ms - moment_ms
+        if math.isnan(value) or not 0 <= age_ms < span_ms:
+            continue
+        cell = width - 1 - age_ms * width // span_ms
+        found[cell] = max(value, found[cell] or 0.0)
+    return found
+
+
+def levels(values: Sequence[float | None], steps: int) -> list[int | None]:
+    """Each value's height, 0 … steps - 1: nothing is 0, no other value is, and the highest value is the top."""
+    top = max((value for value in values if value is not None), default=0.0)
+    if top <= 0:
+        return [None if value is None else 0 for value in values]
+    return [None if value is None else max(value > 0, round(value / top * (steps - 1))) for value in values]
+
+
+def left_s(done: int, total: int | None, *, earlier_done: int, apart_s: float) -> float | None:
+    """How long work goes on at the pace between two looks at it; None where that cannot be told."""
+    if total is None or apart_s <= 0 or done <= earlier_done:
+        return None
+    return max(0, total - done) * apart_s / (done - earlier_done)
+
+
+def busy_share(cpu_s: float, earlier_cpu_s: float, *, apart_s: float) -> float | None:
+    """Of one processor, between two looks; None where that cannot be told."""
+    if apart_s <= 0 or cpu_s < earlier_cpu_s:
+        return None
+    return (cpu_s - earlier_cpu_s) / apart_s

@@ -1,0 +1,163 @@
+"""What is known of a broker: the last answer of each call, since when there is none, and what came before."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from cli.online.top.facts import GroupPage, History, Job, Member, Migration, Overview, TopicPage
+from cli.online.top.figures import StageFigures, Tally, between, busy_share, left_s, stage_figures
+from cli.online.top.reading import CallFailed, Failure, Reading, Wish
+from store.clock import Clock
+
+LOOK_BACK_S: Final = 10.0
+"""Latencies are those of at least so long, where that has been watched: one receive of 17 is timed."""
+
+JOB_LOOK_BACK_S: Final = 60.0
+
+_Fact = TypeVar("_Fact")
+
+
+@dataclass(slots=True)
+class Answer(Generic[_Fact]):
+    """Of one kind of call: the last value with its time, and the failure since then."""
+
+    value: _Fact | None = None
+    at_ms: int | None = None
+    problem: CallFailed | None = None
+    problem_since_ms: int | None = None
+
+
+class Known:
+    """Grows by answers, of one broker. Belongs to one thread."""
+
+    def __init__(self, address: str, clock: Clock) -> None:
+        self.address: Final = address
+        self._clock = clock
+        self.overview: Final = Answer[Overview]()
+        self.members: Final = Answer[tuple[Member, ...]]()
+        self.history: Final = Answer[History]()
+        self.topics: Final = Answer[TopicPage]()
+        self.groups: Final = Answer[GroupPage]()
+        self.migration: Final = Answer[Migration]()
+        self.jobs: Final = Answer[tuple[Job, ...]]()
+        self._overviews: deque[tuple[float, Overview]] = deque()
+        self._jobs: deque[tuple[float, dict[int, int]]] = deque()
+
+    @property
+    def now_ms(self) -> int:
+        return self._clock.wall_ms()
+
+    @property
+    def is_old(self) -> bool:
+        """Whether the broker does not answer now: what is shown is of before."""
+        return self.overview.problem is not None and self.overview.value is not None
+
+    def take(self, kind: str, got: Any) -> None:
+        """The answer of a call of `CALLS`, or the CallFailed that came instead."""
+        answer: Answer[Any] = getattr(self, kind)
+        now_ms = self._clock.wall_ms()
+        if isinstance(got, CallFailed):
+            if answer.problem is None:
+                answer.problem_since_ms = now_ms
+            answer.problem = got
+            return
+        answer.value, answer.at_ms = got, now_ms
+        answer.problem = answer.problem_since_ms = None
+        if kind == "overview":
+            self._note_overview(got)
+        elif kind == "jobs":
+            _note(self._jobs, (self._clock.monotonic_s(), {job.id: job.done for job in got}), JOB_LOOK_BACK_S)
+
+    def _note_overview(self, overview: Overview) -> None:
+        if self._overviews and self._overviews[-1][1].started_at_ms != overview.started_at_ms:
+            self._overviews.clear()
+        _note(self._overviews, (self._clock.monotonic_s(), overview), LOOK_BACK_S)
+
+    # -- what two answers tell
+
+    @property
+    def watched_s(self) -> float | None:
+        """How far the two overviews are apart that latencies are of; None: they are those since the broker's start."""
+        if len(self._overviews) < 2:
+            return None
+        return self._overviews[-1][0] - self._overviews[0][0]
+
+    def stages(self) -> list[StageFigures]:
+        """Of the time watched; empty before the first answer."""
+        if not self._overviews:
+            return []
+        last = {(stage.call, stage.name): stage.tally for stage in self._overviews[-1][1].stages}
+        if len(self._overviews) < 2:
+            return stage_figures(last)
+        first = {(stage.call, stage.name): stage.tally for stage in self._overviews[0][1].stages}
+        differences: dict[tuple[str, str], Tally] = {}
+        for stage, tally in last.items():
+            difference = between(first[stage], tally) if stage in first else None
+            differences[stage] = tally if difference is None else difference
+        return stage_figures(differences)
+
+    def last_bound_s(self, call: str, name: str) -> float | None:
+        """Above which a tally does not tell how long something took."""
+        value = self.overview.value
+        bounds = (
+            [each.tally.bounds_s for each in value.stages if (each.call, each.name) == (call, name)] if value else []
+        )
+        return bounds[0][-1] if bounds and bounds[0] else None
+
+    def busy_share(self) -> float | None:
+        """Of one processor, by the broker's process."""
+        if len(self._overviews) < 2:
+            return None
+        (first_s, first), (last_s, last) = self._overviews[0], self._overviews[-1]
+        if first.process is None or last.process is None:
+            return None
+        return busy_share(last.process.cpu_seconds, first.process.cpu_seconds, apart_s=last_s - first_s)
+
+    def left_s(self, job: Job) -> float | None:
+        """How long a running job goes on at the pace of late."""
+        if job.state != "running" or not self._jobs:
+            return None
+        last_s, _ = self._jobs[-1]
+        for at_s, done in self._jobs:
+            if job.id in done:
+                return left_s(job.done, job.total, earlier_done=done[job.id], apart_s=last_s - at_s)
+        return None
+
+
+def _note(kept: deque[tuple[float, _Fact]], noted: tuple[float, _Fact], look_back_s: float) -> None:
+    """Keep one that is at least as old as the look back, and all that came behind it."""
+    kept.append(noted)
+    while len(kept) > 2 and noted[0] - kept[1][0] >= look_back_s:
+        kept.popleft()
+
+
+CALLS: Final[dict[str, Callable[[Reading, Wish], object]]] = {
+    "overview": lambda reading, _: reading.overview(),
+    "history": lambda reading, _: reading.history(),
+    "topics": lambda reading, wish: reading.topics(wish),
+    "groups": lambda reading, wish: reading.groups(wish),
+    "migration": lambda reading, _: reading.migration(),
+    "jobs": lambda reading, _: reading.jobs(),
+    "members": lambda reading, _: reading.members(),
+}
+"""By kind, in the order in which a single look makes them."""
+
+
+def ask(kind: str, reading: Reading, wish: Wish) -> object:
+    """What a call answers, or the CallFailed that it ended with."""
+    try:
+        return CALLS[kind](reading, wish)
+    except CallFailed as failed:
+        return failed
+
+
+def look(known: Known, reading: Reading, wish: Wish) -> None:
+    """One call of each kind; where nobody answers, the first alone."""
+    for kind in CALLS:
+        known.take(kind, ask(kind, reading, wish))
+        problem = known.overview.problem
+        if problem is not None and problem.failure in (Failure.GONE, Failure.STRANGER):
+            return

@@ -1,0 +1,77 @@
+"""All that is known at a moment, for programs and as plain text."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields, is_dataclass
+from typing import Any, Final
+
+from cli.online.output import time_text
+from cli.online.top.drawing import Canvas
+from cli.online.top.figures import StageFigures
+from cli.online.top.known import CALLS, Answer, Known
+from cli.online.top.pages import head, overview_page
+from cli.online.top.work_pages import stages_page, work_page
+
+ASCII: Final = str.maketrans({"µ": "u"})
+ROWS: Final = 10
+"""Of topics and of groups in plain text."""
+
+
+def plain_text(known: Known, canvas: Canvas) -> str:
+    """The pages below each other."""
+    pages = [head(known, canvas, time_text(known.now_ms))]
+    if known.overview.value is not None:
+        pages += [overview_page(known, canvas), stages_page(known, canvas), work_page(known, canvas)]
+    text = "\n\n".join("\n".join(line.plain.rstrip() for line in page) for page in pages)
+    return text.translate(ASCII) if canvas.plain else text
+
+
+def object_of(known: Known) -> dict[str, object]:
+    """One JSON object: null is what is not known, `problems` why. Names are those of the protocol."""
+    overview = _value(known.overview.value)
+    if overview is not None:
+        del overview["stages"]
+    page: dict[str, object] = {"at": known.now_ms, "address": known.address, "overview": overview}
+    page["stages"] = [_stage(stage) for stage in known.stages()]
+    page["stagesSeconds"] = known.watched_s
+    page["cpuShare"] = known.busy_share()
+    for kind in ("topics", "groups"):
+        found: Answer[Any] = getattr(known, kind)
+        page[kind] = None if found.value is None else _value(found.value.rows)
+    for kind in ("migration", "members"):
+        page[kind] = _value(getattr(known, kind).value)
+    page["jobs"] = None if known.jobs.value is None else [
+        {**_value(job), "secondsLeft": known.left_s(job)} for job in known.jobs.value
+    ]  # fmt: skip
+    page["problems"] = {kind: str(getattr(known, kind).problem) for kind in CALLS if getattr(known, kind).problem}
+    return page
+
+
+def _stage(stage: StageFigures) -> dict[str, object]:
+    return {
+        "call": stage.call,
+        "name": stage.name,
+        "values": stage.values,
+        "p50Seconds": _finite(stage.p50_s),
+        "p99Seconds": _finite(stage.p99_s),
+        "share": stage.share,
+        "slow": stage.is_slow,
+    }
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else value
+
+
+def _value(value: Any) -> Any:
+    if is_dataclass(value):
+        return {_camel(each.name): _value(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, tuple):
+        return [_value(each) for each in value]
+    return _finite(value) if isinstance(value, float) else value
+
+
+def _camel(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(map(str.capitalize, others))
