@@ -1,0 +1,111 @@
+"""A page is played: its blocks are typed in order into one session."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from server.banner import READY_LINE
+from tests.documents.outputs import Bindings, matches
+from tests.documents.pages import Block, Command, blocks, commands
+from tests.documents.session import FOREGROUND, Session
+
+START_TIMEOUT_S: Final = 60.0
+_STATUS: Final = re.compile(r"# ends with status (\d+)$", re.MULTILINE)
+_HERE: Final = re.compile(r"^(\w+)=\S*( +# put your .*)$")
+"""A variable that the reader sets to what is theirs."""
+
+Record = Callable[[Command, Sequence[str]], None]
+
+
+class PageWrong(Exception):
+    """Place, command, what the page says and what came."""
+
+
+def play(
+    page: Path,
+    session: Session,
+    *,
+    yours: Mapping[str, str] = MappingProxyType({}),
+    record: Record | None = None,
+) -> int:
+    """Plays all blocks of a page that are run, and returns how many commands that were. `yours` has what the page asks
+    its reader to put in; `record` is given each command with its output, and then nothing is compared.
+
+    Raises PageWrong for the first command that does not do what the page says.
+    """
+    player = _Player(session, yours, record)
+    for block in blocks(page):
+        player.block(block)
+    return player.played
+
+
+class _Player:
+    def __init__(self, session: Session, yours: Mapping[str, str], record: Record | None) -> None:
+        self._session = session
+        self._yours = yours
+        self._record = record
+        self._bindings = Bindings()
+        self.played = 0
+
+    def block(self, block: Block) -> None:
+        if "file" in block.orders:
+            path = self._session.folder / block.orders["file"]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(self._bindings.put_into(block.text))
+        elif block.language == "console" and block.is_run:
+            for command in commands(block):
+                self._command(block, command)
+                self.played += 1
+
+    def _command(self, block: Block, command: Command) -> None:
+        typed = self._bindings.put_into(command.typed)
+        if command.is_interrupt:
+            self._judge(block, command, *self._session.interrupt())
+        elif FOREGROUND.match(typed):
+            self._start(block, command, typed)
+        else:
+            own = _HERE.match(typed)
+            if own is not None:
+                typed = f"{own[1]}={self._yours[own[1]]}{own[2]}"
+            self._judge(block, command, *self._session.run(typed))
+
+    def _start(self, block: Block, command: Command, typed: str) -> None:
+        """Its output is compared until it is what is expected: it comes in its own time."""
+        started = self._session.start(typed)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._has_come(command, output := started.output()):
+            if time.monotonic() > deadline:
+                raise PageWrong(_difference(block, command, 0, output))
+            time.sleep(0.02)
+        started.forget()
+        if self._record is not None:
+            self._record(command, output)
+
+    def _has_come(self, command: Command, output: list[str]) -> bool:
+        if self._record is not None:
+            return READY_LINE in output and "" in output[output.index(READY_LINE) :]
+        return matches(command.output, output, self._bindings)
+
+    def _judge(self, block: Block, command: Command, status: int, output: list[str]) -> None:
+        wanted = _STATUS.search(command.typed)
+        if "first" in block.orders:
+            expected, as_said = ["…"], True
+        else:
+            expected, as_said = list(command.output), matches(command.output, output, self._bindings)
+        if self._record is not None:
+            self._record(command, output)
+            as_said = True
+        if status != (int(wanted[1]) if wanted else 0) or not as_said:
+            raise PageWrong(_difference(block, Command(command.typed, expected, command.line), status, output))
+
+
+def _difference(block: Block, command: Command, status: int, output: Sequence[str]) -> str:
+    place = f"{block.place.rpartition(':')[0]}:{command.line}"
+    return "\n".join(
+        [f"{place}: $ {command.typed}", "says the page:", *command.output, f"came, with status {status}:", *output]
+    )
