@@ -16,7 +16,7 @@ from tests.documents.session import FOREGROUND, Session
 
 START_TIMEOUT_S: Final = 60.0
 _STATUS: Final = re.compile(r"# ends with status (\d+)$", re.MULTILINE)
-_HERE: Final = re.compile(r"^(\w+)=\S*( +# put your .*)$")
+_HERE: Final = re.compile(r"^(\w+)=(\S*)( +# put your .*)$")
 """A variable that the reader sets to what is theirs."""
 
 Record = Callable[[Command, Sequence[str]], None]
@@ -49,6 +49,8 @@ class _Player:
         self._session = session
         self._yours = yours
         self._record = record
+        self._theirs: dict[str, str] = {}
+        """What the reader has put in, and what the page has in its place."""
         self._bindings = Bindings()
         self.played = 0
 
@@ -71,7 +73,8 @@ class _Player:
         else:
             own = _HERE.match(typed)
             if own is not None:
-                typed = f"{own[1]}={self._yours[own[1]]}{own[2]}"
+                self._theirs[self._yours[own[1]]] = own[2]
+                typed = f"{own[1]}={self._yours[own[1]]}{own[3]}"
             self._judge(block, command, *self._session.run(typed))
 
     def _start(self, block: Block, command: Command, typed: str) -> None:
@@ -92,6 +95,8 @@ class _Player:
         return matches(command.output, output, self._bindings)
 
     def _judge(self, block: Block, command: Command, status: int, output: list[str]) -> None:
+        for own, shown in self._theirs.items():
+            output = [line.replace(own, shown) for line in output]
         wanted = _STATUS.search(command.typed)
         if "first" in block.orders:
             expected, as_said = ["…"], True

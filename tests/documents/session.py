@@ -104,10 +104,10 @@ class Session:
         try:
             for each in self._foreground:
                 self._tell(each, signal.SIGTERM)
-            self._say("kill $(jobs -p); exit")
-            self._bash.wait(STOP_TIMEOUT_S)
+            self._bash.communicate("kill $(jobs -p)\nexit\n", STOP_TIMEOUT_S)
         finally:
             self._bash.kill()
+            self._bash.communicate()
             for each in self._foreground:
                 self._tell(each, signal.SIGKILL)
             self._ending.close()
