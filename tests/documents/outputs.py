@@ -18,7 +18,7 @@ NAMES: Final = {
     "message id": r"\b01[0-9A-F]{32}\b",
     "offset id": r"\b[0-9A-F]{32}\b",
     "backup": r"\b\d{8}T\d{6}\.\d{3}Z",
-    "secret": r"\b[A-Za-z0-9_-]{43}(?![\w-])",
+    "secret": r"(?<![\w-])[A-Za-z0-9_-]{32}(?![\w-])",
 }
 """Each another in every run, and one of the page is the same one of the run throughout."""
 

@@ -36,15 +36,19 @@ def play(
     session: Session,
     *,
     yours: Mapping[str, str] = MappingProxyType({}),
+    until: str | None = None,
     record: Record | None = None,
 ) -> int:
     """Plays all blocks of a page that are run, and returns how many commands that were. `yours` has what the page asks
-    its reader to put in; `record` is given each command with its output, and then nothing is compared.
+    its reader to put in; `until` is a line of the page, before which it ends. `record` is given each command with its output, and then nothing is compared.
 
     Raises PageWrong for the first command that does not do what the page says.
     """
     player = _Player(session, yours, record)
+    end = None if until is None else page.read_text(encoding="utf-8").splitlines().index(until)
     for block in blocks(page):
+        if end is not None and block.line > end:
+            break
         player.block(block)
     return player.played
 
@@ -102,7 +106,7 @@ class _Player:
                 raise PageWrong(_difference(block, command, 0, output))
             time.sleep(0.02)
         started.forget()
-        if self._record is not None:
+        if self._record is not None and not {"first", "outputs"} & block.orders.keys():
             self._record(command, output)
 
     def _has_come(self, command: Command, output: list[str]) -> bool:

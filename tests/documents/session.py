@@ -167,7 +167,8 @@ class Session:
         return {
             **kept,
             "HOME": str(self.folder),
-            "PATH": f"{self._commands}:{kept.get('PATH', os.defpath)}",
+            # behind the commands: what comes with the libraries, such as spark-submit
+            "PATH": f"{self._commands}:{kept.get('PATH', os.defpath)}:{Path(sys.executable).parent}",
             "PYTHONPATH": str(ROOT),
             "LC_ALL": "C.UTF-8",
         }

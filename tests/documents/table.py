@@ -15,14 +15,34 @@ FREE_LANGUAGES: Final = frozenset({"text"})
 
 NOT_RUN: Final = (
     # page, the reason that the page gives, how many blocks
+    ("README.md", "it is these tests themselves", 1),
+    ("README.md", "it is these tests themselves, or takes hours", 1),
+    ("README.md", "the broker of make serve has the ports", 1),
+    ("README.md", "takes a minute of Spark; docs/pipeline.md is run", 1),
+    ("docs/benchmarks.md", "takes forty minutes", 1),
+    ("docs/cluster.md", "needs a member that was away for a month", 1),
+    ("docs/grpcurl.md", "needs mq.example.com", 1),
+    ("docs/kubernetes.md", "needs Docker", 2),
+    ("docs/kubernetes.md", "needs a Kubernetes cluster", 3),
     ("docs/migrate-from-rocketmq.md", "needs Apache RocketMQ", 1),
+    ("docs/pipeline.md", "needs a package registry", 1),
+    ("docs/pipeline.md", "needs DuckDB", 1),
+    ("docs/pipeline.md", "needs a Spark cluster", 1),
+    ("docs/rocketmq.md", "needs Apache RocketMQ", 1),
+    ("docs/scaling.md", "needs a broker with shards", 1),
+    ("docs/scaling.md", "needs systemd", 1),
+    ("docs/spark-on-kubernetes.md", "needs Docker and a Kubernetes cluster", 4),
+    ("docs/tls.md", "needs mq.example.com", 1),
 )
 """All console blocks that are not run, and other blocks that are not looked into. Of all of them the `quarry` commands are
 checked against the command line.
 """
 
-SLOW: Final = frozenset({"docs/migrate-from-rocketmq.md"})
+SLOW: Final = frozenset({"README.md", "docs/backup.md", "docs/migrate-from-rocketmq.md", "docs/pipeline.md"})
 """Pages that take more than some seconds."""
+
+BEGINNINGS: Final = {"README.md": "## Use it"}
+"""Slow pages whose beginning is played with the fast tests, as far as this line."""
 
 PLAYED: Final = tuple(page for page in PAGES if any(each.language == "console" and each.is_run for each in blocks(page)))
 
