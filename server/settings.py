@@ -278,6 +278,7 @@ class BrokerSettings(Section):
             messaging if network.serves_tls else None,
             TlsFiles(certificate, key, network.admin_client_ca) if network.admin_tls else None,
             TlsFiles(certificate, key, protocol="http/1.1") if network.http_tls else None,
+            TlsFiles(certificate, key, network.admin_client_ca, protocol="http/1.1") if network.console_tls else None,
         )
 
     def for_peer_tls(self) -> PeerTls | None:
