@@ -333,7 +333,7 @@ class Broker:
         )
 
     @contextlib.asynccontextmanager
-    async def serving(self, *, hastened: Hastened | None = None) -> AsyncIterator[dict[str, str | None]]:
+    async def serving(self, *, hastened: Hastened | None = None) -> AsyncIterator[dict[str, str]]:
         """Listen; on leaving, take no more calls, answer what was accepted, and stop."""
         network = self._settings.network
         try:
@@ -389,8 +389,8 @@ class Broker:
         return listening
 
     @contextlib.asynccontextmanager
-    async def _administering(self) -> AsyncIterator[tuple[str, str | None]]:
-        """Address of the admin port and URL of the console."""
+    async def _administering(self) -> AsyncIterator[tuple[str, str]]:
+        """Address of the admin port and URL of the console, which is empty where there is none."""
         administration = self._administration()
         self._live.on_change(lambda settings: administration.configure(default_queues=settings.topics.default_queues))
         work = make_operators_work(self._messaging, administration, self._upkeep)

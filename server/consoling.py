@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from importlib.metadata import version
@@ -23,6 +24,9 @@ from store.clock import Clock
 PREFIX: Final = "quarry-console-"
 """Of the folder with the socket."""
 
+SOCKET_PATH_MAX: Final = 107
+"""Bytes, on Linux."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -35,25 +39,25 @@ class ConsoleBeside:
 
     def __init__(self, settings: BrokerSettings, tls: LiveTls | None, *, needs_login: bool, clock: Clock) -> None:
         self._network = settings.network
-        self._is_asked_for = settings.source_of("network.console") != "default"
+        self._is_asked_for = "console" in settings.network.model_fields_set
+        self._goes_around = settings.console_goes_around
         self._tls = tls
         self._needs_login = needs_login
         self._clock = clock
         self.socket: str | None = None
-        self.url: str | None = None
+        self.url = ""
 
     @contextlib.contextmanager
     def prepared(self) -> Iterator[None]:
         """With a folder for the socket that only this user may enter. Raises OSError."""
         with contextlib.ExitStack() as folders:
-            if self._network.console_address is not None:
+            if self._network.console_address is not None and not self._goes_around:
                 try:
-                    folder = folders.enter_context(
-                        tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True)
-                    )
-                    self.socket = f"unix:{Path(folder) / 'admin'}"
+                    self.socket = f"unix:{_socket_in(folders)}"
                 except OSError as error:
                     self._do_without(error)
+            elif self._network.console_address is not None:
+                log.warning("there is no console", reason=self._goes_around)
             yield
 
     @contextlib.asynccontextmanager
@@ -76,7 +80,7 @@ class ConsoleBeside:
     def _do_without(self, error: OSError) -> None:
         if self._is_asked_for:
             raise OSError(f"network.console: {error}") from error
-        log.warning("there is no console", reason=str(error), then="set network.console to another address, or off")
+        log.warning("there is no console", reason=f"{error}: set network.console to another address, or off")
 
     def _parts(self, socket: str) -> ConsoleParts:
         network = self._network
@@ -90,3 +94,12 @@ class ConsoleBeside:
             clock=self._clock,
             tls=self._tls,
         )
+
+
+def _socket_in(folders: contextlib.ExitStack) -> Path:
+    """Raises OSError."""
+    folder = folders.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True))
+    path = Path(folder) / "admin"
+    if len(os.fsencode(path)) > SOCKET_PATH_MAX:
+        raise OSError(f"{path} is too long for the name of a socket: set TMPDIR to a shorter one")
+    return path

@@ -168,7 +168,7 @@ async def _run(settings: BrokerSettings, stop: Stop, repeats: Repeats, show_prog
     return 0
 
 
-def _banner(settings: BrokerSettings, http: HttpEndpoint, addresses: dict[str, str | None]) -> str:
+def _banner(settings: BrokerSettings, http: HttpEndpoint, addresses: dict[str, str]) -> str:
     needs_tls = settings.network.tls == "required"
     return banner(store=str(settings.store.directory), http=http.url, needs_tls=needs_tls, **addresses)
 

@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 class Connections:
     """Those of one listener. Belongs to one event loop."""
 
-    def __init__(self, server: web.Server[Any], tls: LiveTls | None, clock: Clock) -> None:
+    def __init__(self, server: web.Server, tls: LiveTls | None, clock: Clock) -> None:
         self._server = server
         self._tls = tls
         self._clock = clock

@@ -90,9 +90,8 @@ class AdminCalls:
 
     def log_in(self, caller: Caller) -> None:
         """Raises CallFailed."""
-        call = self._channel.stream_stream(REFLECTION)(
-            iter((LIST_SERVICES,)), timeout=QUICK_TIMEOUT_S, metadata=self._metadata(REFLECTION, caller)
-        )
+        begin: Any = self._channel.stream_stream(REFLECTION)
+        call = begin(iter((LIST_SERVICES,)), timeout=QUICK_TIMEOUT_S, metadata=self._metadata(REFLECTION, caller))
         try:
             for _ in call:
                 pass
