@@ -17,6 +17,7 @@ from kv import WriteBatch
 from server.administration import Administration, BrokerFacts
 from server.certificates import Certificates
 from server.clients import ClientRegistry
+from server.consoling import ConsoleBeside
 from server.dead_letters import DeadLetterStore
 from server.delivery import Delivery, InFlightTable, StateWriter
 from server.delivery.pulls import Pulls
@@ -39,7 +40,7 @@ from server.observing import Background, Observing, make_background
 from server.reconfiguring import Reconfigured
 from server.routing import Address
 from server.rpc.admin_port.clients import ClientService
-from server.rpc.admin_port.guard import AdminAccess, AdminGuard
+from server.rpc.admin_port.guarding import make_guard
 from server.rpc.admin_port.index import IndexService
 from server.rpc.admin_port.lite_topics import LiteTopicService
 from server.rpc.admin_port.migration import MigrationService
@@ -350,11 +351,11 @@ class Broker:
                 self._delays.start()
                 self._transactions.start()
                 async with (
-                    self._administering() as admin_listening,
+                    self._administering() as (admin_listening, console_url),
                     joined(self.cluster, self._supervisor, self._identity, admin_listening),
                 ):
                     try:
-                        yield {"listen": listening, "admin": admin_listening}
+                        yield {"listen": listening, "admin": admin_listening, "console": console_url}
                     finally:
                         # calls that are under way may need other members
                         await self._stop_front(network.stop_grace_ms / 1000, hastened)
@@ -388,14 +389,15 @@ class Broker:
         return listening
 
     @contextlib.asynccontextmanager
-    async def _administering(self) -> AsyncIterator[str]:
+    async def _administering(self) -> AsyncIterator[tuple[str, str]]:
+        """Address of the admin port and URL of the console, which is empty where there is none."""
         administration = self._administration()
         self._live.on_change(lambda settings: administration.configure(default_queues=settings.topics.default_queues))
         work = make_operators_work(self._messaging, administration, self._upkeep)
         admin = AdminServer(
             administration,
             self._faults,
-            guard=self._make_guard(),
+            guard=make_guard(self._security, self._settings.broker.cluster, self._faults),
             calls_max=self._settings.limits.admin_calls,
             request_size_max=REQUEST_SIZE_MAX if self.cluster is None else self.cluster.request_size_max,
             backups=self._upkeep.backups,
@@ -415,22 +417,17 @@ class Broker:
                 *cluster_services(self.cluster, self._messaging, self._clock, self._faults),
             ],
         )
+        needs_login = self._security.admin_authenticator is not None
+        console = ConsoleBeside(self._settings, self._certificates.console, needs_login=needs_login, clock=self._clock)
         async with self._supervisor.running("jobs", work.jobs.run()):
             try:
-                yield await admin.start(self._settings.network.admin, self._certificates.admin)
+                with console.prepared():
+                    address = self._settings.network.admin
+                    listening = await admin.start(address, self._certificates.admin, also=console.socket)
+                    async with console.serving():
+                        yield listening, console.url
             finally:
                 await admin.stop(grace_s=0.5)
-
-    def _make_guard(self) -> AdminGuard:
-        security, access = self._security, None
-        if security.admin_authenticator is not None:
-            access = AdminAccess(
-                authenticator=security.admin_authenticator,
-                authorizer=security.authorizer,
-                is_authorizing=security.is_authorizing,
-                cluster=self._settings.broker.cluster,
-            )
-        return AdminGuard(access, audit=security.audit, metrics=security.metrics, faults=self._faults)
 
     async def _stop_front(self, grace_s: float, hastened: Hastened | None = None) -> None:
         """Take no more calls, and end those that would wait for something to happen."""

@@ -30,6 +30,7 @@ from cli.online import (
 from cli.online.backup import backup
 from cli.online.broker import broker
 from cli.online.call import call
+from cli.online.console import console
 from cli.online.expire import expire
 from cli.online.lag import lag
 from cli.online.messages import consume, produce, tail
@@ -69,7 +70,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(cluster.commands)
     app.add_typer(users.commands)
     app.add_typer(rules.commands)
-    for command in (produce, consume, tail, backup, expire, query, queues, lag, stats, broker, call):
+    for command in (produce, consume, tail, backup, expire, query, queues, lag, stats, broker, call, console):
         app.command()(command)
 
 

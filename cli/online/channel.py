@@ -29,7 +29,7 @@ def open_channel(address: str, context: Context | None, *, clock: Clock | None =
 
     A file that is no good ends the command with one line.
     """
-    channel = _bare_channel(address, context)
+    channel = unsigned_channel(address, context)
     if context is None or context.user is None:
         return channel
     signing = _Signing(lambda method: call_metadata(context, method, clock or SystemClock()))
@@ -47,7 +47,8 @@ def call_metadata(context: Context, method: str, clock: Clock) -> Metadata:
     return signed_admin_headers(context.user, context.secret, method, now_ms=now_ms, nonce=nonce)
 
 
-def _bare_channel(address: str, context: Context | None) -> grpc.Channel:
+def unsigned_channel(address: str, context: Context | None) -> grpc.Channel:
+    """The same, with calls as they are made."""
     if context is None or not context.tls:
         return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
     try:

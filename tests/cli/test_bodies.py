@@ -7,8 +7,9 @@ import zlib
 
 import pytest
 
-from cli.online import bodies
-from cli.online.bodies import body_fields, body_text, uncompressed
+from cli.online.bodies import body_fields
+from server import bodies
+from server.bodies import body_text, uncompressed
 
 
 def test_gzip_and_zlib_are_told_apart() -> None:

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import pytest
 
-from cli.online.call import methods
 from server.rpc.admin_port.access import ALL, CLUSTER, JOB_SERVICE, SUPER_SERVICES, admin_needs
+from server.rpc.admin_port.methods import methods
 from server.security.access import Access
 from tests.contract.rows import Elsewhere, Never, SuperUsers
 from tests.contract.table import NOT_FOR_OPERATORS, TABLE

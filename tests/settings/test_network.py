@@ -92,4 +92,4 @@ def test_each_port_has_its_own_authority() -> None:
     assert ports.messaging == TlsFiles(certificate, key, Path("/clients.crt"))
     assert ports.admin == TlsFiles(certificate, key, Path("/admins.crt"))
     assert ports.http == TlsFiles(certificate, key, protocol="http/1.1")
-    assert fine(**FILES).for_tls() == (None, None, None)
+    assert fine(**FILES).for_tls() == (None, None, None, None)
