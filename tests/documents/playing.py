@@ -15,6 +15,9 @@ from tests.documents.pages import Block, Command, blocks, commands
 from tests.documents.session import FOREGROUND, Session
 
 START_TIMEOUT_S: Final = 60.0
+SETTLE_TIMEOUT_S: Final = 5.0
+"""For what a broker says once it is ready."""
+
 _STATUS: Final = re.compile(r"# ends with status (\d+)$", re.MULTILINE)
 _HERE: Final = re.compile(r"^(\w+)=(\S*)( +# put your .*)$")
 """A variable that the reader sets to what is theirs."""
@@ -102,6 +105,8 @@ class _Player:
         started = self._session.start(typed)
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._has_come(command, output := self._shown(started.output())):
+            if READY_LINE in output:
+                deadline = min(deadline, time.monotonic() + SETTLE_TIMEOUT_S)
             if time.monotonic() > deadline:
                 raise PageWrong(_difference(block, command, 0, output))
             time.sleep(0.02)

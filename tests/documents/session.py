@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import IO, Final, NamedTuple, Self
 
 from tests.documents.pages import ROOT
-from tests.e2e.broker import clean_environment
+from tests.e2e.broker import DISK_OF_THE_TESTS
 
 COMMAND_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 30.0
@@ -163,9 +163,11 @@ class Session:
             time.sleep(0.005)
 
     def _environment(self) -> dict[str, str]:
-        kept = {name: value for name, value in clean_environment().items() if not name.startswith(("PYTEST_", "XDG_"))}
+        theirs = ("QUARRY_", "PYTEST_", "XDG_")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(theirs)}
         return {
             **kept,
+            **DISK_OF_THE_TESTS,
             "HOME": str(self.folder),
             # behind the commands: what comes with the libraries, such as spark-submit
             "PATH": f"{self._commands}:{kept.get('PATH', os.defpath)}:{Path(sys.executable).parent}",
