@@ -6,7 +6,6 @@ import re
 from collections.abc import Collection
 from ipaddress import ip_address
 from typing import Final
-from urllib.parse import urlsplit
 
 HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
 """Of the header: a name or an address, and perhaps a port."""
@@ -47,5 +46,4 @@ def is_own_host(header: str, names: Collection[str]) -> bool:
 
 def is_own_origin(origin: str, host: str) -> bool:
     """Whether the `Origin` of a request is what its `Host` names. The scheme may be another one behind a proxy."""
-    parts = urlsplit(origin)
-    return parts.scheme in {"http", "https"} and parts.netloc.lower() == host.lower()
+    return origin.lower() in {f"http://{host}".lower(), f"https://{host}".lower()}

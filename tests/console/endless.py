@@ -18,6 +18,7 @@ from server._generated.quarry.admin.v1.browsing_pb2_grpc import (
 )
 from server.console.contract import Rules
 from server.console.running import ConsoleParts, ConsoleThread
+from server.front import LiveTls
 from server.rpc.console.calls import AdminCalls, plain_channel
 from store.clock import SystemClock
 from tests.console.browser import Browser
@@ -87,16 +88,19 @@ def endless_admin() -> Iterator[tuple[AdminOfTest, str]]:
 
 
 @contextmanager
-def console_before(admin: str, rules: Rules | None = None, *, needs_login: bool = False) -> Iterator[Browser]:
+def console_before(
+    admin: str, rules: Rules | None = None, *, needs_login: bool = False, tls: LiveTls | None = None
+) -> Iterator[Browser]:
     parts = ConsoleParts(
         port=lambda: AdminCalls(plain_channel(admin), clock=SystemClock(), needs_login=needs_login),
         rules=rules or Rules(),
         version="0",
         clock=SystemClock(),
+        tls=tls,
     )
     thread = ConsoleThread("127.0.0.1:0", parts)
     thread.start()
     try:
-        yield Browser(thread.url.removeprefix("http://").rstrip("/"))
+        yield Browser(thread.url.partition("://")[2].rstrip("/"))
     finally:
         thread.stop()

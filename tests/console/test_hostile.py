@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 from threading import active_count
 from typing import Final, NamedTuple
 
@@ -17,6 +19,7 @@ from server.console import application, calling, connections
 from server.console.application import REQUEST_SIZE_MAX
 from server.console.calling import STREAMS_PER_SESSION_MAX
 from server.console.contract import Entry, Rules
+from tests.certificates import make_tls
 from tests.console.browser import JSON, Browser, raw
 from tests.console.endless import TAIL, AdminOfTest, console_before, endless_admin
 
@@ -93,12 +96,19 @@ def test_a_name_that_is_led_here_is_not_ours(place: Place) -> None:
     port = place.browser.address.rpartition(":")[2]
     for host in (f"127.0.0.1:{port}", f"localhost:{port}", f"[::1]:{port}", "192.0.2.7", "LOCALHOST"):
         assert place.browser.get("/api/session", Host=host).status == 200, host
-    for host in ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", "localhost.evil.example", "a b", "@"):
+    for host in (
+        "evil.example",
+        f"evil.example:{port}",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example",
+        "a b",
+        "@",
+    ):
         for path in ("/", "/api/session"):
             answer = place.browser.get(path, Host=host)
             assert (answer.status, answer.code) == (403, "PERMISSION_DENIED"), host
         assert place.browser.post(GET_BROKER, {}, {"Host": host}).status == 403
-    assert raw(place.browser.address, b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n").startswith(b"HTTP/1.1 4")
+    assert raw(place.browser.address, b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n").startswith(b"HTTP/1.0 400 ")
 
 
 def test_names_that_were_set_are_ours(place: Place) -> None:
@@ -160,9 +170,7 @@ def test_no_path_leads_out(path: str, place: Place) -> None:
     ],
     ids=range(9),
 )
-def test_nonsense_is_refused_and_the_next_is_served(
-    data: bytes, place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nonsense_is_refused_and_the_next_is_served(data: bytes, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "IDLE_S", 0.5)
     assert place.browser.get("/").status == 200
     answer = raw(place.browser.address, data)
@@ -210,6 +218,19 @@ def test_who_sends_slowly_is_not_waited_for(place: Place, monkeypatch: pytest.Mo
         late = raw(browser.address, head + b"Content-Length: 9\r\n\r\n{")
     assert late.startswith(b"HTTP/1.1 408")
     assert time.monotonic() - began_s < PATIENCE_S
+
+
+def test_who_does_not_end_a_handshake_is_not_waited_for(
+    place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(connections, "HANDSHAKE_S", 0.3)
+    tls = make_tls(tmp_path)
+    with console_before(place.address, tls=tls.live()) as browser:
+        assert raw(browser.address, b"") == b""
+        assert raw(browser.address, b"\x16\x03\x01\x02\x00") == b""
+        assert not raw(browser.address, b"GET / HTTP/1.1\r\n\r\n").startswith(b"HTTP")
+        trusting = Browser(browser.address, ssl.create_default_context(cadata=tls.authority.decode()))
+        assert trusting.get("/").status == 200
 
 
 def test_connections_are_counted_and_the_idle_give_way(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
