@@ -117,7 +117,8 @@ class _Player:
     def _has_come(self, command: Command, output: list[str]) -> bool:
         if self._record is not None:
             return READY_LINE in output and "" in output[output.index(READY_LINE) :]
-        return matches(command.output or (ANYTHING, READY_LINE, ANYTHING), output, self._bindings)
+        unsaid = (ANYTHING, READY_LINE, ANYTHING) if " serve" in command.typed else (ANYTHING,)
+        return matches(command.output or unsaid, output, self._bindings)
 
     def _judge(self, block: Block, command: Command, status: int, output: list[str]) -> None:
         output = self._shown(output)
