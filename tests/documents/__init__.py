@@ -1,1 +1,1 @@
-"""What the documents say is typed and comes out is typed here and compared: docs/documents.md tells how to write for it."""
+"""The documents say what is typed and what comes of it: that is done here, and compared (docs/documents.md)."""

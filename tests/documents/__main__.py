@@ -1,4 +1,4 @@
-"""Plays pages and puts what came into them: `python -m tests.documents docs/backup.md`. Read what it wrote before you keep it.
+"""Plays pages and puts what came into them: `python -m tests.documents docs/backup.md`. Read it before you keep it.
 
 Output that still matches stays as it is, wildcards included.
 """
@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from server.banner import READY_LINE
 from tests.documents.outputs import ANYTHING, Bindings, matches
@@ -23,22 +24,27 @@ def main(pages: Sequence[str]) -> int:
         path = page.resolve()
         with tempfile.TemporaryDirectory() as folder, Session(Path(folder) / "page") as session:
             prepared(path, session.folder)
-            outputs: list[tuple[Command, list[str]]] = []
+            outputs: list[tuple[Command, Sequence[str]]] = []
+
+            def record(command: Command, output: Sequence[str], to: list[Any] = outputs) -> None:
+                to.append((command, _kept(command, output)))
+
             try:
-                play(path, session, yours=yours(path, session.folder), record=lambda *each: outputs.append(_kept(*each)))
+                play(path, session, yours=yours(path, session.folder), record=record)
             except PageWrong as wrong:
                 print(wrong)
             _write(path, outputs)
     return 0
 
 
-def _kept(command: Command, output: Sequence[str]) -> tuple[Command, list[str]]:
+def _kept(command: Command, output: Sequence[str]) -> Sequence[str]:
+    """What is written: of a broker where it is alone."""
     if matches(command.output, output, Bindings()):
-        return command, list(command.output)
+        return command.output
     if READY_LINE in output:
         ready = output.index(READY_LINE)
-        return command, [*([ANYTHING] if ready else []), *output[ready : output.index("", ready)], ANYTHING]
-    return command, list(output)
+        return [*([ANYTHING] if ready else []), *output[ready : output.index("", ready)], ANYTHING]
+    return output
 
 
 def _write(page: Path, outputs: Sequence[tuple[Command, Sequence[str]]]) -> None:

@@ -42,8 +42,10 @@ def play(
     until: str | None = None,
     record: Record | None = None,
 ) -> int:
-    """Plays all blocks of a page that are run, and returns how many commands that were. `yours` has what the page asks
-    its reader to put in; `until` is a line of the page, before which it ends. `record` is given each command with its output, and then nothing is compared.
+    """Plays all blocks of a page that are run, and returns how many commands that were.
+
+    `yours` has what the page asks its reader to put in; `until` is a line of the page, before which it ends. `record`
+    is given each command with its output, and then nothing is compared.
 
     Raises PageWrong for the first command that does not do what the page says.
     """

@@ -1,4 +1,4 @@
-"""The shell that a page's commands are typed into: a bash of its own folder, and where the kernel allows it of its own network.
+"""The shell that a page's commands are typed into, with a folder and, where the kernel allows it, a network of its own.
 
 In a network of its own a page has 127.0.0.1 for itself, so that commands and addresses are those of the page, letter by
 letter, and pages run at the same time. Where that is not allowed they have the machine's, one after the other.
@@ -63,7 +63,10 @@ def own_network() -> tuple[str, ...]:
     raising = (sys.executable, "-c", RAISE_LOOPBACK)
     for flags in ("-n", "-rn"):
         words = ("unshare", flags, *raising)
-        if shutil.which("unshare") and not subprocess.run([*words, "true"], capture_output=True, check=False).returncode:
+        if (
+            shutil.which("unshare")
+            and not subprocess.run([*words, "true"], capture_output=True, check=False).returncode
+        ):
             return words
     return ()
 
@@ -125,9 +128,8 @@ class Session:
         """Type it in another terminal."""
         output = self._outputs / f"{next(self._numbers)}"
         started = output.with_suffix(".started")
-        self._say(
-            f"{{ exec env {command}\n}} > {output} 2>&1 < /dev/null & echo $! > {started}.part; mv {started}.part {started}"
-        )
+        noted = f"echo $! > {started}.part; mv {started}.part {started}"
+        self._say(f"{{ exec env {command}\n}} > {output} 2>&1 < /dev/null & {noted}")
         self._until(started)
         self._foreground.append(Foreground(int(started.read_text()), output))
         return self._foreground[-1]

@@ -15,7 +15,7 @@ SECTIONS: Final = BrokerSettings.model_fields
 
 
 def unknown(text: str) -> list[str]:
-    """Keys that neither a broker nor a context has. Keys without a section may be of any section. Raises TOMLDecodeError."""
+    """Keys that neither a broker nor a context has; those without a section may be of any. Raises TOMLDecodeError."""
     return list(_unknown(tomllib.loads(text)))
 
 

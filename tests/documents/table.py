@@ -20,6 +20,7 @@ NOT_RUN: Final = (
     ("README.md", "the broker of make serve has the ports", 1),
     ("README.md", "takes a minute of Spark; docs/pipeline.md is run", 1),
     ("docs/benchmarks.md", "takes forty minutes", 1),
+    ("docs/capacity.md", "takes minutes", 1),
     ("docs/cluster.md", "needs a member that was away for a month", 1),
     ("docs/grpcurl.md", "needs mq.example.com", 1),
     ("docs/kubernetes.md", "needs Docker", 2),
@@ -34,17 +35,19 @@ NOT_RUN: Final = (
     ("docs/spark-on-kubernetes.md", "needs Docker and a Kubernetes cluster", 4),
     ("docs/tls.md", "needs mq.example.com", 1),
 )
-"""All console blocks that are not run, and other blocks that are not looked into. Of all of them the `quarry` commands are
-checked against the command line.
-"""
+"""All blocks that are not run. Their `quarry` commands are held against the command line all the same."""
 
-SLOW: Final = frozenset({"README.md", "docs/backup.md", "docs/migrate-from-rocketmq.md", "docs/pipeline.md"})
+SLOW: Final = frozenset(
+    {"README.md", "docs/backup.md", "docs/tour.md", "docs/migrate-from-rocketmq.md", "docs/pipeline.md"}
+)
 """Pages that take more than some seconds."""
 
 BEGINNINGS: Final = {"README.md": "## Use it"}
 """Slow pages whose beginning is played with the fast tests, as far as this line."""
 
-PLAYED: Final = tuple(page for page in PAGES if any(each.language == "console" and each.is_run for each in blocks(page)))
+PLAYED: Final = tuple(
+    page for page in PAGES if any(each.language == "console" and each.is_run for each in blocks(page))
+)
 
 
 def prepared(page: Path, folder: Path) -> None:

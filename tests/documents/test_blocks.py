@@ -1,4 +1,4 @@
-"""No block of code in any document is left unchecked: it is run, or it is parsed, and the tables say why it is not run."""
+"""No block of code in any document is left unchecked: it is run, or parsed; and a table says why it is not run."""
 
 from __future__ import annotations
 
@@ -50,9 +50,7 @@ def test_what_can_be_typed_is_in_console_blocks() -> None:
 
 
 def test_what_is_not_run_is_in_the_table_with_its_reason() -> None:
-    found = Counter(
-        (name(block.page), block.orders["not run"]) for block in each_block() if "not run" in block.orders
-    )
+    found = Counter((name(block.page), block.orders["not run"]) for block in each_block() if "not run" in block.orders)
     assert found == Counter({(page, reason): count for page, reason, count in NOT_RUN})
 
 
@@ -97,6 +95,7 @@ def test_settings_in_the_text_exist() -> None:
     found = [
         (name(page), setting)
         for page in PAGES
+        if page.name != "kubernetes.md"  # values of the chart are called alike
         for setting in re.findall(rf"`((?:{sections})\.[a-z_]+)[ =`]", page.read_text())
     ]
     assert len(found) > 100
@@ -146,4 +145,6 @@ def test_every_page_can_be_found() -> None:
     for page in PAGES:
         if page.parent == ROOT or "adr" in page.parts:
             continue
-        assert any(page.name in text for other, text in texts.items() if other != page), f"nothing leads to {name(page)}"
+        assert any(page.name in text for other, text in texts.items() if other != page), (
+            f"nothing leads to {name(page)}"
+        )

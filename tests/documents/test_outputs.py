@@ -71,7 +71,9 @@ def test_what_the_command_line_would_not_understand_is_a_mistake() -> None:
     assert not understood("export-metadata STORE")
 
 
-@pytest.mark.parametrize("line", ["quarry serve", "A=1 B=2 quarry serve --store s", "make serve", "quarry --context x serve"])
+@pytest.mark.parametrize(
+    "line", ["quarry serve", "A=1 B=2 quarry serve --store s", "make serve", "quarry --context x serve"]
+)
 def test_what_runs_until_it_is_told_to_stop(line: str) -> None:
     assert FOREGROUND.match(line)
 
