@@ -23,7 +23,7 @@ _HERE: Final = re.compile(r"^(\w+)=(\S*)( +# put your .*)$")
 """A variable that the reader sets to what is theirs."""
 
 PLACES: Final = ("/etc/quarry", "/var/lib/quarry", "/var/log/quarry", "/backups", "/data")
-"""Folders of the machine that pages name. Here they lie below the page's own folder."""
+"""Folders of the machine that pages name. Here they lie in a folder beside the page's own."""
 
 _PLACE: Final = re.compile(rf"(?<![\w./~$-])({'|'.join(PLACES)})(?![\w-])")
 
@@ -63,7 +63,8 @@ class _Player:
         self._session = session
         self._yours = yours
         self._record = record
-        self._theirs = {f"{session.folder}{place}": place for place in PLACES}
+        self._machine = f"{session.folder}-machine"
+        self._theirs = {f"{self._machine}{place}": place for place in PLACES}
         """What is here, and what the page has in its place."""
         self._bindings = Bindings()
         self.played = 0
@@ -94,8 +95,8 @@ class _Player:
             self._judge(block, command, *self._session.run(typed))
 
     def _typed(self, text: str) -> str:
-        """With the names of this run, and with the places of the machine below the page's folder."""
-        return _PLACE.sub(rf"{self._session.folder}\1", self._bindings.put_into(text))
+        """With the names of this run, and with the places of the machine where they are here."""
+        return _PLACE.sub(rf"{self._machine}\1", self._bindings.put_into(text))
 
     def _shown(self, output: Sequence[str]) -> list[str]:
         for own, shown in self._theirs.items():

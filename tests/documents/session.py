@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
@@ -186,7 +186,7 @@ def _make_commands(folder: Path) -> None:
         script.chmod(0o755)
 
 
-def _lines(file: Path) -> Sequence[str] | list[str]:
+def _lines(file: Path) -> list[str]:
     return file.read_text(encoding="utf-8", errors="replace").splitlines()
 
 
