@@ -73,7 +73,7 @@ class _Player:
 
     def block(self, block: Block) -> None:
         if "file" in block.orders:
-            path = self._session.folder / block.orders["file"]
+            path = self._session.folder / self._typed(block.orders["file"])
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(self._typed(block.text))
         elif block.language == "console" and block.is_run:
