@@ -150,6 +150,15 @@ def test_every_picture_is_described_and_used(site: Path, pages: dict[str, Page])
     assert shown == {path.name for path in (ROOT / "docs" / "pictures").glob("*.svg")} != set()
 
 
+def test_links_lead_somewhere_in_the_repository_too() -> None:
+    """Pages are read as files as well, so they do not name what is there in the site alone."""
+    sources = [*(ROOT / "docs").rglob("*.md"), *(ROOT / source for source in hook.PAGES.values())]
+    links = [(page, link.partition("#")[0]) for page in sources for _, link in hook.LINK.findall(page.read_text())]
+    inner = [(page, path) for page, path in links if path and not urlsplit(path).scheme]
+    assert len(inner) > 300
+    assert not [(page, path) for page, path in inner if not (page.parent / path).exists()]
+
+
 def test_links_out_of_the_documents_are_led_to_copies() -> None:
     led = {
         "[rules](../deploy/prometheus/alerts.yaml)": "[rules](repository/deploy/prometheus/alerts.yaml.txt)",
