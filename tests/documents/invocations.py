@@ -115,7 +115,7 @@ def _simple_commands(typed: str) -> Iterator[list[str]]:
     lexer.whitespace_split = True
     for token in lexer:
         if set(token) <= _OPERATORS:
-            if set(token) <= {"<", ">"}:
+            if set(token) & {"<", ">"}:
                 words.append("\0")  # a file follows, which is no argument
                 continue
             yield _without_files(words)
@@ -139,10 +139,13 @@ def _without_files(words: Sequence[str]) -> list[str]:
 
 
 def _quarry_words(words: Sequence[str]) -> Iterator[list[str]]:
-    for number, word in enumerate(words):
-        before = words[:number]
-        begins = all("=" in each for each in before) or before[-1] in {"--", "env", "time", "exec", "sudo"}
-        begins = begins or ("exec" in before and before[0] == "docker") or (before[0] == "sudo")
-        if word.rpartition("/")[2] == "quarry" and begins:
-            yield list(words[number + 1 :])
-            return
+    begins = [number for number, word in enumerate(words) if re.fullmatch(r"(?:[\w.-]*/[\w./-]*)?quarry", word)]
+    begins = [number for number in begins if _is_command(words[:number])]
+    if begins:
+        yield list(words[begins[-1] + 1 :])  # in `sudo -u quarry quarry doctor` the second one
+
+
+def _is_command(before: Sequence[str]) -> bool:
+    """Whether what follows these words is a command."""
+    first = next((each for each in before if "=" not in each), None)
+    return first in {None, "docker", "env", "exec", "sudo", "time"} or before[-1] == "--"

@@ -25,6 +25,11 @@ NOT_RUN: Final = (
     ("docs/grpcurl.md", "needs mq.example.com", 1),
     ("docs/kubernetes.md", "needs Docker", 2),
     ("docs/kubernetes.md", "needs a Kubernetes cluster", 3),
+    ("docs/install.md", "the README does", 1),
+    ("docs/install.md", "needs a package registry", 1),
+    ("docs/install.md", "needs systemd", 1),
+    ("docs/install.md", "needs Docker", 1),
+    ("docs/install.md", "needs a Kubernetes cluster", 1),
     ("docs/migrate-from-rocketmq.md", "needs Apache RocketMQ", 1),
     ("docs/pipeline.md", "needs a package registry", 1),
     ("docs/pipeline.md", "needs DuckDB", 1),
@@ -33,12 +38,22 @@ NOT_RUN: Final = (
     ("docs/scaling.md", "needs a broker with shards", 1),
     ("docs/scaling.md", "needs systemd", 1),
     ("docs/spark-on-kubernetes.md", "needs Docker and a Kubernetes cluster", 4),
+    ("docs/spark-recipes.md", "needs dead letters", 1),
     ("docs/tls.md", "needs mq.example.com", 1),
 )
 """All blocks that are not run. Their `quarry` commands are held against the command line all the same."""
 
 SLOW: Final = frozenset(
-    {"README.md", "docs/backup.md", "docs/tour.md", "docs/migrate-from-rocketmq.md", "docs/pipeline.md"}
+    {
+        "README.md",
+        "docs/backup.md",
+        "docs/configure.md",
+        "docs/migrate-from-rocketmq.md",
+        "docs/migration.md",
+        "docs/pipeline.md",
+        "docs/spark-recipes.md",
+        "docs/tour.md",
+    }
 )
 """Pages that take more than some seconds."""
 

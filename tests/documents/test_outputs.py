@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.documents.invocations import Invocation, mistake
+from tests.documents.invocations import Invocation, in_block, mistake
 from tests.documents.outputs import Bindings, matches
+from tests.documents.pages import ROOT, Block
 from tests.documents.session import FOREGROUND
 
 ONE, OTHER = "01A11970103F5052830B159C4E00000000", "01DF2F111963D95B0A0B159C6800000000"
@@ -81,3 +82,24 @@ def test_what_runs_until_it_is_told_to_stop(line: str) -> None:
 @pytest.mark.parametrize("line", ["quarry serve --store s &", "quarry broker", "make serve-all &", "echo quarry serve"])
 def test_what_comes_to_an_end_by_itself(line: str) -> None:
     assert not FOREGROUND.match(line)
+
+
+def test_commands_are_found_wherever_they_stand() -> None:
+    text = """$ QUARRY_CONTEXT=x quarry broker > broker.txt 2>&1; quarry topic list | grep -c "a b"
+$ sudo -u quarry /opt/quarry/bin/quarry doctor --json   # not a command: quarry nothing
+$ kubectl exec quarry-0 --namespace quarry -- quarry stats
+$ docker run quarry:1 && secret=$(quarry security new-key f)
+$ cat <<'END' | quarry lag billing
+quarry in a text
+END
+shown: quarry is no command here
+"""
+    found = [list(each.words) for each in in_block(Block(ROOT / "README.md", 1, "console", text))]
+    assert found == [
+        ["broker"],
+        ["topic", "list"],
+        ["doctor", "--json"],
+        ["stats"],
+        ["security", "new-key", "f"],
+        ["lag", "billing"],
+    ]
