@@ -63,16 +63,8 @@ def serve(
     from server.main import run
     from server.settings import load_settings
 
-    flags: dict[str, dict[str, object]] = {
-        "store": {"directory": store},
-        "network": {
-            "listen": listen,
-            "advertise": advertise,
-            "admin": admin,
-            "http": http,
-            "console": console,
-        },
-    }
+    network = {"listen": listen, "advertise": advertise, "admin": admin, "http": http, "console": console}
+    flags: dict[str, dict[str, object]] = {"store": {"directory": store}, "network": {**network}}
     given = {
         section: {key: value for key, value in values.items() if value is not None} for section, values in flags.items()
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from importlib.metadata import version
@@ -100,6 +99,6 @@ def _socket_in(folders: contextlib.ExitStack) -> Path:
     """Raises OSError."""
     folder = folders.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True))
     path = Path(folder) / "admin"
-    if len(os.fsencode(path)) > SOCKET_PATH_MAX:
+    if len(bytes(path)) > SOCKET_PATH_MAX:
         raise OSError(f"{path} is too long for the name of a socket: set TMPDIR to a shorter one")
     return path

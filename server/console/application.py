@@ -349,9 +349,12 @@ def _peer(request: web.Request) -> str:
 
 
 def _cookie_name(request: web.Request) -> str:
-    """Browsers tell hosts apart, but not ports: two consoles on one machine need two names."""
+    """Browsers tell hosts apart, but not ports: two consoles on one machine need two names.
+
+    With the prefix, which needs TLS, no other host of the domain can set it.
+    """
     port = port_of(request.headers.get(hdrs.HOST, "")) or ("443" if request.secure else "80")
-    return f"quarry_{port}"
+    return f"__Host-quarry_{port}" if request.secure else f"quarry_{port}"
 
 
 def _session_id(request: web.Request) -> str | None:

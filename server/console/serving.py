@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import sys
 from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
@@ -20,6 +21,10 @@ STOP_S: Final = 1.0
 """How long requests that are being answered may take to end when the console stops."""
 
 SWEEP_S: Final = 5.0
+SWITCH_S: Final = 0.0005
+"""How long a thread computes before it lets others: by default 5 ms, which the broker's loop would wait again and again
+while an answer becomes JSON. Of the whole process, from the first browser on.
+"""
 
 _QUIET: Final = logging.getLogger("server.console.aiohttp")
 """Of the library, which would tell of each request that is no HTTP with a stack trace."""
@@ -28,6 +33,7 @@ _QUIET: Final = logging.getLogger("server.console.aiohttp")
 async def serve(listening: socket.socket, parts: ConsoleParts, stopping: asyncio.Event) -> None:
     """Answer requests until `stopping`."""
     _QUIET.disabled = True
+    sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
     port = parts.port()
     console = Console(port, read_static_files(), parts.rules, version=parts.version, clock=parts.clock)
     runner = web.AppRunner(

@@ -25,7 +25,9 @@ class Place(NamedTuple):
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    broker, console = broker_with_console(tmp_path_factory.mktemp("console"), {"index.tiered": True})
+    broker, console = broker_with_console(
+        tmp_path_factory.mktemp("console"), {"index.tiered": True, "network.console_hosts": '["MQ.example"]'}
+    )
     try:
         broker.start()
         broker.administer("topic", "create", TOPIC, "--queues", "1")
@@ -86,6 +88,11 @@ def test_there_is_no_login_where_nobody_is_asked(place: Place) -> None:
     assert answer.headers["Cache-Control"] == "no-store"
     refused = place.browser.log_in("somebody", "some-secret-or-other")
     assert (refused.status, refused.code) == (412, "FAILED_PRECONDITION")
+
+
+def test_names_of_the_settings_are_ours_and_no_other(place: Place) -> None:
+    assert place.browser.get("/", Host="mq.example:8083").status == 200
+    assert place.browser.get("/", Host="evil.example").status == 403
 
 
 def test_a_call_is_answered_in_the_json_of_protobuf(place: Place) -> None:
@@ -157,6 +164,7 @@ def test_a_change_is_written_down_with_the_browser_s_address(place: Place) -> No
     assert line["peer"].startswith("127.0.0.1:")
 
 
+@pytest.mark.slow
 def test_the_socket_lies_where_nobody_else_may_go_and_goes_with_the_broker(tmp_path: Path) -> None:
     broker, console = broker_with_console(tmp_path, {}, TMPDIR=str(tmp_path))
     try:

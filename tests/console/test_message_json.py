@@ -6,6 +6,8 @@ import base64
 import gzip
 import json
 import zlib
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 import pytest
@@ -30,7 +32,7 @@ STORED_AT_MS: Final = 1_770_000_000_000
 BORN, STORE = Host(bytes([10, 0, 0, 1]), 5000), Host(bytes([10, 0, 0, 2]), 8081)
 
 
-def record(body: bytes, *, flag: int = 0, **properties: str) -> bytes:
+def record(body: bytes, *, flag: int = 0, properties: Mapping[str, str] = MappingProxyType({})) -> bytes:
     message = Message("orders", 3, body, properties, STORED_AT_MS - 5, BORN, STORE, system_flag=flag, reconsume_times=2)
     return encode_record(message, QueueOffset(7), PhysicalOffset(AT), STORED_AT_MS, encode_properties(properties))
 
@@ -49,7 +51,7 @@ def test_all_that_is_there() -> None:
         DELIVER_AT_MS: "1770000000001",
         "a": "b",
     }
-    stored = record(b"{}", flag=TransactionState.COMMIT, **properties)
+    stored = record(b"{}", flag=TransactionState.COMMIT, properties=properties)
     assert message_fields(stored, AT, Room(100)) == {
         "messageId": "01AA",
         "offsetId": "0A00000200001F910000000000001000",
@@ -81,7 +83,7 @@ def test_what_is_not_there_is_left_out() -> None:
     assert not fields.keys() & {"tag", "messageGroup", "liteTopic", "deliverAtMs", "transactionState"}
     assert fields["keys"] == []
     assert fields["body"] == {"text": "", "base64": "", "isCut": False, "plainSize": 0}
-    odd = message_fields(record(b"", **{DELIVER_AT_MS: "\u0663soon"}), AT, Room(1))
+    odd = message_fields(record(b"", properties={DELIVER_AT_MS: "\u0663soon"}), AT, Room(1))
     assert "deliverAtMs" not in odd
 
 

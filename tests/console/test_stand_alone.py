@@ -86,6 +86,7 @@ def test_as_the_context_s_user_it_is_opened_by_its_link(contexts: Path) -> None:
         assert browser.call(GET_BROKER).fields["name"] == "quarry"
 
 
+@pytest.mark.slow
 def test_what_cannot_be_is_told_in_one_line(contexts: Path, broker: Broker) -> None:
     environment = {"QUARRY_CONTEXTS": str(contexts)}
     port = broker.admin.rpartition(":")[2]

@@ -26,6 +26,7 @@ def started(directory: Path, settings: dict[str, object]) -> Broker:
     return broker
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken_is_told_of_and_left_alone(tmp_path: Path) -> None:
     host, _, port = DEFAULT.rpartition(":")
     broker = started(tmp_path, {})
@@ -52,6 +53,7 @@ def test_a_port_that_is_taken_is_told_of_and_left_alone(tmp_path: Path) -> None:
     assert f"network.console: cannot listen on {DEFAULT}" in refused.stderr
 
 
+@pytest.mark.slow
 def test_it_stays_away_where_it_would_go_around_certificates(tmp_path: Path) -> None:
     tls = make_tls(tmp_path, clients_too=True)
     network = {"network.admin_tls": True, "network.admin_client_ca": tls.authority_path}
@@ -71,9 +73,9 @@ def test_a_broker_that_no_browser_asks_does_not_load_what_serves_them() -> None:
     assert subprocess.run([sys.executable, "-c", code], cwd=PROJECT, env=environment, check=False).returncode == 0
 
 
-@pytest.mark.parametrize("path", ["a" * 120])
-def test_a_folder_whose_name_is_too_long_for_a_socket_is_told_of(path: str, tmp_path: Path) -> None:
-    folder = tmp_path / path
+@pytest.mark.slow
+def test_a_folder_whose_name_is_too_long_for_a_socket_is_told_of(tmp_path: Path) -> None:
+    folder = tmp_path / ("a" * 120)
     folder.mkdir()
     done = quarry(
         *("serve", "--store", str(tmp_path / "store"), "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"),

@@ -96,7 +96,7 @@ def test_a_certificate_that_changes_is_taken_while_it_runs(place: Place, tmp_pat
     connection.close()
 
 
-@pytest.mark.usefixtures("place")
+@pytest.mark.slow
 def test_the_cookie_is_for_tls_alone(tmp_path: Path) -> None:
     from tests.console.test_login import CHIEF, make_users, secret_of
 
@@ -106,7 +106,8 @@ def test_the_cookie_is_for_tls_alone(tmp_path: Path) -> None:
     try:
         broker.start()
         browser = Browser(console, ssl.create_default_context(cadata=tls.authority.decode()))
-        (cookie,) = browser.log_in(CHIEF, secret_of(CHIEF)).headers.get_all("Set-Cookie") or ()
+        (cookie,) = browser.log_in(CHIEF, secret_of(CHIEF)).headers.get_all("Set-Cookie", [])
+        assert cookie.startswith("__Host-")
         assert "secure" in {each.strip().lower() for each in cookie.split(";")}
         assert browser.call("AdminService/GetBroker").status == 200
     finally:

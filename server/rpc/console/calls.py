@@ -45,6 +45,9 @@ OPTIONS: Final = (
     ("grpc.max_receive_message_length", ANSWER_SIZE_MAX),
 )
 
+TRANSLATING: Final = Lock()
+"""One call at a time: threads that compute make the broker's loop wait for Python's lock, each of them in turn."""
+
 Metadata = tuple[tuple[str, str], ...]
 
 
@@ -154,7 +157,10 @@ class Call:
             answer = next(self._answers, None)
         except grpc.RpcError as error:
             raise _failure(error) from None
-        return None if answer is None else answer_text(answer)
+        if answer is None:
+            return None
+        with TRANSLATING:
+            return answer_text(answer)
 
     def cancel(self) -> None:
         with self._lock:
