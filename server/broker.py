@@ -44,6 +44,7 @@ from server.rpc.admin_port.index import IndexService
 from server.rpc.admin_port.lite_topics import LiteTopicService
 from server.rpc.admin_port.migration import MigrationService
 from server.rpc.admin_port.official.making import official_admin
+from server.rpc.admin_port.operators_look import make_operators_look
 from server.rpc.admin_port.operators_work import make_operators_work
 from server.rpc.admin_port.queries import query_service
 from server.rpc.admin_port.security import SecurityService
@@ -392,6 +393,7 @@ class Broker:
         administration = self._administration()
         self._live.on_change(lambda settings: administration.configure(default_queues=settings.topics.default_queues))
         work = make_operators_work(self._messaging, administration, self._upkeep)
+        look = make_operators_look(self._messaging, self._upkeep, self._background.waiting)
         admin = AdminServer(
             administration,
             self._faults,
@@ -405,6 +407,7 @@ class Broker:
                 MigrationService(self._upkeep.migration, self._faults),
                 VerificationService(self._upkeep.verification, self._faults),
                 *work.services,
+                *look.services,
                 LiteTopicService(self._upkeep.lite_topics.listing, self._faults),
                 IndexService(self._upkeep.key_index, self._faults),
                 query_service(self._messaging.components, self._upkeep.key_index),
@@ -420,6 +423,7 @@ class Broker:
                 yield await admin.start(self._settings.network.admin, self._certificates.admin)
             finally:
                 await admin.stop(grace_s=0.5)
+                await look.stop()
 
     def _make_guard(self) -> AdminGuard:
         security, access = self._security, None

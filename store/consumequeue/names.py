@@ -21,6 +21,8 @@ from store.consumequeue.rocks_layout import (
     I32,
     I64,
     StoredBound,
+    maxima_range,
+    maximum_key,
     parse_bound,
     parse_bound_key,
     topic_prefix,
@@ -51,6 +53,13 @@ class LastEntry(NamedTuple):
     last: StoredBound
 
 
+class QueueEnd(NamedTuple):
+    """A queue of a topic and where the record of its last entry lies, also one that has expired; 0 when it has none."""
+
+    number: int
+    physical_offset: PhysicalOffset
+
+
 class LightQueueStep(NamedTuple):
     """What one step over the light queues found."""
 
@@ -79,6 +88,16 @@ def topics_behind(bounds: Family, behind: str, limit: int) -> list[str]:
         if len(rows) < ROWS_PER_SCAN:
             break
     return found[:limit]
+
+
+def queue_ends(bounds: Family, topic: str, behind: int, limit: int) -> list[QueueEnd]:
+    """Where the next `limit` queues of a topic end whose numbers are above `behind`, by number."""
+    keys = KeyRange(maximum_key(QueueId(topic, behind + 1)), maxima_range(topic).end)
+    return [
+        QueueEnd(I32.unpack(key[-I32.size :])[0], parse_bound(value).physical_offset)
+        for key, value in bounds.scan(keys, limit=limit)
+        if len(value) == BOUND_SIZE
+    ]
 
 
 def light_queues_ended(

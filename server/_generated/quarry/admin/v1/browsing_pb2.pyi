@@ -40,16 +40,18 @@ class BrowseMessagesRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., lite_topic: _Optional[str] = ..., queue: _Optional[int] = ..., is_ascending: _Optional[bool] = ..., stored_ms: _Optional[int] = ..., offset: _Optional[int] = ..., cursor: _Optional[bytes] = ..., limit: _Optional[int] = ..., filter: _Optional[_Union[MessageFilter, _Mapping]] = ...) -> None: ...
 
 class BrowsedMessage(_message.Message):
-    __slots__ = ("topic", "queue", "offset", "message")
+    __slots__ = ("topic", "queue", "offset", "message", "lite_offset")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    LITE_OFFSET_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue: int
     offset: int
     message: _query_pb2.FoundMessage
-    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., message: _Optional[_Union[_query_pb2.FoundMessage, _Mapping]] = ...) -> None: ...
+    lite_offset: int
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., message: _Optional[_Union[_query_pb2.FoundMessage, _Mapping]] = ..., lite_offset: _Optional[int] = ...) -> None: ...
 
 class BrowseMessagesResponse(_message.Message):
     __slots__ = ("messages", "next", "looked_at", "looked_up_to_ms")
