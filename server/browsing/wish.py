@@ -29,7 +29,10 @@ class MessageWish(NamedTuple):
         """Raises Invalid that names the field."""
         if len(contained) > CONTAINED_MAX:
             raise Invalid(f"filter.body_contains: {len(contained)} bytes, at most {CONTAINED_MAX} are allowed")
+        if not expression.strip() and not contained:
+            return EVERYTHING
         try:
+            is_sql = is_sql and bool(expression.strip())
             chosen: MessageFilter = SqlFilter.parse(expression) if is_sql else TagFilter.parse(expression)
         except Invalid as error:
             raise Invalid(f"filter.expression: {error}") from error

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+from math import inf
 from typing import Any, Final, NamedTuple
 
 import grpc
@@ -12,19 +15,26 @@ from server._generated.quarry.admin.v1.browsing_pb2_grpc import (
     BrowsingServiceServicer,
     add_BrowsingServiceServicer_to_server,
 )
-from server.browsing.browser import Found, MessageBrowser, Selected, Wanted
+from server.browsing.browser import MessageBrowser, Selected, Wanted
 from server.browsing.cursor import pack_cursor, parse_cursor
+from server.browsing.tails import Rate, Tail, Tails
 from server.browsing.wish import MessageWish
 from server.faults import FaultLog
 from server.pacing import Pacing
+from server.rpc.admin_port.caller import caller_must
 from server.rpc.admin_port.edge import answered
 from server.rpc.admin_port.fields import given, not_negative, printable
+from server.security.access import Access
+from store.clock import Clock
 from store.commitlog import CommitLogReader
+from store.consumequeue import ConsumeQueueEntry
 from store.errors import Invalid, OffsetOutOfRange, TopicNotFound
 from store.index import TIME_MAX_MS
 from store.metadata import Topic, TopicTable, TopicType
 from store.metadata.lite import is_lite_topic_name, light_queue_name
 from store.offsets import QueueOffset
+from store.record import StoredMessage
+from store.security.model import Action, ResourceKind
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["BrowsingService"].full_name
 LIMIT_DEFAULT: Final = 50
@@ -34,6 +44,13 @@ ANSWER_SIZE_MAX: Final = 3 * 1024 * 1024
 LOOKED_AT_MAX: Final = 10_000
 READ_MAX: Final = 64 * 1024 * 1024
 """Messages and bytes of them that one call looks at: a second or two, at the pace of operators' work."""
+
+RATE_DEFAULT: Final = 50
+RATE_MAX: Final = 1_000
+CHECK_INTERVAL_S: Final = 1.0
+"""How soon the end of a right, or of a topic, ends who looks on."""
+GATHER_S: Final = 0.05
+"""What becomes visible within that is one answer."""
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -54,11 +71,21 @@ class BrowsingService(BrowsingServiceServicer):
     """Calls and translates."""
 
     def __init__(
-        self, topics: TopicTable, browser: MessageBrowser, reader: CommitLogReader, pacing: Pacing, faults: FaultLog
+        self,
+        topics: TopicTable,
+        browser: MessageBrowser,
+        tails: Tails,
+        *,
+        reader: CommitLogReader,
+        clock: Clock,
+        pacing: Pacing,
+        faults: FaultLog,
     ) -> None:
         self._topics = topics
         self._browser = browser
+        self._tails = tails
         self._reader = reader
+        self._clock = clock
         self._pacing = pacing
         self._faults = faults
 
@@ -70,19 +97,50 @@ class BrowsingService(BrowsingServiceServicer):
     async def BrowseMessages(self, request: pb.BrowseMessagesRequest, context: _Context) -> pb.BrowseMessagesResponse:
         return await answered(context, self._browsed(request), self._faults)
 
+    async def TailMessages(self, request: pb.TailMessagesRequest, context: _Context) -> None:
+        await answered(context, self._tail(request, context), self._faults)
+
     async def _browsed(self, request: pb.BrowseMessagesRequest) -> pb.BrowseMessagesResponse:
         chosen = self._chosen(request)
         wanted = _from(request, chosen.selected, _wanted(request, chosen.wish))
         async with self._pacing.turn() as pace:
             found = await self._browser.find(chosen.selected, wanted, pace)
         answer = pb.BrowseMessagesResponse(
-            messages=self._messages(found, chosen), looked_at=found.looked_at, looked_up_to_ms=found.looked_up_to_ms
+            messages=self._messages(found.messages, found.entries, chosen),
+            looked_at=found.looked_at,
+            looked_up_to_ms=found.looked_up_to_ms,
         )
         if found.next is not None:
             answer.next = pack_cursor(
                 found.next, is_ascending=request.is_ascending, selected=_in_words(chosen.selected)
             )
         return answer
+
+    async def _tail(self, request: pb.TailMessagesRequest, context: _Context) -> None:
+        chosen = self._chosen(request)
+        rate = Rate(min(request.messages_per_second_max or RATE_DEFAULT, RATE_MAX), self._clock)
+        end_s = self._clock.monotonic_s() + request.ends_after_ms / 1000 if request.ends_after_ms else inf
+        with self._tails.looking_on(chosen.selected, chosen.wish) as tail:
+            await context.write(pb.TailMessagesResponse())
+            while not tail.is_over and (left_s := end_s - self._clock.monotonic_s()) > 0:
+                await tail.arrival(min(left_s, CHECK_INTERVAL_S))
+                self._require(chosen.topic.name)
+                if tail.has_some:
+                    await self._hand_on(tail, rate, chosen, context)
+                    await asyncio.sleep(GATHER_S)
+
+    async def _hand_on(self, tail: Tail, rate: Rate, chosen: Chosen, context: _Context) -> None:
+        async with self._pacing.turn() as pace:
+            seen = await self._tails.look(tail, rate, count_max=LIMIT_MAX, size_max=ANSWER_SIZE_MAX // 2, pace=pace)
+        messages = self._messages(seen.messages, seen.entries, chosen)
+        if messages or seen.left_out:
+            await context.write(pb.TailMessagesResponse(messages=messages, left_out=seen.left_out))
+
+    def _require(self, topic: str) -> None:
+        """Whether it may go on. Raises PermissionDenied, TopicNotFound."""
+        caller_must([Access(ResourceKind.TOPIC, topic, Action.GET)])
+        if self._topics.get(topic) is None:
+            raise TopicNotFound(f"topic: no topic {topic} any more")
 
     def _chosen(self, request: pb.BrowseMessagesRequest | pb.TailMessagesRequest) -> Chosen:
         """Raises Invalid, TopicNotFound."""
@@ -101,9 +159,11 @@ class BrowsingService(BrowsingServiceServicer):
             raise Invalid(f"queue: topic {name} has no queue {request.queue}")
         return Chosen(topic, Selected(name, request.queue), wish)
 
-    def _messages(self, found: Found, chosen: Chosen) -> list[pb.BrowsedMessage]:
+    def _messages(
+        self, found: Sequence[StoredMessage], entries: Sequence[ConsumeQueueEntry], chosen: Chosen
+    ) -> list[pb.BrowsedMessage]:
         messages = []
-        for message, entry in zip(found.messages, found.entries, strict=True):
+        for message, entry in zip(found, entries, strict=True):
             try:
                 record = bytes(self._reader.read(message.physical_offset, message.size))
             except OffsetOutOfRange:

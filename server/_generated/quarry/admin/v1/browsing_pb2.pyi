@@ -66,18 +66,20 @@ class BrowseMessagesResponse(_message.Message):
     def __init__(self, messages: _Optional[_Iterable[_Union[BrowsedMessage, _Mapping]]] = ..., next: _Optional[bytes] = ..., looked_at: _Optional[int] = ..., looked_up_to_ms: _Optional[int] = ...) -> None: ...
 
 class TailMessagesRequest(_message.Message):
-    __slots__ = ("topic", "lite_topic", "queue", "filter", "messages_per_second_max")
+    __slots__ = ("topic", "lite_topic", "queue", "filter", "messages_per_second_max", "ends_after_ms")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     LITE_TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     FILTER_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_PER_SECOND_MAX_FIELD_NUMBER: _ClassVar[int]
+    ENDS_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
     topic: str
     lite_topic: str
     queue: int
     filter: MessageFilter
     messages_per_second_max: int
-    def __init__(self, topic: _Optional[str] = ..., lite_topic: _Optional[str] = ..., queue: _Optional[int] = ..., filter: _Optional[_Union[MessageFilter, _Mapping]] = ..., messages_per_second_max: _Optional[int] = ...) -> None: ...
+    ends_after_ms: int
+    def __init__(self, topic: _Optional[str] = ..., lite_topic: _Optional[str] = ..., queue: _Optional[int] = ..., filter: _Optional[_Union[MessageFilter, _Mapping]] = ..., messages_per_second_max: _Optional[int] = ..., ends_after_ms: _Optional[int] = ...) -> None: ...
 
 class TailMessagesResponse(_message.Message):
     __slots__ = ("messages", "left_out")
