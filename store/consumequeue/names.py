@@ -39,6 +39,9 @@ LIGHT_ROWS_PER_STEP: Final = 128
 NAME_SIZE_MAX: Final = 0x7FFF
 """Bytes: names come from a property, and all properties of a record together are no longer."""
 
+NUMBER_MAX: Final = (1 << 31) - 1
+"""Of a queue: a key holds no larger one."""
+
 _MARKER: Final = slice(-8, -5)
 """Where a key says which bound it is: followed by a separator and the queue's number."""
 
@@ -92,6 +95,8 @@ def topics_behind(bounds: Family, behind: str, limit: int) -> list[str]:
 
 def queue_ends(bounds: Family, topic: str, behind: int, limit: int) -> list[QueueEnd]:
     """Where the next `limit` queues of a topic end whose numbers are above `behind`, by number."""
+    if behind >= NUMBER_MAX:
+        return []
     keys = KeyRange(maximum_key(QueueId(topic, behind + 1)), maxima_range(topic).end)
     return [
         QueueEnd(I32.unpack(key[-I32.size :])[0], parse_bound(value).physical_offset)
