@@ -8,6 +8,7 @@ of many, and a page further back costs a search in each queue that got a message
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from heapq import heapify, heappop, heapreplace
 from typing import Final, NamedTuple, Protocol
 
@@ -24,8 +25,10 @@ from store.time_search import TimeBoundary
 ENTRIES_AT_ONCE: Final = 32
 ENDS_AT_ONCE: Final = 500
 """Some 0.5 ms."""
+ASKED: Final = 64
+"""Queues that are asked where a time lies, before all others are."""
 SEARCHED_MAX: Final = 20_000
-"""Queues of one call in which it has to be searched, each for up to a few tenths of a millisecond."""
+"""Queues of one call in which it has to be searched, each for some 50 µs. A topic is made with 8,192 at most."""
 UNLIMITED: Final = 1 << 62
 
 
@@ -194,16 +197,8 @@ class _Page:
             self._entries,
             last.physical_offset if has_more and last is not None else None,
             self._looked_at,
-            None if last is None else self._time_of(last),
+            None if last is None else _time_of(self._store, last),
         )
-
-    def _time_of(self, entry: ConsumeQueueEntry) -> int | None:
-        if entry.store_timestamp_ms is not None:
-            return entry.store_timestamp_ms
-        try:
-            return self._store.read(entry).store_timestamp_ms
-        except BrokerError:
-            return None
 
 
 class _Merge:
@@ -226,26 +221,45 @@ class _Merge:
         self._searched = 0
 
     async def begin(self, selected: Selected, pace: Pace) -> None:
+        found: list[QueueEnd] = []
         number = -1 if selected.queue is None else selected.queue - 1
         limit = ENDS_AT_ONCE if selected.queue is None else 1
         while ends := self._store.ends(self._topic, number, limit):
             number = ends[-1].number
             if selected.queue not in {None, number}:
                 break
-            self._heap += [(place, end.number) for end in ends if (place := self._bound(end)) is not None]
+            found += [end for end in ends if end.physical_offset >= self._log.minimum]
             await pace.pause()
             if selected.queue is not None or len(ends) < limit:
                 break
+        early = await self._early(found, pace)
+        self._heap = [(place, end.number) for end in found if (place := self._bound(end, early)) is not None]
         heapify(self._heap)
 
-    def _bound(self, end: QueueEnd) -> int | None:
+    async def _early(self, ends: Sequence[QueueEnd], pace: Pace) -> PhysicalOffset:
+        """A place below which nothing was stored at the time of the page's beginning or later, as some queues tell.
+
+        What ends there need not be searched.
+        """
+        wanted = self._wanted
+        early = PhysicalOffset(0)
+        if not wanted.is_ascending or not wanted.begin_ms or wanted.beyond is not None or len(ends) <= ASKED:
+            return early
+        for end in ends[:: len(ends) // ASKED]:
+            await pace.pause()
+            queue = QueueId(self._topic, end.number)
+            at = self._store.offset_at_time(queue, wanted.begin_ms, TimeBoundary.LOWER)
+            before = self._up_to(queue, self._store.bounds(queue), at)
+            if before:
+                early = max(early, before[-1].physical_offset)
+        return early
+
+    def _bound(self, end: QueueEnd, early: PhysicalOffset) -> int | None:
         """Where its first entry may lie at the earliest, as the heap has it; None where it has nothing that counts."""
         wanted, last = self._wanted, end.physical_offset
-        if last < self._log.minimum:
-            return None
         if not wanted.is_ascending:
             return -(last if wanted.beyond is None else min(last, wanted.beyond - 1))
-        begin = 0 if wanted.beyond is None else wanted.beyond + 1
+        begin = early if wanted.beyond is None else wanted.beyond + 1
         return begin if last >= begin else None
 
     async def first(self, pace: Pace) -> ConsumeQueueEntry | None:
@@ -294,6 +308,10 @@ class _Merge:
         wanted = self._wanted
         start = wanted.offset or QueueOffset(0)
         if wanted.beyond is not None:
+            # of very many queues most hold little: one read finds that out
+            oldest = self._store.entries(queue, QueueOffset(0), ENTRIES_AT_ONCE)
+            if not oldest or oldest[-1].physical_offset > wanted.beyond:
+                return [each for each in reversed(oldest) if each.physical_offset > wanted.beyond]
             self._count_search()
             passed = self._store.last_entry_below(queue, PhysicalOffset(wanted.beyond + 1))
             start = QueueOffset(0 if passed is None else passed.queue_offset + 1)
@@ -317,7 +335,10 @@ class _Merge:
         self._count_search()
         if wanted.end_ms < TIME_MAX_MS and wanted.beyond is None:
             at = self._store.offset_at_time(queue, wanted.end_ms, TimeBoundary.UPPER)
-            return self._up_to(queue, bounds, QueueOffset(at + 1))
+            found = self._up_to(queue, bounds, QueueOffset(at + 1))
+            # the first one stands for there being none
+            is_late = at == bounds.minimum and found and (_time_of(self._store, found[-1]) or 0) > wanted.end_ms
+            return [] if is_late else found
         last = self._store.last_entry_below(queue, below)
         return [] if last is None else [last]
 
@@ -349,3 +370,13 @@ class _Merge:
                 f"queue: more than {SEARCHED_MAX} queues of topic {self._topic} have messages between there and now: "
                 "name one of them, or begin nearer to the newest"
             )
+
+
+def _time_of(store: BrowsedStore, entry: ConsumeQueueEntry) -> int | None:
+    """When its message was stored; None where that cannot be read."""
+    if entry.store_timestamp_ms is not None:
+        return entry.store_timestamp_ms
+    try:
+        return store.read(entry).store_timestamp_ms
+    except BrokerError:
+        return None
