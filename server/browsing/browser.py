@@ -306,19 +306,29 @@ class _Merge:
 
     def _first_ascending(self, queue: QueueId) -> list[ConsumeQueueEntry]:
         wanted = self._wanted
-        start = wanted.offset or QueueOffset(0)
+        if wanted.offset is not None and wanted.beyond is None:
+            return self._store.entries(queue, wanted.offset, ENTRIES_AT_ONCE)[::-1]
+        oldest = self._store.entries(queue, QueueOffset(0), ENTRIES_AT_ONCE)
+        is_early = [self._is_early(each) for each in oldest]
+        # of very many queues most hold little: one read finds that out
+        if None not in is_early and (len(oldest) < ENTRIES_AT_ONCE or not is_early[-1]):
+            return [each for each, early in zip(reversed(oldest), reversed(is_early), strict=True) if not early]
+        self._count_search()
         if wanted.beyond is not None:
-            # of very many queues most hold little: one read finds that out
-            oldest = self._store.entries(queue, QueueOffset(0), ENTRIES_AT_ONCE)
-            if not oldest or oldest[-1].physical_offset > wanted.beyond:
-                return [each for each in reversed(oldest) if each.physical_offset > wanted.beyond]
-            self._count_search()
             passed = self._store.last_entry_below(queue, PhysicalOffset(wanted.beyond + 1))
             start = QueueOffset(0 if passed is None else passed.queue_offset + 1)
-        elif wanted.begin_ms > 0:
-            self._count_search()
+        else:
             start = self._store.offset_at_time(queue, wanted.begin_ms, TimeBoundary.LOWER)
         return self._store.entries(queue, start, ENTRIES_AT_ONCE)[::-1]
+
+    def _is_early(self, entry: ConsumeQueueEntry) -> bool | None:
+        """Whether it lies before the page's beginning; None where the entry does not tell."""
+        wanted = self._wanted
+        if wanted.beyond is not None:
+            return entry.physical_offset <= wanted.beyond
+        if not wanted.begin_ms:
+            return False
+        return None if entry.store_timestamp_ms is None else entry.store_timestamp_ms < wanted.begin_ms
 
     def _behind(self, queue: QueueId, done: ConsumeQueueEntry) -> list[ConsumeQueueEntry]:
         return self._store.entries(queue, QueueOffset(done.queue_offset + 1), ENTRIES_AT_ONCE)[::-1]
