@@ -50,7 +50,7 @@ export function field({ name, label, type = "text", value = "", options = null, 
   let control;
   if (options) {
     control = h("select", shared, options.map(([key, text]) => h("option", { value: key }, text)));
-    control.value = String(value);
+    if (options.some(([key]) => key === String(value))) control.value = String(value);
   } else if (type === "textarea") {
     control = h("textarea", { rows: "5", spellcheck: "false", ...shared }, value);
   } else if (type === "checkbox") {
