@@ -17,10 +17,17 @@ export function preview(body) {
   return h("span", { class: "preview" }, line + (body.text.length > line.length ? " …" : ""));
 }
 
+// A number as it was written: 64 bits do not fit into what the page counts with.
+class Written {
+  constructor(text) {
+    this.text = text;
+  }
+}
+
 function parsed(text) {
   if (typeof text !== "string" || !/^\s*[[{"\d-]/.test(text)) return undefined;
   try {
-    const value = JSON.parse(text);
+    const value = JSON.parse(text, (_, one, context) => (typeof one === "number" && context?.source ? new Written(context.source) : one));
     return typeof value === "object" && value !== null ? value : undefined;
   } catch {
     return undefined;
@@ -69,7 +76,7 @@ function keyPart(key) {
 }
 
 function node(key, value, depth) {
-  if (value === null || typeof value !== "object") return h("div", { class: "leaf" }, keyPart(key), leaf(value));
+  if (value === null || typeof value !== "object" || value instanceof Written) return h("div", { class: "leaf" }, keyPart(key), leaf(value));
   const isList = Array.isArray(value);
   const entries = isList ? value.map((one, index) => [index, one]) : Object.entries(value);
   const [open, close] = isList ? "[]" : "{}";
@@ -91,6 +98,7 @@ function node(key, value, depth) {
 
 function leaf(value) {
   if (typeof value === "string") return h("span", { class: "string" }, JSON.stringify(value));
+  if (value instanceof Written) return h("span", { class: "number-value" }, value.text);
   if (typeof value === "number") return h("span", { class: "number-value" }, String(value));
   return h("span", { class: "word" }, String(value));
 }

@@ -11,6 +11,9 @@ export function messageState(state) {
   return text ? badge(kind, text) : unknown();
 }
 
+const isDone = (one) => String(one.state).endsWith("DONE");
+const unsaid = (one) => h("span", { class: "none" }, isDone(one) ? "not kept once it is done" : "not handed out");
+
 // `trace` is a MessageTrace.
 export function traceView(trace) {
   if (!trace.queues?.length) return h("p", { class: "empty" }, "It is in no queue: it waits for its time or its transaction, or has left.");
@@ -19,9 +22,9 @@ export function traceView(trace) {
     table(`Groups that read queue ${queue.queue} of ${queue.topic}`, [
       { title: "Group", cell: (one) => groupLink(one.group) },
       { title: "State", cell: (one) => messageState(one.state) },
-      { title: "Attempts", kind: "number", cell: (one) => String(one.state).endsWith("DONE") ? unknown("not kept once a message is done") : count(one.attempts) },
-      { title: "Hidden until", cell: (one) => isKnown(one.visibleAtMs) ? time(one.visibleAtMs) : h("span", { class: "none" }, "not handed out") },
-      { title: "Given last to", kind: "wide", cell: (one) => one.clientId ? h("span", { class: "mono" }, one.clientId) : h("span", { class: "none" }, "not handed out") },
+      { title: "Attempts", kind: "number", cell: (one) => isDone(one) ? unsaid(one) : count(one.attempts) },
+      { title: "Hidden until", cell: (one) => isKnown(one.visibleAtMs) ? time(one.visibleAtMs) : unsaid(one) },
+      { title: "Given last to", kind: "wide", cell: (one) => one.clientId ? h("span", { class: "mono" }, one.clientId) : unsaid(one) },
     ], queue.groups ?? [], { empty: "No group has read this queue." }),
   ]);
 }
