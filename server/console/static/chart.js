@@ -6,7 +6,7 @@ import { table } from "./table.js";
 
 const HEIGHT = 190;
 const EDGE = { top: 10, right: 12, bottom: 24, left: 62 };
-const DASHES = ["", "7 4", "2 3", "10 3 2 3", "1 5", "14 4"];
+const DASHES = ["", "7 4", "2 3", "10 3 2 3", "14 4", "1 5", "5 2 1 2 1 2"];
 const CLOCK = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
 const CLOCK_SECONDS = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
 const TABLE_ROWS = 60;
@@ -16,10 +16,15 @@ export function valueText(value, unit) {
   if (!Number.isFinite(value)) return "unknown";
   if (unit === "bytes") return bytesText(value);
   if (unit === "bytes/s") return `${bytesText(value)}/s`;
-  if (unit === "seconds") return value > 0 && value < 0.001 ? `${Math.round(value * 1e6)} µs` : durationText(value * 1000);
+  if (unit === "seconds" || unit === "ms") return shortText(unit === "ms" ? value : value * 1000);
   if (unit === "percent") return `${value.toFixed(1)} %`;
   const number = value !== 0 && Math.abs(value) < 10 ? value.toFixed(2).replace(/\.?0+$/, "") : countText(Math.round(value));
   return unit?.endsWith("/s") ? `${number}/s` : number;
+}
+
+function shortText(milliseconds) {
+  if (milliseconds > 0 && milliseconds < 1) return `${Number((milliseconds * 1000).toPrecision(3))} µs`;
+  return milliseconds < 1000 ? `${Number(milliseconds.toPrecision(3))} ms` : durationText(milliseconds);
 }
 
 // The least round number above all values, in steps of the unit.
@@ -113,14 +118,14 @@ export class Chart {
       isOn = Number.isFinite(value);
     });
     // A point between two gaps would have no length.
-    return svg("path", { class: `series s${index % 6}`, d: path.replace(/(M[\d.]+ [\d.]+)(?=M|$)/g, "$1h1"), "stroke-dasharray": DASHES[index % 6] });
+    return svg("path", { class: `series s${index % DASHES.length}`, d: path.replace(/(M[\d.]+ [\d.]+)(?=M|$)/g, "$1h1"), "stroke-dasharray": DASHES[index % DASHES.length] });
   }
 
   drawLegend() {
     const at = this.at ?? this.times.length - 1;
     this.legend.replaceChildren(...this.series.map((one, index) => {
       const sample = svg("svg", { width: 34, height: 10, "aria-hidden": "true" },
-        svg("line", { class: `series s${index % 6}`, x1: 0, x2: 34, y1: 5, y2: 5, "stroke-dasharray": DASHES[index % 6] }));
+        svg("line", { class: `series s${index % DASHES.length}`, x1: 0, x2: 34, y1: 5, y2: 5, "stroke-dasharray": DASHES[index % DASHES.length] }));
       const value = one.values[at];
       return h("li", null, sample, ` ${one.label}: `, h("strong", null, Number.isFinite(value) ? valueText(value, this.unit) : unknown()));
     }));

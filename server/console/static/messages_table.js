@@ -8,7 +8,7 @@ import { table } from "./table.js";
 // The decoded record of a FoundMessage, MessageTrace or BrowsedMessage, with the place where it was found.
 export function messageOf(found) {
   const record = found.message?.message ?? found.message ?? {};
-  return found.message?.message ? { ...record, topic: found.topic || record.topic, queue: found.queue, offset: Number(found.offset), logTopic: record.topic } : record;
+  return found.message?.message ? { ...record, topic: found.topic || record.topic, queue: found.queue, offset: Number(found.offset), liteOffset: found.liteOffset } : record;
 }
 
 export function placeLink(message) {
@@ -17,7 +17,7 @@ export function placeLink(message) {
 
 export function messagesTable(caption, messages, { empty, extra = [], withTopic = false } = {}) {
   return table(caption, [
-    { title: "Queue/offset", cell: placeLink },
+    { title: "Queue/offset", cell: (one) => [placeLink(one), one.liteOffset !== undefined && h("small", null, ` lite ${one.liteOffset}`)] },
     { title: "Stored", cell: (one) => time(one.storedAtMs) },
     withTopic && { title: "Topic", cell: (one) => one.topic },
     { title: "Id", kind: "wide", cell: (one) => h("span", { class: "mono" }, one.messageId ?? one.offsetId) },

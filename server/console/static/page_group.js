@@ -27,13 +27,11 @@ export async function show(view) {
   view.begin(name, { lead: [link(["groups"], "Groups"), " / group"], actions: [
     toggle, h("button", { type: "button", onclick: () => edit(view, () => group, settings.refresh) }, "Edit"),
     h("button", { type: "button", class: "danger", onclick: () => remove(view, name) }, "Delete group")] });
-  const topics = { names: [] };
-  const progress = section(view, "Topics and lag", () => progressTable(view, name, topics), { everyMs: REFRESH_MS });
+  const progress = section(view, "Topics and lag", () => progressTable(view, name), { everyMs: REFRESH_MS });
   const queues = section(view, "Progress by queue", () => queuesTable(view, name));
   const clients = section(view, "Clients that are there", async () =>
     clientsTable(view, (await view.callAll("ClientService/ListClients", { group: name })).flatMap((one) => one.clients), { empty: "No client of this group is there." }), { everyMs: REFRESH_MS });
-  view.add(settings, progress, queues, clients, section(view, "Dead letters", () => deadLetters(view, name)),
-    resetForm(view, name, () => { progress.refresh(); queues.refresh(); }));
+  view.add(settings, progress, queues, clients, resetForm(view, name, () => { progress.refresh(); queues.refresh(); }));
 }
 
 function enabling(view, group, refresh) {
@@ -47,15 +45,14 @@ function enabling(view, group, refresh) {
   });
 }
 
-async function progressTable(view, name, topics) {
+async function progressTable(view, name) {
   let after = "";
   for (let round = 0; round < 20; round += 1) {
     const { groups, hasMore } = await view.call("OverviewService/ListGroupFigures", { contains: name, after, limit: 100 });
     const own = groups.find((one) => one.group.name === name);
     if (own) {
-      topics.names = own.topics.map((pair) => pair.topic);
       return [summary(own), pairsTable(`Topics of ${name}`, own.topics, "topic", "It has read no topic."),
-        Number(own.topicCount) > own.topics.length && h("p", { class: "note" }, `and ${Number(own.topicCount) - own.topics.length} more topics`)];
+        !(Number(own.topicCount) <= own.topics.length) && h("p", { class: "note" }, isKnown(own.topicCount) ? `and ${Number(own.topicCount) - own.topics.length} more topics` : "and more topics")];
     }
     if (!hasMore || !groups.length) break;
     after = groups.at(-1).group.name;
@@ -65,7 +62,9 @@ async function progressTable(view, name, topics) {
 
 function summary(own) {
   return facts([["Ready in all", count(own.ready)], ["In flight in all", count(own.inFlight)],
-    ["Oldest waits", isKnown(own.lagMs) && Number(own.lagMs) === 0 ? "nothing waits" : duration(own.lagMs)], ["Clients", count(own.consumers)]]);
+    ["Oldest waits", isKnown(own.lagMs) && Number(own.lagMs) === 0 ? "nothing waits" : duration(own.lagMs)], ["Clients", count(own.consumers)],
+    ["Dead letters that were never sent again", [count(own.deadLetters), " ", Number(own.deadLetters) > 0 && badge("warn", "look"), " ",
+      link(["dead-letters", own.group.name], "Dead letters and retries")]]]);
 }
 
 // Times tell how far it is: those of the first and last message of each queue, and of the last one that it has gone past.
@@ -85,17 +84,6 @@ async function queuesTable(view, name) {
 }
 
 const seconds = (ms) => `${(Number(ms) / 1000).toLocaleString("en", { maximumFractionDigits: 1 })} s`;
-
-async function deadLetters(view, group) {
-  try {
-    const { minimumOffset, maximumOffset, nextOffset } = await view.call("DeadLetterService/ListDeadLetters", { group, count: 1 });
-    return [facts([["Kept", count(BigInt(maximumOffset) - BigInt(minimumOffset))], ["Never sent again", count(BigInt(maximumOffset) - BigInt(nextOffset))]]),
-      h("p", null, link(["dead-letters", group], "Look at them and send them again"))];
-  } catch (error) {
-    if (error.code === "NOT_FOUND") return h("p", { class: "empty" }, "It has no dead letters.");
-    throw error;
-  }
-}
 
 async function edit(view, groupNow, refresh) {
   const group = groupNow();

@@ -55,9 +55,9 @@ function stateOf(one) {
 
 function topicsOf(one) {
   const more = Number(one.topicCount) - one.topics.length;
-  if (!one.topics.length) return h("span", { class: "none" }, "has read none");
+  if (!one.topics.length && Number(one.topicCount) === 0) return h("span", { class: "none" }, "has read none");
   return [one.topics.slice(0, 5).map((pair, at) => [at > 0 && ", ", topicLink(pair.topic)]),
-    more + Math.max(one.topics.length - 5, 0) > 0 && ` and ${more + Math.max(one.topics.length - 5, 0)} more`];
+    Number.isNaN(more) ? " and more" : more + Math.max(one.topics.length - 5, 0) > 0 && ` and ${more + Math.max(one.topics.length - 5, 0)} more`];
 }
 
 async function create(view) {

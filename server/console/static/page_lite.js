@@ -86,10 +86,10 @@ function backlog(view, topic) {
 
 async function backlogTables(view, topic, group) {
   const it = await view.call("LiteTopicService/ListLiteBacklog", { topic, group, limit: 50 });
-  return [!it.isComplete && h("p", { class: "notice warn" }, "▲ There are more lite topics than were looked at."),
+  return [!it.isComplete && h("p", { class: "notice warn" }, `▲ There are more lite topics than the ${it.lookedAt ?? "first"} that were looked at.`),
     table("Lite topics with most before the group", [{ title: "Lite topic", cell: (one) => link(["messages"], one.liteTopic, { topic, lite: one.liteTopic }) },
       { title: "Ready", kind: "number", cell: (one) => count(one.ready) }, { title: "Oldest waits since", cell: (one) => age(one.oldestStoredAtMs, "its record cannot be read") }], it.liteTopics, { empty: "Nothing waits for the group." }),
     h("h3", null, "Clients and what waits for their next receive"),
     table("Clients", [{ title: "Client", kind: "wide", cell: (one) => h("span", { class: "mono" }, one.clientId) }, { title: "Lite topics with messages", kind: "number", cell: (one) => count(one.liteTopicsReady) },
-      { title: "Subscriptions", kind: "number", cell: (one) => count(one.subscriptions) }], it.clients, { empty: "No client of the group is there." })];
+      { title: "Subscriptions", kind: "number", cell: (one) => one.wantsAll ? "all, whatever there will be" : count(one.subscriptions) }], it.clients, { empty: "No client of the group is there." })];
 }

@@ -10,15 +10,14 @@ const REFRESH_MS = 5000;
 
 export async function show(view) {
   view.begin("Members", { lead: "A draining member takes no new messages; those that it has can still be received." });
+  let isAlone = null;
   const list = section(view, "Members", async () => {
-    let members = null;
-    try {
-      ({ members } = await view.call("MembersService/ListMembers"));
-    } catch (error) {
-      // Without a cluster that is how things are, and no failure.
-      if (error.code === "FAILED_PRECONDITION") return h("p", { class: "notice idle" }, "○ This broker is alone: ", error.message);
-      throw error;
+    if (isAlone === null) {
+      const overviews = await view.call("OverviewService/ListOverviews");
+      isAlone = overviews.members.some((one) => one.isSelf && one.state === "alone");
     }
+    if (isAlone) return h("p", { class: "notice idle" }, "○ This broker is alone: it is no member of a cluster.");
+    const { members } = await view.call("MembersService/ListMembers");
     return membersTable(view, members, () => list.refresh());
   }, { everyMs: REFRESH_MS });
   view.add(list);

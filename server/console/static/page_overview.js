@@ -10,13 +10,27 @@ import { section } from "./view.js";
 const REFRESH_MS = 10000;
 const HISTORY_MS = 3600000;
 
-// Charts by what they show; a series that none of them names gets one with others of its unit.
+// Charts by what they show: [title, series with their labels, whether it is shown at once]. A series that none of them
+// names gets a chart of its own.
 const CHARTS = [
-  ["Messages per second", ["sent_per_second", "received_per_second"]],
-  ["Waiting messages", ["ready_messages", "in_flight_messages"]],
+  ["Messages per second", { sent_per_second: "sent", received_per_second: "received" }, true],
+  ["Messages that wait", { ready_messages: "ready", in_flight_messages: "in flight" }, true],
+  ["How long the oldest message waits", { lag_seconds: "oldest" }, true],
+  ["Failing deliveries per second", { redelivered_per_second: "redelivered", dead_letters_per_second: "dead letters" }, true],
+  ["99 % of calls take at most", { send_p99_ms: "send" }, true],
+  ["Disk and processor", { disk_used_percent: "disk used", cpu_percent: "processor, of one core" }, true],
+  ["Bytes per second", { sent_bytes_per_second: "sent", received_bytes_per_second: "received", log_bytes_per_second: "log" }],
+  ["Stages of sends, 99 % take at most", { send_check_p99_ms: "check", send_gather_p99_ms: "gather", send_append_p99_ms: "append",
+    send_flush_p99_ms: "flush", send_dispatch_p99_ms: "dispatch", send_wake_p99_ms: "wake", send_answer_p99_ms: "answer" }],
+  ["Stages of receives, 99 % take at most", { receive_wait_p99_ms: "wait", receive_take_p99_ms: "take", receive_read_p99_ms: "read",
+    receive_write_p99_ms: "write", receive_answer_p99_ms: "answer" }],
+  ["Pending", { timers: "timers", transactions: "transactions" }],
+  ["Connections and clients", { connections: "connections", clients: "clients" }],
+  ["Not written yet", { dispatch_lag_bytes: "consume queues behind the log", migration_lag_bytes: "second store behind the first" }],
+  ["Lite topics", { lite_topics: "lite topics" }],
+  ["Memory", { resident_bytes: "resident" }],
+  ["Event loop late", { loop_late_seconds: "at worst" }],
 ];
-const UNIT_TITLES = { "messages/s": "Messages per second, other", "bytes/s": "Bytes per second", bytes: "Bytes", messages: "Messages",
-  seconds: "Seconds", percent: "Percent" };
 
 export async function show(view) {
   view.begin("Overview");
@@ -123,24 +137,24 @@ function totalsFacts({ own }) {
 async function history(view) {
   const kept = { times: [], series: new Map() };
   const box = h("div", { class: "charts" });
+  const others = h("div", { class: "charts" });
   const charts = new Map();
   const round = async () => {
     const answer = await view.call("OverviewService/GetHistory", kept.times.length ? { afterMs: String(kept.times.at(-1)) } : {});
     keep(kept, answer);
-    for (const [title, unit, names] of plans(kept)) {
+    for (const [title, labels, isFirst] of plans(kept)) {
+      const names = Object.keys(labels);
       if (!charts.has(title)) {
-        charts.set(title, new Chart(title, unit));
-        box.append(charts.get(title).element);
+        charts.set(title, new Chart(title, kept.series.get(names[0]).unit));
+        (isFirst ? box : others).append(charts.get(title).element);
       }
-      charts.get(title).update(kept.times, names.map((name) => ({ label: label(name), values: kept.series.get(name).values })));
+      charts.get(title).update(kept.times, names.map((name) => ({ label: labels[name], values: kept.series.get(name).values })));
     }
   };
   await round();
   view.every(REFRESH_MS, () => { round().catch(() => {}); });
-  return box;
+  return [box, h("details", { class: "more", "data-fold": "charts" }, h("summary", null, "More charts"), others)];
 }
-
-const label = (name) => name.replace(/_(per_second|seconds|bytes|percent)$/, "").replaceAll("_", " ");
 
 function keep(kept, { atMs, series }) {
   const fresh = atMs.map(Number);
@@ -161,17 +175,8 @@ function keep(kept, { atMs, series }) {
 
 function plans(kept) {
   const left = new Set(kept.series.keys());
-  const found = [];
-  for (const [title, names] of CHARTS) {
-    const there = names.filter((name) => left.delete(name));
-    if (there.length) found.push([title, kept.series.get(there[0]).unit, there]);
-  }
-  for (const unit of new Set([...left].map((name) => kept.series.get(name).unit))) {
-    const names = [...left].filter((name) => kept.series.get(name).unit === unit);
-    for (let at = 0; at < names.length; at += 4) {
-      const part = names.length > 4 ? `, ${label(names[at])} and others` : names.length === 1 ? `, ${label(names[0])}` : "";
-      found.push([`${UNIT_TITLES[unit] ?? unit}${part}`, unit, names.slice(at, at + 4)]);
-    }
-  }
-  return found;
+  const there = CHARTS.map(([title, labels, isFirst]) =>
+    [title, Object.fromEntries(Object.entries(labels).filter(([name]) => left.delete(name))), isFirst]);
+  const own = [...left].map((name) => [name.replaceAll("_", " "), { [name]: kept.series.get(name).unit }, false]);
+  return [...there.filter(([, labels]) => Object.keys(labels).length), ...own];
 }

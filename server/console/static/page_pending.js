@@ -30,7 +30,7 @@ function figures(it) {
   return [facts([["Timers", count(it.timers, counting)], ["Transactions", count(it.transactions, counting)],
     ["Late", late > 1000 ? badge("warn", durationText(late), "what was due first was that late when it was looked for") : badge("good", "not late")]]),
   table("Timers by when they are due", [{ title: "Due within", cell: (one) => duration(one.withinMs) }, { title: "Timers", kind: "number", cell: (one) => count(one.timers) }], it.due, { empty: "When they are due is not told." }),
-  h("p", { class: "note" }, "Each row leaves out those of the rows above; counts are as far as the first 100,000 timers tell.")];
+  h("p", { class: "note" }, "Each row leaves out those of the rows above; they tell of the ", count(it.dueLookedAt), " timers that are due first.")];
 }
 
 const topicOf = (one) => one.topic ? topicLink(one.topic) : unknown("the record cannot be read");
@@ -46,6 +46,6 @@ function timers(it) {
 function transactions(it) {
   return table("Transactions", [
     { title: "Topic", cell: topicOf }, { title: "Id", kind: "wide", cell: idOf }, { title: "Stored", cell: (one) => time(one.storedAtMs) }, { title: "That is", cell: (one) => age(one.storedAtMs) },
-    { title: "Producer was asked", kind: "number", cell: (one) => [count(one.checks), one.checks === 1 ? " time" : " times"] }, { title: "Asked next", cell: (one) => time(one.nextCheckAtMs) },
+    { title: "Times its producer was asked", kind: "number", cell: (one) => count(one.checks, "not found among the first that are to be asked") }, { title: "Asked next", cell: (one) => time(one.nextCheckAtMs) },
   ], it.firstTransactions, { empty: "No transaction waits." });
 }

@@ -20,8 +20,8 @@ export async function show(view) {
 
 function settingsTable(view, settings, refresh) {
   return table("Settings", [
-    { title: "Key", cell: (one) => h("span", { class: "mono" }, one.key) },
-    { title: "Value", cell: (one) => h("strong", { class: "mono" }, one.value === "" ? "(empty)" : one.value) },
+    { title: "Key", cell: (one) => h("span", { class: "code" }, one.key) },
+    { title: "Value", cell: (one) => h("strong", { class: "code" }, one.value === "" ? "(empty)" : one.value) },
     { title: "From", cell: (one) => one.source === "live" ? badge("info", "changed live") : one.source },
     { title: "Started with", cell: (one) => h("span", { class: "mono" }, one.configured === "" ? "(empty)" : one.configured) },
     { title: "Meaning", kind: "wide", cell: (one) => one.meaning },

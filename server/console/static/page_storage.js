@@ -20,13 +20,13 @@ export async function show(view) {
     storage = null;
     for (const one of [disk, segments, parts]) one.refresh();
   };
-  view.add(disk, expiry(view, anew), segments, spans(view), parts, summary(view), section(view, "Files of the key index", () => indexFiles(view)));
+  view.add(disk, expiry(view, anew), segments, spans(view), parts, summary(view), indexFiles(view));
   view.every(30000, anew);
 }
 
 function diskFacts(it) {
   const used = Number(it.diskUsedPercent);
-  const state = used >= it.refusePercent ? badge("bad", "sends are refused") : used >= it.forcePercent ? badge("warn", "files go before their time") : badge("good", "there is room");
+  const state = !isKnown(it.diskUsedPercent) ? unknown("the system does not tell how full the disk is") : used >= it.refusePercent ? badge("bad", "sends are refused") : used >= it.forcePercent ? badge("warn", "files go before their time") : badge("good", "there is room");
   return facts([["State", state], ["In use", percent(it.diskUsedPercent)], ["Free", [bytes(it.diskFree), " of ", bytes(it.diskTotal)]],
     ["Files go before their time at", percent(it.forcePercent)], ["Sends are refused at", percent(it.refusePercent)],
     ["Messages are kept for", isKnown(it.retentionMs) ? duration(it.retentionMs) : "ever"],
@@ -34,13 +34,13 @@ function diskFacts(it) {
     ["Oldest message", age(it.oldestStoredAtMs, "the log is empty, or its first record cannot be read")], ["Newest message", age(it.newestStoredAtMs, "the log is empty, or its last record cannot be read")],
     ["Time span kept", isKnown(it.oldestStoredAtMs) && isKnown(it.newestStoredAtMs) ? duration(it.newestStoredAtMs - it.oldestStoredAtMs) : unknown()],
     ["Log", [bytes(Number(it.logEnd) - Number(it.logBegin)), ` in ${it.segmentCount} files`]],
-    ["Goes next by its age", it.expiresNext ? [h("span", { class: "mono" }, it.expiresNext), ", ", isKnown(it.expiresNextAtMs) ? [time(it.expiresNextAtMs), " at the earliest"] : unknown()] : "none is known to"]]);
+    ["Goes next by its age", it.expiresNext ? [h("span", { class: "mono" }, it.expiresNext), ", ", isKnown(it.expiresNextAtMs) ? ["from ", time(it.expiresNextAtMs), " on"] : unknown()] : unknown("there is no file but the one that is being filled, or its age is not known")]]);
 }
 
 function segmentsTable(it) {
   const left = Number(it.segmentCount) - it.segments.length;
   return [left > 0 && h("p", { class: "note" }, `${left} in the middle are left out`), table("Segments, the oldest first", [
-    { title: "File", cell: (one) => [h("span", { class: "mono" }, one.name), " ", one.name === it.expiresNext && badge("info", "goes next")] },
+    { title: "File", cell: (one) => [h("span", { class: "code" }, one.name), " ", one.name === it.expiresNext && badge("info", "goes next")] },
     { title: "Begins at", kind: "number", cell: (one) => count(one.begin) },
     { title: "Size", kind: "number", cell: (one) => bytes(one.size) },
     { title: "First stored", cell: (one) => time(one.firstStoredAtMs) },
@@ -141,8 +141,17 @@ function summary(view) {
     }), place);
 }
 
-async function indexFiles(view) {
-  const { files } = await view.call("IndexService/ListIndexFiles");
+// On demand: a broker may keep no such index.
+function indexFiles(view) {
+  const place = h("div");
+  return h("section", { class: "panel" }, h("h2", null, "Files of the key index"), workButton("List them", async () => {
+    const { files } = await view.call("IndexService/ListIndexFiles");
+    replace(place, filesTable(files));
+    return `${files.length} files`;
+  }), place);
+}
+
+function filesTable(files) {
   return table("Files of the key index, the oldest first", [
     { title: "File", cell: (one) => h("span", { class: "mono" }, one.name) }, { title: "Kind", cell: (one) => one.kind },
     { title: "Stage", cell: (one) => one.damage ? badge("bad", one.stage, one.damage) : one.stage }, { title: "Keys", kind: "number", cell: (one) => one.stage === "damaged" ? unknown(one.damage) : count(one.items) },

@@ -55,10 +55,10 @@ async function load(view, asked, pages, refresh) {
 }
 
 function groupsOf(one) {
-  if (!one.groups?.length) return h("span", { class: "none" }, Number(one.groupCount) ? `${one.groupCount} groups` : "no group reads it");
+  if (!one.groups?.length) return h("span", { class: "none" }, Number(one.groupCount) === 0 ? "no group reads it" : [count(one.groupCount, "more than 1,000"), " groups"]);
   const rest = Number(one.groupCount) - one.groups.length;
   return h("ul", { class: "groups" }, one.groups.map((pair) => h("li", null, pairLine(pair))),
-    rest > 0 && h("li", null, link(["topics", one.topic.name], `and ${rest} more`)));
+    !(rest <= 0) && h("li", null, link(["topics", one.topic.name], Number.isNaN(rest) ? "and more" : `and ${rest} more`)));
 }
 
 async function create(view) {
