@@ -164,7 +164,7 @@ def test_messages_are_filtered_and_paged(console: Console) -> None:
 
     console.press("Next")
     expect(console.page.locator("main")).to_contain_text("there is nothing behind")
-    assert ORDERS == 40, "half of them fill one page"
+    expect(rows).to_have_count(ORDERS // 2 - 20)
 
 
 def test_the_group_beside_the_topic_and_its_lag(console: Console) -> None:

@@ -10,21 +10,17 @@ const DASHES = ["", "7 4", "2 3", "10 3 2 3", "14 4", "1 5", "5 2 1 2 1 2"];
 const CLOCK = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
 const CLOCK_SECONDS = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
 const TABLE_ROWS = 60;
+const SPAN_MIN_MS = 300000;
 
 // A value as text, by the unit that the broker gives it.
 export function valueText(value, unit) {
   if (!Number.isFinite(value)) return "unknown";
   if (unit === "bytes") return bytesText(value);
   if (unit === "bytes/s") return `${bytesText(value)}/s`;
-  if (unit === "seconds" || unit === "ms") return shortText(unit === "ms" ? value : value * 1000);
+  if (unit === "seconds" || unit === "ms") return durationText(unit === "ms" ? value : value * 1000);
   if (unit === "percent") return `${value.toFixed(1)} %`;
   const number = value !== 0 && Math.abs(value) < 10 ? value.toFixed(2).replace(/\.?0+$/, "") : countText(Math.round(value));
   return unit?.endsWith("/s") ? `${number}/s` : number;
-}
-
-function shortText(milliseconds) {
-  if (milliseconds > 0 && milliseconds < 1) return `${Number((milliseconds * 1000).toPrecision(3))} µs`;
-  return milliseconds < 1000 ? `${Number(milliseconds.toPrecision(3))} ms` : durationText(milliseconds);
 }
 
 // The least round number above all values, in steps of the unit.
@@ -68,10 +64,15 @@ export class Chart {
     this.fillTable();
   }
 
+  // Of a moment. A broker that has just begun has an axis, too: the newest value is at the right.
+  place(time) {
+    const last = this.times.at(-1);
+    const span = Math.max(last - this.times[0], SPAN_MIN_MS);
+    return EDGE.left + (1 - (last - time) / span) * (this.width - EDGE.left - EDGE.right);
+  }
+
   x(index) {
-    const first = this.times[0];
-    const span = Math.max(this.times.at(-1) - first, 1);
-    return EDGE.left + (this.times[index] - first) / span * (this.width - EDGE.left - EDGE.right);
+    return this.place(this.times[index]);
   }
 
   y(value) {
@@ -102,9 +103,10 @@ export class Chart {
     }
     const marks = this.width < 420 ? 3 : 5;
     for (let mark = 0; mark < marks; mark += 1) {
-      const index = Math.round(mark / (marks - 1) * (this.times.length - 1));
+      const last = this.times.at(-1);
+      const time = last - Math.max(last - this.times[0], SPAN_MIN_MS) * (1 - mark / (marks - 1));
       const anchor = mark === 0 ? "start" : mark === marks - 1 ? "end" : "middle";
-      parts.push(svg("text", { x: this.x(index), y: HEIGHT - 6, "text-anchor": anchor }, CLOCK.format(this.times[index])));
+      parts.push(svg("text", { x: this.place(time), y: HEIGHT - 6, "text-anchor": anchor }, CLOCK.format(time)));
     }
     return parts;
   }
@@ -118,7 +120,7 @@ export class Chart {
       isOn = Number.isFinite(value);
     });
     // A point between two gaps would have no length.
-    return svg("path", { class: `series s${index % DASHES.length}`, d: path.replace(/(M[\d.]+ [\d.]+)(?=M|$)/g, "$1h1"), "stroke-dasharray": DASHES[index % DASHES.length] });
+    return svg("path", { class: `series s${index % DASHES.length}`, d: path.replace(/(M[\d.]+ [\d.]+)(?=M|$)/g, "$1h3"), "stroke-dasharray": DASHES[index % DASHES.length] });
   }
 
   drawLegend() {
@@ -180,6 +182,6 @@ export class Chart {
     const columns = [{ title: "Time", cell: (at) => CLOCK_SECONDS.format(this.times[at]) },
       ...this.series.map((one) => ({ title: one.label, kind: "number", cell: (at) => valueText(one.values[at], this.unit) }))];
     this.values.querySelector(".table-box")?.remove();
-    this.values.append(table(`${this.title}, values`, columns, rows));
+    this.values.append(table(`${this.title}, values`, columns, rows, { dense: true }));
   }
 }

@@ -64,6 +64,15 @@ export function newId(stem) {
   return `${stem}-${counter}`;
 }
 
+const SHOWN_MS = 10000;
+
+// A line above the page for a while: how something has ended whose place is not there any more.
+export function tell(...nodes) {
+  const line = h("div", { class: "toast" }, nodes);
+  document.getElementById("told").append(line);
+  setTimeout(() => line.remove(), SHOWN_MS);
+}
+
 // Tells who listens to the page rather than looks at it.
 export function announce(text) {
   const said = document.getElementById("said");

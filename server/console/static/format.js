@@ -44,10 +44,11 @@ export function bytesText(value) {
   return scaled(value, 1024, ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]);
 }
 
-// Milliseconds as "2 h 3 min".
+// Milliseconds as "2 h 3 min", "66 ms" or "16 µs".
 export function durationText(milliseconds) {
   const ms = Number(milliseconds);
-  if (Math.abs(ms) < 1000) return `${Math.round(ms)} ms`;
+  if (ms !== 0 && Math.abs(ms) < 1) return `${Number((ms * 1000).toPrecision(2))} µs`;
+  if (Math.abs(ms) < 1000) return `${Number(ms.toPrecision(3))} ms`;
   const seconds = Math.round(Math.abs(ms) / 1000);
   const parts = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
   const sign = ms < 0 ? "-" : "";

@@ -5,7 +5,7 @@ import { badge, count, time, unknown } from "./format.js";
 import { address, groupLink, link, messageLink, topicLink } from "./links.js";
 import { groupField } from "./names.js";
 import { facts, pager, table } from "./table.js";
-import { section } from "./view.js";
+import { panel, section } from "./view.js";
 import { beginJob, countsText, followJob, runJob, workButton } from "./work.js";
 
 const LIMIT = 100;
@@ -20,8 +20,11 @@ export async function show(view) {
   view.begin(`Dead letters of ${group}`, { lead: [link(["dead-letters"], "Dead letters"), " / ", groupLink(group)] });
   const state = { chosen: new Set(), pages: pager(), from: null };
   const place = h("div", { role: "status" });
-  const list = section(view, "Dead letters", () => load(view, group, state, () => list.refresh(), place));
-  view.add(section(view, "Waiting for their next attempt", () => retries(view, group), { everyMs: 10000 }), list, place);
+  const list = section(view, "Dead letters", () => load(view, group, state, () => list.refresh()));
+  view.add(section(view, "Waiting for their next attempt", () => retries(view, group), { everyMs: 10000 }), list,
+    panel("Send them again", h("div", { class: "pager" },
+      workButton("Send chosen again", () => resendChosen(view, group, state, place, () => list.refresh())),
+      workButton("Send all again that never were", () => resendAll(view, group, place, () => list.refresh()))), place));
 }
 
 async function showAll(view) {
@@ -56,7 +59,7 @@ async function retries(view, group) {
   h("p", { class: "note" }, "Of a message that was handed out and is not done, its page tells the attempts and who has it.")];
 }
 
-async function load(view, group, state, refresh, place) {
+async function load(view, group, state, refresh) {
   const from = state.pages.after ?? state.from;
   const request = { group, count: LIMIT, ...(from === null ? {} : { fromOffset: from }) };
   const answer = await view.call("DeadLetterService/ListDeadLetters", request);
@@ -72,10 +75,7 @@ async function load(view, group, state, refresh, place) {
       h("button", { type: "button", class: "quiet", onclick: () => { for (const one of answer.deadLetters) state.chosen.add(one.offset); refresh(); } }, "Choose this page"),
       h("button", { type: "button", class: "quiet", onclick: () => { state.chosen.clear(); refresh(); } }, "Choose none"), chosen),
     lettersTable(group, answer.deadLetters, state.chosen, told),
-    state.pages.bar({ next: hasMore ? String(next) : null, refresh }),
-    h("div", { class: "pager" },
-      workButton("Send chosen again", () => resendChosen(view, group, state, place, refresh)),
-      workButton("Send all again that never were", () => resendAll(view, group, place, refresh)))];
+    state.pages.bar({ next: hasMore ? String(next) : null, refresh })];
 }
 
 function lettersTable(group, letters, chosen, told) {
@@ -124,8 +124,8 @@ async function resendAll(view, group, place, refresh) {
 }
 
 function follow(view, job, place, refresh) {
-  return new Promise((resolve) => place.replaceChildren(h("div", { class: "panel" }, followJob(view, job, (ended) => {
+  return new Promise((resolve) => place.replaceChildren(followJob(view, job, (ended) => {
     refresh();
     resolve(`the job is ${ended.state}`);
-  }))));
+  })));
 }

@@ -6,9 +6,8 @@ import { groupFields, groupRequest } from "./group_form.js";
 import { address, groupLink, link, topicLink } from "./links.js";
 import { lagOf } from "./pairs.js";
 import { pager, table } from "./table.js";
-import { section } from "./view.js";
+import { isPhone, section } from "./view.js";
 
-const LIMIT = 50;
 const REFRESH_MS = 10000;
 const ORDERS = [["FIGURE_ORDER_UNSPECIFIED", "name"], ["FIGURE_ORDER_BUSIEST", "busiest"], ["FIGURE_ORDER_LAG", "lag"]];
 
@@ -33,7 +32,7 @@ export async function show(view) {
 
 async function load(view, asked, pages, refresh) {
   const byName = asked.order === ORDERS[0][0];
-  const answer = await view.call("OverviewService/ListGroupFigures", { ...asked, after: byName ? pages.after ?? "" : "", limit: LIMIT });
+  const answer = await view.call("OverviewService/ListGroupFigures", { ...asked, after: byName ? pages.after ?? "" : "", limit: isPhone() ? 20 : 50 });
   const notAll = "one of its topics is not known: not in memory and not counted";
   return [table("Groups", [
     { title: "Group", cell: (one) => groupLink(one.group.name) },

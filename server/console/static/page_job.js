@@ -2,7 +2,7 @@
 import { h } from "./dom.js";
 import { link } from "./links.js";
 import { aboutText } from "./page_jobs.js";
-import { section } from "./view.js";
+import { panel, section } from "./view.js";
 import { followJob, jobFacts } from "./work.js";
 
 export async function show(view) {
@@ -10,5 +10,5 @@ export async function show(view) {
   view.begin("Job", { lead: [link(["jobs"], "Jobs"), ` / ${id}`] });
   const job = await view.call("JobService/GetJob", { id });
   const details = section(view, "What was asked for", async () => [h("p", null, aboutText(job)), jobFacts(await view.call("JobService/GetJob", { id }))]);
-  view.add(h("section", { class: "panel" }, h("h2", null, "Progress"), followJob(view, job, () => details.refresh())), details);
+  view.add(panel("Progress", followJob(view, job, () => details.refresh())), details);
 }

@@ -5,7 +5,7 @@ import { age, badge, count, duration, isKnown, time } from "./format.js";
 import { address, link } from "./links.js";
 import { groupField, topicField } from "./names.js";
 import { facts, pager, table } from "./table.js";
-import { section } from "./view.js";
+import { namedPanel, section } from "./view.js";
 import { workButton } from "./work.js";
 
 const LIMIT = 100;
@@ -49,7 +49,7 @@ async function statistics(view, topic) {
   const it = await view.call("LiteTopicService/GetLiteTopicStatistics", { topic });
   const share = isKnown(it.liteTopics) && isKnown(it.liteTopicsMax) && Number(it.liteTopicsMax) > 0 ? Number(it.liteTopics) / Number(it.liteTopicsMax) : null;
   return facts([["Lite topics", count(it.liteTopics, "they are being counted after a start")], ["There may be", isKnown(it.liteTopicsMax) ? count(it.liteTopicsMax) : "any number"],
-    share !== null && ["Of the quota", share > 0.9 ? badge("warn", `${(share * 100).toFixed(1)} %`) : badge("good", `${(share * 100).toFixed(1)} %`)],
+    share !== null && ["Of the quota", badge(share > 0.9 ? "warn" : "good", `${(share * 100).toFixed(1)} % in use`)],
     ["One stays after its last message for", isKnown(it.ttlMs) ? duration(it.ttlMs) : "ever"]]);
 }
 
@@ -81,7 +81,7 @@ function backlog(view, topic) {
     const group = valuesOf(form).group.trim();
     replace(place, section(view, `Backlog of ${group}`, () => backlogTables(view, topic, group), { level: 3 }));
   } }, h("div", { class: "grow" }, groupField(view)), h("button", { type: "submit" }, "Show"));
-  return h("section", { class: "panel" }, h("h3", null, "Where a group has most before it"), form, place);
+  return namedPanel(3, "Where a group has most before it", form, place);
 }
 
 async function backlogTables(view, topic, group) {

@@ -2,14 +2,14 @@
 import { bodyView } from "./body_view.js";
 import { confirm } from "./dialog.js";
 import { h } from "./dom.js";
-import { bytes, count, isKnown, time } from "./format.js";
+import { bytes, count, exact, isKnown, time } from "./format.js";
 import { link, messageLink, topicLink } from "./links.js";
 import { messageOf } from "./messages_table.js";
 import { topicField } from "./names.js";
 import { unread } from "./page_messages.js";
 import { facts, table } from "./table.js";
 import { traceView } from "./trace_view.js";
-import { section } from "./view.js";
+import { panel, section } from "./view.js";
 import { followJob, beginJob, workButton } from "./work.js";
 
 export async function show(view) {
@@ -22,15 +22,15 @@ export async function show(view) {
   const message = messageOf(answer.message);
   const here = answer.message.queues?.[0] ?? message;
   const beside = neighbours({ topic: here.topic || topic, queue: here.queue, offset: Number(here.offset) });
+  if (message.problem) {
+    view.add(panel("Place", h("p", { class: "notice bad" }, "✖ ", message.problem), h("p", null, "Place in the log: ", exact(message.physicalOffset))));
+    return;
+  }
   view.add(panel("Place and origin", [answer.sameId > 1 && h("p", { class: "notice info" }, `● ${answer.sameId} messages of the topic have this id; this is the newest.`), unread(answer.unread), headFacts(message), beside]),
     panel("Body", bodyView(message)),
     panel("Properties", table("Properties", [{ title: "Name", cell: ([name]) => h("span", { class: "mono" }, name) }, { title: "Value", kind: "wide", cell: ([, value]) => h("span", { class: "mono" }, value) }],
       Object.entries(message.properties ?? {}), { empty: "It has no properties." })),
     section(view, "What has become of it", async () => traceView(answer.message)), resend(view, message, here));
-}
-
-function panel(title, ...body) {
-  return h("section", { class: "panel" }, h("h2", null, title), body);
 }
 
 function headFacts(it) {
@@ -41,7 +41,7 @@ function headFacts(it) {
     it.messageGroup && ["Message group", it.messageGroup], it.liteTopic && ["Lite topic", link(["messages"], it.liteTopic, { topic: it.topic, lite: it.liteTopic })],
     isKnown(it.deliverAtMs) && ["To be delivered at", time(it.deliverAtMs)], ["Redeliveries before", count(it.reconsumeTimes)],
     it.transactionState && ["Transaction", String(it.transactionState)], ["Came from", it.bornHost ?? "unknown"], ["Stored by", it.storeHost ?? "unknown"],
-    ["Place in the log", count(it.physicalOffset)], ["Body in the log", bytes(it.bodySize)],
+    ["Place in the log", exact(it.physicalOffset)], ["Body in the log", bytes(it.bodySize)],
   ]);
 }
 
@@ -62,5 +62,5 @@ function resend(view, message, here) {
     if (!job) return null;
     return new Promise((resolve) => place.replaceChildren(followJob(view, job, (ended) => resolve(`the job is ${ended.state}`))));
   });
-  return h("section", { class: "panel" }, h("h2", null, "Send it once more"), h("div", { class: "filters" }, to), h("p", null, button), place);
+  return panel("Send it once more", h("div", { class: "filters" }, to), h("p", null, button), place);
 }

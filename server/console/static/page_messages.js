@@ -7,7 +7,7 @@ import { address, link } from "./links.js";
 import { messageOf, messagesTable } from "./messages_table.js";
 import { topicField } from "./names.js";
 import { pager } from "./table.js";
-import { failure, section } from "./view.js";
+import { failure, isPhone, section } from "./view.js";
 
 const HOWS = [["newest", "the newest first"], ["oldest", "the oldest first"], ["time", "from a time on"], ["offset", "from an offset of a queue on"], ["id", "by id"], ["key", "by key"]];
 const LIMITS = [["20", "20"], ["50", "50"], ["200", "200"], ["500", "500"]];
@@ -34,7 +34,7 @@ export async function show(view) {
     field({ name: "id", label: "Message id", value: asked.id }),
     field({ name: "key", label: "Key", value: asked.key }),
     field({ name: "queue", label: "Queue", type: "number", min: "0", value: asked.queue, placeholder: "all" }),
-    field({ name: "limit", label: "At most", options: LIMITS, value: asked.limit || "50" }),
+    field({ name: "limit", label: "At most", options: LIMITS, value: asked.limit || (isPhone() ? "20" : "50") }),
     h("button", { type: "submit", class: "primary" }, "Show")),
   h("details", { open: Boolean(asked.expression || asked.has || asked.lite) }, h("summary", null, "Filter"), h("div", { class: "filters" },
     field({ name: "lite", label: "Lite topic", value: asked.lite }),

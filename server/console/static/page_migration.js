@@ -3,7 +3,7 @@ import { confirm } from "./dialog.js";
 import { announce, h, replace } from "./dom.js";
 import { badge, bytes, count, isKnown, time } from "./format.js";
 import { facts, table } from "./table.js";
-import { section } from "./view.js";
+import { panel, section } from "./view.js";
 import { progressBar, workButton } from "./work.js";
 
 const ROUND_MS = 3000;
@@ -25,7 +25,7 @@ export async function show(view) {
     }
     return phaseView(it);
   }, { everyMs: ROUND_MS });
-  view.add(state, h("section", { class: "panel" }, h("h2", null, "Next step"), buttons));
+  view.add(state, panel("Next step", buttons));
 }
 
 function phaseView(it) {

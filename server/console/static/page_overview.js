@@ -3,7 +3,7 @@ import { Chart } from "./chart.js";
 import { h } from "./dom.js";
 import { age, badge, bytes, count, duration, isKnown, percent, rate, time, unknown } from "./format.js";
 import { link } from "./links.js";
-import { stagesTable } from "./stages.js";
+import { SLOW_SECONDS, stagesTable } from "./stages.js";
 import { facts, table } from "./table.js";
 import { section } from "./view.js";
 
@@ -35,11 +35,11 @@ const CHARTS = [
 export async function show(view) {
   view.begin("Overview");
   const state = { before: null, now: null };
-  const head = section(view, "Concerns", async () => concerns(await overviews(view, state)), { className: "concerns" });
+  const head = section(view, "Concerns", async () => concerns(await overviews(view, state)));
   const members = section(view, "Members", async () => membersTable(await overviews(view, state)));
   const totals = section(view, "This broker", async () => totalsFacts(await overviews(view, state)));
   const stages = section(view, "Where the time goes", async () => stagesTable(await overviews(view, state), state), {
-    lead: "Stages of sends and receives; of the last seconds once two answers are there, before that since the start." });
+    lead: `Stages of sends and receives: first since the start, then since the answer before. Slow: one in a hundred takes longer than ${SLOW_SECONDS} s.` });
   view.add(head, members, totals, section(view, "The last hour", () => history(view)), stages);
   view.every(REFRESH_MS, () => {
     state.now = null;

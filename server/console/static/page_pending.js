@@ -1,6 +1,6 @@
 // Messages that wait for their time, and transactions that wait for their producer's word.
 import { h } from "./dom.js";
-import { age, badge, count, duration, durationText, time, unknown } from "./format.js";
+import { age, badge, count, duration, durationText, exact, time, unknown } from "./format.js";
 import { topicLink } from "./links.js";
 import { facts, table } from "./table.js";
 import { section } from "./view.js";
@@ -14,7 +14,7 @@ export async function show(view) {
   const now = () => { answer ??= view.call("StorageService/ListPending", { limit: LIMIT }); return answer; };
   const sections = [
     section(view, "How many", async () => figures(await now())),
-    section(view, "Timers, what is due first first", async () => timers(await now())),
+    section(view, "Timers, the next one first", async () => timers(await now())),
     section(view, "Transactions, the oldest first", async () => transactions(await now())),
   ];
   view.add(...sections);
@@ -39,7 +39,7 @@ const idOf = (one) => one.messageId ? h("span", { class: "mono" }, one.messageId
 function timers(it) {
   return table("Timers", [
     { title: "Topic", cell: topicOf }, { title: "Id", kind: "wide", cell: idOf }, { title: "Due", cell: (one) => time(one.dueAtMs) }, { title: "That is", cell: (one) => age(one.dueAtMs) },
-    { title: "Place in the log", kind: "number", cell: (one) => count(one.physicalOffset) },
+    { title: "Place in the log", kind: "number", cell: (one) => exact(one.physicalOffset) },
   ], it.firstTimers, { empty: "No message waits for its time." });
 }
 

@@ -6,7 +6,7 @@ import { groupLink, link } from "./links.js";
 import { topicField } from "./names.js";
 import { spansTable } from "./page_topic.js";
 import { facts, pager, table } from "./table.js";
-import { failure, section } from "./view.js";
+import { failure, panel, section } from "./view.js";
 import { workButton } from "./work.js";
 
 export async function show(view) {
@@ -53,9 +53,28 @@ function partsView(it) {
   return [facts(it.parts.map((one) => [one.name, bytes(one.bytes, "not known of this store")])),
     h("h3", null, "RocksDB"), table("RocksDB, as it tells of itself", [
       { title: "Database", cell: (one) => one.database }, { title: "Family", cell: (one) => one.family },
-      { title: "Figures", kind: "wide", cell: (one) => Object.entries(one.figures).map(([name, value]) =>
-        h("div", null, `${name.replace(/_(bytes|estimate)$/, "").replaceAll("_", " ")}: `, name.endsWith("_bytes") ? bytes(value) : count(value))) },
-    ], it.families, { empty: "It tells nothing." })];
+      { title: "Keys, about", kind: "number", cell: (one) => count(one.figures.keys_estimate) },
+      { title: "Tables", kind: "number", cell: (one) => bytes(one.figures.table_bytes) },
+      { title: "In memory", kind: "number", cell: (one) => bytes(one.figures.memtable_bytes) },
+      { title: "To be compacted", kind: "number", cell: (one) => bytes(one.figures.pending_compaction_bytes) },
+      { title: "State", cell: (one) => familyState(one.figures) },
+    ], it.families.filter((one) => one.family), { empty: "It tells nothing." }), allFigures(it.families)];
+}
+
+function familyState(figures) {
+  if (Number(figures.background_errors) > 0) return badge("bad", `${figures.background_errors} errors`);
+  if (Number(figures.write_stopped) > 0) return badge("bad", "writes are stopped");
+  return figures.background_errors === undefined ? unknown() : badge("good", "writes go on");
+}
+
+// What is 0 in all is left out of the long list: it is most of it.
+function allFigures(families) {
+  const rows = families.flatMap((one) => Object.entries(one.figures).filter(([, value]) => Number(value) !== 0)
+    .sort().map(([name, value]) => ({ database: one.database, family: one.family, name, value })));
+  return h("details", { "data-fold": "figures" }, h("summary", null, `All figures that are not 0 (${rows.length})`), table("All figures of RocksDB", [
+    { title: "Database", cell: (one) => one.database }, { title: "Family", cell: (one) => one.family || "(all)" }, { title: "Figure", cell: (one) => h("span", { class: "code" }, one.name) },
+    { title: "Value", kind: "number", cell: (one) => /_bytes\b/.test(one.name) ? bytes(one.value) : count(one.value) },
+  ], rows, { dense: true }));
 }
 
 // --- what expires next ---
@@ -74,8 +93,7 @@ function expiry(view, done) {
     }
   } }, field({ name: "rewriteQueues", label: "rewrite RocksDB's tables afterwards, however little went", type: "checkbox" }), h("button", { type: "submit" }, "Dry run"));
   form.addEventListener("input", () => replace(place));
-  return h("section", { class: "panel" }, h("h2", null, "What expires next"),
-    h("p", { class: "lead" }, "Files past their retention go in the hours of the day that the settings say. Here they go at once; the dry run shows which, and who has not read them."), form, place);
+  return panel("What expires next", h("p", { class: "lead" }, "Files past their retention go in the hours of the day that the settings say. Here they go at once; the dry run shows which, and who has not read them."), form, place);
 }
 
 function expiryPreview(view, { segments, unread, unreadComplete }, rewriteQueues, place, done) {
@@ -122,13 +140,12 @@ function spans(view) {
     }, { level: 3 });
     replace(place, list);
   } }, h("div", { class: "grow" }, topicField(view)), h("button", { type: "submit" }, "Show"));
-  return h("section", { class: "panel" }, h("h2", null, "Time spans by queue"), form, place);
+  return panel("Time spans by queue", form, place);
 }
 
 function summary(view) {
   const place = h("div");
-  return h("section", { class: "panel" }, h("h2", null, "Counts of all queues"),
-    h("p", { class: "lead" }, "It looks at each queue: some seconds for a million of them, beside everything else."),
+  return panel("Counts of all queues", h("p", { class: "lead" }, "It looks at each queue: some seconds for a million of them, beside everything else."),
     workButton("Count them", async () => {
       const it = await view.call("AdminService/SummarizeQueues", { largest: 20 });
       replace(place, table("Queues by kind", [{ title: "Kind", cell: (one) => one.kind.replaceAll("_", " ") }, { title: "Queues", kind: "number", cell: (one) => count(one.queues) },
@@ -144,7 +161,7 @@ function summary(view) {
 // On demand: a broker may keep no such index.
 function indexFiles(view) {
   const place = h("div");
-  return h("section", { class: "panel" }, h("h2", null, "Files of the key index"), workButton("List them", async () => {
+  return panel("Files of the key index", workButton("List them", async () => {
     const { files } = await view.call("IndexService/ListIndexFiles");
     replace(place, filesTable(files));
     return `${files.length} files`;

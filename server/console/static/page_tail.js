@@ -41,10 +41,11 @@ class Tail {
     this.state = h("span", { role: "status" }, badge("idle", "not begun"));
     this.figures = h("span", { class: "note" });
     this.problem = h("div");
+    this.empty = h("p", { class: "empty" }, "No message yet.");
     this.pauseButton = h("button", { type: "button", disabled: true, "aria-pressed": "false", onclick: () => this.pause(!this.isPaused) }, "Pause");
     this.stopButton = h("button", { type: "button", disabled: true, onclick: () => this.stop("stopped") }, "Stop");
     this.element = h("section", { class: "panel", "aria-label": "Messages" },
-      h("div", { class: "pager" }, this.state, this.pauseButton, this.stopButton, h("button", { type: "button", class: "quiet", onclick: () => this.clear() }, "Clear"), this.figures), this.problem, this.rows);
+      h("div", { class: "pager" }, this.state, this.pauseButton, this.stopButton, h("button", { type: "button", class: "quiet", onclick: () => this.clear() }, "Clear"), this.figures), this.problem, this.empty, this.rows);
     this.clear();
   }
 
@@ -58,6 +59,8 @@ class Tail {
   }
 
   tell() {
+    this.empty.hidden = this.rows.children.length > 0;
+    this.rows.hidden = !this.empty.hidden;
     replace(this.figures, count(this.seen), " seen, ", h("strong", null, count(this.leftOut), " left out"), this.isPaused && [", ", count(this.held.length), " held while paused"],
       this.seen > ROWS_MAX && `, the newest ${ROWS_MAX} are shown`);
   }

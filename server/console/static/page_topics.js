@@ -6,9 +6,8 @@ import { age, bytes, count, isKnown, rate, topicType } from "./format.js";
 import { address, link, topicLink } from "./links.js";
 import { pairLine } from "./pairs.js";
 import { pager, table } from "./table.js";
-import { section } from "./view.js";
+import { isPhone, section } from "./view.js";
 
-const LIMIT = 50;
 const REFRESH_MS = 10000;
 export const ORDERS = [["FIGURE_ORDER_UNSPECIFIED", "name"], ["FIGURE_ORDER_BUSIEST", "busiest"], ["FIGURE_ORDER_LAG", "lag"]];
 
@@ -37,7 +36,7 @@ export async function show(view) {
 
 async function load(view, asked, pages, refresh) {
   const byName = asked.order === ORDERS[0][0];
-  const answer = await view.call("OverviewService/ListTopicFigures", { ...asked, after: byName ? pages.after ?? "" : "", limit: LIMIT });
+  const answer = await view.call("OverviewService/ListTopicFigures", { ...asked, after: byName ? pages.after ?? "" : "", limit: isPhone() ? 20 : 50 });
   const last = answer.topics.at(-1)?.topic.name ?? null;
   return [table("Topics", [
     { title: "Topic", cell: (one) => topicLink(one.topic.name) },

@@ -3,7 +3,7 @@ import { confirm, field, formDialog, open, valuesOf, wrong } from "./dialog.js";
 import { h, replace } from "./dom.js";
 import { badge, time } from "./format.js";
 import { table } from "./table.js";
-import { failure, section } from "./view.js";
+import { failure, panel, section } from "./view.js";
 import { workButton } from "./work.js";
 
 const ACTIONS = ["pub", "sub", "create", "update", "delete", "get", "list"];
@@ -38,7 +38,7 @@ function usersTable(view, users, refresh) {
       workButton("Add secret", () => addSecret(view, one, refresh), { className: "quiet" }),
       workButton(one.enabled ? "Disable" : "Enable", () => enable(view, one, refresh), { className: "quiet" }),
       workButton("Delete", () => removeUser(view, one, refresh), { className: "quiet danger" })] },
-  ], users, { empty: "There are no users: everybody may call." });
+  ], users, { empty: "There are no users." });
 }
 
 // A secret is told once, by the call that made it. It is in this dialog alone.
@@ -107,7 +107,7 @@ function rulesTable(view, policies, refresh) {
     { title: "Calls come from", kind: "wide", cell: (one) => one.rule.sources.join(", ") || "everywhere" },
     { title: "Do", kind: "act", cell: (one) => [workButton("Change", async () => (await setRule(view, refresh, one)) ? "set" : null, { className: "quiet" }),
       workButton("Remove", () => removeRule(view, one, refresh), { className: "quiet danger" })] },
-  ], rows, { empty: "There are no rules: users that are not super may do nothing where rules are asked." });
+  ], rows, { empty: "There are no rules." });
 }
 
 async function setRule(view, refresh, before = null) {
@@ -148,5 +148,5 @@ function access(view) {
   } }, field({ name: "user", label: "User", required: true }), field({ name: "action", label: "Action", options: ACTIONS.map((one) => [one, one]) }),
   field({ name: "resource", label: "Resource", required: true, placeholder: "topic:orders" }), field({ name: "source", label: "Address it comes from", hint: "unknown unless given" }),
   h("button", { type: "submit" }, "Test access"));
-  return h("section", { class: "panel" }, h("h2", null, "Test access"), h("p", { class: "lead" }, "What the broker would say, and why. Nothing is called."), form, said);
+  return panel("Test access", h("p", { class: "lead" }, "What the broker would say, and why. Nothing is called."), form, said);
 }

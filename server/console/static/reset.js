@@ -1,18 +1,17 @@
 // Moving where a group reads next: always a dry run first, with what would change.
 import { field, valuesOf, wrong } from "./dialog.js";
-import { h, newId, replace } from "./dom.js";
+import { h, replace } from "./dom.js";
 import { badge, count, isKnown, localInputMs, timeText } from "./format.js";
 import { topicField } from "./names.js";
 import { table } from "./table.js";
 import { wholeNumber } from "./topic_form.js";
-import { failure } from "./view.js";
+import { failure, panel } from "./view.js";
 import { countsText, runJob, workButton } from "./work.js";
 
 const POSITIONS = [["storedSinceMs", "to a time: the first message stored then or later"], ["earliest", "to the oldest message"], ["latest", "behind the newest message"], ["offset", "to an offset"]];
 const ROWS = 200;
 
 export function resetForm(view, group, done) {
-  const id = newId("reset");
   const place = h("div", { role: "status" });
   const form = h("form", { onsubmit: (event) => { event.preventDefault(); preview(view, group, form, place, done); } },
     h("div", { class: "filters" },
@@ -31,8 +30,7 @@ export function resetForm(view, group, done) {
   adapt();
   // A preview of other values than the form has would mislead.
   form.addEventListener("input", () => replace(place));
-  return h("section", { class: "panel", "aria-labelledby": id }, h("h2", { id }, "Reset offsets"),
-    h("p", { class: "lead" }, "Moves where the group reads next. The dry run shows each queue before and after; nothing changes until you say so. Messages that were delivered already are not taken back."), form, place);
+  return panel("Reset offsets", h("p", { class: "lead" }, "Moves where the group reads next. The dry run shows each queue before and after; nothing changes until you say so. Messages that were delivered already are not taken back."), form, place);
 }
 
 function requestOf(group, values) {
@@ -53,8 +51,8 @@ async function preview(view, group, form, place, done) {
   try {
     const values = valuesOf(form);
     const request = requestOf(group, values);
-    const wording = { earliest: "to the oldest message", latest: "behind the newest message", offset: `to offset ${values.offset}`,
-      storedSinceMs: `to ${timeText(request.storedSinceMs)}` }[values.position];
+    const wording = { earliest: "to the oldest message", latest: "behind the newest message", offset: `to offset ${values.offset}` }[
+      values.position] ?? `to ${timeText(request.storedSinceMs)}`;
     try {
       const { queues } = await view.call("AdminService/ResetOffset", { ...request, dryRun: true });
       replace(place, smallPreview(view, request, wording, queues, place, done));

@@ -1,16 +1,15 @@
 // A test message, and where it went.
 import { base64Of, CallError } from "./api.js";
 import { field, pairsOf, valuesOf } from "./dialog.js";
-import { h, newId, replace } from "./dom.js";
+import { h, replace } from "./dom.js";
 import { localInputMs, timeText } from "./format.js";
 import { link, messageLink } from "./links.js";
-import { failure, isAbort } from "./view.js";
+import { failure, isAbort, panel } from "./view.js";
 
 const LOOKS = 10;
 const LOOK_MS = 500;
 
 export function sendForm(view, topic, sent) {
-  const id = newId("send");
   const said = h("div", { role: "status" });
   const go = h("button", { type: "submit", class: "primary" }, "Send");
   const form = h("form", { onsubmit: async (event) => {
@@ -38,8 +37,7 @@ export function sendForm(view, topic, sent) {
       field({ name: "deliver", label: "Deliver at", type: "datetime-local", hint: "in a delay topic" })),
     field({ name: "properties", label: "Properties", type: "textarea", rows: "2", hint: "a line each: name=value" })),
   h("div", { class: "buttons" }, go), said);
-  return h("section", { class: "panel", "aria-labelledby": id }, h("h2", { id }, "Send a test message"),
-    h("p", { class: "lead" }, "It is a message like any other: whoever reads the topic gets it."), form);
+  return panel("Send a test message", h("p", { class: "lead" }, "It is a message like any other: whoever reads the topic gets it."), form);
 }
 
 function requestOf(topic, values) {

@@ -3,7 +3,7 @@ import { h } from "./dom.js";
 import { badge, count, duration, unknown } from "./format.js";
 import { table } from "./table.js";
 
-const SLOW_SECONDS = 0.05;
+export const SLOW_SECONDS = 0.1;
 
 // The bound below which the share of all values lies; null without values, Infinity above the last bound.
 export function quantile(bounds, counts, share) {
@@ -40,6 +40,6 @@ export function stagesTable({ own }, { before }) {
     { title: "Mean", kind: "number", cell: (row) => row.mean === null ? h("span", { class: "none" }, "no calls") : duration(row.mean * 1000) },
     { title: "Half are", kind: "number", cell: (row) => bound(row.half, row.last) },
     { title: "99 % are", kind: "number", cell: (row) => bound(row.most, row.last) },
-    { title: "Verdict", cell: (row) => row.most === null ? unknown("no call has come by") : row.most > SLOW_SECONDS ? badge("warn", "slow", `1 % take longer than ${SLOW_SECONDS} s`) : badge("good", "quick") },
-  ], rows, { empty: "The broker tells of no stages." });
+    { title: "Verdict", cell: (row) => row.stage.name === "wait" ? badge("idle", "waits for messages") : row.most === null ? unknown("no call has come by") : row.most > SLOW_SECONDS ? badge("warn", "slow", `one in a hundred takes longer than ${SLOW_SECONDS} s`) : badge("good", "quick") },
+  ], rows, { empty: "The broker tells of no stages.", dense: true });
 }

@@ -1,15 +1,15 @@
 // Tables that become cards on a phone, lists of facts, and pages of rows.
 import { h } from "./dom.js";
 
-// columns: [{title, cell: (row) => node or text, kind: "number" | "wide" | "act"}]
-export function table(caption, columns, rows, { empty = "There are none." } = {}) {
+// `dense` ones stay tables on a phone, and scroll in their box. columns: [{title, cell: (row) => node or text, kind: "number" | "wide" | "act"}]
+export function table(caption, columns, rows, { empty = "There are none.", dense = false } = {}) {
   if (!rows.length) return h("p", { class: "empty" }, empty);
   const head = h("tr", { role: "row" }, columns.map((one) =>
     h("th", { scope: "col", role: "columnheader", class: one.kind ?? null }, one.title)));
   const body = rows.map((row) => h("tr", { role: "row" }, columns.map((one) =>
     h("td", { role: "cell", class: one.kind ?? null, "data-label": one.title }, h("div", null, one.cell(row))))));
-  return h("div", { class: "table-box" },
-    h("table", { role: "table", class: "cards" }, h("caption", { class: "away" }, caption),
+  return h("div", dense ? { class: "table-box", tabindex: "0", role: "region", "aria-label": caption } : { class: "table-box" },
+    h("table", { role: "table", class: dense ? "dense" : "cards" }, h("caption", { class: "away" }, caption),
       h("thead", { role: "rowgroup" }, head), h("tbody", { role: "rowgroup" }, body)));
 }
 

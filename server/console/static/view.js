@@ -80,6 +80,11 @@ export class View {
   }
 }
 
+// Where tables are cards, a page of them is long.
+export function isPhone() {
+  return matchMedia("(max-width: 760px)").matches;
+}
+
 export function isAbort(error) {
   return error?.name === "AbortError";
 }
@@ -97,13 +102,21 @@ export function failure(error, retry = null) {
   return h("p", { class: "notice bad" }, `✖ ${error.message} `, h("small", null, `(${error.code})`), " ", again);
 }
 
+// A part of a page with a heading.
+export function namedPanel(level, title, ...body) {
+  const id = newId("panel");
+  return h("section", { class: "panel", "aria-labelledby": id }, h(`h${level}`, { id }, title), body);
+}
+
+export function panel(title, ...body) {
+  return namedPanel(2, title, ...body);
+}
+
 // A part of a page with a heading that is filled by `load`, an async function that returns nodes. It has `refresh`, and
 // comes anew each `everyMs` where that is given. A call that fails is told of here; the rest of the page goes on.
-export function section(view, title, load, { everyMs = 0, level = 2, lead = null, className = "" } = {}) {
-  const id = newId("section");
+export function section(view, title, load, { everyMs = 0, level = 2, lead = null } = {}) {
   const body = h("div", { class: "section-body" }, h("p", { class: "loading" }, "Loading …"));
-  const element = h("section", { class: `panel ${className}`, "aria-labelledby": id },
-    h(`h${level}`, { id }, title), lead && h("p", { class: "lead" }, lead), body);
+  const element = namedPanel(level, title, lead && h("p", { class: "lead" }, lead), body);
   let isLoading = false;
   const refresh = async () => {
     if (isLoading || view.signal.aborted) return;

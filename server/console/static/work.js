@@ -1,5 +1,5 @@
 // Buttons that start work and stay with it until it is done or has failed, and jobs of the broker.
-import { announce, h, replace } from "./dom.js";
+import { announce, h, replace, tell } from "./dom.js";
 import { badge, count, durationText, isKnown, time } from "./format.js";
 import { facts } from "./table.js";
 import { link } from "./links.js";
@@ -18,15 +18,20 @@ export function stateBadge(state) {
 // what is under way. Returning null means that nothing was done.
 export function workButton(label, act, { className = "", done = null } = {}) {
   const said = h("span", { class: "said", role: "status" });
+  // A row may have come anew meanwhile, and its button with it.
+  const report = (nodes) => {
+    if (said.isConnected || nodes === null) replace(said, nodes ?? "");
+    else tell(h("strong", null, `${label}: `), nodes);
+  };
   const button = h("button", { type: "button", class: className, onclick: async () => {
     button.disabled = true;
     replace(said, "working …");
     try {
       const told = await act((...nodes) => replace(said, nodes));
-      replace(said, told === null ? "" : ["✓ ", told ?? "done"]);
+      report(told === null ? null : ["✓ ", told ?? "done"]);
       done?.();
     } catch (error) {
-      replace(said, isAbort(error) ? "" : failure(error));
+      report(isAbort(error) ? null : failure(error));
     }
     button.disabled = false;
     if (button.isConnected && document.activeElement === document.body) button.focus();
