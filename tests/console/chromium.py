@@ -134,7 +134,8 @@ class Console:
               document.addEventListener("focusin", ({target}) => {
                 target.dataset.reached = "";
                 const style = getComputedStyle(target);
-                if (target.tabIndex >= 0 && style.outlineStyle === "none") window.unseen.push(target.outerHTML.slice(0, 120));
+                if (target.tabIndex < 0 || style.outlineStyle !== "none") return;
+                window.unseen.push(target.outerHTML.slice(0, 120));
               });
               document.activeElement?.blur();
             }"""

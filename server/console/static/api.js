@@ -37,7 +37,10 @@ async function refusal(response, path) {
     told = {};
   }
   const error = new CallError(
-    told.code ?? `HTTP ${response.status}`, told.message ?? `the answer was ${response.status}`, response.status);
+    told.code ?? `HTTP ${response.status}`,
+    told.message ?? `the answer was ${response.status}`,
+    response.status,
+  );
   if (response.status === 401 && path !== "/api/session") window.dispatchEvent(new CustomEvent("session-over"));
   return error;
 }

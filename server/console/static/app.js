@@ -37,19 +37,29 @@ let returnTo = null;
 
 function routeOf(hash) {
   const [path, query] = hash.replace(/^#\/?/, "").split("?");
-  const parts = path.split("/").filter(Boolean).map((part) => {
-    try {
-      return decodeURIComponent(part);
-    } catch {
-      return part;
-    }
-  });
+  const parts = path
+    .split("/")
+    .filter(Boolean)
+    .map((part) => {
+      try {
+        return decodeURIComponent(part);
+      } catch {
+        return part;
+      }
+    });
   return { path: parts, query: new URLSearchParams(query ?? "") };
 }
 
 function showNav(current) {
-  nav.replaceChildren(h("ul", null, PAGES.filter(([, name]) => name).map(([path, name]) =>
-    h("li", null, h("a", { href: `#/${path}`, "aria-current": path === current ? "page" : null }, name)))));
+  nav.replaceChildren(
+    h(
+      "ul",
+      null,
+      PAGES.filter(([, name]) => name).map(([path, name]) =>
+        h("li", null, h("a", { href: `#/${path}`, "aria-current": path === current ? "page" : null }, name)),
+      ),
+    ),
+  );
 }
 
 function foldNav(isOpen) {
@@ -70,7 +80,7 @@ async function show() {
     return;
   }
   const page = PAGES.find(([path]) => path === first);
-  showNav(page && page[1] ? first : { message: "messages" }[first] ?? null);
+  showNav(page && page[1] ? first : ({ message: "messages" }[first] ?? null));
   foldNav(false);
   try {
     if (!page) throw new Error(`there is no page ${first}`);
@@ -84,7 +94,7 @@ async function show() {
   } catch (error) {
     if (isAbort(error) || view !== own) return;
     main.replaceChildren(own.root);
-    if (!own.root.firstChild) own.begin(page ? page[1] ?? "Message" : "No such page");
+    if (!own.root.firstChild) own.begin(page ? (page[1] ?? "Message") : "No such page");
     own.add(failure(error));
     settle(own);
   }
@@ -122,7 +132,11 @@ async function begin() {
   const who = document.getElementById("who");
   who.replaceChildren();
   if (session.needsLogin && session.user) {
-    append(who, [h("span", null, session.user), " ", h("button", { type: "button", class: "quiet", onclick: leave }, "Log out")]);
+    append(who, [
+      h("span", null, session.user),
+      " ",
+      h("button", { type: "button", class: "quiet", onclick: leave }, "Log out"),
+    ]);
   }
 }
 
@@ -155,7 +169,9 @@ async function suggest() {
   const typed = goText.value.trim();
   asking += 1;
   const own = asking;
-  await new Promise((resolve) => { setTimeout(resolve, 200); });
+  await new Promise((resolve) => {
+    setTimeout(resolve, 200);
+  });
   if (own !== asking || !typed || typed.includes("/")) return;
   const [topics, groups] = await Promise.allSettled([
     call("OverviewService/ListTopicFigures", { contains: typed, limit: 8 }),
@@ -214,5 +230,12 @@ try {
   await begin();
   await show();
 } catch (error) {
-  main.replaceChildren(h("div", { class: "page" }, h("h1", null, "Quarry"), failure(error, () => location.reload())));
+  main.replaceChildren(
+    h(
+      "div",
+      { class: "page" },
+      h("h1", null, "Quarry"),
+      failure(error, () => location.reload()),
+    ),
+  );
 }

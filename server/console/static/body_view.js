@@ -13,7 +13,10 @@ export function preview(body) {
   if (!body) return unknown("the record has no body that could be read");
   if (body.plainSize === 0 || (!body.isCut && body.base64 === "")) return h("span", { class: "none" }, "empty");
   if (body.text === null || body.text === undefined) return h("span", { class: "none" }, "bytes that are no text");
-  const line = body.text.slice(0, PREVIEW * 2).replace(/\s+/g, " ").slice(0, PREVIEW);
+  const line = body.text
+    .slice(0, PREVIEW * 2)
+    .replace(/\s+/g, " ")
+    .slice(0, PREVIEW);
   return h("span", { class: "preview" }, line + (body.text.length > line.length ? " …" : ""));
 }
 
@@ -27,7 +30,9 @@ class Written {
 function parsed(text) {
   if (typeof text !== "string" || !/^\s*[[{"\d-]/.test(text)) return undefined;
   try {
-    const value = JSON.parse(text, (_, one, context) => (typeof one === "number" && context?.source ? new Written(context.source) : one));
+    const value = JSON.parse(text, (_, one, context) =>
+      typeof one === "number" && context?.source ? new Written(context.source) : one,
+    );
     return typeof value === "object" && value !== null ? value : undefined;
   } catch {
     return undefined;
@@ -40,11 +45,16 @@ export function bodyView(message) {
   const hasText = body.text !== null && body.text !== undefined;
   const views = [
     json !== undefined && ["JSON", () => h("div", { class: "tree" }, node(null, json, 0))],
-    hasText && ["Text", () => h("pre", { class: "body", tabindex: "0", "aria-label": "body as text" }, body.text || "(empty)")],
+    hasText && [
+      "Text",
+      () => h("pre", { class: "body", tabindex: "0", "aria-label": "body as text" }, body.text || "(empty)"),
+    ],
     ["Hex", () => hexView(bytesOf(body.base64 ?? ""))],
   ].filter(Boolean);
   const place = h("div", null);
-  const buttons = views.map(([name, make], index) => h("button", { type: "button", class: "quiet", "aria-pressed": "false", onclick: () => choose(index, make) }, name));
+  const buttons = views.map(([name, make], index) =>
+    h("button", { type: "button", class: "quiet", "aria-pressed": "false", onclick: () => choose(index, make) }, name),
+  );
   const choose = (index, make) => {
     buttons.forEach((button, at) => {
       button.setAttribute("aria-pressed", String(at === index));
@@ -53,20 +63,43 @@ export function bodyView(message) {
     place.replaceChildren(make());
   };
   choose(0, views[0][1]);
-  return h("div", null,
-    facts([["Size in the log", bytes(message.bodySize)], ["Size", bytes(body.plainSize, "it could not be uncompressed")],
-      ["Compression", message.compression ?? "none"]]),
-    body.isCut && h("p", { class: "notice warn" }, "▲ Only the beginning is shown: the body is larger than what is sent to this page."),
-    h("div", { class: "tabs", role: "group", "aria-label": "How the body is shown" }, buttons, download(message)), place);
+  return h(
+    "div",
+    null,
+    facts([
+      ["Size in the log", bytes(message.bodySize)],
+      ["Size", bytes(body.plainSize, "it could not be uncompressed")],
+      ["Compression", message.compression ?? "none"],
+    ]),
+    body.isCut &&
+      h(
+        "p",
+        { class: "notice warn" },
+        "▲ Only the beginning is shown: the body is larger than what is sent to this page.",
+      ),
+    h("div", { class: "tabs", role: "group", "aria-label": "How the body is shown" }, buttons, download(message)),
+    place,
+  );
 }
 
 function download(message) {
-  return h("button", { type: "button", class: "quiet", onclick: () => {
-    const address = URL.createObjectURL(new Blob([bytesOf(message.body?.base64 ?? "")]));
-    const anchor = h("a", { href: address, download: `${message.topic}-${message.queue}-${message.offset}.bin`.replace(/[^\w.-]/g, "_") });
-    anchor.click();
-    setTimeout(() => URL.revokeObjectURL(address), 10000);
-  } }, message.body?.isCut ? "Save what is shown" : "Save");
+  return h(
+    "button",
+    {
+      type: "button",
+      class: "quiet",
+      onclick: () => {
+        const address = URL.createObjectURL(new Blob([bytesOf(message.body?.base64 ?? "")]));
+        const anchor = h("a", {
+          href: address,
+          download: `${message.topic}-${message.queue}-${message.offset}.bin`.replace(/[^\w.-]/g, "_"),
+        });
+        anchor.click();
+        setTimeout(() => URL.revokeObjectURL(address), 10000);
+      },
+    },
+    message.body?.isCut ? "Save what is shown" : "Save",
+  );
 }
 
 // --- JSON ---
@@ -76,7 +109,8 @@ function keyPart(key) {
 }
 
 function node(key, value, depth) {
-  if (value === null || typeof value !== "object" || value instanceof Written) return h("div", { class: "leaf" }, keyPart(key), leaf(value));
+  if (value === null || typeof value !== "object" || value instanceof Written)
+    return h("div", { class: "leaf" }, keyPart(key), leaf(value));
   const isList = Array.isArray(value);
   const entries = isList ? value.map((one, index) => [index, one]) : Object.entries(value);
   const [open, close] = isList ? "[]" : "{}";
@@ -86,9 +120,15 @@ function node(key, value, depth) {
   const fillIn = () => {
     if (inside.firstChild) return;
     inside.append(...entries.slice(0, CHILDREN_MAX).map(([name, one]) => node(name, one, depth + 1)));
-    if (entries.length > CHILDREN_MAX) inside.append(h("div", { class: "leaf" }, `… and ${entries.length - CHILDREN_MAX} more; the text has them`));
+    if (entries.length > CHILDREN_MAX)
+      inside.append(h("div", { class: "leaf" }, `… and ${entries.length - CHILDREN_MAX} more; the text has them`));
   };
-  const element = h("details", { ontoggle: fillIn }, h("summary", null, keyPart(key), open, h("span", { class: "note" }, ` ${entries.length} `), close), inside);
+  const element = h(
+    "details",
+    { ontoggle: fillIn },
+    h("summary", null, keyPart(key), open, h("span", { class: "note" }, ` ${entries.length} `), close),
+    inside,
+  );
   if (depth < 3 && entries.length <= 50) {
     fillIn();
     element.open = true;
@@ -109,7 +149,10 @@ export function hexLines(data, from = 0) {
   const lines = [];
   for (let at = 0; at < data.length; at += 16) {
     const part = [...data.subarray(at, at + 16)];
-    const hex = part.map((one) => one.toString(16).padStart(2, "0")).join(" ").padEnd(47);
+    const hex = part
+      .map((one) => one.toString(16).padStart(2, "0"))
+      .join(" ")
+      .padEnd(47);
     const text = part.map((one) => (one >= 32 && one < 127 ? String.fromCharCode(one) : ".")).join("");
     lines.push(`${(from + at).toString(16).padStart(8, "0")}  ${hex}  ${text}`);
   }

@@ -19,7 +19,8 @@ export function valueText(value, unit) {
   if (unit === "bytes/s") return `${bytesText(value)}/s`;
   if (unit === "seconds" || unit === "ms") return durationText(unit === "ms" ? value : value * 1000);
   if (unit === "percent") return `${value.toFixed(1)} %`;
-  const number = value !== 0 && Math.abs(value) < 10 ? value.toFixed(2).replace(/\.?0+$/, "") : countText(Math.round(value));
+  const number =
+    value !== 0 && Math.abs(value) < 10 ? value.toFixed(2).replace(/\.?0+$/, "") : countText(Math.round(value));
   return unit?.endsWith("/s") ? `${number}/s` : number;
 }
 
@@ -42,16 +43,37 @@ export class Chart {
     this.at = null;
     const id = newId("chart");
     this.plot = h("div", {
-      class: "plot", tabindex: "0", role: "group", "aria-labelledby": id, "aria-describedby": `${id}-how`,
-      onkeydown: (event) => this.key(event), onpointermove: (event) => this.point(event),
-      onpointerleave: () => this.read(null), onblur: () => this.read(null),
+      class: "plot",
+      tabindex: "0",
+      role: "group",
+      "aria-labelledby": id,
+      "aria-describedby": `${id}-how`,
+      onkeydown: (event) => this.key(event),
+      onpointermove: (event) => this.point(event),
+      onpointerleave: () => this.read(null),
+      onblur: () => this.read(null),
     });
     this.readout = h("p", { class: "readout", "aria-live": "polite" });
     this.legend = h("ul", { class: "legend" });
-    this.values = h("details", { class: "values", ontoggle: () => this.fillTable() }, h("summary", null, "Values as a table"));
-    this.element = h("figure", { class: "chart" }, h("figcaption", { id }, title), this.legend, this.plot,
-      h("span", { class: "away", id: `${id}-how` }, "Arrow keys read values, Home and End go to the first and the last."),
-      this.readout, this.values);
+    this.values = h(
+      "details",
+      { class: "values", ontoggle: () => this.fillTable() },
+      h("summary", null, "Values as a table"),
+    );
+    this.element = h(
+      "figure",
+      { class: "chart" },
+      h("figcaption", { id }, title),
+      this.legend,
+      this.plot,
+      h(
+        "span",
+        { class: "away", id: `${id}-how` },
+        "Arrow keys read values, Home and End go to the first and the last.",
+      ),
+      this.readout,
+      this.values,
+    );
     new ResizeObserver(() => this.draw()).observe(this.plot);
   }
 
@@ -87,8 +109,13 @@ export class Chart {
     }
     this.top = roundTop(Math.max(0, ...this.series.flatMap((one) => one.values.filter(Number.isFinite))), this.unit);
     this.cursor = svg("line", { class: "cursor", y1: EDGE.top, y2: HEIGHT - EDGE.bottom, visibility: "hidden" });
-    const drawing = svg("svg", { width: this.width, height: HEIGHT, "aria-hidden": "true", focusable: "false" },
-      this.axes(), this.series.map((one, index) => this.line(one, index)), this.cursor);
+    const drawing = svg(
+      "svg",
+      { width: this.width, height: HEIGHT, "aria-hidden": "true", focusable: "false" },
+      this.axes(),
+      this.series.map((one, index) => this.line(one, index)),
+      this.cursor,
+    );
     this.plot.replaceChildren(drawing);
     this.drawLegend();
     this.mark();
@@ -99,7 +126,9 @@ export class Chart {
     for (const share of [0, 0.5, 1]) {
       const y = this.y(share * this.top);
       parts.push(svg("line", { class: "grid", x1: EDGE.left, x2: this.width - EDGE.right, y1: y, y2: y }));
-      parts.push(svg("text", { x: EDGE.left - 6, y: y + 4, "text-anchor": "end" }, valueText(share * this.top, this.unit)));
+      parts.push(
+        svg("text", { x: EDGE.left - 6, y: y + 4, "text-anchor": "end" }, valueText(share * this.top, this.unit)),
+      );
     }
     const marks = this.width < 420 ? 3 : 5;
     for (let mark = 0; mark < marks; mark += 1) {
@@ -120,17 +149,39 @@ export class Chart {
       isOn = Number.isFinite(value);
     });
     // A point between two gaps would have no length.
-    return svg("path", { class: `series s${index % DASHES.length}`, d: path.replace(/(M[\d.]+ [\d.]+)(?=M|$)/g, "$1h3"), "stroke-dasharray": DASHES[index % DASHES.length] });
+    return svg("path", {
+      class: `series s${index % DASHES.length}`,
+      d: path.replace(/(M[\d.]+ [\d.]+)(?=M|$)/g, "$1h3"),
+      "stroke-dasharray": DASHES[index % DASHES.length],
+    });
   }
 
   drawLegend() {
     const at = this.at ?? this.times.length - 1;
-    this.legend.replaceChildren(...this.series.map((one, index) => {
-      const sample = svg("svg", { width: 34, height: 10, "aria-hidden": "true" },
-        svg("line", { class: `series s${index % DASHES.length}`, x1: 0, x2: 34, y1: 5, y2: 5, "stroke-dasharray": DASHES[index % DASHES.length] }));
-      const value = one.values[at];
-      return h("li", null, sample, ` ${one.label}: `, h("strong", null, Number.isFinite(value) ? valueText(value, this.unit) : unknown()));
-    }));
+    this.legend.replaceChildren(
+      ...this.series.map((one, index) => {
+        const sample = svg(
+          "svg",
+          { width: 34, height: 10, "aria-hidden": "true" },
+          svg("line", {
+            class: `series s${index % DASHES.length}`,
+            x1: 0,
+            x2: 34,
+            y1: 5,
+            y2: 5,
+            "stroke-dasharray": DASHES[index % DASHES.length],
+          }),
+        );
+        const value = one.values[at];
+        return h(
+          "li",
+          null,
+          sample,
+          ` ${one.label}: `,
+          h("strong", null, Number.isFinite(value) ? valueText(value, this.unit) : unknown()),
+        );
+      }),
+    );
   }
 
   point(event) {
@@ -146,7 +197,9 @@ export class Chart {
   key(event) {
     const last = this.times.length - 1;
     const now = this.at ?? last + 1;
-    const to = { ArrowLeft: now - 1, ArrowRight: now + 1, PageUp: now - 30, PageDown: now + 30, Home: 0, End: last }[event.key];
+    const to = { ArrowLeft: now - 1, ArrowRight: now + 1, PageUp: now - 30, PageDown: now + 30, Home: 0, End: last }[
+      event.key
+    ];
     if (event.key === "Escape") this.read(null);
     if (to === undefined || last < 0) return;
     event.preventDefault();
@@ -171,16 +224,26 @@ export class Chart {
     this.cursor.setAttribute("x1", x);
     this.cursor.setAttribute("x2", x);
     this.cursor.setAttribute("visibility", "visible");
-    this.readout.textContent = `${CLOCK_SECONDS.format(this.times[this.at])}: ` +
+    this.readout.textContent =
+      `${CLOCK_SECONDS.format(this.times[this.at])}: ` +
       this.series.map((one) => `${one.label} ${valueText(one.values[this.at], this.unit)}`).join(", ");
   }
 
   fillTable() {
     if (!this.values.open) return;
     const step = Math.max(1, Math.ceil(this.times.length / TABLE_ROWS));
-    const rows = this.times.map((_, index) => index).filter((index) => (this.times.length - 1 - index) % step === 0).reverse();
-    const columns = [{ title: "Time", cell: (at) => CLOCK_SECONDS.format(this.times[at]) },
-      ...this.series.map((one) => ({ title: one.label, kind: "number", cell: (at) => valueText(one.values[at], this.unit) }))];
+    const rows = this.times
+      .map((_, index) => index)
+      .filter((index) => (this.times.length - 1 - index) % step === 0)
+      .reverse();
+    const columns = [
+      { title: "Time", cell: (at) => CLOCK_SECONDS.format(this.times[at]) },
+      ...this.series.map((one) => ({
+        title: one.label,
+        kind: "number",
+        cell: (at) => valueText(one.values[at], this.unit),
+      })),
+    ];
     this.values.querySelector(".table-box")?.remove();
     this.values.append(table(`${this.title}, values`, columns, rows, { dense: true }));
   }

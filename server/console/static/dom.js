@@ -78,5 +78,7 @@ export function announce(text) {
   const said = document.getElementById("said");
   said.textContent = "";
   // A text that is the same as before would not be told again.
-  requestAnimationFrame(() => { said.textContent = text; });
+  requestAnimationFrame(() => {
+    said.textContent = text;
+  });
 }

@@ -37,7 +37,9 @@ function scaled(value, base, units) {
 }
 
 export function countText(value) {
-  return Math.abs(Number(value)) < 10000 ? GROUPED.format(Number(value)) : scaled(value, 1000, ["", "k", "M", "G", "T"]);
+  return Math.abs(Number(value)) < 10000
+    ? GROUPED.format(Number(value))
+    : scaled(value, 1000, ["", "k", "M", "G", "T"]);
 }
 
 export function bytesText(value) {
@@ -50,7 +52,12 @@ export function durationText(milliseconds) {
   if (ms !== 0 && Math.abs(ms) < 1) return `${Number((ms * 1000).toPrecision(2))} µs`;
   if (Math.abs(ms) < 1000) return `${Number(ms.toPrecision(3))} ms`;
   const seconds = Math.round(Math.abs(ms) / 1000);
-  const parts = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
+  const parts = [
+    ["d", 86400],
+    ["h", 3600],
+    ["min", 60],
+    ["s", 1],
+  ];
   const sign = ms < 0 ? "-" : "";
   for (const [index, [unit, size]] of parts.entries()) {
     if (seconds < size) continue;
@@ -111,8 +118,11 @@ export function ageText(milliseconds) {
 export function age(milliseconds, why) {
   if (!isKnown(milliseconds)) return unknown(why);
   const date = new Date(Number(milliseconds));
-  return h("time", { datetime: date.toISOString(), title: `${DATE_TIME.format(date)}, ${date.toISOString()} (UTC)` },
-    ageText(milliseconds));
+  return h(
+    "time",
+    { datetime: date.toISOString(), title: `${DATE_TIME.format(date)}, ${date.toISOString()} (UTC)` },
+    ageText(milliseconds),
+  );
 }
 
 // What an <input type="datetime-local"> holds, as milliseconds; null when empty.
@@ -133,13 +143,24 @@ export function badge(kind, text, title = null) {
   return h("span", { class: `badge ${kind}`, title }, h("span", { "aria-hidden": "true" }, MARKS[kind]), " ", text);
 }
 
-const TYPES = { NORMAL: "normal", FIFO: "FIFO", DELAY: "delay", TRANSACTION: "transaction", MIXED: "mixed", LITE: "lite", PRIORITY: "priority" };
+const TYPES = {
+  NORMAL: "normal",
+  FIFO: "FIFO",
+  DELAY: "delay",
+  TRANSACTION: "transaction",
+  MIXED: "mixed",
+  LITE: "lite",
+  PRIORITY: "priority",
+};
 
 export function topicType(type) {
   return TYPES[String(type ?? "").replace("TOPIC_TYPE_", "")] ?? unknown();
 }
 
 export function permissionText(permission) {
-  return { READ: "read only", WRITE: "write only", READ_WRITE: "read and write", NONE: "neither read nor write" }[
-    String(permission ?? "").replace("PERMISSION_", "")] ?? "unknown";
+  return (
+    { READ: "read only", WRITE: "write only", READ_WRITE: "read and write", NONE: "neither read nor write" }[
+      String(permission ?? "").replace("PERMISSION_", "")
+    ] ?? "unknown"
+  );
 }

@@ -24,7 +24,9 @@ function suggesting(view, spec, ask) {
     clearTimeout(timer);
     timer = setTimeout(() => fill(input.value.trim()), 200);
   });
-  input.addEventListener("focus", () => { if (!names.firstChild) fill(input.value.trim()); });
+  input.addEventListener("focus", () => {
+    if (!names.firstChild) fill(input.value.trim());
+  });
   element.append(names);
   return element;
 }

@@ -9,6 +9,15 @@ export async function show(view) {
   const id = view.route.path[1];
   view.begin("Job", { lead: [link(["jobs"], "Jobs"), ` / ${id}`] });
   const job = await view.call("JobService/GetJob", { id });
-  const details = section(view, "What was asked for", async () => [h("p", null, aboutText(job)), jobFacts(await view.call("JobService/GetJob", { id }))]);
-  view.add(panel("Progress", followJob(view, job, () => details.refresh())), details);
+  const details = section(view, "What was asked for", async () => [
+    h("p", null, aboutText(job)),
+    jobFacts(await view.call("JobService/GetJob", { id })),
+  ]);
+  view.add(
+    panel(
+      "Progress",
+      followJob(view, job, () => details.refresh()),
+    ),
+    details,
+  );
 }

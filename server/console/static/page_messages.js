@@ -9,9 +9,34 @@ import { topicField } from "./names.js";
 import { pager } from "./table.js";
 import { failure, isPhone, section } from "./view.js";
 
-const HOWS = [["newest", "the newest first"], ["oldest", "the oldest first"], ["time", "from a time on"], ["offset", "from an offset of a queue on"], ["id", "by id"], ["key", "by key"]];
-const LIMITS = [["20", "20"], ["50", "50"], ["200", "200"], ["500", "500"]];
-const PARAMETERS = ["topic", "lite", "how", "queue", "time", "offset", "id", "key", "expression", "sql", "has", "limit"];
+const HOWS = [
+  ["newest", "the newest first"],
+  ["oldest", "the oldest first"],
+  ["time", "from a time on"],
+  ["offset", "from an offset of a queue on"],
+  ["id", "by id"],
+  ["key", "by key"],
+];
+const LIMITS = [
+  ["20", "20"],
+  ["50", "50"],
+  ["200", "200"],
+  ["500", "500"],
+];
+const PARAMETERS = [
+  "topic",
+  "lite",
+  "how",
+  "queue",
+  "time",
+  "offset",
+  "id",
+  "key",
+  "expression",
+  "sql",
+  "has",
+  "limit",
+];
 const SHOWN = { time: ["time"], offset: ["offset"], id: ["id"], key: ["key"] };
 
 export async function show(view) {
@@ -19,31 +44,64 @@ export async function show(view) {
   const asked = Object.fromEntries(PARAMETERS.map((name) => [name, view.query(name)]));
   asked.how ||= "newest";
   const found = h("div");
-  const form = h("form", { class: "panel", onsubmit: (event) => {
-    event.preventDefault();
-    const values = valuesOf(form);
-    // The address has only what counts, so that it can be kept and given to others.
-    const query = Object.fromEntries(Object.entries(values).filter(([name, value]) => value && isAsked(values.how, name)).map(([name, value]) => [name, value === true ? "yes" : value]));
-    history.replaceState(null, "", address(["messages"], query));
-    look(view, values, found);
-  } }, h("div", { class: "filters" },
-    h("div", { class: "grow" }, topicField(view, { value: asked.topic, "data-first": !asked.topic })),
-    field({ name: "how", label: "Which", options: HOWS, value: asked.how }),
-    field({ name: "time", label: "Time", type: "datetime-local", value: asked.time }),
-    field({ name: "offset", label: "Offset", type: "number", min: "0", value: asked.offset }),
-    field({ name: "id", label: "Message id", value: asked.id }),
-    field({ name: "key", label: "Key", value: asked.key }),
-    field({ name: "queue", label: "Queue", type: "number", min: "0", value: asked.queue, placeholder: "all" }),
-    field({ name: "limit", label: "At most", options: LIMITS, value: asked.limit || (isPhone() ? "20" : "50") }),
-    h("button", { type: "submit", class: "primary" }, "Show")),
-  h("details", { open: Boolean(asked.expression || asked.has || asked.lite) }, h("summary", null, "Filter"), h("div", { class: "filters" },
-    field({ name: "lite", label: "Lite topic", value: asked.lite }),
-    h("div", { class: "grow" }, field({ name: "expression", label: "Tags or SQL", value: asked.expression, placeholder: "paid || sent", hint: "as consumers filter" })),
-    field({ name: "sql", label: "it is SQL", type: "checkbox", value: asked.sql === "yes" }),
-    h("div", { class: "grow" }, field({ name: "has", label: "Body contains", value: asked.has, maxlength: "256" })))));
+  const form = h(
+    "form",
+    {
+      class: "panel",
+      onsubmit: (event) => {
+        event.preventDefault();
+        const values = valuesOf(form);
+        // The address has only what counts, so that it can be kept and given to others.
+        const query = Object.fromEntries(
+          Object.entries(values)
+            .filter(([name, value]) => value && isAsked(values.how, name))
+            .map(([name, value]) => [name, value === true ? "yes" : value]),
+        );
+        history.replaceState(null, "", address(["messages"], query));
+        look(view, values, found);
+      },
+    },
+    h(
+      "div",
+      { class: "filters" },
+      h("div", { class: "grow" }, topicField(view, { value: asked.topic, "data-first": !asked.topic })),
+      field({ name: "how", label: "Which", options: HOWS, value: asked.how }),
+      field({ name: "time", label: "Time", type: "datetime-local", value: asked.time }),
+      field({ name: "offset", label: "Offset", type: "number", min: "0", value: asked.offset }),
+      field({ name: "id", label: "Message id", value: asked.id }),
+      field({ name: "key", label: "Key", value: asked.key }),
+      field({ name: "queue", label: "Queue", type: "number", min: "0", value: asked.queue, placeholder: "all" }),
+      field({ name: "limit", label: "At most", options: LIMITS, value: asked.limit || (isPhone() ? "20" : "50") }),
+      h("button", { type: "submit", class: "primary" }, "Show"),
+    ),
+    h(
+      "details",
+      { open: Boolean(asked.expression || asked.has || asked.lite) },
+      h("summary", null, "Filter"),
+      h(
+        "div",
+        { class: "filters" },
+        field({ name: "lite", label: "Lite topic", value: asked.lite }),
+        h(
+          "div",
+          { class: "grow" },
+          field({
+            name: "expression",
+            label: "Tags or SQL",
+            value: asked.expression,
+            placeholder: "paid || sent",
+            hint: "as consumers filter",
+          }),
+        ),
+        field({ name: "sql", label: "it is SQL", type: "checkbox", value: asked.sql === "yes" }),
+        h("div", { class: "grow" }, field({ name: "has", label: "Body contains", value: asked.has, maxlength: "256" })),
+      ),
+    ),
+  );
   const adapt = () => {
     const { how } = valuesOf(form);
-    for (const name of ["time", "offset", "id", "key", "queue", "limit"]) form.elements[name].closest("label").hidden = !isAsked(how, name);
+    for (const name of ["time", "offset", "id", "key", "queue", "limit"])
+      form.elements[name].closest("label").hidden = !isAsked(how, name);
     form.querySelector("details").hidden = how === "id" || how === "key";
   };
   form.elements.how.addEventListener("change", adapt);
@@ -76,8 +134,12 @@ async function byId(view, topic, values) {
   if (!values.id.trim()) throw wrong("Message id: say which");
   const answer = await view.call("QueryService/GetMessage", { topic, id: values.id.trim() });
   const message = messageOf(answer.message);
-  return [answer.sameId > 1 && h("p", { class: "notice info" }, `● ${answer.sameId} messages have this id; this is the newest.`),
-    unread(answer.unread), messagesTable("The message", [message])];
+  return [
+    answer.sameId > 1 &&
+      h("p", { class: "notice info" }, `● ${answer.sameId} messages have this id; this is the newest.`),
+    unread(answer.unread),
+    messagesTable("The message", [message]),
+  ];
 }
 
 async function byKey(view, topic, values, pages, refresh) {
@@ -86,14 +148,30 @@ async function byKey(view, topic, values, pages, refresh) {
   const skip = pages.after ?? 0;
   const answer = await view.call("QueryService/QueryMessages", { topic, key: values.key.trim(), limit, skip });
   const behind = BigInt(answer.dispatchedOffset) > BigInt(answer.indexedOffset);
-  return [unread(answer.unread), behind && h("p", { class: "notice warn" }, "▲ The index is still catching up: newer messages may be missing."),
-    messagesTable("Messages that have the key", answer.messages.map(messageOf), { empty: "No message of the topic has this key." }),
-    pages.bar({ next: answer.hasMore || answer.messages.length === limit ? skip + answer.messages.length : null, refresh,
-      note: link(["trace"], "What has become of them", { topic, key: values.key.trim() }) })];
+  return [
+    unread(answer.unread),
+    behind && h("p", { class: "notice warn" }, "▲ The index is still catching up: newer messages may be missing."),
+    messagesTable("Messages that have the key", answer.messages.map(messageOf), {
+      empty: "No message of the topic has this key.",
+    }),
+    pages.bar({
+      next: answer.hasMore || answer.messages.length === limit ? skip + answer.messages.length : null,
+      refresh,
+      note: link(["trace"], "What has become of them", { topic, key: values.key.trim() }),
+    }),
+  ];
 }
 
 export function unread(files) {
-  return (files ?? []).length > 0 && h("p", { class: "notice warn" }, "▲ Files of the index could not be read, so messages may be missing: ", files.map((one) => `${one.name}: ${one.reason}`).join("; "));
+  return (
+    (files ?? []).length > 0 &&
+    h(
+      "p",
+      { class: "notice warn" },
+      "▲ Files of the index could not be read, so messages may be missing: ",
+      files.map((one) => `${one.name}: ${one.reason}`).join("; "),
+    )
+  );
 }
 
 export function filterOf(values) {
@@ -102,7 +180,13 @@ export function filterOf(values) {
 }
 
 async function browse(view, topic, values, pages, refresh) {
-  const request = { topic, liteTopic: values.lite.trim(), isAscending: values.how !== "newest", limit: Number(values.limit), filter: filterOf(values) };
+  const request = {
+    topic,
+    liteTopic: values.lite.trim(),
+    isAscending: values.how !== "newest",
+    limit: Number(values.limit),
+    filter: filterOf(values),
+  };
   if (values.queue !== "") request.queue = Number(values.queue);
   if (pages.after !== undefined) request.cursor = pages.after;
   else if (values.how === "time") {
@@ -115,8 +199,20 @@ async function browse(view, topic, values, pages, refresh) {
   }
   const answer = await view.call("BrowsingService/BrowseMessages", request);
   const isEarly = isKnown(answer.lookedAt) && answer.next !== undefined && answer.messages.length < request.limit;
-  return [messagesTable("Messages", answer.messages.map(messageOf), { empty: answer.next === undefined ? "There are none." : "None so far; Next looks further." }),
-    pages.bar({ next: answer.next ?? null, refresh, note: [count(answer.lookedAt), " looked at",
-      isKnown(answer.lookedUpToMs) && [", up to ", time(answer.lookedUpToMs)],
-      isEarly && "; enough was looked at for one page: Next goes on", answer.next === undefined && "; there is nothing behind"] })];
+  return [
+    messagesTable("Messages", answer.messages.map(messageOf), {
+      empty: answer.next === undefined ? "There are none." : "None so far; Next looks further.",
+    }),
+    pages.bar({
+      next: answer.next ?? null,
+      refresh,
+      note: [
+        count(answer.lookedAt),
+        " looked at",
+        isKnown(answer.lookedUpToMs) && [", up to ", time(answer.lookedUpToMs)],
+        isEarly && "; enough was looked at for one page: Next goes on",
+        answer.next === undefined && "; there is nothing behind",
+      ],
+    }),
+  ];
 }

@@ -20,20 +20,36 @@ export function pairState(pair) {
 }
 
 export function pairLine(pair) {
-  return [groupLink(pair.group), ": ", count(pair.ready, notCounted), " ready, ",
+  return [
+    groupLink(pair.group),
+    ": ",
+    count(pair.ready, notCounted),
+    " ready, ",
     isKnown(pair.lagMs) && Number(pair.lagMs) === 0 ? "nothing waits" : ["oldest waits ", lagOf(pair)],
-    Number(pair.consumers) === 0 && [" ", badge("warn", "nobody there")]];
+    Number(pair.consumers) === 0 && [" ", badge("warn", "nobody there")],
+  ];
 }
 
 // `kind` says which of the two has a column: "group" or "topic".
 export function pairsTable(caption, pairs, kind, empty) {
-  return table(caption, [
-    kind === "group" ? { title: "Group", cell: (one) => groupLink(one.group) } : { title: "Topic", cell: (one) => topicLink(one.topic) },
-    { title: "State", cell: pairState },
-    { title: "Ready", kind: "number", cell: (one) => count(one.ready, notCounted) },
-    { title: "In flight", kind: "number", cell: (one) => count(one.inFlight, notCounted) },
-    { title: "Oldest waits", kind: "number", cell: lagOf },
-    { title: "Out", kind: "number", cell: (one) => rate(one.receivedPerSecond, "not counted by itself (metrics.top_groups)") },
-    { title: "Clients", kind: "number", cell: (one) => count(one.consumers) },
-  ], pairs, { empty });
+  return table(
+    caption,
+    [
+      kind === "group"
+        ? { title: "Group", cell: (one) => groupLink(one.group) }
+        : { title: "Topic", cell: (one) => topicLink(one.topic) },
+      { title: "State", cell: pairState },
+      { title: "Ready", kind: "number", cell: (one) => count(one.ready, notCounted) },
+      { title: "In flight", kind: "number", cell: (one) => count(one.inFlight, notCounted) },
+      { title: "Oldest waits", kind: "number", cell: lagOf },
+      {
+        title: "Out",
+        kind: "number",
+        cell: (one) => rate(one.receivedPerSecond, "not counted by itself (metrics.top_groups)"),
+      },
+      { title: "Clients", kind: "number", cell: (one) => count(one.consumers) },
+    ],
+    pairs,
+    { empty },
+  );
 }

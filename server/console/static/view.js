@@ -62,15 +62,22 @@ export class View {
   }
 
   makePause(milliseconds) {
-    this.pauseButton = h("button", {
-      type: "button", class: "quiet", "aria-pressed": "false", title: `figures come anew each ${milliseconds / 1000} s`,
-      onclick: () => {
-        this.isPaused = !this.isPaused;
-        this.pauseButton.setAttribute("aria-pressed", String(this.isPaused));
-        this.pauseButton.textContent = this.isPaused ? "Go on refreshing" : "Stop refreshing";
-        announce(this.isPaused ? "The page stands still." : "The page is refreshed again.");
+    this.pauseButton = h(
+      "button",
+      {
+        type: "button",
+        class: "quiet",
+        "aria-pressed": "false",
+        title: `figures come anew each ${milliseconds / 1000} s`,
+        onclick: () => {
+          this.isPaused = !this.isPaused;
+          this.pauseButton.setAttribute("aria-pressed", String(this.isPaused));
+          this.pauseButton.textContent = this.isPaused ? "Go on refreshing" : "Stop refreshing";
+          announce(this.isPaused ? "The page stands still." : "The page is refreshed again.");
+        },
       },
-    }, "Stop refreshing");
+      "Stop refreshing",
+    );
     return this.pauseButton;
   }
 

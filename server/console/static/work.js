@@ -6,7 +6,15 @@ import { link } from "./links.js";
 import { failure, isAbort } from "./view.js";
 
 const OPEN = new Set(["waiting", "running"]);
-const KINDS = { done: "good", agree: "good", failed: "bad", differ: "bad", cancelled: "warn", running: "info", waiting: "idle" };
+const KINDS = {
+  done: "good",
+  agree: "good",
+  failed: "bad",
+  differ: "bad",
+  cancelled: "warn",
+  running: "info",
+  waiting: "idle",
+};
 
 export const isOpen = (job) => OPEN.has(job.state);
 
@@ -23,26 +31,41 @@ export function workButton(label, act, { className = "", done = null } = {}) {
     if (said.isConnected || nodes === null) replace(said, nodes ?? "");
     else tell(h("strong", null, `${label}: `), nodes);
   };
-  const button = h("button", { type: "button", class: className, onclick: async () => {
-    button.disabled = true;
-    replace(said, "working …");
-    try {
-      const told = await act((...nodes) => replace(said, nodes));
-      report(told === null ? null : ["✓ ", told ?? "done"]);
-      done?.();
-    } catch (error) {
-      report(isAbort(error) ? null : failure(error));
-    }
-    button.disabled = false;
-    if (button.isConnected && document.activeElement === document.body) button.focus();
-  } }, label);
+  const button = h(
+    "button",
+    {
+      type: "button",
+      class: className,
+      onclick: async () => {
+        button.disabled = true;
+        replace(said, "working …");
+        try {
+          const told = await act((...nodes) => replace(said, nodes));
+          report(told === null ? null : ["✓ ", told ?? "done"]);
+          done?.();
+        } catch (error) {
+          report(isAbort(error) ? null : failure(error));
+        }
+        button.disabled = false;
+        if (button.isConnected && document.activeElement === document.body) button.focus();
+      },
+    },
+    label,
+  );
   return h("span", { class: "work" }, button, said);
 }
 
 function pause(view, milliseconds) {
   return new Promise((resolve) => {
     const timer = setTimeout(resolve, milliseconds);
-    view.signal.addEventListener("abort", () => { clearTimeout(timer); resolve(); }, { once: true });
+    view.signal.addEventListener(
+      "abort",
+      () => {
+        clearTimeout(timer);
+        resolve();
+      },
+      { once: true },
+    );
   });
 }
 
@@ -51,20 +74,36 @@ export function remainingMs(began, done, total) {
   const elapsed = Date.now() - began.at;
   const progress = Number(done) - began.done;
   if (!isKnown(total) || progress <= 0 || elapsed < 500) return null;
-  return (Number(total) - Number(done)) * elapsed / progress;
+  return ((Number(total) - Number(done)) * elapsed) / progress;
 }
 
 export function progressBar(done, total, label) {
-  if (!isKnown(total)) return h("span", { class: "progress" }, count(done), " done, of an ", h("span", { class: "unknown" }, "unknown"), " total");
+  if (!isKnown(total))
+    return h(
+      "span",
+      { class: "progress" },
+      count(done),
+      " done, of an ",
+      h("span", { class: "unknown" }, "unknown"),
+      " total",
+    );
   const share = Number(total) > 0 ? Number(done) / Number(total) : 1;
   const bar = h("progress", { max: "1", "aria-label": label });
   bar.value = Math.min(share, 1);
-  return h("span", { class: "progress" }, bar, ` ${Math.floor(share * 100)} % `, h("span", { class: "note" }, "(", count(done), " of ", count(total), ")"));
+  return h(
+    "span",
+    { class: "progress" },
+    bar,
+    ` ${Math.floor(share * 100)} % `,
+    h("span", { class: "note" }, "(", count(done), " of ", count(total), ")"),
+  );
 }
 
 export function countsText(counts) {
   const pairs = Object.entries(counts ?? {});
-  return pairs.length ? pairs.map(([name, value]) => h("span", { class: "pair" }, count(value), ` ${name} `)) : "nothing yet";
+  return pairs.length
+    ? pairs.map(([name, value]) => h("span", { class: "pair" }, count(value), ` ${name} `))
+    : "nothing yet";
 }
 
 // Shows a job and goes on showing it until it has ended; `ended(job)` is called then.
@@ -80,13 +119,29 @@ export function followJob(view, first, ended = null) {
   };
   const show = (job) => {
     const left = isOpen(job) ? remainingMs(began, job.done, job.total) : null;
-    replace(box, h("div", { class: "line" }, stateBadge(job.state), " ",
-      link(["jobs", job.id], `${job.kind}${job.dryRun ? ", dry run" : ""}`), " ",
-      progressBar(job.done, job.total, `progress of ${job.kind}`),
-      isOpen(job) && h("span", { class: "note" }, left === null ? " time left: unknown" : ` about ${durationText(left)} left`), " ",
-      isOpen(job) && h("button", { type: "button", class: "quiet", onclick: cancel }, "Cancel job")),
-    h("p", { class: "note" }, countsText(job.counts), job.remark && `; ${job.remark}`),
-    (job.firstErrors ?? []).length > 0 && h("ul", null, job.firstErrors.map((text) => h("li", null, text))));
+    replace(
+      box,
+      h(
+        "div",
+        { class: "line" },
+        stateBadge(job.state),
+        " ",
+        link(["jobs", job.id], `${job.kind}${job.dryRun ? ", dry run" : ""}`),
+        " ",
+        progressBar(job.done, job.total, `progress of ${job.kind}`),
+        isOpen(job) &&
+          h("span", { class: "note" }, left === null ? " time left: unknown" : ` about ${durationText(left)} left`),
+        " ",
+        isOpen(job) && h("button", { type: "button", class: "quiet", onclick: cancel }, "Cancel job"),
+      ),
+      h("p", { class: "note" }, countsText(job.counts), job.remark && `; ${job.remark}`),
+      (job.firstErrors ?? []).length > 0 &&
+        h(
+          "ul",
+          null,
+          job.firstErrors.map((text) => h("li", null, text)),
+        ),
+    );
   };
   const follow = async () => {
     let job = first;
@@ -126,7 +181,13 @@ export async function runJob(view, work, { dryRun = false, place = null } = {}) 
 }
 
 export function jobFacts(job) {
-  return facts([["State", stateBadge(job.state)], ["Begun", time(job.id)], ["Asked by", job.askedBy || "unknown"],
-    ["Ended", isKnown(job.endedAtMs) ? time(job.endedAtMs) : "not yet"], ["Dry run", job.dryRun ? "yes" : "no"],
-    ["Come to", countsText(job.counts)], job.remark && ["Remark", job.remark]]);
+  return facts([
+    ["State", stateBadge(job.state)],
+    ["Begun", time(job.id)],
+    ["Asked by", job.askedBy || "unknown"],
+    ["Ended", isKnown(job.endedAtMs) ? time(job.endedAtMs) : "not yet"],
+    ["Dry run", job.dryRun ? "yes" : "no"],
+    ["Come to", countsText(job.counts)],
+    job.remark && ["Remark", job.remark],
+  ]);
 }
