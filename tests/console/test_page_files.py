@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 import server
-from cli.online.call import methods
+from server.rpc.admin_port.methods import methods
 
 STATIC: Final = Path(server.__file__).parent / "console" / "static"
 SIZE_MAX: Final = 300_000
