@@ -176,8 +176,13 @@ def test_the_socket_lies_where_nobody_else_may_go_and_goes_with_the_broker(tmp_p
         assert folder.stat().st_mode & 0o777 == 0o700
         assert [path.name for path in folder.iterdir()] == ["admin"]
         assert f"console     http://{console}/" in broker.words()
+        broker.kill()
+        assert folder.exists()
+        broker.start()
+        (another,) = tmp_path.glob("quarry-console-*")
+        assert another != folder, "what was left behind is removed by the next one"
         broker.stop()
-        assert not folder.exists()
+        assert not another.exists()
     finally:
         broker.close()
 
