@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from kv import WriteBatch
 from server.administration import Administration, BrokerFacts
+from server.browsing.tails import Tails
 from server.certificates import Certificates
 from server.clients import ClientRegistry
 from server.consoling import ConsoleBeside
@@ -42,9 +43,9 @@ from server.routing import Address
 from server.rpc.admin_port.clients import ClientService
 from server.rpc.admin_port.guarding import make_guard
 from server.rpc.admin_port.index import IndexService
-from server.rpc.admin_port.lite_topics import LiteTopicService
 from server.rpc.admin_port.migration import MigrationService
 from server.rpc.admin_port.official.making import official_admin
+from server.rpc.admin_port.operators_look import make_operators_look
 from server.rpc.admin_port.operators_work import make_operators_work
 from server.rpc.admin_port.queries import query_service
 from server.rpc.admin_port.security import SecurityService
@@ -119,6 +120,7 @@ class Broker:
         self._lite_subscriptions = self._make_lite_subscriptions()
         self._commit = self._make_commit(health, executor)
         self._pulls = self._make_pulls()
+        self._tails = Tails(store.messages, store.expiry)
         self._delays = self._make_delays()
         self._transactions = self._make_transactions()
         self._upkeep = self._make_upkeep(health)
@@ -262,6 +264,7 @@ class Broker:
         self._delivery.messages_arrived(requests)
         self._pulls.messages_arrived(requests)
         self._delays.messages_arrived(requests)
+        self._tails.messages_arrived(requests)
 
     def _make_pulls(self) -> Pulls:
         return Pulls(self._store.messages, asyncio.get_running_loop(), settings=self._settings.for_delivery())
@@ -394,6 +397,7 @@ class Broker:
         administration = self._administration()
         self._live.on_change(lambda settings: administration.configure(default_queues=settings.topics.default_queues))
         work = make_operators_work(self._messaging, administration, self._upkeep)
+        look = make_operators_look(self._messaging, self._upkeep, self._background.waiting, self._tails)
         admin = AdminServer(
             administration,
             self._faults,
@@ -407,7 +411,7 @@ class Broker:
                 MigrationService(self._upkeep.migration, self._faults),
                 VerificationService(self._upkeep.verification, self._faults),
                 *work.services,
-                LiteTopicService(self._upkeep.lite_topics.listing, self._faults),
+                *look.services,
                 IndexService(self._upkeep.key_index, self._faults),
                 query_service(self._messaging.components, self._upkeep.key_index),
                 ClientService(self._clients, self._store.topics, self._store.groups, self._faults),
@@ -427,7 +431,9 @@ class Broker:
                     async with console.serving():
                         yield listening, console.url
             finally:
+                self._tails.end_all()
                 await admin.stop(grace_s=0.5)
+                await look.stop()
 
     async def _stop_front(self, grace_s: float, hastened: Hastened | None = None) -> None:
         """Take no more calls, and end those that would wait for something to happen."""

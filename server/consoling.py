@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import shutil
+import socket
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from importlib.metadata import version
@@ -22,6 +25,8 @@ from store.clock import Clock
 
 PREFIX: Final = "quarry-console-"
 """Of the folder with the socket."""
+
+SOCKET: Final = "admin"
 
 SOCKET_PATH_MAX: Final = 107
 """Bytes, on Linux."""
@@ -81,12 +86,12 @@ class ConsoleBeside:
             raise OSError(f"network.console: {error}") from error
         log.warning("there is no console", reason=f"{error}: set network.console to another address, or off")
 
-    def _parts(self, socket: str) -> ConsoleParts:
+    def _parts(self, address: str) -> ConsoleParts:
         network = self._network
         names = frozenset(each.lower() for each in (split_address(network.console)[0], *network.console_hosts))
         return ConsoleParts(
             port=lambda: AdminCalls(
-                plain_channel(socket), clock=self._clock, needs_login=self._needs_login, tells_browser=True
+                plain_channel(address), clock=self._clock, needs_login=self._needs_login, tells_browser=True
             ),
             rules=Rules(names=names),
             version=version("quarry-mq"),
@@ -97,8 +102,23 @@ class ConsoleBeside:
 
 def _socket_in(folders: contextlib.ExitStack) -> Path:
     """Raises OSError."""
+    _remove_left_over(Path(tempfile.gettempdir()))
     folder = folders.enter_context(tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True))
-    path = Path(folder) / "admin"
+    path = Path(folder) / SOCKET
     if len(bytes(path)) > SOCKET_PATH_MAX:
         raise OSError(f"{path} is too long for the name of a socket: set TMPDIR to a shorter one")
     return path
+
+
+def _remove_left_over(folder: Path) -> None:
+    """Sockets of brokers that were killed: this user's, on which nobody listens any more."""
+    for path in folder.glob(f"{PREFIX}*/{SOCKET}"):
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(0)  # others may have put something there that would keep us waiting
+            try:
+                if path.parent.lstat().st_uid == os.getuid():
+                    probe.connect(str(path))
+            except ConnectionRefusedError:
+                shutil.rmtree(path.parent, ignore_errors=True)
+            except OSError:
+                continue

@@ -21,6 +21,7 @@ from cli.online import (
     migration,
     rules,
     settings,
+    storage,
     subscriptions,
     topic_details,
     topics,
@@ -29,6 +30,7 @@ from cli.online import (
 )
 from cli.online.backup import backup
 from cli.online.broker import broker
+from cli.online.browse import browse
 from cli.online.call import call
 from cli.online.console import console
 from cli.online.expire import expire
@@ -39,7 +41,7 @@ from cli.online.queues import queues
 from cli.online.stats import stats
 
 MORE_COMMANDS: Final[Sequence[tuple[typer.Typer, Sequence[Callable[..., None]]]]] = (
-    (topics.commands, (subscriptions.readers, topic_details.route, topic_details.status)),
+    (topics.commands, (subscriptions.readers, topic_details.route, topic_details.status, storage.spans)),
     (
         groups.commands,
         (subscriptions.consumers, subscriptions.subscriptions, subscriptions.times, subscriptions.forget),
@@ -70,7 +72,23 @@ def register(app: typer.Typer) -> None:
     app.add_typer(cluster.commands)
     app.add_typer(users.commands)
     app.add_typer(rules.commands)
-    for command in (produce, consume, tail, backup, expire, query, queues, lag, stats, broker, call, console):
+    for command in (
+        produce,
+        consume,
+        tail,
+        browse,
+        storage.storage,
+        storage.pending,
+        backup,
+        expire,
+        query,
+        queues,
+        lag,
+        stats,
+        broker,
+        call,
+        console,
+    ):
         app.command()(command)
 
 

@@ -26,7 +26,8 @@ from cli.online.found_messages import (
 from cli.online.output import print_object, print_rows
 from server._generated.quarry.admin.v1 import query_pb2 as pb
 from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
-from server.bodies import body_text, uncompressed
+from server.bodies import body_text
+from server.compressed_bodies import uncompressed
 from store.message import host_text
 from store.record import StoredMessage, offset_message_id
 from store.record.properties import KEYS, TAGS

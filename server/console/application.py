@@ -226,9 +226,10 @@ class Console:
         return response
 
     def _after(self, failure: CallFailed, request: web.Request) -> None:
-        """A secret that is good no more ends its session."""
+        """A secret that is good no more ends its session; and a broker may ask who calls after a restart."""
         if failure.code == UNAUTHENTICATED and failure.status is None:
             self.sessions.end(_session_id(request))
+            self._needs_login = self._needs_login or None
 
     # -- calls
 

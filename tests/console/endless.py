@@ -89,7 +89,7 @@ def endless_admin() -> Iterator[tuple[AdminOfTest, str]]:
 
 @contextmanager
 def console_before(
-    admin: str, rules: Rules | None = None, *, needs_login: bool = False, tls: LiveTls | None = None
+    admin: str, rules: Rules | None = None, *, needs_login: bool | None = False, tls: LiveTls | None = None
 ) -> Iterator[Browser]:
     parts = ConsoleParts(
         port=lambda: AdminCalls(plain_channel(admin), clock=SystemClock(), needs_login=needs_login),

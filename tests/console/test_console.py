@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -173,7 +176,29 @@ def test_the_socket_lies_where_nobody_else_may_go_and_goes_with_the_broker(tmp_p
         assert folder.stat().st_mode & 0o777 == 0o700
         assert [path.name for path in folder.iterdir()] == ["admin"]
         assert f"console     http://{console}/" in broker.words()
+        broker.kill()
+        assert folder.exists()
+        broker.start()
+        (another,) = tmp_path.glob("quarry-console-*")
+        assert another != folder, "what was left behind is removed by the next one"
         broker.stop()
-        assert not folder.exists()
+        assert not another.exists()
     finally:
         broker.close()
+
+
+def test_a_tail_shows_what_comes(place: Place) -> None:
+    """The first answers may hold nothing: they tell that it goes on."""
+    body = json.dumps({"topic": TOPIC}).encode()
+    with (
+        closing(place.browser.connect()) as connection,
+        place.browser.asking(connection, "POST", "/api/stream/BrowsingService/TailMessages", body, JSON) as answer,
+        messaging_port(place.broker.endpoint) as client,
+        ThreadPoolExecutor(1) as reading,
+    ):
+        seen = reading.submit(lambda: next(line for line in map(json.loads, answer) if line["messages"]))
+        while not seen.done():
+            client.send(Outgoing(topic=TOPIC, body=b"tailed"))
+            time.sleep(0.1)
+        assert seen.result()["messages"][0]["message"]["message"]["body"]["text"] == "tailed"
+        answer.close()

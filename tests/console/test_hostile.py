@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import socket
 import ssl
@@ -197,6 +198,13 @@ def test_a_request_has_a_size(place: Place) -> None:
     assert place.browser.ask("POST", "/api/call/AdminService/GetTopic", within, JSON).status == 200
     beyond = json.dumps({"name": "x" * REQUEST_SIZE_MAX}).encode()
     answer = place.browser.ask("POST", "/api/call/AdminService/GetTopic", beyond, JSON)
+    assert (answer.status, answer.code) == (413, "OUT_OF_RANGE")
+
+
+def test_a_request_that_unpacks_itself_has_the_same_size(place: Place) -> None:
+    bomb = gzip.compress(bytes(64 * REQUEST_SIZE_MAX))
+    assert len(bomb) < REQUEST_SIZE_MAX
+    answer = place.browser.ask("POST", GET_BROKER, bomb, {**JSON, "Content-Encoding": "gzip"})
     assert (answer.status, answer.code) == (413, "OUT_OF_RANGE")
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.console.browser import Browser, broker_with_console
+from tests.console.endless import console_before
 from tests.console.test_login import CHIEF, OUTSIDER, make_users, secret_of
-from tests.e2e.broker import PROJECT, Broker, clean_environment, quarry
+from tests.e2e.broker import PROJECT, Broker, clean_environment, quarry, until
 
 GET_BROKER = "AdminService/GetBroker"
 
@@ -98,3 +99,21 @@ def test_what_cannot_be_is_told_in_one_line(contexts: Path, broker: Broker) -> N
         assert done.returncode == 2
         (line,) = done.stderr.splitlines()
         assert reason in line
+
+
+@pytest.mark.slow
+def test_a_broker_that_asks_who_calls_after_a_restart_is_understood(tmp_path: Path) -> None:
+    asking = {**make_users(tmp_path / "store"), "network.console": "off"}
+    broker, _ = broker_with_console(tmp_path, asking)
+    try:
+        broker.start(settings={"security.authentication": False, "security.authorization": False})
+        with console_before(broker.admin, needs_login=None) as browser:
+            assert browser.get("/api/session").fields["needsLogin"] is False
+            assert browser.call(GET_BROKER).status == 200
+            broker.restart()
+            until(lambda: browser.call(GET_BROKER).status == 401, "it is no longer enough to call")
+            assert browser.get("/api/session").fields["needsLogin"] is True
+            assert browser.log_in(CHIEF, secret_of(CHIEF)).status == 204
+            assert browser.call(GET_BROKER).status == 200
+    finally:
+        broker.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.contract import jobs_and_clients, official, operations, topics_and_groups, users_and_rules
+from tests.contract import jobs_and_clients, looking, official, operations, topics_and_groups, users_and_rules
 from tests.contract.rows import Table
 
 TABLE: Final[Table] = {
@@ -13,6 +13,7 @@ TABLE: Final[Table] = {
     **users_and_rules.ROWS,
     **operations.ROWS,
     **jobs_and_clients.ROWS,
+    **looking.ROWS,
 }
 
 NOT_FOR_OPERATORS: Final = {

@@ -54,6 +54,7 @@ READS_CONFIGURATION: Final = {
     "server/front/tls.py",
     "server/certificates.py",
     "server/http.py",  # the token of the metrics
+    "server/consoling.py",  # sockets that killed brokers left behind
     "server/console/static_files.py",  # the pages, which come with the program
     "store/security/sealing.py",  # the key lies outside of the store
 }

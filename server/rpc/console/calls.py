@@ -80,16 +80,15 @@ class AdminCalls:
 
     def needs_login(self) -> bool:
         """Raises CallFailed."""
-        if self._needs_login is None:
-            try:
-                self.log_in(Caller(None, None, ""))
-            except CallFailed as failure:
-                if failure.code != grpc.StatusCode.UNAUTHENTICATED.name:
-                    raise
-                self._needs_login = True
-            else:
-                self._needs_login = False
-        return self._needs_login
+        if self._needs_login is not None:
+            return self._needs_login
+        try:
+            self.log_in(Caller(None, None, ""))
+        except CallFailed as failure:
+            if failure.code != grpc.StatusCode.UNAUTHENTICATED.name:
+                raise
+            return True
+        return False
 
     def log_in(self, caller: Caller) -> None:
         """Raises CallFailed."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 from typing import Final, NamedTuple
 
-from server.bodies import GZIP_START, body_text, inflated
+from server.bodies import body_text
+from server.compressed_bodies import GZIP_START, inflated
 from server.wire.reserved import DELIVER_AT_MS, LITE_TOPIC, MESSAGE_GROUP
 from store.message import host_text
 from store.offsets import PhysicalOffset
