@@ -128,6 +128,7 @@ class Session:
         """Type it in another terminal."""
         output = self._outputs / f"{next(self._numbers)}"
         started = output.with_suffix(".started")
+        output.touch()
         noted = f"echo $! > {started}.part; mv {started}.part {started}"
         self._say(f"{{ exec env {command}\n}} > {output} 2>&1 < /dev/null & {noted}")
         self._until(started)
