@@ -11,7 +11,7 @@ WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(4, (os.cpu_count() or 1) *
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve demo test test-slow test-clients check fix bench bench-queues proto manifests clean
+.PHONY: help install serve demo test test-slow test-clients check fix bench bench-queues proto manifests docs docs-serve clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +70,13 @@ proto: $(TOOLS)  ## generate server/_generated from proto/
 
 manifests: $(TOOLS)  ## render deploy/kubernetes from the Helm chart (HELM=/path/to/helm, or Go to build it)
 	@$(BIN)/python deploy/helm/render.py
+
+docs: $(TOOLS)  ## build the site of the documents into build/site; every link is checked
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "build/site/index.html"
+
+docs-serve: $(TOOLS)  ## the same site on 127.0.0.1:8000, made anew when a page changes
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve --dev-addr 127.0.0.1:8000
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

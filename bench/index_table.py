@@ -1,4 +1,4 @@
-"""`python -m bench.index_table`: tables in docs/index.md of the last results of `key_index` and `key_stores`.
+"""`python -m bench.index_table`: tables in docs/key-index.md of the last results of `key_index` and `key_stores`.
 
 What stands between the two marks of a table is replaced. Exit status 1 when there is no result.
 """
@@ -13,7 +13,7 @@ from typing import Any, Final
 from bench.key_stores import COLD, QUESTIONS
 from bench.queue_table import write_tables
 
-PAGE: Final = Path(__file__).parents[1] / "docs" / "index.md"
+PAGE: Final = Path(__file__).parents[1] / "docs" / "key-index.md"
 KIB: Final = 1024
 
 

@@ -83,7 +83,7 @@ def running_broker(directory: Path) -> Iterator[str]:
     """
     listen, admin, http = (f"127.0.0.1:{port}" for port in free_ports(3))
     command = [sys.executable, "-m", "cli.main", "serve", "--store", str(directory / "store")]
-    command += ["--listen", listen, "--admin", admin, "--http", http]
+    command += ["--listen", listen, "--admin", admin, "--http", http, "--console", "off"]
     log = directory / "broker.log"
     with log.open("wb") as errors, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as broker:
         watchdog = threading.Timer(READY_TIMEOUT_S, broker.kill)

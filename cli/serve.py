@@ -40,6 +40,10 @@ def serve(
     http: Annotated[
         str | None, typer.Option("--http", metavar="HOST:PORT", help="Where /metrics, /healthz and /readyz are.")
     ] = None,
+    console: Annotated[
+        str | None,
+        typer.Option("--console", metavar="HOST:PORT", help="Where the console for browsers is; off: nowhere."),
+    ] = None,
     shards: Annotated[
         int | None,
         typer.Option(
@@ -59,10 +63,8 @@ def serve(
     from server.main import run
     from server.settings import load_settings
 
-    flags: dict[str, dict[str, object]] = {
-        "store": {"directory": store},
-        "network": {"listen": listen, "advertise": advertise, "admin": admin, "http": http},
-    }
+    network = {"listen": listen, "advertise": advertise, "admin": admin, "http": http, "console": console}
+    flags: dict[str, dict[str, object]] = {"store": {"directory": store}, "network": {**network}}
     given = {
         section: {key: value for key, value in values.items() if value is not None} for section, values in flags.items()
     }

@@ -8,16 +8,17 @@ READY_LINE: Final = "Quarry is ready."
 """The first line of it, by which who started the process knows."""
 
 
-def banner(*, listen: str, admin: str, http: str, store: str, needs_tls: bool = False) -> str:
-    """Where it is (`http` is a URL), and three lines of Python that send and receive."""
+def banner(*, listen: str, admin: str, http: str, store: str, console: str = "", needs_tls: bool = False) -> str:
+    """Where it is (`http` and `console` are URLs), and three lines of Python that send and receive."""
     first, tls = "", ""
     if needs_tls:
         first, tls = "  # with GRPC_DEFAULT_SSL_ROOTS_FILE_PATH=AUTHORITY.pem in the environment\n", ", tls_enable=True"
+    pages = f"  console     {console}     (for browsers)\n" if console else ""
     return f"""{READY_LINE}
   messaging   {listen}     (gRPC, official RocketMQ 5 clients)
   admin       {admin}     (quarry topic, quarry group)
   http        {http}/metrics  /healthz  /readyz
-  store       {store}
+{pages}  store       {store}
 
 Send and receive in three lines of Python (pip install rocketmq-python-client):
 {first}  import rocketmq as mq; at = mq.ClientConfiguration("{listen}", mq.Credentials())

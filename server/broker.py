@@ -15,8 +15,10 @@ from prometheus_client import CollectorRegistry
 
 from kv import WriteBatch
 from server.administration import Administration, BrokerFacts
+from server.browsing.tails import Tails
 from server.certificates import Certificates
 from server.clients import ClientRegistry
+from server.consoling import ConsoleBeside
 from server.dead_letters import DeadLetterStore
 from server.delivery import Delivery, InFlightTable, StateWriter
 from server.delivery.pulls import Pulls
@@ -41,11 +43,11 @@ from server.process_figures import ProcessFigures
 from server.reconfiguring import Reconfigured
 from server.routing import Address
 from server.rpc.admin_port.clients import ClientService
-from server.rpc.admin_port.guard import AdminAccess, AdminGuard
+from server.rpc.admin_port.guarding import make_guard
 from server.rpc.admin_port.index import IndexService
-from server.rpc.admin_port.lite_topics import LiteTopicService
 from server.rpc.admin_port.migration import MigrationService
 from server.rpc.admin_port.official.making import official_admin
+from server.rpc.admin_port.operators_look import make_operators_look
 from server.rpc.admin_port.operators_work import make_operators_work
 from server.rpc.admin_port.queries import query_service
 from server.rpc.admin_port.security import SecurityService
@@ -122,6 +124,7 @@ class Broker:
         self._lite_subscriptions = self._make_lite_subscriptions()
         self._commit = self._make_commit(health, executor)
         self._pulls = self._make_pulls()
+        self._tails = Tails(store.messages, store.expiry)
         self._delays = self._make_delays()
         self._transactions = self._make_transactions()
         self._upkeep = self._make_upkeep(health)
@@ -257,6 +260,7 @@ class Broker:
         self._delivery.messages_arrived(requests)
         self._pulls.messages_arrived(requests)
         self._delays.messages_arrived(requests)
+        self._tails.messages_arrived(requests)
 
     def _make_pulls(self) -> Pulls:
         return Pulls(self._store.messages, asyncio.get_running_loop(), settings=self._settings.for_delivery())
@@ -346,11 +350,11 @@ class Broker:
                 self._delays.start()
                 self._transactions.start()
                 async with (
-                    self._administering() as admin_listening,
+                    self._administering() as (admin_listening, console_url),
                     joined(self.cluster, self._supervisor, self._identity, admin_listening),
                 ):
                     try:
-                        yield {"listen": listening, "admin": admin_listening}
+                        yield {"listen": listening, "admin": admin_listening, "console": console_url}
                     finally:
                         # calls that are under way may need other members
                         await self._stop_front(network.stop_grace_ms / 1000, hastened)
@@ -384,14 +388,16 @@ class Broker:
         return listening
 
     @contextlib.asynccontextmanager
-    async def _administering(self) -> AsyncIterator[str]:
+    async def _administering(self) -> AsyncIterator[tuple[str, str]]:
+        """Address of the admin port and URL of the console, which is empty where there is none."""
         administration = self._administration()
         self._live.on_change(lambda settings: administration.configure(default_queues=settings.topics.default_queues))
         work = make_operators_work(self._sources, administration)
+        look = make_operators_look(self._messaging, self._upkeep, self._background.waiting, self._tails)
         admin = AdminServer(
             administration,
             self._faults,
-            guard=self._make_guard(),
+            guard=make_guard(self._security, self._settings.broker.cluster, self._faults),
             calls_max=self._settings.limits.admin_calls,
             request_size_max=REQUEST_SIZE_MAX if self.cluster is None else self.cluster.request_size_max,
             backups=self._upkeep.backups,
@@ -401,7 +407,7 @@ class Broker:
                 MigrationService(self._upkeep.migration, self._faults),
                 VerificationService(self._upkeep.verification, self._faults),
                 *work.services,
-                LiteTopicService(self._upkeep.lite_topics.listing, self._faults),
+                *look.services,
                 IndexService(self._upkeep.key_index, self._faults),
                 query_service(self._messaging.components, self._upkeep.key_index),
                 ClientService(self._clients, self._store.topics, self._store.groups, self._faults),
@@ -411,22 +417,19 @@ class Broker:
                 *cluster_services(self.cluster, self._messaging, self._clock, self._faults, work.own_overview),
             ],
         )
+        needs_login = self._security.admin_authenticator is not None
+        console = ConsoleBeside(self._settings, self._certificates.console, needs_login=needs_login, clock=self._clock)
         async with work.running(self._supervisor):
             try:
-                yield await admin.start(self._settings.network.admin, self._certificates.admin)
+                with console.prepared():
+                    address = self._settings.network.admin
+                    listening = await admin.start(address, self._certificates.admin, also=console.socket)
+                    async with console.serving():
+                        yield listening, console.url
             finally:
+                self._tails.end_all()
                 await admin.stop(grace_s=0.5)
-
-    def _make_guard(self) -> AdminGuard:
-        security, access = self._security, None
-        if security.admin_authenticator is not None:
-            access = AdminAccess(
-                authenticator=security.admin_authenticator,
-                authorizer=security.authorizer,
-                is_authorizing=security.is_authorizing,
-                cluster=self._settings.broker.cluster,
-            )
-        return AdminGuard(access, audit=security.audit, metrics=security.metrics, faults=self._faults)
+                await look.stop()
 
     async def _stop_front(self, grace_s: float, hastened: Hastened | None = None) -> None:
         """Take no more calls, and end those that would wait for something to happen."""

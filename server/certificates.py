@@ -35,6 +35,7 @@ class TlsPorts(NamedTuple):
     messaging: TlsFiles | None = None
     admin: TlsFiles | None = None
     http: TlsFiles | None = None
+    console: TlsFiles | None = None
 
 
 class PeerTls(NamedTuple):
@@ -63,7 +64,9 @@ class Certificates:
         self._warned_at_s: float | None = None
         self.failed_reloads = 0
         try:
-            self.messaging, self.admin, self.http = (None if files is None else LiveTls(files) for files in ports)
+            self.messaging, self.admin, self.http, self.console = (
+                None if files is None else LiveTls(files) for files in ports
+            )
             self.expires_s = self._expiry()
         except ValueError as cause:
             raise Invalid(str(cause)) from cause
@@ -105,7 +108,7 @@ class Certificates:
         log.info("new TLS files are in use", certificate=str(lives[0].files.certificate))
 
     def _lives(self) -> list[LiveTls]:
-        return [live for live in (self.messaging, self.admin, self.http) if live is not None]
+        return [live for live in (self.messaging, self.admin, self.http, self.console) if live is not None]
 
     def _expiry(self) -> float | None:
         return next((_expires_s(live.now.certificate, live.files.certificate) for live in self._lives()), None)

@@ -60,6 +60,10 @@ class TooMuchForOneCall(Invalid):
     """The call would take too long: there is a job that does it."""
 
 
+class TooManyTails(Busy):
+    """As many callers look on at new messages as may do so at once."""
+
+
 class BrokerFailed(BrokerError):
     """A part of the broker has ended that must run as long as it does. Only a new process helps."""
 

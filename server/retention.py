@@ -131,6 +131,10 @@ class Retention:
             self._to_remove.set()
 
     @property
+    def settings(self) -> ExpirySettings:
+        return self._settings
+
+    @property
     def used_ratios(self) -> Mapping[str, float]:
         """How full the file systems of `log` and `queues` were when last looked at, from 0 to 1. For any thread."""
         return self._used_ratios

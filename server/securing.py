@@ -42,8 +42,7 @@ class Security:
     ) -> None:
         """Raises SecretsUnreadable where users are asked for and cannot be read, OSError for the audit file."""
         security = settings.security
-        of_admin = security.admin_authentication
-        has_admin = security.authentication if of_admin is None else of_admin
+        has_admin = security.asks_operators
         if security.authentication or has_admin:
             users.require_readable()
             _warn_without_super(users)

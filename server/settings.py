@@ -115,6 +115,25 @@ class BrokerSettings(Section):
             )
         return self
 
+    @property
+    def console_goes_around(self) -> str:
+        """Why there must be no console where it is set to be; empty: it may be there."""
+        network = self.network
+        if network.admin_client_ca is None or network.console_tls or self.security.asks_operators:
+            return ""
+        return (
+            "network.admin_client_ca asks operators for a certificate, and the console would ask them for nothing: set "
+            'network.console_tls = true, security.admin_authentication = true, or network.console = "off"'
+        )
+
+    @model_validator(mode="after")
+    def _console_asks_as_much(self) -> Self:
+        """One that nobody asked for stays away by itself (`server.consoling`)."""
+        network = self.network
+        if network.console_address is not None and "console" in network.model_fields_set and self.console_goes_around:
+            raise ValueError(self.console_goes_around)
+        return self
+
     def tell_sources(self, sources: Mapping[str, str]) -> None:
         """Where values come from that are no defaults, by `section.key`."""
         self._sources.by_key.update(sources)
@@ -278,6 +297,7 @@ class BrokerSettings(Section):
             messaging if network.serves_tls else None,
             TlsFiles(certificate, key, network.admin_client_ca) if network.admin_tls else None,
             TlsFiles(certificate, key, protocol="http/1.1") if network.http_tls else None,
+            TlsFiles(certificate, key, network.admin_client_ca, protocol="http/1.1") if network.console_tls else None,
         )
 
     def for_peer_tls(self) -> PeerTls | None:

@@ -22,7 +22,14 @@ from typing import Final
 
 from store.clock import Clock
 from store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogWriter
-from store.consumequeue import ConsumeQueueEntry, ConsumeQueueStore, LastEntry, LightQueueStep, LiteParentsStep
+from store.consumequeue import (
+    ConsumeQueueEntry,
+    ConsumeQueueStore,
+    LastEntry,
+    LightQueueStep,
+    LiteParentsStep,
+    QueueEnd,
+)
 from store.dispatch import (
     LIGHT_QUEUE_NAMES,
     LIGHT_QUEUE_NUMBER,
@@ -272,6 +279,14 @@ class MessageStore:
 
     def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]:
         return self._queues.entries(queue, start, limit)
+
+    def last_entry_below(self, queue: QueueId, at: PhysicalOffset) -> ConsumeQueueEntry | None:
+        """The entry with the largest physical offset below `at`; None when the queue has none in the log."""
+        return self._queues.last_entry_below(queue, at)
+
+    def ends(self, topic: str, behind: int, limit: int) -> list[QueueEnd]:
+        """Where the next queues of a topic end, by number; see `ConsumeQueueStore.ends`."""
+        return self._queues.ends(topic, behind, limit)
 
     def read(self, entry: ConsumeQueueEntry) -> StoredMessage:
         """The record of an entry, every CRC checked: it costs 1 µs, and whoever gets a wrong bit cannot tell.

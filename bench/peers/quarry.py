@@ -36,7 +36,7 @@ class Quarry:
         self.http = http
         self.store = directory / "store"
         self._command = [sys.executable, "-m", "cli.main", "serve", "--store", str(self.store)]
-        self._command += ["--listen", listen, "--admin", admin, "--http", http]
+        self._command += ["--listen", listen, "--admin", admin, "--http", http, "--console", "off"]
         # settings that somebody exported would make the figures their own
         self._environment = {name: value for name, value in os.environ.items() if not name.startswith("QUARRY_")}
         self._environment |= {"QUARRY_STORE_DURABILITY": durability.value, **settings}

@@ -24,7 +24,8 @@ class Advertised(NamedTuple):
 def ports(settings: BrokerSettings) -> Iterator[Finding]:
     """Whether a broker that is started now gets its ports. One that runs already has them."""
     network = settings.network
-    named = {"listen": network.listen, "admin": network.admin, "http": network.http, "tls_listen": network.tls_listen}
+    named: dict[str, str | None] = {"listen": network.listen, "admin": network.admin, "http": network.http}
+    named |= {"tls_listen": network.tls_listen, "console": network.console_address}
     taken = 0
     for name, text in named.items():
         if text is None:
@@ -32,11 +33,12 @@ def ports(settings: BrokerSettings) -> Iterator[Finding]:
         reason = _refusal(Address.parse(text))
         if reason is not None:
             taken += 1
-            yield fault(
-                "ports",
-                f"network.{name} = {text}: {reason}",
-                f"`ss -ltnp` tells who has it; end that one, or set another network.{name}",
-            )
+            seen = f"network.{name} = {text}: {reason}"
+            advice = f"`ss -ltnp` tells who has it; end that one, or set another network.{name}"
+            if name == "console" and name not in network.model_fields_set:
+                yield warning("ports", f"{seen}; the broker starts without it", advice)
+            else:
+                yield fault("ports", seen, advice)
     if not taken:
         yield fine("ports", ", ".join(text for text in named.values() if text is not None) + " are free")
 

@@ -21,6 +21,7 @@ from cli.online import (
     migration,
     rules,
     settings,
+    storage,
     subscriptions,
     topic_details,
     topics,
@@ -30,7 +31,9 @@ from cli.online import (
 )
 from cli.online.backup import backup
 from cli.online.broker import broker
+from cli.online.browse import browse
 from cli.online.call import call
+from cli.online.console import console
 from cli.online.expire import expire
 from cli.online.lag import lag
 from cli.online.messages import consume, produce, tail
@@ -41,7 +44,7 @@ from cli.online.stats import stats
 from cli.online.top import top
 
 MORE_COMMANDS: Final[Sequence[tuple[typer.Typer, Sequence[Callable[..., None]]]]] = (
-    (topics.commands, (subscriptions.readers, topic_details.route, topic_details.status)),
+    (topics.commands, (subscriptions.readers, topic_details.route, topic_details.status, storage.spans)),
     (
         groups.commands,
         (subscriptions.consumers, subscriptions.subscriptions, subscriptions.times, subscriptions.forget),
@@ -74,8 +77,26 @@ def register(app: typer.Typer) -> None:
     app.add_typer(cluster.commands)
     app.add_typer(users.commands)
     app.add_typer(rules.commands)
-    messages_and_more = (produce, consume, tail, backup, expire, query, queues, lag, overview, history, stats, top)
-    for command in (*messages_and_more, broker, call):
+    for command in (
+        produce,
+        consume,
+        tail,
+        browse,
+        storage.storage,
+        storage.pending,
+        backup,
+        expire,
+        query,
+        queues,
+        lag,
+        overview,
+        history,
+        stats,
+        top,
+        broker,
+        call,
+        console,
+    ):
         app.command()(command)
 
 

@@ -32,7 +32,7 @@ def open_channel(
 
     `options` are for gRPC, besides `CHANNEL_OPTIONS`. A file that is no good ends the command with one line.
     """
-    channel = _bare_channel(address, context, (*CHANNEL_OPTIONS, *options))
+    channel = unsigned_channel(address, context, options)
     if context is None or context.user is None:
         return channel
     signing = _Signing(lambda method: call_metadata(context, method, clock or SystemClock()))
@@ -50,7 +50,9 @@ def call_metadata(context: Context, method: str, clock: Clock) -> Metadata:
     return signed_admin_headers(context.user, context.secret, method, now_ms=now_ms, nonce=nonce)
 
 
-def _bare_channel(address: str, context: Context | None, options: Options) -> grpc.Channel:
+def unsigned_channel(address: str, context: Context | None, options: Options = ()) -> grpc.Channel:
+    """The same, with calls as they are made."""
+    options = (*CHANNEL_OPTIONS, *options)
     if context is None or not context.tls:
         return grpc.insecure_channel(address, options=options)
     try:

@@ -17,6 +17,8 @@ commands: Final = typer.Typer(name="lite", help="Lite topics of a live broker.",
 
 CALL_TIMEOUT_S: Final = 60.0
 COLUMNS: Final = ("name", "minOffset", "maxOffset", "lastStoredAt", "subscribers")
+BACKLOG_COLUMNS: Final = ("name", "ready", "oldestStoredAt")
+CLIENT_COLUMNS: Final = ("clientId", "ready", "subscriptions", "wantsAll")
 PAGE_ROWS: Final = 500
 
 Parent = Annotated[str, typer.Argument(metavar="PARENT", show_default=False)]
@@ -75,6 +77,46 @@ def stats(parent: Parent, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False
         },
         as_json=as_json,
     )
+
+
+@commands.command()
+def backlog(
+    parent: Parent,
+    *,
+    group: Annotated[str, typer.Option("--group", metavar="NAME", help="The group that reads them.")],
+    clients: Annotated[bool, typer.Option("--clients", help="A row for each client of the group instead.")] = False,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=200, help="At most so many.")] = 20,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """List the lite topics of a topic in which a group has most before it, or what is ready for each of its clients.
+
+    10,000 lite topics are looked at, and it is said when there are more. Clients that have not received lately are not
+    known.
+    """
+    request = pb.ListLiteBacklogRequest(topic=parent, group=group, limit=limit)
+    with service_port(admin, LiteTopicServiceStub) as broker:
+        found = broker.ListLiteBacklog(request, timeout=CALL_TIMEOUT_S)
+    if clients:
+        print_rows(map(_client_fields, found.clients), CLIENT_COLUMNS, as_json=as_json)
+    else:
+        print_rows(map(_backlog_fields, found.lite_topics), BACKLOG_COLUMNS, as_json=as_json)
+        if not found.is_complete:
+            typer.echo(f"{admin}: there are more lite topics, {found.looked_at} were looked at", err=True)
+
+
+def _backlog_fields(each: pb.LiteBacklog) -> dict[str, object]:
+    oldest = time_text(each.oldest_stored_at_ms) if each.HasField("oldest_stored_at_ms") else None
+    return {"name": each.lite_topic, "ready": each.ready, "oldestStoredAt": oldest}
+
+
+def _client_fields(each: pb.LiteClientDepth) -> dict[str, object]:
+    return {
+        "clientId": each.client_id,
+        "ready": each.lite_topics_ready,
+        "subscriptions": each.subscriptions,
+        "wantsAll": each.wants_all,
+    }
 
 
 def _listed(broker: LiteTopicServiceStub, parent: str, prefix: str, limit: int) -> Iterator[pb.LiteTopic]:

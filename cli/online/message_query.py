@@ -12,7 +12,7 @@ from cli.exit import Exit
 from cli.offline.arguments import Topic
 from cli.online.administration import service_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Json, option_ms
-from cli.online.bodies import body_fields, uncompressed
+from cli.online.bodies import body_fields
 from cli.online.found_messages import CALL_TIMEOUT_S, decoded, found_pages
 from cli.online.messages import message_fields
 from cli.online.official import official_port
@@ -21,6 +21,7 @@ from server._generated.apache.rocketmq.v2 import admin_pb2 as official
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.quarry.admin.v1 import query_pb2 as pb
 from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
+from server.compressed_bodies import uncompressed
 from server.wire.messages import fill_message
 
 COLUMNS: Final = ("messageId", "storedAt", "queue", "offset", "tag", "keys", "size")

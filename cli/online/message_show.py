@@ -12,7 +12,7 @@ from cli.exit import Exit, end
 from cli.offline.record_text import one_line, record_fields, time_text
 from cli.online.administration import service_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Json
-from cli.online.bodies import body_fields, body_text, uncompressed
+from cli.online.bodies import body_fields
 from cli.online.found_messages import (
     CALL_TIMEOUT_S,
     TRACE_COLUMNS,
@@ -26,6 +26,8 @@ from cli.online.found_messages import (
 from cli.online.output import print_object, print_rows
 from server._generated.quarry.admin.v1 import query_pb2 as pb
 from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
+from server.bodies import body_text
+from server.compressed_bodies import uncompressed
 from store.message import host_text
 from store.record import StoredMessage, offset_message_id
 from store.record.properties import KEYS, TAGS

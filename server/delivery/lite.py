@@ -9,7 +9,7 @@ kept in memory: when it comes, its rows are looked through for what has come mea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from server.delivery.light_queues import LightQueues
 from server.delivery.lite_clients import LiteClient, LiteClients, LiteGroupClients
@@ -32,6 +32,13 @@ IDLE_CLIENT_S: Final = 60.0
 
 LiteTopicsFrom = Callable[[str, bytes], tuple[Sequence[str], bytes | None]]
 """Some of a topic's lite topics, from a key on (`b""`: the first), and from which key there may be more."""
+
+
+class LiteDepth(NamedTuple):
+    """How many lite topics may have messages for a client."""
+
+    ready: int
+    client_id: str
 
 
 class LiteDelivery:
@@ -60,6 +67,11 @@ class LiteDelivery:
     @property
     def client_count(self) -> int:
         return len(self._clients)
+
+    def depths(self, group: str) -> list[LiteDepth]:
+        """Of the clients of a group that receive."""
+        found = self._clients.group(group)
+        return [] if found is None else [LiteDepth(len(each.ready), each.client_id) for each in found.clients.values()]
 
     def receive(
         self, request: ReceiveRequest, group: LiteGroup, polling_s: float, received: Received

@@ -101,6 +101,11 @@ class Transactions:
         """For checks that come from now on."""
         self._settings = settings
 
+    @property
+    def checked_until_ms(self) -> int:
+        """No producer is to be asked at a time before."""
+        return self._checked_until_ms
+
     def start(self) -> None:
         """Ask from now on."""
         self._check()

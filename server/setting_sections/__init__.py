@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from server.setting_sections.base import Section, split_address
+from server.setting_sections.base import OFF, Section, split_address
 from server.setting_sections.cluster import ClusterSection
 from server.setting_sections.delivery import DeliverySection, GroupsSection, TopicsSection, TransactionsSection
 from server.setting_sections.limits import LimitsSection
@@ -14,6 +14,7 @@ from server.setting_sections.security import SecuritySection
 from server.setting_sections.store import ConsumeQueueSection, ExpirySection, IndexSection, StoreSection
 
 __all__ = [
+    "OFF",
     "BrokerSection",
     "ClusterSection",
     "ConsumeQueueSection",

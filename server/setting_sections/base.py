@@ -29,8 +29,13 @@ def is_loopback(address: str) -> bool:
 
 
 def _listening(address: str) -> str:
-    split_address(address)
+    if split_address(address)[0] in SCHEMES:
+        raise ValueError("must be host:port, not a socket of another kind")
     return address
+
+
+def _listening_or_off(address: str) -> str:
+    return address if address == OFF else _listening(address)
 
 
 def _advertised(address: str) -> str:
@@ -39,7 +44,12 @@ def _advertised(address: str) -> str:
     return address
 
 
+OFF: Final = "off"
+SCHEMES: Final = ("unix", "unix-abstract", "vsock")
+"""What gRPC would take for something else than a host."""
+
 ListenAddress = Annotated[str, AfterValidator(_listening)]
+ListenAddressOrOff = Annotated[str, AfterValidator(_listening_or_off)]
 AdvertisedAddress = Annotated[str, AfterValidator(_advertised)]
 
 

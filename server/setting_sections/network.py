@@ -8,7 +8,14 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from server.front import FrontKind
-from server.setting_sections.base import AdvertisedAddress, ListenAddress, Section, is_loopback
+from server.setting_sections.base import (
+    OFF,
+    AdvertisedAddress,
+    ListenAddress,
+    ListenAddressOrOff,
+    Section,
+    is_loopback,
+)
 
 
 class NetworkSection(Section):
@@ -22,6 +29,16 @@ class NetworkSection(Section):
         default="127.0.0.1:8082", description="Where `quarry topic`, `group` and the like connect."
     )
     http: ListenAddress = Field(default="127.0.0.1:9464", description="Where `/metrics`, `/healthz` and `/readyz` are.")
+    console: ListenAddressOrOff = Field(
+        default="127.0.0.1:8083",
+        description="Where the web console is, or `off`. Without this setting, the broker does without a console where "
+        "the port is taken. [How](console.md)",
+    )
+    console_hosts: list[str] = Field(
+        default=[],
+        description="Names by which browsers may ask for the console where nobody has to log in, beside addresses and "
+        "`localhost`: against pages of others whose name is led here (DNS rebinding).",
+    )
     front: FrontKind = Field(
         default="h2",
         description="Which engine serves the messaging port: `h2` is our own, `grpcio` the C core's, ten times slower.",
@@ -64,9 +81,11 @@ class NetworkSection(Section):
     admin_tls: bool = Field(default=False, description="TLS on `admin`.")
     admin_client_ca: Path | None = Field(
         default=None,
-        description="Who connects to `admin` must show a certificate signed by one of these authorities (PEM).",
+        description="Who connects to `admin`, or with `console_tls` to `console`, must show a certificate signed by "
+        "one of these authorities (PEM).",
     )
     http_tls: bool = Field(default=False, description="TLS on `http`.")
+    console_tls: bool = Field(default=False, description="TLS on `console`.")
     metrics_token_file: Path | None = Field(
         default=None,
         description="Who asks for `/metrics` must send the token in this file (`Authorization: Bearer …`). Read each "
@@ -89,6 +108,11 @@ class NetworkSection(Section):
     )
 
     @property
+    def console_address(self) -> str | None:
+        """`host:port`; None where there is no console."""
+        return None if self.console == OFF else self.console
+
+    @property
     def serves_tls(self) -> bool:
         """Whether messaging clients may connect with TLS."""
         return self.tls != "off" or self.tls_listen is not None
@@ -100,6 +124,7 @@ class NetworkSection(Section):
             ("tls_listen", self.tls_listen is not None),
             ("admin_tls", self.admin_tls),
             ("http_tls", self.http_tls),
+            ("console_tls", self.console_tls),
         ):
             if wants_tls and (self.tls_certificate is None or self.tls_key is None):
                 raise ValueError(f"{name} needs tls_certificate and tls_key")
@@ -127,8 +152,9 @@ class NetworkSection(Section):
             ("listen", self.listen, self.tls != "required", 'tls = "required"'),
             ("admin", self.admin, not self.admin_tls, "admin_tls = true"),
             ("http", self.http, not self.http_tls, "http_tls = true"),
+            ("console", self.console_address, not self.console_tls, "console_tls = true"),
         ):
-            if takes_plain and self.plain_text == "loopback" and not is_loopback(address):
+            if address is not None and takes_plain and self.plain_text == "loopback" and not is_loopback(address):
                 raise ValueError(
                     f"{name} = {address} would take plain text from other machines: "
                     f'set {cure}, or plain_text = "everywhere" where the network is trusted'

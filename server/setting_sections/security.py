@@ -61,6 +61,11 @@ class SecuritySection(Section):
         description="The same keys themselves, separated by commas, in place of `key_file`: for the environment.",
     )
 
+    @property
+    def asks_operators(self) -> bool:
+        """Whether callers of the admin port have to be users."""
+        return self.authentication if self.admin_authentication is None else self.admin_authentication
+
     @model_validator(mode="after")
     def _authorization_knows_users(self) -> Self:
         if self.authorization and not self.authentication:

@@ -13,6 +13,7 @@ COLUMNS: Final = {
     "messaging": "QUARRY_NETWORK_LISTEN",
     "admin": "QUARRY_NETWORK_ADMIN",
     "http": "QUARRY_NETWORK_HTTP",
+    "console": "QUARRY_NETWORK_CONSOLE",
     "store": "QUARRY_STORE_DIRECTORY",
 }
 

@@ -12,13 +12,13 @@ from itertools import combinations
 from pathlib import Path
 from typing import Final
 
-from server.setting_sections import split_address
+from server.setting_sections import OFF, split_address
 from server.settings import ENVIRONMENT_PREFIX, BrokerSettings, SettingsInvalid
 from store.paths import shard_name
 
 PORT_STEP: Final = 100
 PORT_MAX: Final = 65_535
-LISTENING: Final = ("listen", "tls_listen", "admin", "http")
+LISTENING: Final = ("listen", "tls_listen", "admin", "http", "console")
 MESSAGING: Final = ("listen", "tls_listen")
 ADVERTISED: Final = ("advertise", "tls_advertise")
 WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
@@ -65,6 +65,8 @@ def _own_settings(settings: BrokerSettings, number: int) -> Iterator[tuple[str, 
     yield "broker.name", f"{settings.broker.name}-{number}"
     for key in (*LISTENING, *ADVERTISED):
         address = getattr(settings.network, key)
+        if key == "console" and settings.console_goes_around:
+            address = OFF  # said aloud it would be refused
         if address is not None:
             yield f"network.{key}", _moved(key, address, number)
     if settings.index.upload_to is not None:
@@ -73,6 +75,8 @@ def _own_settings(settings: BrokerSettings, number: int) -> Iterator[tuple[str, 
 
 
 def _moved(key: str, address: str, number: int) -> str:
+    if address == OFF:
+        return address
     host, port = split_address(address)
     if port == 0:
         raise SettingsInvalid(f"network.{key} = {address}: shards need ports that are known beforehand, not 0")
@@ -90,7 +94,7 @@ def _require_different_ports(shards: Sequence[Shard], keys: Sequence[str]) -> No
     for shard in shards:
         for key in keys:
             address = shard.settings.get(f"network.{key}")
-            if address is not None:
+            if address is not None and address != OFF:
                 host, port = split_address(address)
                 of_port.setdefault(port, []).append((host, key, shard.name))
     for port, users in of_port.items():

@@ -9,7 +9,7 @@ from store.consumequeue.engine import open_consume_queue_engine
 from store.consumequeue.file_reader import FileConsumeQueueReader
 from store.consumequeue.file_store import FileConsumeQueues, units_in_files
 from store.consumequeue.light_queues import LiteParentsStep
-from store.consumequeue.names import LastEntry, LightQueueStep
+from store.consumequeue.names import LastEntry, LightQueueStep, QueueEnd
 from store.consumequeue.protocol import ConsumeQueueEntry, ConsumeQueueStore
 from store.consumequeue.rocks_store import RocksConsumeQueues
 
@@ -23,6 +23,7 @@ __all__ = [
     "LastEntry",
     "LightQueueStep",
     "LiteParentsStep",
+    "QueueEnd",
     "RocksConsumeQueues",
     "UnitColumns",
     "open_consume_queue_engine",

@@ -17,7 +17,7 @@ from heapq import merge
 from store.consumequeue.file_store import FileConsumeQueues, is_file_name, topic_order
 from store.consumequeue.in_use import InUse
 from store.consumequeue.light_queues import LiteParentsStep
-from store.consumequeue.names import LastEntry, LightQueueStep
+from store.consumequeue.names import LastEntry, LightQueueStep, QueueEnd
 from store.consumequeue.protocol import ConsumeQueueEntry
 from store.consumequeue.rocks_store import RocksConsumeQueues
 from store.message import DispatchRequest
@@ -124,6 +124,14 @@ class DoubleWriteConsumeQueues:
     def queues(self, topic: str | None = None) -> Iterator[QueueId]:
         """Those of either, in key order."""
         return merge_queues(*(each.queues(topic) for each in self._both()))
+
+    def ends(self, topic: str, behind: int, limit: int) -> list[QueueEnd]:
+        """Those of either; of a queue that both have the later end."""
+        found: dict[int, PhysicalOffset] = {}
+        for each in self._both():
+            for number, last in each.ends(topic, behind, limit):
+                found[number] = max(last, found.get(number, last))
+        return [QueueEnd(*each) for each in sorted(found.items())[:limit]]
 
     def _reader(self, queue: QueueId) -> Queues:
         return self._one_of(queue, prefer_rocks=self.read_rocks)

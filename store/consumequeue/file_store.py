@@ -27,7 +27,7 @@ from store.consumequeue.file_layout import UNIT, UNIT_SIZE, pack_units, real, un
 from store.consumequeue.file_queue import FileQueue, FileShape
 from store.consumequeue.file_reader import queues_of_topic
 from store.consumequeue.light_queues import LiteParentsStep
-from store.consumequeue.names import LastEntry, LightQueueStep
+from store.consumequeue.names import LastEntry, LightQueueStep, QueueEnd
 from store.consumequeue.open_files import OpenFiles
 from store.consumequeue.protocol import ConsumeQueueEntry
 from store.consumequeue.rocks_layout import require_no_checkpoint
@@ -200,6 +200,11 @@ class FileConsumeQueues:
             end = first_at_least(known.unit_at_or_after, first, known.maximum, at)
             unit = known.unit_before(known.maximum if end is None else end.queue_offset)
         return None if unit is None or unit.queue_offset < first else unit
+
+    def ends(self, topic: str, behind: int, limit: int) -> list[QueueEnd]:
+        with _named_errors():
+            numbers = sorted(each.number for each in self.queues(topic) if each.number > behind)
+        return [QueueEnd(each, self.last_physical(QueueId(topic, each))) for each in numbers[:limit]]
 
     def unread_below(self, queue: QueueId, start: QueueOffset, at: PhysicalOffset) -> int:
         if not is_file_name(queue.topic):

@@ -21,6 +21,8 @@ from store.consumequeue.rocks_layout import (
     I32,
     I64,
     StoredBound,
+    maxima_range,
+    maximum_key,
     parse_bound,
     parse_bound_key,
     topic_prefix,
@@ -37,6 +39,9 @@ LIGHT_ROWS_PER_STEP: Final = 128
 NAME_SIZE_MAX: Final = 0x7FFF
 """Bytes: names come from a property, and all properties of a record together are no longer."""
 
+NUMBER_MAX: Final = (1 << 31) - 1
+"""Of a queue: a key holds no larger one."""
+
 _MARKER: Final = slice(-8, -5)
 """Where a key says which bound it is: followed by a separator and the queue's number."""
 
@@ -49,6 +54,13 @@ class LastEntry(NamedTuple):
 
     queue: QueueId
     last: StoredBound
+
+
+class QueueEnd(NamedTuple):
+    """A queue of a topic and where the record of its last entry lies, also one that has expired; 0 when it has none."""
+
+    number: int
+    physical_offset: PhysicalOffset
 
 
 class LightQueueStep(NamedTuple):
@@ -79,6 +91,18 @@ def topics_behind(bounds: Family, behind: str, limit: int) -> list[str]:
         if len(rows) < ROWS_PER_SCAN:
             break
     return found[:limit]
+
+
+def queue_ends(bounds: Family, topic: str, behind: int, limit: int) -> list[QueueEnd]:
+    """Where the next `limit` queues of a topic end whose numbers are above `behind`, by number."""
+    if behind >= NUMBER_MAX:
+        return []
+    keys = KeyRange(maximum_key(QueueId(topic, behind + 1)), maxima_range(topic).end)
+    return [
+        QueueEnd(I32.unpack(key[-I32.size :])[0], parse_bound(value).physical_offset)
+        for key, value in bounds.scan(keys, limit=limit)
+        if len(value) == BOUND_SIZE
+    ]
 
 
 def light_queues_ended(

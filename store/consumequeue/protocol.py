@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from store.consumequeue.light_queues import LiteParentsStep
-from store.consumequeue.names import LastEntry, LightQueueStep
+from store.consumequeue.names import LastEntry, LightQueueStep, QueueEnd
 from store.message import DispatchRequest
 from store.metadata.names import LIGHT_QUEUE_PREFIX
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
@@ -78,6 +78,12 @@ class ConsumeQueueStore(Protocol):
 
     def queues(self, topic: str | None = None) -> Iterator[QueueId]:
         """Every queue that has a stored maximum, in key order."""
+
+    def ends(self, topic: str, behind: int, limit: int) -> list[QueueEnd]:
+        """The next `limit` queues of a topic with numbers above `behind`, by number; -1 begins.
+
+        Costs one range read however many there are: nothing is kept of the queues.
+        """
 
     def topics_behind(self, behind: str, limit: int) -> list[str]:
         """The next `limit` topics in key order that may have queues, light queues left out; "" begins. Any thread."""

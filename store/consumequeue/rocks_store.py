@@ -18,7 +18,7 @@ from store.consumequeue.columns import ColumnRequests, UnitColumns
 from store.consumequeue.expired_entries import ExpiredEntrySearch
 from store.consumequeue.known_queues import KnownQueue, KnownQueues
 from store.consumequeue.light_queues import LiteParentsStep, last_times_ms, lite_parents, stage_removal
-from store.consumequeue.names import LastEntry, LightQueueStep, light_queues_ended, topics_behind
+from store.consumequeue.names import LastEntry, LightQueueStep, QueueEnd, light_queues_ended, queue_ends, topics_behind
 from store.consumequeue.protocol import ConsumeQueueEntry
 from store.consumequeue.rocks_layout import (
     BOUND,
@@ -262,6 +262,9 @@ class RocksConsumeQueues:
         for queue, _ in self._maxima(keys):
             yield queue
 
+    def ends(self, topic: str, behind: int, limit: int) -> list[QueueEnd]:
+        return queue_ends(self._offsets, topic, behind, limit)
+
     def unread_below(self, queue: QueueId, start: QueueOffset, at: PhysicalOffset) -> int:
         # any thread: it looks at the database alone
         known = self._known.look_up(queue)
@@ -423,11 +426,6 @@ class RocksConsumeQueues:
     # -- life
 
     def flush_entries(self) -> None:
-        """Make the entries put so far durable; bounds and watermark follow with `flush`. May run beside puts.
-
-        The long part of a flush, done first so that dispatch need not stop for it. Whenever a crash comes, the
-        watermark on disk is never ahead of the entries on disk.
-        """
         self._engine.flush(ENTRIES_FAMILIES)
 
     def flush(self) -> None:

@@ -21,7 +21,8 @@ from typing import Final, Protocol
 from store.clock import CautiousClock, Clock
 from store.commitlog import CommitLogReader, SegmentList
 from store.consumequeue import ConsumeQueueStore
-from store.disk import Disk
+from store.disk import Disk, DiskSpace
+from store.errors import OffsetOutOfRange
 from store.expiry.remover import SegmentRemover
 from store.expiry.rules import Candidate, ExpirySettings, FileSystem, Plan, Situation, decide
 from store.expiry.unread import Unread, count_unread
@@ -106,6 +107,27 @@ class LogExpiry:
         """Room that expired segments still take."""
         return self.remover.pending_bytes(self.segment_size)
 
+    @property
+    def bases(self) -> list[PhysicalOffset]:
+        """Where the segments begin, the oldest first; without such as are only prepared."""
+        return [base for base in self._segments.bases if base < self._reader.end or base == self._segments.minimum]
+
+    def first_stored_ms(self, base: PhysicalOffset) -> int | None:
+        """When the first record of a segment was stored; None where there is none, or it cannot be read."""
+        known = self._newest_ms.get(base)
+        if known is None and base < self._reader.end:
+            try:
+                found = self._reader.decode(base)
+            except OffsetOutOfRange:
+                return None  # it has expired
+            if isinstance(found, StoredMessage):
+                known = self._newest_ms[base] = found.store_timestamp_ms
+        return known
+
+    def space(self) -> DiskSpace | None:
+        """How full the log's file system is; None when that is not told. Raises OSError."""
+        return self._disk.space(self._segments.directory)
+
     def situation(self, hour: int, *, requested: bool = False, futile: bool = False) -> Situation:
         """How things are now. Raises OSError."""
         log, queues = (self._file_system(each) for each in (self._segments.directory, self._queue_directory()))
@@ -162,7 +184,8 @@ class LogExpiry:
             self._queues.set_minimum_physical_offset(minimum)
             self.remover.take(self._segments.retire_before(minimum))
             self._reader.let_go()
-            self._newest_ms = {base: known for base, known in self._newest_ms.items() if base > minimum}
+            # a copy: other threads may add to it meanwhile
+            self._newest_ms = {base: known for base, known in self._newest_ms.copy().items() if base >= minimum}
         return self._segments.minimum
 
     def stop(self) -> None:
@@ -187,13 +210,9 @@ class LogExpiry:
         behind. Where that one cannot be read, the next segment's tells.
         """
         for base in following:
-            known = self._newest_ms.get(base)
-            if known is None:
-                found = self._reader.decode(base) if base < self._reader.end else None
-                if not isinstance(found, StoredMessage):
-                    continue
-                known = self._newest_ms[base] = found.store_timestamp_ms
-            return known
+            known = self.first_stored_ms(base)
+            if known is not None:
+                return known
         return None
 
     def _file_system(self, directory: Path) -> FileSystem | None:

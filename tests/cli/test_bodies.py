@@ -7,8 +7,10 @@ import zlib
 
 import pytest
 
-from cli.online import bodies
-from cli.online.bodies import body_fields, body_text, uncompressed
+from cli.online.bodies import body_fields
+from server import compressed_bodies
+from server.bodies import body_text
+from server.compressed_bodies import uncompressed
 
 
 def test_gzip_and_zlib_are_told_apart() -> None:
@@ -21,7 +23,7 @@ def test_what_is_not_whole_is_not_uncompressed(body: bytes) -> None:
 
 
 def test_a_body_that_grows_without_end_is_not_uncompressed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "PLAIN_SIZE_MAX", 1_000)
+    monkeypatch.setattr(compressed_bodies, "PLAIN_SIZE_MAX", 1_000)
     assert uncompressed(zlib.compress(bytes(1_000))) == bytes(1_000)
     assert uncompressed(zlib.compress(bytes(1_001))) is None
 

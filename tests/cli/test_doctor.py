@@ -19,10 +19,11 @@ import pytest
 import trustme
 from typer.testing import CliRunner
 
-from cli.doctor import machine, places
+from cli.doctor import machine, network, places
 from cli.doctor.findings import Finding, Verdict
 from cli.main import app
-from server.settings import load_settings
+from server.setting_sections import NetworkSection
+from server.settings import BrokerSettings, load_settings
 from store.clock import SystemClock
 from store.disk import PosixDisk
 from store.opening import OpenStore, open_store
@@ -304,6 +305,19 @@ def test_too_few_maps(patient: Patient, tmp_path: Path) -> None:
     for text, verdict in (("65530", Verdict.FINE), ("1024", Verdict.FAULT), ("many", Verdict.UNKNOWN)):
         limit.write_text(text)
         assert looked(machine.maps, settings, limit) == [verdict]
+
+
+def test_a_console_that_nobody_asked_for_gives_way() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        free = {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "http": "127.0.0.1:0"}
+        asked_for = NetworkSection.model_validate({**free, "console": address})
+        default = asked_for.model_copy()
+        default.model_fields_set.discard("console")
+        off = NetworkSection.model_validate({**free, "console": "off"})
+        assert looked(network.ports, BrokerSettings(network=asked_for)) == [Verdict.FAULT]
+        assert looked(network.ports, BrokerSettings(network=default)) == [Verdict.WARNING]
+        assert looked(network.ports, BrokerSettings(network=off)) == [Verdict.FINE]
 
 
 def test_too_little_memory(tmp_path: Path) -> None:

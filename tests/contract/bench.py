@@ -17,7 +17,6 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 
-from cli.online.call import methods
 from kv.engine import KeyRange
 from server._generated.apache.rocketmq.v2 import admin_pb2 as official_admin
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
@@ -26,6 +25,7 @@ from server._generated.quarry.admin.v1 import admin_pb2 as quarry_admin
 from server._generated.quarry.admin.v1 import jobs_pb2, migration_pb2, verification_pb2
 from server.cluster.member import Member
 from server.logs import levels
+from server.rpc.admin_port.methods import methods
 from server.security.signature import signed_admin_headers
 from server.settings import BrokerSettings
 from store.clock import SystemClock

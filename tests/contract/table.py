@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.contract import jobs_and_clients, official, operations, overview, topics_and_groups, users_and_rules
+from tests.contract import (
+    jobs_and_clients,
+    looking,
+    official,
+    operations,
+    overview,
+    topics_and_groups,
+    users_and_rules,
+)
 from tests.contract.rows import Table
 
 TABLE: Final[Table] = {
@@ -14,6 +22,7 @@ TABLE: Final[Table] = {
     **operations.ROWS,
     **jobs_and_clients.ROWS,
     **overview.ROWS,
+    **looking.ROWS,
 }
 
 NOT_FOR_OPERATORS: Final = {

@@ -64,8 +64,10 @@ def test_random_bytes(bench: Bench, path: str, body: bytes) -> None:
 @given(path=st.sampled_from(sorted(METHODS)), data=st.data())
 def test_random_requests(bench: Bench, path: str, data: st.DataObject) -> None:
     is_near = data.draw(st.booleans())
-    request = request_of(path, TABLE[path], bench=bench) if is_near else _empty(path)
+    request: Any = request_of(path, TABLE[path], bench=bench) if is_near else _empty(path)
     fill(request, data, 0)
+    if path.endswith("/TailMessages"):
+        request.ends_after_ms = 1 + request.ends_after_ms % 20  # nobody ends it otherwise
     ending = bench.call(path, request)
     assert said(ending)[0] not in OURS_TO_EXPLAIN, (request, ending)
 

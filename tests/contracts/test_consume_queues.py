@@ -157,6 +157,19 @@ def test_queues_are_listed_in_key_order(queues: ConsumeQueueStore) -> None:
     assert list(queues.queues("Z")) == []
 
 
+def test_where_queues_end_is_told_by_number(queues: ConsumeQueueStore) -> None:
+    numbers = [7, 0, 300, 2]
+    put(queues, [request(at, QueueId("TopicA", number), 0) for at, number in enumerate(numbers)])
+    put(queues, [request(9, QueueId("TopicA", 2), 1), request(10, QueueId("TopicAA", 1), 0)])
+    ends = [(0, physical(1)), (2, physical(9)), (7, physical(0)), (300, physical(2))]
+    assert queues.ends("TopicA", -1, 10) == ends
+    assert queues.ends("TopicA", -1, 2) == ends[:2]
+    assert queues.ends("TopicA", 2, 1) == ends[2:3]
+    assert queues.ends("TopicA", 300, 10) == queues.ends("TopicA", 2**31 - 1, 10) == queues.ends("Topic", -1, 10) == []
+    queues.set_minimum_physical_offset(physical(5))
+    assert queues.ends("TopicA", -1, 10) == ends, "also of what has expired"
+
+
 # -- the log's minimum
 
 

@@ -15,6 +15,7 @@ from types import ModuleType
 
 import pytest
 
+from server.settings import load_settings
 from tests.deploy.manifests import CHART, DEPLOY, VARIANTS, Manifests, manifests
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -124,6 +125,31 @@ def test_one_broker_behind_a_port_forward_tells_no_address(helm: str, render: Mo
     made = Manifests(done.stdout)
     assert "QUARRY_NETWORK_ADVERTISE" not in made.environment(0)
     assert made.environment(0)["QUARRY_BROKER_NAME"] == "mq-quarry-0"
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_the_console_is_there_when_it_is_asked_for(tls: bool, helm: str, render: ModuleType) -> None:
+    def made(*options: str) -> Manifests:
+        words = [word for each in (*options, f"tls.enabled={str(tls).lower()}") for word in ("--set", each)]
+        done = template(helm, render, *words)
+        assert done.returncode == 0, done.stderr
+        return Manifests(done.stdout)
+
+    network = made().settings["network"]
+    assert network["console"] == "off"
+    within = made("console.enabled=true", "console.hosts={mq.example}")
+    assert within.settings["network"]["console"] == "127.0.0.1:8083"
+    assert within.settings["network"]["console_hosts"] == ["mq.example"]
+    assert "console" not in within.text.replace("console_hosts", "").replace("console = ", "")
+    outside = made("console.enabled=true", "console.exposed=true", "console.port=9000")
+    assert outside.settings["network"]["console"] == "0.0.0.0:9000"
+    assert outside.settings["network"].get("console_tls", False) is tls
+    assert load_settings(None, outside.settings).network.console_tls is tls
+    (container,) = outside.only("StatefulSet")["spec"]["template"]["spec"]["containers"]
+    assert {"name": "console", "containerPort": 9000} in container["ports"]
+    assert "port: console" not in outside.text, "nobody reaches it unless a policy says so"
+    asked = made("console.enabled=true", "console.exposed=true", "networkPolicy.console[0].podSelector.matchLabels.a=b")
+    assert "port: console" in asked.text
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -45,7 +45,8 @@ def test_the_store_lies_on_a_named_volume_and_nothing_else_can_be_written() -> N
 def test_ports_are_published_on_this_machine_under_their_own_numbers() -> None:
     """Clients are told the address that they dialled, which the broker's own number is a part of."""
     network = IMAGE_SETTINGS.network
-    open_ports = {each.rpartition(":")[2] for each in (network.listen, network.http)}
+    console = BROKER["environment"]["QUARRY_NETWORK_CONSOLE"]
+    open_ports = {each.rpartition(":")[2] for each in (network.listen, network.http, console)}
     assert {tuple(each.split(":")) for each in BROKER["ports"]} == {("127.0.0.1", port, port) for port in open_ports}
 
 

@@ -24,6 +24,9 @@ STOP_TIMEOUT_S: Final = 30.0
 DISK_OF_THE_TESTS: Final = {"QUARRY_EXPIRY_REFUSE_PERCENT": "100", "QUARRY_EXPIRY_FORCE": "false"}
 """How full the disk is on which tests run is not what they are about, unless they say so."""
 
+NO_CONSOLE: Final = {"QUARRY_NETWORK_CONSOLE": "off"}
+"""Brokers of tests would all listen on its one default port."""
+
 SETTLE_TIMEOUT_S: Final = 30.0
 """How long a test waits for what a broker does in its own time. Only a failing test waits this long."""
 
@@ -238,7 +241,7 @@ def environment_of(settings: Mapping[str, object]) -> dict[str, str]:
 def clean_environment() -> dict[str, str]:
     """The environment of the tests without settings of Quarry that a developer may have exported."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("QUARRY_")}
-    return {**clean, **DISK_OF_THE_TESTS}
+    return {**clean, **DISK_OF_THE_TESTS, **NO_CONSOLE}
 
 
 def command_line(broker: Broker) -> Sequence[str]:

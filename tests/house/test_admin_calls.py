@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import pytest
 
-from cli.online.call import methods
 from server.rpc.admin_port.access import ALL, CLUSTER, JOB_SERVICE, SUPER_SERVICES, admin_needs
+from server.rpc.admin_port.methods import methods
 from server.security.access import Access
 from tests.contract.rows import Elsewhere, Never, SuperUsers
 from tests.contract.table import NOT_FOR_OPERATORS, TABLE
@@ -134,9 +134,9 @@ def test_the_session_with_grpcurl_lists_the_services_that_there_are() -> None:
 
 def test_the_readme_shows_each_command_that_makes_a_call() -> None:
     """On a line of its family, `quarry topic …`: as it is typed, or by its last word."""
-    block = re.search(r"^## Use it\n\n```\n(.*?)^```", README.read_text(), flags=re.MULTILINE | re.DOTALL)
-    assert block is not None
-    shown = block[1].splitlines()
+    part = re.search(r"^## Use it\n(.*?)^All commands", README.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert part is not None
+    shown = [line.removeprefix("$ ") for line in part[1].splitlines() if line.startswith("$ ")]
     for command in {each for _, _, made_by in documented() for each in made_by}:
         _, family, *rest = command.split()
         lines = [line for line in shown if re.match(rf"quarry {family}\b", line)]

@@ -1,4 +1,4 @@
-"""Every row about a fault names a test that exists: a promise without a test is a wish."""
+"""Every row about a fault, and what answers a question, names a test that exists: a promise without one is a wish."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from tests.house.source import ROOT, tree
 
 PAGE: Final = ROOT / "docs" / "faults.md"
+QUESTIONS: Final = ROOT / "docs" / "faq.md"
 COLUMNS: Final = ["fault", "what happens", "test"]
 TEST: Final = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 
@@ -57,6 +58,13 @@ def test_every_fault_names_tests_that_exist(row: list[str]) -> None:
     for path, function in named:
         assert (ROOT / path).is_file(), path
         assert function in functions(path), f"{path} has no {function}"
+
+
+def test_answers_to_questions_name_tests_that_exist() -> None:
+    named = TEST.findall(QUESTIONS.read_text())
+    assert len(named) > 20
+    assert not [(path, function) for path, function in named if function not in functions(path)]
+    assert len(named) == QUESTIONS.read_text().count("`tests/")
 
 
 def test_no_fault_stands_twice() -> None:

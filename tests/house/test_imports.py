@@ -24,6 +24,11 @@ INSIDE: Final = [
     ("server/wire/", {"server/front"}, "protobuf and calls meet in server/rpc"),
     ("server/delivery/", {"server/wire", "server/rpc", "server/front", "server/_generated"}, "rules know no wire"),
     ("server/front/", {"server/wire", "server/rpc", "server/delivery", "store", "kv"}, "no domain words"),
+    (
+        "server/console/",
+        {"server/wire", "server/rpc", "server/delivery", "server/_generated"},
+        "knows no protobuf",
+    ),
     ("store/record/", {"store/commitlog", "store/consumequeue", "store/disk", "store/metadata"}, "codecs are pure"),
     ("store/disk/", {"store/commitlog", "store/consumequeue", "store/record", "store/metadata"}, "disks know no bytes"),
     ("pipeline/source/", {"server"}, "stores are read without a wire"),
@@ -36,8 +41,9 @@ INSIDE: Final = [
 
 HOMES: Final = {
     "rocksdict": r"kv/rocks\w*\.py",
+    "aiohttp": r"server/console/\w+\.py",
     "grpc": r"server/front/grpcio\.py|cli/online/.*|pipeline/stream/client\.py"
-    r"|server/rpc/(admin_port|cluster)/(official/)?\w+\.py",
+    r"|server/rpc/(admin_port|cluster|console)/(official/)?\w+\.py",
     "grpc_health": r"server/rpc/admin_port/server\.py",
     "grpc_reflection": r"server/rpc/admin_port/server\.py",
     "google.protobuf": r"server/wire/.*|server/rpc/.*|cli/online/.*",

@@ -17,6 +17,7 @@ from tests.house.source import ROOT
 
 DASHBOARDS = sorted((ROOT / "deploy" / "grafana").glob("*.json"))
 RULES = ROOT / "deploy" / "prometheus" / "alerts.yaml"
+RUNBOOK = ROOT / "docs" / "runbook.md"
 FROM_PROMETHEUS = frozenset({"instance", "job"})
 """Labels that Prometheus adds to all that it scrapes."""
 
@@ -144,7 +145,18 @@ def test_alert_rules_are_what_prometheus_takes() -> None:
         assert DURATION.fullmatch(rule.get("for", "1m"))
         assert rule["labels"].keys() == {"severity"}
         assert rule["labels"]["severity"] in {"page", "ticket"}
-        assert rule["annotations"].keys() == {"summary", "description"}
+        assert rule["annotations"].keys() == {"summary", "description", "runbook"}
+
+
+def test_each_alert_rule_has_its_section_in_the_runbook() -> None:
+    """What it means, how to look closer, what to do, whether it can wait; in the order of the rules."""
+    sections = re.split(r"^### ", RUNBOOK.read_text(), flags=re.MULTILINE)[1:]
+    assert [section.partition("\n")[0] for section in sections] == [rule["alert"] for rule in rules()]
+    for rule, section in zip(rules(), sections, strict=True):
+        assert rule["annotations"]["runbook"] == f"docs/runbook.md#{rule['alert'].lower()}"
+        assert section.partition("\n")[2].strip().startswith(f"*{rule['labels']['severity']}.* ")
+        said = re.findall(r"^- \*\*(\w+\W)\*\*", section, flags=re.MULTILINE)
+        assert said == ["See.", "Do.", "Wait?"], rule["alert"]
 
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])

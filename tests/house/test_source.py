@@ -55,6 +55,8 @@ READS_CONFIGURATION: Final = {
     "server/certificates.py",
     "server/figures/process.py",  # /proc
     "server/http.py",  # the token of the metrics
+    "server/consoling.py",  # sockets that killed brokers left behind
+    "server/console/static_files.py",  # the pages, which come with the program
     "store/security/sealing.py",  # the key lies outside of the store
 }
 

@@ -26,12 +26,18 @@ def fine(**network: object) -> BrokerSettings:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.10", "[::1]", "localhost"])
 def test_plain_text_is_for_this_machine(host: str) -> None:
-    fine(listen=f"{host}:1", admin=f"{host}:2", http=f"{host}:3")
+    fine(listen=f"{host}:1", admin=f"{host}:2", http=f"{host}:3", console=f"{host}:4")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "10.0.0.7", "[2001:db8::1]", "broker.example.com"])
 @pytest.mark.parametrize(
-    ("name", "cure"), [("listen", 'tls = "required"'), ("admin", "admin_tls = true"), ("http", "http_tls = true")]
+    ("name", "cure"),
+    [
+        ("listen", 'tls = "required"'),
+        ("admin", "admin_tls = true"),
+        ("http", "http_tls = true"),
+        ("console", "console_tls = true"),
+    ],
 )
 def test_plain_text_for_others_has_to_be_asked_for(name: str, cure: str, host: str) -> None:
     address = f"{host}:8081"
@@ -42,8 +48,8 @@ def test_plain_text_for_others_has_to_be_asked_for(name: str, cure: str, host: s
 
 
 def test_with_tls_every_address_may_be_used() -> None:
-    everywhere = {"listen": "0.0.0.0:1", "admin": "0.0.0.0:2", "http": "0.0.0.0:3"}
-    fine(**everywhere, **FILES, tls="required", admin_tls=True, http_tls=True)
+    everywhere = {"listen": "0.0.0.0:1", "admin": "0.0.0.0:2", "http": "0.0.0.0:3", "console": "0.0.0.0:4"}
+    fine(**everywhere, **FILES, tls="required", admin_tls=True, http_tls=True, console_tls=True)
     fine(tls_listen="0.0.0.0:8443", **FILES)
 
 
@@ -54,7 +60,14 @@ def test_optional_tls_is_plain_text_too() -> None:
 
 @pytest.mark.parametrize(
     "wanted",
-    [{"tls": "optional"}, {"tls": "required"}, {"tls_listen": "[::1]:1"}, {"admin_tls": True}, {"http_tls": 1}],
+    [
+        {"tls": "optional"},
+        {"tls": "required"},
+        {"tls_listen": "[::1]:1"},
+        {"admin_tls": True},
+        {"http_tls": 1},
+        {"console_tls": True},
+    ],
 )
 def test_tls_needs_a_certificate_and_its_key(wanted: dict[str, object]) -> None:
     (name,) = wanted
@@ -86,10 +99,34 @@ def test_the_grpcio_front_has_no_optional_tls() -> None:
 
 
 def test_each_port_has_its_own_authority() -> None:
-    given = {"tls": "optional", "admin_tls": True, "http_tls": True, **FILES}
+    given = {"tls": "optional", "admin_tls": True, "http_tls": True, "console_tls": True, **FILES}
     ports = fine(**given, tls_client_ca="/clients.crt", admin_client_ca="/admins.crt").for_tls()
     certificate, key = Path("/tls.crt"), Path("/tls.key")
     assert ports.messaging == TlsFiles(certificate, key, Path("/clients.crt"))
     assert ports.admin == TlsFiles(certificate, key, Path("/admins.crt"))
     assert ports.http == TlsFiles(certificate, key, protocol="http/1.1")
-    assert fine(**FILES).for_tls() == (None, None, None)
+    assert ports.console == TlsFiles(certificate, key, Path("/admins.crt"), protocol="http/1.1")
+    assert fine(**FILES).for_tls() == (None, None, None, None)
+
+
+def test_the_console_can_be_off() -> None:
+    assert fine().network.console_address == "127.0.0.1:8083"
+    assert fine(console="off").network.console_address is None
+    assert problem(console="on").startswith("network.console: must be host:port")
+
+
+@pytest.mark.parametrize("address", ["unix:8082", "unix-abstract:1", "vsock:1"])
+def test_what_grpc_takes_for_another_kind_of_socket_is_no_host(address: str) -> None:
+    assert "must be host:port" in problem(admin=address, plain_text="everywhere")
+
+
+def test_the_console_is_no_way_around_client_certificates() -> None:
+    """One that is not asked for stays away by itself."""
+    given = {"admin_tls": True, "admin_client_ca": "/ca.crt", **FILES}
+    assert "the console would ask them for nothing" in problem(**given, console="127.0.0.1:1")
+    assert fine(**given).console_goes_around
+    assert not fine(**given, console="off").network.console_address
+    assert not fine(**given, console="127.0.0.1:1", console_tls=True).console_goes_around
+    assert not load_settings(
+        None, {"network": {**given, "console": "127.0.0.1:1"}, "security": {"admin_authentication": True}}
+    ).console_goes_around

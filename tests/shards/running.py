@@ -98,7 +98,7 @@ def arguments_of(*scripts: str, kept_open: Sequence[str] = ()) -> list[str]:
 
 
 def addresses(number: int) -> dict[str, str]:
-    names = ("NETWORK_LISTEN", "NETWORK_ADMIN", "NETWORK_HTTP", "STORE_DIRECTORY")
+    names = ("NETWORK_LISTEN", "NETWORK_ADMIN", "NETWORK_HTTP", "NETWORK_CONSOLE", "STORE_DIRECTORY")
     return {f"QUARRY_{name}": f"{name.lower()}-{number}" for name in names}
 
 

@@ -40,6 +40,7 @@ def test_each_shard_has_its_own_store_name_and_ports() -> None:
         "network.listen": "127.0.0.1:8081",
         "network.admin": "127.0.0.1:8082",
         "network.http": "127.0.0.1:9464",
+        "network.console": "127.0.0.1:8083",
     }
     assert second.settings["network.listen"] == "127.0.0.1:8181"
     assert third.name == "shard-2"
@@ -49,6 +50,7 @@ def test_each_shard_has_its_own_store_name_and_ports() -> None:
         "network.listen": "127.0.0.1:8281",
         "network.admin": "127.0.0.1:8282",
         "network.http": "127.0.0.1:9664",
+        "network.console": "127.0.0.1:8283",
     }
 
 
@@ -72,9 +74,15 @@ def test_files_of_two_stores_are_not_uploaded_to_one_place() -> None:
     assert shard.settings["index.upload_to"] == "s3://bucket/index/shard-1"
 
 
-@pytest.mark.parametrize("key", ["listen", "admin", "http"])
+@pytest.mark.parametrize("key", ["listen", "admin", "http", "console"])
 def test_port_0_is_refused(key: str) -> None:
     assert problem(2, **{key: "127.0.0.1:0"}).startswith(f"network.{key} = 127.0.0.1:0: ")
+
+
+def test_a_console_that_is_off_is_off_for_all() -> None:
+    for network in ({"console": "off"}, {**TLS, "admin_tls": True, "admin_client_ca": "/ca.crt"}):
+        shards = plan_shards(settings(network=network), 2)
+        assert [shard.settings["network.console"] for shard in shards] == ["off", "off"]
 
 
 def test_the_shard_that_would_get_no_port_is_named() -> None:

@@ -39,7 +39,8 @@ def test_when_all_have_come_up_it_is_said_once_where_they_are(run_programs: RunP
     text = supervisor.output
     assert text.count("2 shards are ready.") == 1
     first, second = (line.split() for line in text if line.startswith("  shard-"))
-    assert first == ["shard-0", "network_listen-0", "network_admin-0", "network_http-0", "store_directory-0"]
+    places = ("network_listen", "network_admin", "network_http", "network_console", "store_directory")
+    assert first == ["shard-0", *(f"{each}-0" for each in places)]
     assert second[0] == "shard-1"
 
 

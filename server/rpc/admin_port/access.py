@@ -142,6 +142,8 @@ ACCESSES: Final[Mapping[str, Accesses]] = {
     "AdminService/BeginBackup": _cluster(Action.UPDATE),
     "AdminService/RenewBackup": _cluster(Action.UPDATE),
     "AdminService/EndBackup": _cluster(Action.UPDATE),
+    "BrowsingService/BrowseMessages": _of_topic(Action.GET),
+    "BrowsingService/TailMessages": _of_topic(Action.GET),
     "ClientService/ListClients": _clients,
     "DeadLetterService/ListDeadLetters": _of_group(Action.GET),
     "DeadLetterService/ResendDeadLetters": _of_group(Action.UPDATE),
@@ -158,6 +160,10 @@ ACCESSES: Final[Mapping[str, Accesses]] = {
     "LiteTopicService/GetLiteTopic": _of_topic(Action.GET),
     "LiteTopicService/DeleteLiteTopic": _of_topic(Action.DELETE),
     "LiteTopicService/GetLiteTopicStatistics": _of_topic(Action.GET),
+    "LiteTopicService/ListLiteBacklog": lambda request, _cluster: [
+        Access(TOPIC, request.topic, Action.GET),
+        Access(GROUP, request.group, Action.GET),
+    ],
     "MembersService/ListMembers": _cluster(Action.GET),
     "MembersService/DrainMember": _cluster(Action.UPDATE),
     "MembersService/ActivateMember": _cluster(Action.UPDATE),
@@ -173,6 +179,9 @@ ACCESSES: Final[Mapping[str, Accesses]] = {
     "QueryService/GetMessage": _message,
     "QueryService/QueryMessages": _of_topic(Action.GET),
     "QueryService/TraceMessages": _of_topic(Action.GET),
+    "StorageService/GetStorage": _cluster(Action.GET),
+    "StorageService/ListQueueSpans": _of_topic(Action.GET),
+    "StorageService/ListPending": _cluster(Action.GET),
     "VerificationService/BeginVerification": _cluster(Action.UPDATE),
     "VerificationService/GetVerification": _cluster(Action.GET),
     "VerificationService/ListVerifications": _cluster(Action.GET),
@@ -195,6 +204,8 @@ READING: Final = (
     "VerifyIndexFiles",
     "Test",
     "Trace",
+    "Browse",
+    "Tail",
     "RenewBackup",
 )
 """How names of methods begin that change nothing; a backup that goes on is no change either."""

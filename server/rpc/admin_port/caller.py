@@ -27,6 +27,11 @@ def caller_is(require: Require) -> None:
     _REQUIRE.set(require)
 
 
+def caller_must(accesses: Sequence[Access]) -> None:
+    """For calls that go on for long: rights may be taken away meanwhile. Raises PermissionDenied."""
+    _REQUIRE.get()([(each,) for each in accesses])
+
+
 def caller_may(accesses: Sequence[Access]) -> bool:
     """Whether the caller is allowed all of this. False for nothing: that is for super users alone."""
     try:

@@ -19,6 +19,7 @@ from server.errors import (
     NoSuchMessage,
     NoSuchSetting,
     NotAMember,
+    TooManyTails,
     TooMuchForOneCall,
 )
 from server.faults import FaultLog
@@ -39,6 +40,7 @@ STATUS_CODES: Final[dict[type[BaseException], grpc.StatusCode]] = {
     NoSuchMessage: grpc.StatusCode.NOT_FOUND,
     NoSuchSetting: grpc.StatusCode.NOT_FOUND,
     NoSuchJob: grpc.StatusCode.NOT_FOUND,
+    TooManyTails: grpc.StatusCode.RESOURCE_EXHAUSTED,
     TooMuchForOneCall: grpc.StatusCode.OUT_OF_RANGE,
     errors.AlreadyExists: grpc.StatusCode.ALREADY_EXISTS,
     Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,

@@ -13,7 +13,6 @@ import grpc.aio
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server.faults import FaultLog
-from server.front.grpcio import peer_text
 from server.rpc.admin_port.access import (
     JOB_SERVICE,
     OPEN_SERVICES,
@@ -27,6 +26,7 @@ from server.rpc.admin_port.access import (
 from server.rpc.admin_port.caller import caller_is
 from server.rpc.admin_port.edge import refuse
 from server.rpc.admin_port.handlers import KINDS, kind_of
+from server.rpc.admin_port.peer import caller_peer
 from server.security.admin_authentication import AdminAuthenticator, AdminCall
 from server.security.audit import CLAIMED, NOBODY, Audit, Subject
 from server.security.authorization import Authorizer, Need
@@ -101,7 +101,7 @@ class AdminGuard(grpc.aio.ServerInterceptor):
 
     async def _admit(self, method: str, request: Any, context: _Context) -> Subject:
         """Who calls, for the audit. Ends the call of who may not."""
-        subject = Subject(PORT, short_name(method), peer_text(context.peer()))
+        subject = Subject(PORT, short_name(method), caller_peer(context))
         access = self._access
         if access is None:
             return subject
@@ -156,7 +156,7 @@ def _shown(method: str, context: _Context) -> AdminCall:
         date=headers.get(ADMIN_DATE, ""),
         nonce=headers.get(ADMIN_NONCE, ""),
         certificate=None if pem is None else ssl.PEM_cert_to_DER_cert(pem.decode()),
-        source=source_of(peer_text(context.peer())),
+        source=source_of(caller_peer(context)),
     )
 
 

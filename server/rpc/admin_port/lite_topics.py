@@ -14,12 +14,16 @@ from server._generated.quarry.admin.v1.lite_topics_pb2_grpc import (
 )
 from server.faults import FaultLog
 from server.lite_topics import LiteTopicDetails, LiteTopicListing
+from server.lite_topics.backlog import LiteBacklog
 from server.lite_topics.listing import LiteTopicPage
+from server.pacing import Pacing
 from server.rpc.admin_port.edge import answered, answers
-from server.rpc.admin_port.fields import not_negative
+from server.rpc.admin_port.fields import given, not_negative
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["LiteTopicService"].full_name
 LISTED_DEFAULT: Final = 100
+BACKLOG_DEFAULT: Final = 20
+BACKLOG_MAX: Final = 200
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -27,8 +31,10 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 class LiteTopicService(LiteTopicServiceServicer):
     """Each method calls and translates."""
 
-    def __init__(self, listing: LiteTopicListing, faults: FaultLog) -> None:
+    def __init__(self, listing: LiteTopicListing, backlog: LiteBacklog, pacing: Pacing, faults: FaultLog) -> None:
         self._listing = listing
+        self._backlog = backlog
+        self._pacing = pacing
         self.faults = faults
 
     def add_to(self, server: grpc.aio.Server) -> str:
@@ -58,6 +64,34 @@ class LiteTopicService(LiteTopicServiceServicer):
     def GetLiteTopicStatistics(self, request: pb.GetLiteTopicStatisticsRequest) -> pb.LiteTopicStatistics:
         found = self._listing.statistics(request.topic)
         return pb.LiteTopicStatistics(lite_topics=found.lite_topics, lite_topics_max=found.limit, ttl_ms=found.ttl_ms)
+
+    async def ListLiteBacklog(
+        self, request: pb.ListLiteBacklogRequest, context: _Context
+    ) -> pb.ListLiteBacklogResponse:
+        return await answered(context, self._found_backlog(request), self.faults)
+
+    async def _found_backlog(self, request: pb.ListLiteBacklogRequest) -> pb.ListLiteBacklogResponse:
+        topic, group = given("topic", request.topic), given("group", request.group)
+        limit = min(request.limit or BACKLOG_DEFAULT, BACKLOG_MAX)
+        async with self._pacing.turn() as pace:
+            found = await self._backlog.of(topic, group, limit, pace)
+        return pb.ListLiteBacklogResponse(
+            lite_topics=[
+                pb.LiteBacklog(lite_topic=each.lite_topic, ready=each.ready, oldest_stored_at_ms=each.oldest_ms)
+                for each in found.lite_topics
+            ],
+            is_complete=found.is_complete,
+            clients=[
+                pb.LiteClientDepth(
+                    client_id=each.client_id,
+                    lite_topics_ready=each.ready,
+                    subscriptions=each.subscriptions,
+                    wants_all=each.wants_all,
+                )
+                for each in found.clients
+            ],
+            looked_at=found.looked_at,
+        )
 
 
 def lite_topic_message(each: LiteTopicDetails) -> pb.LiteTopic:

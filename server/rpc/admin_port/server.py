@@ -72,8 +72,11 @@ class AdminServer:
         self._health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None
 
-    async def start(self, address: str, tls: LiveTls | None = None) -> str:
-        """Listen on `host:port` and return the bound address. Raises OSError that names the address."""
+    async def start(self, address: str, tls: LiveTls | None = None, *, also: str | None = None) -> str:
+        """Listen on `host:port` and return the bound address. Raises OSError that names the address.
+
+        `also`: `unix:path` of a socket without TLS, on which `caller_peer` believes what it is told.
+        """
         server = grpc.aio.server(
             interceptors=[RequestReader(), *([self._guard] if self._guard else ())],
             options=(*_OPTIONS, ("grpc.max_receive_message_length", self._request_size_max)),
@@ -85,6 +88,8 @@ class AdminServer:
         listed = (*names, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(listed, server, pool=reflected_pool())
         port = bind(server, address, tls)
+        if also is not None:
+            bind(server, also)
         await server.start()
         self._server = server
         for service in ("", *names):

@@ -41,6 +41,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if or .Values.admin.exposed .Values.backup.enabled (include "quarry.isCluster" .) -}}true{{- end -}}
 {{- end -}}
 
+{{- define "quarry.consoleIsExposed" -}}
+{{- if and .Values.console.enabled .Values.console.exposed -}}true{{- end -}}
+{{- end -}}
+
 {{- define "quarry.keySecrets" -}}
 {{- if or .Values.security.keySecret (include "quarry.isCluster" .) -}}true{{- end -}}
 {{- end -}}

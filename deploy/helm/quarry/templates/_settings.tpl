@@ -11,6 +11,12 @@ network:
   admin: 127.0.0.1:8082
   {{- end }}
   http: 0.0.0.0:9464
+  {{- if not .Values.console.enabled }}
+  console: "off"
+  {{- else }}
+  console: {{ ternary "0.0.0.0" "127.0.0.1" .Values.console.exposed }}:{{ .Values.console.port }}
+  console_hosts: {{ toJson .Values.console.hosts }}
+  {{- end }}
   {{- if $tls.enabled }}
   tls: {{ $tls.messaging }}
   {{- if include "quarry.hasOutsidePort" . }}
@@ -20,9 +26,13 @@ network:
   tls_key: /etc/quarry-tls/tls.key
   admin_tls: {{ $tls.admin }}
   http_tls: {{ $tls.http }}
+  {{- if include "quarry.consoleIsExposed" . }}
+  console_tls: {{ $tls.console }}
+  {{- end }}
   {{- end }}
   {{- $adminIsPlain := and (include "quarry.adminIsExposed" .) (not $tls.admin) }}
-  {{- if or (not $tls.enabled) (eq $tls.messaging "optional") $adminIsPlain (not $tls.http) }}
+  {{- $consoleIsPlain := and (include "quarry.consoleIsExposed" .) (not $tls.console) }}
+  {{- if or (not $tls.enabled) (eq $tls.messaging "optional") $adminIsPlain $consoleIsPlain (not $tls.http) }}
   plain_text: everywhere
   {{- end }}
 {{- if include "quarry.isCluster" . }}
@@ -42,7 +52,7 @@ security:
 {{/* Of these the chart has values of its own, or the pod's environment says them. */}}
 {{- define "quarry.reserved" -}}
 store.directory network.listen network.admin network.http network.advertise network.tls network.tls_listen
-network.tls_advertise network.tls_certificate network.tls_key network.admin_tls network.http_tls network.plain_text
+network.console network.console_hosts network.console_tls network.tls_advertise network.tls_certificate network.tls_key network.admin_tls network.http_tls network.plain_text
 broker.name cluster.dns cluster.members cluster.key_file cluster.tls_ca security.key_file security.key
 {{- end -}}
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from server.administration import Administration
+from server.browsing.browser import MessageBrowser
 from server.front import Front
 from server.group_progress import GroupProgress
 from server.live_settings import LiveSettings
-from server.message_browser import MessageBrowser
 from server.messaging import Messaging
 from server.pacing import Pacing
 from server.rpc.admin_port.official.clients import ClientCalls
@@ -42,8 +42,7 @@ def official_admin(
     queries = QueryCalls(
         names,
         upkeep.key_index,
-        MessageBrowser(store.messages),
-        store.messages,
+        MessageBrowser(store.messages, store.expiry),
         pacing,
         broker_name=facts.name,
         clock=clock,

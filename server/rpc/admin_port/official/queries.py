@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
 
 from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server.browsing.browser import MessageBrowser, Selected, Wanted
 from server.key_index import FOUND_MAX, KeyIndex
-from server.message_browser import MessageBrowser, Place, Wanted
 from server.pacing import Pacing
 from server.rpc.admin_port.official.edge import Names
-from server.topic_queues import queues_of_topic
 from server.wire.messages import fill_message
 from server.wire.status import Refused
 from server.wire.times import to_ms
@@ -20,7 +19,7 @@ from store.clock import Clock
 from store.index import TIME_MAX_MS
 from store.metadata import Topic
 from store.metadata.lite import light_queue_name
-from store.offsets import QueueId
+from store.offsets import PhysicalOffset
 from store.record import StoredMessage
 from store.record.properties import KEYS, UNIQUE_KEY
 
@@ -33,15 +32,11 @@ _SCROLL: Final = re.compile(r"([0-9]{1,15})-([0-9]{1,19})")
 
 
 class _Page(NamedTuple):
-    """Which part of the messages is wanted. `after` is from a scroll id, `number` counts from 1."""
+    """Which part of the messages is wanted. `after` is the place of a scroll id, `number` counts from 1."""
 
     size: int
     number: int
-    after: Place | None
-
-
-class BrowsedQueues(Protocol):
-    def iterate_queues(self, topic: str) -> list[QueueId]: ...
+    after: PhysicalOffset | None
 
 
 class QueryCalls:
@@ -52,7 +47,6 @@ class QueryCalls:
         names: Names,
         index: KeyIndex,
         browser: MessageBrowser,
-        queues: BrowsedQueues,
         pacing: Pacing,
         *,
         broker_name: str,
@@ -61,7 +55,6 @@ class QueryCalls:
         self._names = names
         self._index = index
         self._browser = browser
-        self._queues = queues
         self._pacing = pacing
         self._broker_name = broker_name
         self._clock = clock
@@ -123,32 +116,37 @@ class QueryCalls:
         self, topic: Topic, request: pb.ListMessageRequest, page: _Page, times_ms: tuple[int, int]
     ) -> pb.ListMessageResponse:
         begin_ms, end_ms = times_ms
-        wanted = Wanted(begin_ms, end_ms, page.size, ANSWER_SIZE_MAX, page.after, page.size * (page.number - 1))
+        wanted = Wanted(
+            page.size,
+            ANSWER_SIZE_MAX,
+            begin_ms=begin_ms,
+            end_ms=end_ms,
+            beyond=page.after,
+            skip=page.size * (page.number - 1),
+        )
         if wanted.skip > FOUND_MAX:
             raise Refused(definition.BAD_REQUEST, f"page_num: beyond {FOUND_MAX} messages go on with scroll_id")
         async with self._pacing.turn() as pace:
-            found = await self._browser.find(self._queues_of(topic, request), wanted, pace)
+            found = await self._browser.find(self._selected(topic, request), wanted, pace)
             answer = pb.ListMessageResponse()
             for message in found.messages:
                 await pace.pause()
                 _add(answer, message, topic)
         if found.next is not None:
-            answer.scroll_id = f"{found.next.stored_ms}-{found.next.physical_offset}"
+            answer.scroll_id = f"{found.looked_up_to_ms or 0}-{found.next}"
         return answer
 
-    def _queues_of(self, topic: Topic, request: pb.ListMessageRequest) -> Sequence[QueueId]:
+    def _selected(self, topic: Topic, request: pb.ListMessageRequest) -> Selected:
         """All that the topic has or had; the one that is given; the light queue of a lite topic."""
         if request.WhichOneof("search_key") == "lite_topic":
             if not request.lite_topic:
                 raise Refused(definition.ILLEGAL_LITE_TOPIC, "lite_topic: a name must be given")
-            return [QueueId(light_queue_name(topic.name, request.lite_topic), 0)]
-        queues = queues_of_topic(self._queues, topic.name, topic.queue_count)
+            return Selected(light_queue_name(topic.name, request.lite_topic), 0)
         if not request.HasField("queue_id"):
-            return queues
-        chosen = QueueId(topic.name, request.queue_id)
-        if chosen not in queues:
+            return Selected(topic.name)
+        if not self._browser.has_queue(topic.name, request.queue_id, topic.queue_count):
             raise Refused(definition.BAD_REQUEST, f"queue_id: topic {topic.name} has no queue {request.queue_id}")
-        return [chosen]
+        return Selected(topic.name, request.queue_id)
 
     def _times(self, request: pb.ListMessageRequest) -> tuple[int, int]:
         begin_ms = to_ms(request.begin_timestamp)
@@ -178,8 +176,8 @@ def _page(request: pb.ListMessageRequest) -> _Page:
         parts = _SCROLL.fullmatch(request.scroll_id)
         if parts is None:
             raise Refused(definition.BAD_REQUEST, "scroll_id: it is none of this call's answers")
-        after = Place(int(parts[1]), int(parts[2]))
-    return _Page(size, 1 if after else request.page_num or 1, after)
+        after = PhysicalOffset(int(parts[2]))
+    return _Page(size, request.page_num or 1 if after is None else 1, after)
 
 
 def _with_id(messages: Iterable[StoredMessage], message_id: str) -> Iterator[StoredMessage]:

@@ -10,9 +10,9 @@ from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.front.contract import MessageHandler
-from server.front.grpcio import peer_text
 from server.front.local_call import LocalCall, call_locally
 from server.rpc.admin_port.official.edge import Context, Names
+from server.rpc.admin_port.peer import caller_peer
 from server.wire.status import Refused
 from server.wire.times import fill_ms
 from store.clock import Clock
@@ -58,7 +58,7 @@ class SendCalls:
         message.topic.name = topic.name
         call = LocalCall(
             "AdminSendMessage",
-            peer=peer_text(context.peer()),
+            peer=caller_peer(context),
             headers={"x-mq-client-id": CLIENT_ID},
             remaining_s=context.time_remaining(),
         )

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from server._generated.quarry.admin.v1 import query_pb2 as quarry_dot_admin_dot_v1_dot_query__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1equarry/admin/v1/browsing.proto\x12\x0fquarry.admin.v1\x1a\x1bquarry/admin/v1/query.proto\"J\n\rMessageFilter\x12\x12\n\nexpression\x18\x01 \x01(\t\x12\x0e\n\x06is_sql\x18\x02 \x01(\x08\x12\x15\n\rbody_contains\x18\x03 \x01(\x0c\"\xee\x01\n\x15\x42rowseMessagesRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\nlite_topic\x18\x02 \x01(\t\x12\x12\n\x05queue\x18\x03 \x01(\x05H\x01\x88\x01\x01\x12\x14\n\x0cis_ascending\x18\x04 \x01(\x08\x12\x13\n\tstored_ms\x18\x05 \x01(\x03H\x00\x12\x10\n\x06offset\x18\x06 \x01(\x03H\x00\x12\x10\n\x06\x63ursor\x18\x07 \x01(\x0cH\x00\x12\r\n\x05limit\x18\x08 \x01(\r\x12.\n\x06\x66ilter\x18\t \x01(\x0b\x32\x1e.quarry.admin.v1.MessageFilterB\x06\n\x04\x66romB\x08\n\x06_queue\"n\n\x0e\x42rowsedMessage\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12.\n\x07message\x18\x04 \x01(\x0b\x32\x1d.quarry.admin.v1.FoundMessage\"\xac\x01\n\x16\x42rowseMessagesResponse\x12\x31\n\x08messages\x18\x01 \x03(\x0b\x32\x1f.quarry.admin.v1.BrowsedMessage\x12\x11\n\x04next\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x12\x11\n\tlooked_at\x18\x03 \x01(\x03\x12\x1c\n\x0flooked_up_to_ms\x18\x04 \x01(\x03H\x01\x88\x01\x01\x42\x07\n\x05_nextB\x12\n\x10_looked_up_to_ms\"\xa7\x01\n\x13TailMessagesRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\nlite_topic\x18\x02 \x01(\t\x12\x12\n\x05queue\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12.\n\x06\x66ilter\x18\x04 \x01(\x0b\x32\x1e.quarry.admin.v1.MessageFilter\x12\x1f\n\x17messages_per_second_max\x18\x05 \x01(\rB\x08\n\x06_queue\"[\n\x14TailMessagesResponse\x12\x31\n\x08messages\x18\x01 \x03(\x0b\x32\x1f.quarry.admin.v1.BrowsedMessage\x12\x10\n\x08left_out\x18\x02 \x01(\x03\x32\xd3\x01\n\x0f\x42rowsingService\x12\x61\n\x0e\x42rowseMessages\x12&.quarry.admin.v1.BrowseMessagesRequest\x1a\'.quarry.admin.v1.BrowseMessagesResponse\x12]\n\x0cTailMessages\x12$.quarry.admin.v1.TailMessagesRequest\x1a%.quarry.admin.v1.TailMessagesResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1equarry/admin/v1/browsing.proto\x12\x0fquarry.admin.v1\x1a\x1bquarry/admin/v1/query.proto\"J\n\rMessageFilter\x12\x12\n\nexpression\x18\x01 \x01(\t\x12\x0e\n\x06is_sql\x18\x02 \x01(\x08\x12\x15\n\rbody_contains\x18\x03 \x01(\x0c\"\xee\x01\n\x15\x42rowseMessagesRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\nlite_topic\x18\x02 \x01(\t\x12\x12\n\x05queue\x18\x03 \x01(\x05H\x01\x88\x01\x01\x12\x14\n\x0cis_ascending\x18\x04 \x01(\x08\x12\x13\n\tstored_ms\x18\x05 \x01(\x03H\x00\x12\x10\n\x06offset\x18\x06 \x01(\x03H\x00\x12\x10\n\x06\x63ursor\x18\x07 \x01(\x0cH\x00\x12\r\n\x05limit\x18\x08 \x01(\r\x12.\n\x06\x66ilter\x18\t \x01(\x0b\x32\x1e.quarry.admin.v1.MessageFilterB\x06\n\x04\x66romB\x08\n\x06_queue\"\x98\x01\n\x0e\x42rowsedMessage\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12.\n\x07message\x18\x04 \x01(\x0b\x32\x1d.quarry.admin.v1.FoundMessage\x12\x18\n\x0blite_offset\x18\x05 \x01(\x03H\x00\x88\x01\x01\x42\x0e\n\x0c_lite_offset\"\xac\x01\n\x16\x42rowseMessagesResponse\x12\x31\n\x08messages\x18\x01 \x03(\x0b\x32\x1f.quarry.admin.v1.BrowsedMessage\x12\x11\n\x04next\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x12\x11\n\tlooked_at\x18\x03 \x01(\x03\x12\x1c\n\x0flooked_up_to_ms\x18\x04 \x01(\x03H\x01\x88\x01\x01\x42\x07\n\x05_nextB\x12\n\x10_looked_up_to_ms\"\xbe\x01\n\x13TailMessagesRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\nlite_topic\x18\x02 \x01(\t\x12\x12\n\x05queue\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12.\n\x06\x66ilter\x18\x04 \x01(\x0b\x32\x1e.quarry.admin.v1.MessageFilter\x12\x1f\n\x17messages_per_second_max\x18\x05 \x01(\r\x12\x15\n\rends_after_ms\x18\x06 \x01(\rB\x08\n\x06_queue\"[\n\x14TailMessagesResponse\x12\x31\n\x08messages\x18\x01 \x03(\x0b\x32\x1f.quarry.admin.v1.BrowsedMessage\x12\x10\n\x08left_out\x18\x02 \x01(\x03\x32\xd3\x01\n\x0f\x42rowsingService\x12\x61\n\x0e\x42rowseMessages\x12&.quarry.admin.v1.BrowseMessagesRequest\x1a\'.quarry.admin.v1.BrowseMessagesResponse\x12]\n\x0cTailMessages\x12$.quarry.admin.v1.TailMessagesRequest\x1a%.quarry.admin.v1.TailMessagesResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,14 +36,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MESSAGEFILTER']._serialized_end=154
   _globals['_BROWSEMESSAGESREQUEST']._serialized_start=157
   _globals['_BROWSEMESSAGESREQUEST']._serialized_end=395
-  _globals['_BROWSEDMESSAGE']._serialized_start=397
-  _globals['_BROWSEDMESSAGE']._serialized_end=507
-  _globals['_BROWSEMESSAGESRESPONSE']._serialized_start=510
-  _globals['_BROWSEMESSAGESRESPONSE']._serialized_end=682
-  _globals['_TAILMESSAGESREQUEST']._serialized_start=685
-  _globals['_TAILMESSAGESREQUEST']._serialized_end=852
-  _globals['_TAILMESSAGESRESPONSE']._serialized_start=854
-  _globals['_TAILMESSAGESRESPONSE']._serialized_end=945
-  _globals['_BROWSINGSERVICE']._serialized_start=948
-  _globals['_BROWSINGSERVICE']._serialized_end=1159
+  _globals['_BROWSEDMESSAGE']._serialized_start=398
+  _globals['_BROWSEDMESSAGE']._serialized_end=550
+  _globals['_BROWSEMESSAGESRESPONSE']._serialized_start=553
+  _globals['_BROWSEMESSAGESRESPONSE']._serialized_end=725
+  _globals['_TAILMESSAGESREQUEST']._serialized_start=728
+  _globals['_TAILMESSAGESREQUEST']._serialized_end=918
+  _globals['_TAILMESSAGESRESPONSE']._serialized_start=920
+  _globals['_TAILMESSAGESRESPONSE']._serialized_end=1011
+  _globals['_BROWSINGSERVICE']._serialized_start=1014
+  _globals['_BROWSINGSERVICE']._serialized_end=1225
 # @@protoc_insertion_point(module_scope)

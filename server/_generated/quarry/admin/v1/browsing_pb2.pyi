@@ -40,16 +40,18 @@ class BrowseMessagesRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., lite_topic: _Optional[str] = ..., queue: _Optional[int] = ..., is_ascending: _Optional[bool] = ..., stored_ms: _Optional[int] = ..., offset: _Optional[int] = ..., cursor: _Optional[bytes] = ..., limit: _Optional[int] = ..., filter: _Optional[_Union[MessageFilter, _Mapping]] = ...) -> None: ...
 
 class BrowsedMessage(_message.Message):
-    __slots__ = ("topic", "queue", "offset", "message")
+    __slots__ = ("topic", "queue", "offset", "message", "lite_offset")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    LITE_OFFSET_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue: int
     offset: int
     message: _query_pb2.FoundMessage
-    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., message: _Optional[_Union[_query_pb2.FoundMessage, _Mapping]] = ...) -> None: ...
+    lite_offset: int
+    def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., message: _Optional[_Union[_query_pb2.FoundMessage, _Mapping]] = ..., lite_offset: _Optional[int] = ...) -> None: ...
 
 class BrowseMessagesResponse(_message.Message):
     __slots__ = ("messages", "next", "looked_at", "looked_up_to_ms")
@@ -64,18 +66,20 @@ class BrowseMessagesResponse(_message.Message):
     def __init__(self, messages: _Optional[_Iterable[_Union[BrowsedMessage, _Mapping]]] = ..., next: _Optional[bytes] = ..., looked_at: _Optional[int] = ..., looked_up_to_ms: _Optional[int] = ...) -> None: ...
 
 class TailMessagesRequest(_message.Message):
-    __slots__ = ("topic", "lite_topic", "queue", "filter", "messages_per_second_max")
+    __slots__ = ("topic", "lite_topic", "queue", "filter", "messages_per_second_max", "ends_after_ms")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     LITE_TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     FILTER_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_PER_SECOND_MAX_FIELD_NUMBER: _ClassVar[int]
+    ENDS_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
     topic: str
     lite_topic: str
     queue: int
     filter: MessageFilter
     messages_per_second_max: int
-    def __init__(self, topic: _Optional[str] = ..., lite_topic: _Optional[str] = ..., queue: _Optional[int] = ..., filter: _Optional[_Union[MessageFilter, _Mapping]] = ..., messages_per_second_max: _Optional[int] = ...) -> None: ...
+    ends_after_ms: int
+    def __init__(self, topic: _Optional[str] = ..., lite_topic: _Optional[str] = ..., queue: _Optional[int] = ..., filter: _Optional[_Union[MessageFilter, _Mapping]] = ..., messages_per_second_max: _Optional[int] = ..., ends_after_ms: _Optional[int] = ...) -> None: ...
 
 class TailMessagesResponse(_message.Message):
     __slots__ = ("messages", "left_out")

@@ -58,7 +58,10 @@ class BrowsingServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def TailMessages(self, request, context):
-        """Messages as they become visible, until the caller ends the call. Takes nothing away from any group.
+        """Messages as they become visible, until the caller ends the call or the broker stops. Takes nothing away from any
+        group. The first answer is empty and comes at once: what becomes visible from then on is told of.
+        RESOURCE_EXHAUSTED: 32 callers do so already. PERMISSION_DENIED, NOT_FOUND: the caller's right, or the topic, was
+        taken away meanwhile.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

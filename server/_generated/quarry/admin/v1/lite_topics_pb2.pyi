@@ -97,21 +97,25 @@ class LiteBacklog(_message.Message):
     def __init__(self, lite_topic: _Optional[str] = ..., ready: _Optional[int] = ..., oldest_stored_at_ms: _Optional[int] = ...) -> None: ...
 
 class LiteClientDepth(_message.Message):
-    __slots__ = ("client_id", "lite_topics_ready", "subscriptions")
+    __slots__ = ("client_id", "lite_topics_ready", "subscriptions", "wants_all")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     LITE_TOPICS_READY_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
+    WANTS_ALL_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     lite_topics_ready: int
     subscriptions: int
-    def __init__(self, client_id: _Optional[str] = ..., lite_topics_ready: _Optional[int] = ..., subscriptions: _Optional[int] = ...) -> None: ...
+    wants_all: bool
+    def __init__(self, client_id: _Optional[str] = ..., lite_topics_ready: _Optional[int] = ..., subscriptions: _Optional[int] = ..., wants_all: _Optional[bool] = ...) -> None: ...
 
 class ListLiteBacklogResponse(_message.Message):
-    __slots__ = ("lite_topics", "is_complete", "clients")
+    __slots__ = ("lite_topics", "is_complete", "clients", "looked_at")
     LITE_TOPICS_FIELD_NUMBER: _ClassVar[int]
     IS_COMPLETE_FIELD_NUMBER: _ClassVar[int]
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    LOOKED_AT_FIELD_NUMBER: _ClassVar[int]
     lite_topics: _containers.RepeatedCompositeFieldContainer[LiteBacklog]
     is_complete: bool
     clients: _containers.RepeatedCompositeFieldContainer[LiteClientDepth]
-    def __init__(self, lite_topics: _Optional[_Iterable[_Union[LiteBacklog, _Mapping]]] = ..., is_complete: _Optional[bool] = ..., clients: _Optional[_Iterable[_Union[LiteClientDepth, _Mapping]]] = ...) -> None: ...
+    looked_at: int
+    def __init__(self, lite_topics: _Optional[_Iterable[_Union[LiteBacklog, _Mapping]]] = ..., is_complete: _Optional[bool] = ..., clients: _Optional[_Iterable[_Union[LiteClientDepth, _Mapping]]] = ..., looked_at: _Optional[int] = ...) -> None: ...

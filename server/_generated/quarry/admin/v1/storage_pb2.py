@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dquarry/admin/v1/storage.proto\x12\x0fquarry.admin.v1\"\x13\n\x11GetStorageRequest\"\xd1\x04\n\x07Storage\x12\x12\n\ndisk_total\x18\x01 \x01(\x03\x12\x11\n\tdisk_free\x18\x02 \x01(\x03\x12\x19\n\x11\x64isk_used_percent\x18\x03 \x01(\x01\x12\x15\n\rforce_percent\x18\x04 \x01(\r\x12\x16\n\x0erefuse_percent\x18\x05 \x01(\r\x12\x19\n\x0cretention_ms\x18\x06 \x01(\x03H\x00\x88\x01\x01\x12\x14\n\x0c\x64\x65lete_hours\x18\x07 \x03(\r\x12*\n\x08segments\x18\x08 \x03(\x0b\x32\x18.quarry.admin.v1.Segment\x12\x15\n\rsegment_count\x18\t \x01(\x03\x12\x11\n\tlog_begin\x18\n \x01(\x03\x12\x0f\n\x07log_end\x18\x0b \x01(\x03\x12 \n\x13oldest_stored_at_ms\x18\x0c \x01(\x03H\x01\x88\x01\x01\x12 \n\x13newest_stored_at_ms\x18\r \x01(\x03H\x02\x88\x01\x01\x12\x19\n\x0c\x65xpires_next\x18\x0e \x01(\tH\x03\x88\x01\x01\x12\x1f\n\x12\x65xpires_next_at_ms\x18\x0f \x01(\x03H\x04\x88\x01\x01\x12$\n\x05parts\x18\x10 \x03(\x0b\x32\x15.quarry.admin.v1.Part\x12.\n\x08\x66\x61milies\x18\x11 \x03(\x0b\x32\x1c.quarry.admin.v1.RocksFamilyB\x0f\n\r_retention_msB\x16\n\x14_oldest_stored_at_msB\x16\n\x14_newest_stored_at_msB\x0f\n\r_expires_nextB\x15\n\x13_expires_next_at_ms\"\xa2\x01\n\x07Segment\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x62\x65gin\x18\x02 \x01(\x03\x12\x0c\n\x04size\x18\x03 \x01(\x03\x12\x1f\n\x12\x66irst_stored_at_ms\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x1e\n\x11last_stored_at_ms\x18\x05 \x01(\x03H\x01\x88\x01\x01\x42\x15\n\x13_first_stored_at_msB\x14\n\x12_last_stored_at_ms\"2\n\x04Part\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\x05\x62ytes\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x08\n\x06_bytes\"\x9b\x01\n\x0bRocksFamily\x12\x10\n\x08\x64\x61tabase\x18\x01 \x01(\t\x12\x0e\n\x06\x66\x61mily\x18\x02 \x01(\t\x12:\n\x07\x66igures\x18\x03 \x03(\x0b\x32).quarry.admin.v1.RocksFamily.FiguresEntry\x1a.\n\x0c\x46iguresEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"S\n\x15ListQueueSpansRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\x05\x61\x66ter\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\r\n\x05limit\x18\x03 \x01(\rB\x08\n\x06_after\"\xe4\x01\n\tQueueSpan\x12\r\n\x05queue\x18\x01 \x01(\x05\x12\x16\n\x0eminimum_offset\x18\x02 \x01(\x03\x12\x16\n\x0emaximum_offset\x18\x03 \x01(\x03\x12\x1f\n\x12\x66irst_stored_at_ms\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x1e\n\x11last_stored_at_ms\x18\x05 \x01(\x03H\x01\x88\x01\x01\x12\x19\n\x0c\x65xpires_next\x18\x06 \x01(\x03H\x02\x88\x01\x01\x42\x15\n\x13_first_stored_at_msB\x14\n\x12_last_stored_at_msB\x0f\n\r_expires_next\"V\n\x16ListQueueSpansResponse\x12*\n\x06queues\x18\x01 \x03(\x0b\x32\x1a.quarry.admin.v1.QueueSpan\x12\x10\n\x08has_more\x18\x02 \x01(\x08\"#\n\x12ListPendingRequest\x12\r\n\x05limit\x18\x01 \x01(\r\"]\n\x0cPendingTimer\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\nmessage_id\x18\x02 \x01(\t\x12\x11\n\tdue_at_ms\x18\x03 \x01(\x03\x12\x17\n\x0fphysical_offset\x18\x04 \x01(\x03\"\x90\x01\n\x12PendingTransaction\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\nmessage_id\x18\x02 \x01(\t\x12\x14\n\x0cstored_at_ms\x18\x03 \x01(\x03\x12\x0e\n\x06\x63hecks\x18\x04 \x01(\r\x12\x18\n\x10next_check_at_ms\x18\x05 \x01(\x03\x12\x17\n\x0fphysical_offset\x18\x06 \x01(\x03\".\n\tDueWithin\x12\x11\n\twithin_ms\x18\x01 \x01(\x03\x12\x0e\n\x06timers\x18\x02 \x01(\x03\"\x91\x02\n\x13ListPendingResponse\x12\x13\n\x06timers\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x19\n\x0ctransactions\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12\x33\n\x0c\x66irst_timers\x18\x03 \x03(\x0b\x32\x1d.quarry.admin.v1.PendingTimer\x12?\n\x12\x66irst_transactions\x18\x04 \x03(\x0b\x32#.quarry.admin.v1.PendingTransaction\x12\'\n\x03\x64ue\x18\x05 \x03(\x0b\x32\x1a.quarry.admin.v1.DueWithin\x12\x0f\n\x07late_ms\x18\x06 \x01(\x03\x42\t\n\x07_timersB\x0f\n\r_transactions2\x99\x02\n\x0eStorageService\x12J\n\nGetStorage\x12\".quarry.admin.v1.GetStorageRequest\x1a\x18.quarry.admin.v1.Storage\x12\x61\n\x0eListQueueSpans\x12&.quarry.admin.v1.ListQueueSpansRequest\x1a\'.quarry.admin.v1.ListQueueSpansResponse\x12X\n\x0bListPending\x12#.quarry.admin.v1.ListPendingRequest\x1a$.quarry.admin.v1.ListPendingResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dquarry/admin/v1/storage.proto\x12\x0fquarry.admin.v1\"\x13\n\x11GetStorageRequest\"\x93\x05\n\x07Storage\x12\x17\n\ndisk_total\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x16\n\tdisk_free\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12\x1e\n\x11\x64isk_used_percent\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\x15\n\rforce_percent\x18\x04 \x01(\r\x12\x16\n\x0erefuse_percent\x18\x05 \x01(\r\x12\x19\n\x0cretention_ms\x18\x06 \x01(\x03H\x03\x88\x01\x01\x12\x14\n\x0c\x64\x65lete_hours\x18\x07 \x03(\r\x12*\n\x08segments\x18\x08 \x03(\x0b\x32\x18.quarry.admin.v1.Segment\x12\x15\n\rsegment_count\x18\t \x01(\x03\x12\x11\n\tlog_begin\x18\n \x01(\x03\x12\x0f\n\x07log_end\x18\x0b \x01(\x03\x12 \n\x13oldest_stored_at_ms\x18\x0c \x01(\x03H\x04\x88\x01\x01\x12 \n\x13newest_stored_at_ms\x18\r \x01(\x03H\x05\x88\x01\x01\x12\x19\n\x0c\x65xpires_next\x18\x0e \x01(\tH\x06\x88\x01\x01\x12\x1f\n\x12\x65xpires_next_at_ms\x18\x0f \x01(\x03H\x07\x88\x01\x01\x12$\n\x05parts\x18\x10 \x03(\x0b\x32\x15.quarry.admin.v1.Part\x12.\n\x08\x66\x61milies\x18\x11 \x03(\x0b\x32\x1c.quarry.admin.v1.RocksFamilyB\r\n\x0b_disk_totalB\x0c\n\n_disk_freeB\x14\n\x12_disk_used_percentB\x0f\n\r_retention_msB\x16\n\x14_oldest_stored_at_msB\x16\n\x14_newest_stored_at_msB\x0f\n\r_expires_nextB\x15\n\x13_expires_next_at_ms\"\xa2\x01\n\x07Segment\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x62\x65gin\x18\x02 \x01(\x03\x12\x0c\n\x04size\x18\x03 \x01(\x03\x12\x1f\n\x12\x66irst_stored_at_ms\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x1e\n\x11last_stored_at_ms\x18\x05 \x01(\x03H\x01\x88\x01\x01\x42\x15\n\x13_first_stored_at_msB\x14\n\x12_last_stored_at_ms\"2\n\x04Part\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\x05\x62ytes\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x08\n\x06_bytes\"\x9b\x01\n\x0bRocksFamily\x12\x10\n\x08\x64\x61tabase\x18\x01 \x01(\t\x12\x0e\n\x06\x66\x61mily\x18\x02 \x01(\t\x12:\n\x07\x66igures\x18\x03 \x03(\x0b\x32).quarry.admin.v1.RocksFamily.FiguresEntry\x1a.\n\x0c\x46iguresEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"S\n\x15ListQueueSpansRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\x05\x61\x66ter\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\r\n\x05limit\x18\x03 \x01(\rB\x08\n\x06_after\"\xe4\x01\n\tQueueSpan\x12\r\n\x05queue\x18\x01 \x01(\x05\x12\x16\n\x0eminimum_offset\x18\x02 \x01(\x03\x12\x16\n\x0emaximum_offset\x18\x03 \x01(\x03\x12\x1f\n\x12\x66irst_stored_at_ms\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x1e\n\x11last_stored_at_ms\x18\x05 \x01(\x03H\x01\x88\x01\x01\x12\x19\n\x0c\x65xpires_next\x18\x06 \x01(\x03H\x02\x88\x01\x01\x42\x15\n\x13_first_stored_at_msB\x14\n\x12_last_stored_at_msB\x0f\n\r_expires_next\"V\n\x16ListQueueSpansResponse\x12*\n\x06queues\x18\x01 \x03(\x0b\x32\x1a.quarry.admin.v1.QueueSpan\x12\x10\n\x08has_more\x18\x02 \x01(\x08\"#\n\x12ListPendingRequest\x12\r\n\x05limit\x18\x01 \x01(\r\"]\n\x0cPendingTimer\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\nmessage_id\x18\x02 \x01(\t\x12\x11\n\tdue_at_ms\x18\x03 \x01(\x03\x12\x17\n\x0fphysical_offset\x18\x04 \x01(\x03\"\xd0\x01\n\x12PendingTransaction\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x12\n\nmessage_id\x18\x02 \x01(\t\x12\x19\n\x0cstored_at_ms\x18\x03 \x01(\x03H\x00\x88\x01\x01\x12\x13\n\x06\x63hecks\x18\x04 \x01(\rH\x01\x88\x01\x01\x12\x1d\n\x10next_check_at_ms\x18\x05 \x01(\x03H\x02\x88\x01\x01\x12\x17\n\x0fphysical_offset\x18\x06 \x01(\x03\x42\x0f\n\r_stored_at_msB\t\n\x07_checksB\x13\n\x11_next_check_at_ms\".\n\tDueWithin\x12\x11\n\twithin_ms\x18\x01 \x01(\x03\x12\x0e\n\x06timers\x18\x02 \x01(\x03\"\xa8\x02\n\x13ListPendingResponse\x12\x13\n\x06timers\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x19\n\x0ctransactions\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12\x33\n\x0c\x66irst_timers\x18\x03 \x03(\x0b\x32\x1d.quarry.admin.v1.PendingTimer\x12?\n\x12\x66irst_transactions\x18\x04 \x03(\x0b\x32#.quarry.admin.v1.PendingTransaction\x12\'\n\x03\x64ue\x18\x05 \x03(\x0b\x32\x1a.quarry.admin.v1.DueWithin\x12\x0f\n\x07late_ms\x18\x06 \x01(\x03\x12\x15\n\rdue_looked_at\x18\x07 \x01(\x03\x42\t\n\x07_timersB\x0f\n\r_transactions2\x99\x02\n\x0eStorageService\x12J\n\nGetStorage\x12\".quarry.admin.v1.GetStorageRequest\x1a\x18.quarry.admin.v1.Storage\x12\x61\n\x0eListQueueSpans\x12&.quarry.admin.v1.ListQueueSpansRequest\x1a\'.quarry.admin.v1.ListQueueSpansResponse\x12X\n\x0bListPending\x12#.quarry.admin.v1.ListPendingRequest\x1a$.quarry.admin.v1.ListPendingResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,31 +36,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETSTORAGEREQUEST']._serialized_start=50
   _globals['_GETSTORAGEREQUEST']._serialized_end=69
   _globals['_STORAGE']._serialized_start=72
-  _globals['_STORAGE']._serialized_end=665
-  _globals['_SEGMENT']._serialized_start=668
-  _globals['_SEGMENT']._serialized_end=830
-  _globals['_PART']._serialized_start=832
-  _globals['_PART']._serialized_end=882
-  _globals['_ROCKSFAMILY']._serialized_start=885
-  _globals['_ROCKSFAMILY']._serialized_end=1040
-  _globals['_ROCKSFAMILY_FIGURESENTRY']._serialized_start=994
-  _globals['_ROCKSFAMILY_FIGURESENTRY']._serialized_end=1040
-  _globals['_LISTQUEUESPANSREQUEST']._serialized_start=1042
-  _globals['_LISTQUEUESPANSREQUEST']._serialized_end=1125
-  _globals['_QUEUESPAN']._serialized_start=1128
-  _globals['_QUEUESPAN']._serialized_end=1356
-  _globals['_LISTQUEUESPANSRESPONSE']._serialized_start=1358
-  _globals['_LISTQUEUESPANSRESPONSE']._serialized_end=1444
-  _globals['_LISTPENDINGREQUEST']._serialized_start=1446
-  _globals['_LISTPENDINGREQUEST']._serialized_end=1481
-  _globals['_PENDINGTIMER']._serialized_start=1483
-  _globals['_PENDINGTIMER']._serialized_end=1576
-  _globals['_PENDINGTRANSACTION']._serialized_start=1579
-  _globals['_PENDINGTRANSACTION']._serialized_end=1723
-  _globals['_DUEWITHIN']._serialized_start=1725
-  _globals['_DUEWITHIN']._serialized_end=1771
-  _globals['_LISTPENDINGRESPONSE']._serialized_start=1774
-  _globals['_LISTPENDINGRESPONSE']._serialized_end=2047
-  _globals['_STORAGESERVICE']._serialized_start=2050
-  _globals['_STORAGESERVICE']._serialized_end=2331
+  _globals['_STORAGE']._serialized_end=731
+  _globals['_SEGMENT']._serialized_start=734
+  _globals['_SEGMENT']._serialized_end=896
+  _globals['_PART']._serialized_start=898
+  _globals['_PART']._serialized_end=948
+  _globals['_ROCKSFAMILY']._serialized_start=951
+  _globals['_ROCKSFAMILY']._serialized_end=1106
+  _globals['_ROCKSFAMILY_FIGURESENTRY']._serialized_start=1060
+  _globals['_ROCKSFAMILY_FIGURESENTRY']._serialized_end=1106
+  _globals['_LISTQUEUESPANSREQUEST']._serialized_start=1108
+  _globals['_LISTQUEUESPANSREQUEST']._serialized_end=1191
+  _globals['_QUEUESPAN']._serialized_start=1194
+  _globals['_QUEUESPAN']._serialized_end=1422
+  _globals['_LISTQUEUESPANSRESPONSE']._serialized_start=1424
+  _globals['_LISTQUEUESPANSRESPONSE']._serialized_end=1510
+  _globals['_LISTPENDINGREQUEST']._serialized_start=1512
+  _globals['_LISTPENDINGREQUEST']._serialized_end=1547
+  _globals['_PENDINGTIMER']._serialized_start=1549
+  _globals['_PENDINGTIMER']._serialized_end=1642
+  _globals['_PENDINGTRANSACTION']._serialized_start=1645
+  _globals['_PENDINGTRANSACTION']._serialized_end=1853
+  _globals['_DUEWITHIN']._serialized_start=1855
+  _globals['_DUEWITHIN']._serialized_end=1901
+  _globals['_LISTPENDINGRESPONSE']._serialized_start=1904
+  _globals['_LISTPENDINGRESPONSE']._serialized_end=2200
+  _globals['_STORAGESERVICE']._serialized_start=2203
+  _globals['_STORAGESERVICE']._serialized_end=2484
 # @@protoc_insertion_point(module_scope)

@@ -164,17 +164,19 @@ class DueWithin(_message.Message):
     def __init__(self, within_ms: _Optional[int] = ..., timers: _Optional[int] = ...) -> None: ...
 
 class ListPendingResponse(_message.Message):
-    __slots__ = ("timers", "transactions", "first_timers", "first_transactions", "due", "late_ms")
+    __slots__ = ("timers", "transactions", "first_timers", "first_transactions", "due", "late_ms", "due_looked_at")
     TIMERS_FIELD_NUMBER: _ClassVar[int]
     TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
     FIRST_TIMERS_FIELD_NUMBER: _ClassVar[int]
     FIRST_TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
     DUE_FIELD_NUMBER: _ClassVar[int]
     LATE_MS_FIELD_NUMBER: _ClassVar[int]
+    DUE_LOOKED_AT_FIELD_NUMBER: _ClassVar[int]
     timers: int
     transactions: int
     first_timers: _containers.RepeatedCompositeFieldContainer[PendingTimer]
     first_transactions: _containers.RepeatedCompositeFieldContainer[PendingTransaction]
     due: _containers.RepeatedCompositeFieldContainer[DueWithin]
     late_ms: int
-    def __init__(self, timers: _Optional[int] = ..., transactions: _Optional[int] = ..., first_timers: _Optional[_Iterable[_Union[PendingTimer, _Mapping]]] = ..., first_transactions: _Optional[_Iterable[_Union[PendingTransaction, _Mapping]]] = ..., due: _Optional[_Iterable[_Union[DueWithin, _Mapping]]] = ..., late_ms: _Optional[int] = ...) -> None: ...
+    due_looked_at: int
+    def __init__(self, timers: _Optional[int] = ..., transactions: _Optional[int] = ..., first_timers: _Optional[_Iterable[_Union[PendingTimer, _Mapping]]] = ..., first_transactions: _Optional[_Iterable[_Union[PendingTransaction, _Mapping]]] = ..., due: _Optional[_Iterable[_Union[DueWithin, _Mapping]]] = ..., late_ms: _Optional[int] = ..., due_looked_at: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,1 @@
+"""Reading through the messages of a topic without being a consumer."""

@@ -1,0 +1,379 @@
+"""The console as an application of aiohttp: who may ask, and which handler answers."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any, Final
+
+import structlog
+from aiohttp import hdrs, web
+
+from server.console.calling import Threads, whole
+from server.console.connections import Connections
+from server.console.contract import AdminPort, Caller, CallFailed, Identity, OpenCall, Rules
+from server.console.origins import FETCH_SITES, is_own_host, is_own_origin, port_of
+from server.console.sessions import Session, Sessions
+from server.console.static_files import INDEX, StaticFile
+from server.console.statuses import UNAUTHENTICATED, http_status
+from store.clock import Clock
+from store.security.model import SECRET_TEXT, USER_NAME
+
+REQUEST_SIZE_MAX: Final = 1024 * 1024
+"""Bytes of a request's body: what the admin port takes."""
+
+READ_S: Final = 10.0
+"""How long the body of a request may take to come."""
+
+WRITE_S: Final = 30.0
+"""How long a browser may take to take an answer, or a line of a stream."""
+
+JSON: Final = "application/json"
+NO_BODY: Final = "X-Quarry-Console"
+"""The header by which a DELETE without a body shows that our page made it: strangers' pages may not set it."""
+
+HEADERS: Final = {
+    hdrs.SERVER: "quarry",
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
+    "form-action 'self'; frame-ancestors 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+"""Of every answer."""
+
+STREAM_HEADERS: Final = {
+    hdrs.CONTENT_TYPE: "application/x-ndjson",
+    hdrs.CACHE_CONTROL: "no-store",
+    "X-Accel-Buffering": "no",
+}
+
+FAULT: Final = ("INTERNAL", "internal error: the log has more")
+
+CODES: Final = {
+    HTTPStatus.NOT_FOUND: "NOT_FOUND",
+    HTTPStatus.METHOD_NOT_ALLOWED: "UNIMPLEMENTED",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "OUT_OF_RANGE",
+}
+"""Of what aiohttp refuses by itself; all else is INVALID_ARGUMENT."""
+
+log = structlog.get_logger(__name__)
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Console:
+    """Its state and handlers. `connections` must be set before the first request."""
+
+    connections: Connections
+
+    def __init__(
+        self, port: AdminPort, files: dict[str, StaticFile], rules: Rules, *, version: str, clock: Clock
+    ) -> None:
+        self._port = port
+        self._files = files
+        self._rules = rules
+        self._version = version
+        self.threads = Threads()
+        self.sessions = Sessions(clock)
+        self._needs_login: bool | None = True if rules.entry is not None else None
+        self._nobodys = Session(None, None, Identity(None, None), 0, 0)
+        """Stands for all who need not log in."""
+
+    def application(self) -> web.Application:
+        application = web.Application(client_max_size=REQUEST_SIZE_MAX, middlewares=[self._guarded])
+        application.on_response_prepare.append(_add_headers)
+        application.add_routes(
+            [
+                web.get("/", self._index),
+                web.get("/static/{path:.+}", self._static),
+                web.get("/api/session", self._get_session),
+                web.post("/api/session", self._log_in),
+                web.delete("/api/session", self._log_out),
+                web.post("/api/call/{service}/{method}", self._call),
+                web.post("/api/stream/{service}/{method}", self._stream),
+                *([web.get("/enter", self._enter)] if self._rules.entry is not None else []),
+            ]
+        )
+        return application
+
+    # -- what every request goes through
+
+    @web.middleware
+    async def _guarded(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        self.connections.begin(request.protocol)
+        try:
+            response = await self._answered(request, handler)
+            async with asyncio.timeout(WRITE_S):
+                await response.prepare(request)
+                await response.write_eof()
+        except TimeoutError:
+            _abort(request)
+            raise
+        finally:
+            self.connections.end(request.protocol)
+        return response
+
+    async def _answered(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        try:
+            await self._require_own(request)
+            return await handler(request)
+        except CallFailed as failure:
+            return _refusal(http_status(failure), failure.code, failure.message)
+        except web.HTTPException as refused:
+            return _refusal(refused.status, CODES.get(HTTPStatus(refused.status), "INVALID_ARGUMENT"), refused.reason)
+        except (ConnectionError, TimeoutError):
+            raise
+        except Exception:
+            log.exception("the console failed", method=request.method, path=request.path)
+            return _refusal(HTTPStatus.INTERNAL_SERVER_ERROR, *FAULT)
+
+    async def _require_own(self, request: web.Request) -> None:
+        """Raises CallFailed where another site's page may be behind the request."""
+        host = request.headers.get(hdrs.HOST, "")
+        if (self._rules.is_always_own or not await self._must_log_in()) and not is_own_host(host, self._rules.names):
+            raise CallFailed(
+                "PERMISSION_DENIED",
+                f"the console is not known as {host!r:.200}: ask for it by its address, or set network.console_hosts",
+            )
+        if request.method in {hdrs.METH_GET, hdrs.METH_HEAD}:
+            return
+        has_body_type = request.content_type == JSON and hdrs.CONTENT_TYPE in request.headers
+        if not has_body_type and not (request.method == hdrs.METH_DELETE and request.headers.get(NO_BODY) == "1"):
+            raise CallFailed("INVALID_ARGUMENT", f"Content-Type: must be {JSON}", status=415)
+        origin, site = request.headers.get(hdrs.ORIGIN), request.headers.get("Sec-Fetch-Site")
+        if (origin is not None and not is_own_origin(origin, host)) or (site is not None and site not in FETCH_SITES):
+            raise CallFailed("PERMISSION_DENIED", "Origin: another site's page has made this request")
+
+    # -- sessions
+
+    async def _must_log_in(self) -> bool:
+        if self._needs_login is None:
+            self._needs_login = await self.threads.run(self._port.needs_login)
+        return self._needs_login
+
+    async def _session(self, request: web.Request) -> Session | None:
+        """Of the request; None: who asks must log in first."""
+        if not await self._must_log_in():
+            return self._nobodys
+        return self.sessions.find(_session_id(request))
+
+    async def _require_session(self, request: web.Request) -> Session:
+        session = await self._session(request)
+        if session is None:
+            raise CallFailed(UNAUTHENTICATED, "log in first: there is no session, or it is over")
+        return session
+
+    async def _get_session(self, request: web.Request) -> web.StreamResponse:
+        needs_login = await self._must_log_in()
+        session = await self._session(request)
+        if session is self._nobodys and session.identity.broker is None:
+            caller = _caller(session, request)
+            session.identity = await self.threads.run(lambda: self._port.identity(caller))
+        identity = Identity(None, None) if session is None else session.identity
+        fields = {
+            "needsLogin": needs_login,
+            "user": None if session is None else session.user,
+            "broker": identity.broker,
+            "cluster": identity.cluster,
+            "version": self._version,
+        }
+        return _json_response(json.dumps(fields).encode())
+
+    async def _log_in(self, request: web.Request) -> web.StreamResponse:
+        if not await self._must_log_in():
+            raise CallFailed("FAILED_PRECONDITION", "the broker does not ask who calls (security.authentication)")
+        user, secret = _credentials(await _body(request))
+        caller = Caller(user, secret, _peer(request))
+
+        def find_out() -> Identity:
+            self._port.log_in(caller)
+            return self._port.identity(caller)
+
+        identity = await self.threads.run(find_out)
+        return self._begin(request, web.Response(status=HTTPStatus.NO_CONTENT), user, secret, identity)
+
+    async def _enter(self, request: web.Request) -> web.StreamResponse:
+        entry = self._rules.entry
+        if entry is None or not hmac.compare_digest(request.query.get("key", "").encode(), entry.key.encode()):
+            raise CallFailed("PERMISSION_DENIED", "key: not the one of this console")
+        caller = Caller(entry.user, entry.secret, _peer(request))
+        identity = await self.threads.run(lambda: self._port.identity(caller))
+        response = web.Response(status=HTTPStatus.SEE_OTHER, headers={hdrs.LOCATION: "/"})
+        return self._begin(request, response, entry.user, entry.secret, identity)
+
+    def _begin(
+        self, request: web.Request, response: web.Response, user: str | None, secret: str | None, identity: Identity
+    ) -> web.Response:
+        self.sessions.end(_session_id(request))
+        session_id = self.sessions.begin(user, secret, identity)
+        response.set_cookie(
+            _cookie_name(request), session_id, path="/", httponly=True, samesite="Strict", secure=request.secure
+        )
+        log.info("console login", user=user, peer=_peer(request))
+        return response
+
+    async def _log_out(self, request: web.Request) -> web.StreamResponse:
+        self.sessions.end(_session_id(request))
+        response = web.Response(status=HTTPStatus.NO_CONTENT)
+        response.del_cookie(_cookie_name(request), path="/", httponly=True, samesite="Strict", secure=request.secure)
+        return response
+
+    def _after(self, failure: CallFailed, request: web.Request) -> None:
+        """A secret that is good no more ends its session; and a broker may ask who calls after a restart."""
+        if failure.code == UNAUTHENTICATED and failure.status is None:
+            self.sessions.end(_session_id(request))
+            self._needs_login = self._needs_login or None
+
+    # -- calls
+
+    async def _call(self, request: web.Request) -> web.StreamResponse:
+        session = await self._require_session(request)
+        call = self._port.open_call(_method(request), await _body(request), _caller(session, request))
+        try:
+            answer = await self.threads.run(lambda: whole(call), call.cancel)
+        except CallFailed as failure:
+            self._after(failure, request)
+            raise
+        return _json_response(answer)
+
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
+        session = await self._require_session(request)
+        call = self._port.open_call(_method(request), await _body(request), _caller(session, request))
+        with self.threads.stream(0 if session is self._nobodys else len(session.on_end)):
+            session.on_end.add(call.cancel)
+            try:
+                response = web.StreamResponse(headers=STREAM_HEADERS)
+                await response.prepare(request)
+                await self._write_answers(call, response, request)
+            finally:
+                session.on_end.discard(call.cancel)
+                call.cancel()
+        return response
+
+    async def _write_answers(self, call: OpenCall, response: web.StreamResponse, request: web.Request) -> None:
+        """One per line, as they come. From here on there is no other status: what fails becomes the last line."""
+        try:
+            while (answer := await self.threads.next_of(call)) is not None:
+                await _write_line(response, answer)
+            return
+        except CallFailed as error:
+            failure = error
+            self._after(failure, request)
+        except (ConnectionError, TimeoutError):
+            raise
+        except Exception:
+            log.exception("the console failed", method=request.method, path=request.path)
+            failure = CallFailed(*FAULT)
+        await _write_line(response, json.dumps({"error": _error_fields(failure.code, failure.message)}).encode())
+
+    # -- files
+
+    async def _index(self, request: web.Request) -> web.StreamResponse:
+        return self._file(request, INDEX)
+
+    async def _static(self, request: web.Request) -> web.StreamResponse:
+        return self._file(request, request.match_info["path"])
+
+    def _file(self, request: web.Request, path: str) -> web.Response:
+        file = self._files.get(path)
+        if file is None:
+            raise CallFailed("NOT_FOUND", "there is no such file")
+        is_zipped = file.zipped is not None and "gzip" in request.headers.get(hdrs.ACCEPT_ENCODING, "")
+        etag = f"{file.etag}-gzip" if is_zipped else file.etag
+        # asked for anew each time, or a page of the old version would meet modules of the new one
+        headers = {hdrs.CACHE_CONTROL: "no-cache", hdrs.ETAG: f'"{etag}"', hdrs.VARY: hdrs.ACCEPT_ENCODING}
+        if any(each.value in {etag, "*"} for each in request.if_none_match or ()):
+            return web.Response(status=HTTPStatus.NOT_MODIFIED, headers=headers)
+        headers[hdrs.CONTENT_TYPE] = file.content_type
+        if is_zipped:
+            headers[hdrs.CONTENT_ENCODING] = "gzip"
+        return web.Response(body=file.zipped if is_zipped else file.plain, headers=headers)
+
+
+async def _add_headers(_request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(HEADERS)
+
+
+async def _body(request: web.Request) -> bytes:
+    """Raises CallFailed."""
+    try:
+        async with asyncio.timeout(READ_S):
+            return await request.read()
+    except TimeoutError:
+        raise CallFailed("DEADLINE_EXCEEDED", "the request did not come", status=HTTPStatus.REQUEST_TIMEOUT) from None
+    except web.HTTPRequestEntityTooLarge:
+        raise CallFailed("OUT_OF_RANGE", f"the request is larger than {REQUEST_SIZE_MAX >> 20} MiB") from None
+
+
+async def _write_line(response: web.StreamResponse, line: bytes) -> None:
+    async with asyncio.timeout(WRITE_S):
+        await response.write(line + b"\n")
+
+
+def _credentials(body: bytes) -> tuple[str, str]:
+    """Raises CallFailed."""
+    try:
+        fields: Any = json.loads(body)
+        user, secret = fields["user"], fields["secret"]
+    except (ValueError, RecursionError, KeyError, TypeError):
+        raise CallFailed("INVALID_ARGUMENT", "user, secret: must be given, as JSON") from None
+    if not isinstance(user, str) or not isinstance(secret, str):
+        raise CallFailed("INVALID_ARGUMENT", "user, secret: must be text")
+    if not USER_NAME.fullmatch(user) or not SECRET_TEXT.fullmatch(secret):
+        # the name goes into a header, where other characters would name another user
+        raise CallFailed(UNAUTHENTICATED, "no enabled user has this name and this secret")
+    return user, secret
+
+
+def _method(request: web.Request) -> str:
+    return f"{request.match_info['service']}/{request.match_info['method']}"
+
+
+def _caller(session: Session, request: web.Request) -> Caller:
+    return Caller(session.user, session.secret, _peer(request))
+
+
+def _peer(request: web.Request) -> str:
+    """The browser's `ip:port`, IPv6 in brackets; what proxies say of others is not believed."""
+    peer = None if request.transport is None else request.transport.get_extra_info("peername")
+    if not peer:
+        return ""
+    host, port = peer[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _cookie_name(request: web.Request) -> str:
+    """Browsers tell hosts apart, but not ports: two consoles on one machine need two names.
+
+    With the prefix, which needs TLS, no other host of the domain can set it.
+    """
+    port = port_of(request.headers.get(hdrs.HOST, "")) or ("443" if request.secure else "80")
+    return f"__Host-quarry_{port}" if request.secure else f"quarry_{port}"
+
+
+def _session_id(request: web.Request) -> str | None:
+    return request.cookies.get(_cookie_name(request))
+
+
+def _json_response(text: bytes, status: int = HTTPStatus.OK) -> web.Response:
+    return web.Response(body=text, status=status, content_type=JSON, headers={hdrs.CACHE_CONTROL: "no-store"})
+
+
+def _refusal(status: int, code: str, message: str) -> web.Response:
+    return _json_response(json.dumps(_error_fields(code, message)).encode(), status)
+
+
+def _error_fields(code: str, message: str) -> dict[str, str]:
+    return {"code": code, "message": message}
+
+
+def _abort(request: web.Request) -> None:
+    if request.transport is not None:
+        request.transport.abort()

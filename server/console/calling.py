@@ -1,0 +1,97 @@
+"""Calls of the admin port from the console's event loop: on threads, bounded, and ended when the browser leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Final, TypeVar
+
+from server.console.contract import CallFailed, OpenCall
+
+CALL_THREADS: Final = 8
+CALLS_MAX: Final = 64
+"""Calls that run or wait for a thread; beyond them new ones are refused."""
+
+STREAMS_MAX: Final = 16
+STREAMS_PER_SESSION_MAX: Final = 6
+"""Streams hold a thread each. A browser opens six connections to one place."""
+
+ANSWERS_SIZE_MAX: Final = 4 * 1024 * 1024
+"""Bytes of JSON that the answers of a stream may have together where they are asked for as one."""
+
+_Result = TypeVar("_Result")
+
+
+class Threads:
+    """Where calls block."""
+
+    def __init__(self) -> None:
+        self._calls = ThreadPoolExecutor(CALL_THREADS, thread_name_prefix="console call")
+        self._streams = ThreadPoolExecutor(STREAMS_MAX, thread_name_prefix="console stream")
+        self._open_calls = 0
+        self._open_streams = 0
+
+    async def run(self, work: Callable[[], _Result], cancel: Callable[[], None] | None = None) -> _Result:
+        """What `work` returns; `cancel` is called where nobody waits for it any more. Raises CallFailed."""
+        if self._open_calls >= CALLS_MAX:
+            raise CallFailed("UNAVAILABLE", f"the console makes {CALLS_MAX} calls already")
+        self._open_calls += 1
+        running = asyncio.get_running_loop().run_in_executor(self._calls, work)
+        running.add_done_callback(self._call_over)
+        return await _cancelling(running, cancel)
+
+    def _call_over(self, running: asyncio.Future[_Result]) -> None:
+        self._open_calls -= 1
+        if not running.cancelled():
+            running.exception()  # whoever asked has gone, perhaps
+
+    @contextmanager
+    def stream(self, open_in_session: int) -> Iterator[None]:
+        """Room for one. Raises CallFailed."""
+        if open_in_session >= STREAMS_PER_SESSION_MAX or self._open_streams >= STREAMS_MAX:
+            raise CallFailed("RESOURCE_EXHAUSTED", "too many streams are open: close another page of the console")
+        self._open_streams += 1
+        try:
+            yield
+        finally:
+            self._open_streams -= 1
+
+    async def next_of(self, call: OpenCall) -> bytes | None:
+        """An answer of a stream. Raises CallFailed."""
+        return await _cancelling(
+            asyncio.get_running_loop().run_in_executor(self._streams, call.next_answer), call.cancel
+        )
+
+    def close(self) -> None:
+        """Waits for nothing."""
+        for pool in (self._calls, self._streams):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+async def _cancelling(running: asyncio.Future[_Result], cancel: Callable[[], None] | None) -> _Result:
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        if cancel is not None:
+            cancel()
+        running.add_done_callback(lambda done: None if done.cancelled() else done.exception() and None)
+        raise
+
+
+def whole(call: OpenCall) -> bytes:
+    """The answer of a call; of a stream `{"answers": […]}`. Blocks. Raises CallFailed."""
+    if not call.is_streaming:
+        answer = call.next_answer()
+        return b"{}" if answer is None else answer
+    answers, size = [], 0
+    while (answer := call.next_answer()) is not None:
+        size += len(answer) + 1
+        if size > ANSWERS_SIZE_MAX:
+            call.cancel()
+            raise CallFailed(
+                "OUT_OF_RANGE", f"all answers together are larger than {ANSWERS_SIZE_MAX >> 20} MiB: ask for fewer"
+            )
+        answers.append(answer)
+    return b'{"answers":[' + b",".join(answers) + b"]}"

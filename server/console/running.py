@@ -1,0 +1,114 @@
+"""The console's listener and thread. What serves requests is loaded when the first browser comes: most brokers never
+see one, and need neither its time nor its memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from threading import Thread
+from typing import Final
+
+import structlog
+
+from server.console.contract import AdminPort, Rules
+from server.front import LiveTls
+from server.setting_sections import split_address
+from store.clock import Clock
+
+BACKLOG: Final = 64
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConsoleParts:
+    """What a console is made of. `port` is called on its thread, when there is somebody to make calls for."""
+
+    port: Callable[[], AdminPort]
+    rules: Rules
+    version: str
+    clock: Clock
+    tls: LiveTls | None = None
+
+
+class ConsoleThread:
+    """Serves from `start` to `stop`, on an event loop of its own: neither HTTP nor JSON delays the broker's."""
+
+    def __init__(self, address: str, parts: ConsoleParts) -> None:
+        """`address` is `host:port`."""
+        self._address = address
+        self._parts = parts
+        self._listening: socket.socket | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._started: Future[None] = Future()
+        self._thread = Thread(target=self._run, name="console", daemon=True)
+
+    @property
+    def url(self) -> str:
+        return f"{'http' if self._parts.tls is None else 'https'}://{self._address}/"
+
+    def start(self) -> None:
+        """Listen. Raises OSError that names the address."""
+        host, port = split_address(self._address)
+        family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
+        try:
+            self._listening = socket.create_server((host.strip("[]"), port), family=family, backlog=BACKLOG)
+        except OSError as cause:
+            raise OSError(f"cannot listen on {self._address}: {cause.strerror or cause}") from cause
+        self._listening.setblocking(False)  # noqa: FBT003 - as the library has it
+        self._address = f"{host}:{self._listening.getsockname()[1]}"
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Blocks until all requests have ended. Of no effect when it was not started."""
+        if self._listening is None:
+            return
+        self._started.result()
+        assert self._loop is not None
+        assert self._stopping is not None
+        try:
+            self._loop.call_soon_threadsafe(self._stopping.set)
+        except RuntimeError:
+            log.debug("the console had ended already")
+        self._thread.join()
+        self._listening.close()
+        self._listening = None
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner() as runner:
+                runner.run(self._serve())
+        except Exception:
+            log.exception("the console has ended")
+
+    async def _serve(self) -> None:
+        assert self._listening is not None
+        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        self._loop.set_exception_handler(_tell)
+        self._started.set_result(None)
+        if not await _first_comes(self._listening, self._stopping):
+            return
+        from server.console.serving import serve
+
+        await serve(self._listening, self._parts, self._stopping)
+
+
+async def _first_comes(listening: socket.socket, stopping: asyncio.Event) -> bool:
+    """Whether somebody connects before the console is to stop."""
+    loop, comes = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(listening, comes.set)
+    waiting = [loop.create_task(each.wait()) for each in (comes, stopping)]
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    loop.remove_reader(listening)
+    for each in waiting:
+        each.cancel()
+    return not stopping.is_set()
+
+
+def _tell(_loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+    """What asyncio would log as an error: handshakes that fail, say."""
+    log.debug("console connection", what=context.get("message"), error=str(context.get("exception", "")))

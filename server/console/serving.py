@@ -1,0 +1,69 @@
+"""The console from its first request to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import sys
+from typing import TYPE_CHECKING, Final
+
+from aiohttp import web
+
+from server.console.application import Console
+from server.console.connections import IDLE_S, Connections
+from server.console.static_files import read_static_files
+
+if TYPE_CHECKING:
+    from server.console.running import ConsoleParts
+
+STOP_S: Final = 1.0
+"""How long requests that are being answered may take to end when the console stops."""
+
+SWEEP_S: Final = 5.0
+SWITCH_S: Final = 0.0005
+"""How long a thread computes before it lets others: by default 5 ms, which the broker's loop would wait again and again
+while an answer becomes JSON. Of the whole process, from the first browser on.
+"""
+
+_QUIET: Final = logging.getLogger("server.console.aiohttp")
+"""Of the library, which would tell of each request that is no HTTP with a stack trace."""
+
+
+async def serve(listening: socket.socket, parts: ConsoleParts, stopping: asyncio.Event) -> None:
+    """Answer requests until `stopping`."""
+    _QUIET.disabled = True
+    sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
+    port = parts.port()
+    console = Console(port, read_static_files(), parts.rules, version=parts.version, clock=parts.clock)
+    runner = web.AppRunner(
+        console.application(),
+        handle_signals=False,
+        access_log=None,
+        logger=_QUIET,
+        keepalive_timeout=IDLE_S,
+        handler_cancellation=True,
+        shutdown_timeout=STOP_S,
+    )
+    await runner.setup()
+    assert runner.server is not None
+    console.connections = Connections(runner.server, parts.tls, parts.clock)
+    running = [
+        asyncio.create_task(each)
+        for each in (console.connections.accept(listening), console.connections.sweep(), _sweep(console))
+    ]
+    try:
+        await stopping.wait()
+    finally:
+        for each in running:
+            each.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        port.close()  # whoever waits for an answer hears that there is none
+        await runner.cleanup()
+        console.threads.close()
+
+
+async def _sweep(console: Console) -> None:
+    while True:
+        await asyncio.sleep(SWEEP_S)
+        console.sessions.sweep()

@@ -1,0 +1,99 @@
+// Calls of the admin port through the gateway: JSON as protobuf writes it, int64 as strings, unset = unknown.
+
+export class CallError extends Error {
+  constructor(code, message, status) {
+    super(message);
+    this.code = code;
+    this.status = status;
+  }
+}
+
+const HEADERS = { "Content-Type": "application/json" };
+
+async function send(method, path, body, signal) {
+  let response;
+  try {
+    response = await fetch(path, {
+      method,
+      headers: body === undefined ? { "X-Quarry-Console": "1" } : HEADERS,
+      body: body === undefined ? undefined : JSON.stringify(body),
+      credentials: "same-origin",
+      cache: "no-store",
+      signal,
+    });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new CallError("UNREACHABLE", "the console's server does not answer", 0);
+  }
+  if (response.ok) return response;
+  throw await refusal(response, path);
+}
+
+async function refusal(response, path) {
+  let told = {};
+  try {
+    told = await response.json();
+  } catch {
+    told = {};
+  }
+  const error = new CallError(
+    told.code ?? `HTTP ${response.status}`,
+    told.message ?? `the answer was ${response.status}`,
+    response.status,
+  );
+  if (response.status === 401 && path !== "/api/session") window.dispatchEvent(new CustomEvent("session-over"));
+  return error;
+}
+
+// `name` is "Service/Method". Throws CallError, or AbortError once the signal says so.
+export async function call(name, body = {}, signal = undefined) {
+  const response = await send("POST", `/api/call/${name}`, body, signal);
+  return response.json();
+}
+
+// All answers of a call that streams.
+export async function callAll(name, body = {}, signal = undefined) {
+  return (await call(name, body, signal)).answers ?? [];
+}
+
+// The answers of a call that streams, as they come.
+export async function* stream(name, body = {}, signal = undefined) {
+  const response = await send("POST", `/api/stream/${name}`, body, signal);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    for (const line of lines) {
+      if (!line.trim()) continue;
+      const answer = JSON.parse(line);
+      if (answer.error) throw new CallError(answer.error.code, answer.error.message, 200);
+      yield answer;
+    }
+  }
+}
+
+export async function getSession() {
+  return (await send("GET", "/api/session")).json();
+}
+
+export async function login(user, secret) {
+  await send("POST", "/api/session", { user, secret });
+}
+
+export async function logout() {
+  await send("DELETE", "/api/session");
+}
+
+// Text as base64 of its UTF-8, as bytes fields want it.
+export function base64Of(text) {
+  let binary = "";
+  for (const byte of new TextEncoder().encode(text)) binary += String.fromCharCode(byte);
+  return btoa(binary);
+}
+
+export function bytesOf(base64) {
+  return Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+}

@@ -1,0 +1,107 @@
+// Clients as rows, and what one of them says of itself.
+import { open } from "./dialog.js";
+import { h, replace } from "./dom.js";
+import { time, unknown } from "./format.js";
+import { groupLink, topicLink } from "./links.js";
+import { facts, table } from "./table.js";
+import { failure } from "./view.js";
+
+export function clientsTable(view, clients, { empty } = {}) {
+  return table(
+    "Clients",
+    [
+      { title: "Client", kind: "wide", cell: (one) => h("span", { class: "mono" }, one.clientId) },
+      { title: "Kind", cell: (one) => one.kind || unknown() },
+      { title: "Group", cell: (one) => (one.group ? groupLink(one.group) : h("span", { class: "none" }, "none")) },
+      {
+        title: "Topics",
+        kind: "wide",
+        cell: (one) =>
+          (one.topics ?? []).length
+            ? one.topics.map((name, at) => [at > 0 && ", ", topicLink(name)])
+            : h("span", { class: "none" }, "none"),
+      },
+      {
+        title: "Language",
+        cell: (one) => [one.language || unknown(), " ", one.version || unknown("the client did not tell its version")],
+      },
+      { title: "Host", kind: "wide", cell: (one) => [one.hostname || unknown(), " ", h("small", null, one.address)] },
+      { title: "Settings came", cell: (one) => time(one.settingsAtMs) },
+      {
+        title: "Ask it",
+        kind: "act",
+        cell: (one) =>
+          one.group &&
+          h(
+            "button",
+            {
+              type: "button",
+              class: "quiet",
+              "aria-label": `details of ${one.clientId}`,
+              onclick: () => details(view, one),
+            },
+            "Details",
+          ),
+      },
+    ],
+    clients,
+    { empty },
+  );
+}
+
+function details(view, client) {
+  const about = h("div", { role: "status" }, "Loading …");
+  const stack = h("div", { role: "status" });
+  const ask = h(
+    "button",
+    {
+      type: "button",
+      onclick: async () => {
+        ask.disabled = true;
+        replace(stack, "Asking the client …");
+        try {
+          const answer = await view.call("Admin/PrintThreadStackTrace", {
+            clientId: client.clientId,
+            group: { name: client.group },
+          });
+          replace(
+            stack,
+            h("pre", { class: "body", tabindex: "0" }, answer.threadStackTrace || "(the client sent nothing)"),
+          );
+        } catch (error) {
+          replace(stack, failure(error));
+        }
+        ask.disabled = false;
+      },
+    },
+    "Where are its threads?",
+  );
+  const element = open(
+    client.clientId,
+    h("div", { class: "dialog-body" }, about, h("p", null, ask), stack),
+    h("button", { type: "button", onclick: () => element.close() }, "Close"),
+    { wide: true },
+  );
+  view
+    .call("Admin/GetConsumerRunningInfo", { group: { name: client.group }, clientId: client.clientId })
+    .then(({ consumerRunningInfo: info }) => {
+      replace(
+        about,
+        facts(Object.entries(info?.properties ?? {})),
+        table(
+          "Subscriptions",
+          [
+            { title: "Topic", cell: ([topic]) => topicLink(topic) },
+            {
+              title: "Filter",
+              kind: "wide",
+              cell: ([, filter]) => h("span", { class: "mono" }, `${filter.type ?? ""} ${filter.expression ?? ""}`),
+            },
+          ],
+          Object.entries(info?.subscriptions ?? {}),
+          { empty: "It has no subscriptions." },
+        ),
+      );
+    })
+    .catch((error) => replace(about, failure(error)));
+}

@@ -1,0 +1,22 @@
+// Addresses of pages.
+import { h } from "./dom.js";
+
+const part = encodeURIComponent;
+
+export function address(path, query = {}) {
+  const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  const text = given.map(([name, value]) => `${part(name)}=${part(value)}`).join("&");
+  return `#/${path.map(part).join("/")}${text ? `?${text}` : ""}`;
+}
+
+export function link(path, text, query = {}, properties = {}) {
+  return h("a", { href: address(path, query), ...properties }, text);
+}
+
+export const topicLink = (name) => link(["topics", name], name, {}, { class: "name" });
+export const groupLink = (name) => link(["groups", name], name, {}, { class: "name" });
+
+// To the message at a place of a queue.
+export function messageLink(topic, queue, offset, text) {
+  return link(["message"], text ?? `${queue}/${offset}`, { topic, queue, offset });
+}

@@ -1,0 +1,56 @@
+// Who is connected.
+import { clientsTable } from "./clients_table.js";
+import { field, valuesOf } from "./dialog.js";
+import { h } from "./dom.js";
+import { address } from "./links.js";
+import { groupField, topicField } from "./names.js";
+import { section } from "./view.js";
+
+const REFRESH_MS = 15000;
+
+export async function show(view) {
+  view.begin("Clients");
+  const asked = {
+    topic: view.query("topic"),
+    group: view.query("group"),
+    type: view.query("type", "CLIENT_TYPE_UNSPECIFIED"),
+  };
+  const list = section(
+    view,
+    "Connected",
+    async () => {
+      const clients = (await view.callAll("ClientService/ListClients", asked)).flatMap((one) => one.clients);
+      return [
+        h("p", { class: "note" }, `${clients.length} clients`),
+        clientsTable(view, clients, { empty: "No such client is there." }),
+      ];
+    },
+    { everyMs: REFRESH_MS },
+  );
+  const form = h(
+    "form",
+    {
+      class: "panel filters",
+      onsubmit: (event) => {
+        event.preventDefault();
+        Object.assign(asked, valuesOf(form));
+        history.replaceState(null, "", address(["clients"], asked));
+        list.refresh();
+      },
+    },
+    topicField(view, { value: asked.topic, required: false }),
+    groupField(view, { value: asked.group, required: false }),
+    field({
+      name: "type",
+      label: "Kind",
+      value: asked.type,
+      options: [
+        ["CLIENT_TYPE_UNSPECIFIED", "all"],
+        ["CLIENT_TYPE_PRODUCER", "producers"],
+        ["CLIENT_TYPE_CONSUMER", "consumers"],
+      ],
+    }),
+    h("button", { type: "submit" }, "Show"),
+  );
+  view.add(form, list);
+}

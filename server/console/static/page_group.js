@@ -1,0 +1,199 @@
+// One group: how far it is in each queue, who is there, dead letters, and moving where it reads.
+import { clientsTable } from "./clients_table.js";
+import { confirm, formDialog } from "./dialog.js";
+import { h } from "./dom.js";
+import { badge, count, duration, isKnown, time, unknown } from "./format.js";
+import { backoffText, groupFields, groupRequest } from "./group_form.js";
+import { address, link, topicLink } from "./links.js";
+import { pairsTable } from "./pairs.js";
+import { resetForm } from "./reset.js";
+import { attributesText, facts, table } from "./table.js";
+import { section } from "./view.js";
+import { workButton } from "./work.js";
+
+const REFRESH_MS = 10000;
+const QUEUES_SHOWN = 500;
+
+export async function show(view) {
+  const name = view.route.path[1];
+  let group = null;
+  const toggle = h("span");
+  const settings = section(view, "Settings", async () => {
+    group = await view.call("AdminService/GetGroup", { name });
+    toggle.replaceChildren(enabling(view, group, () => settings.refresh()));
+    return facts([
+      ["State", group.enabled ? badge("good", "enabled") : badge("warn", "disabled")],
+      ["Order", group.fifo ? "FIFO" : "any"],
+      ["Deliveries before a dead letter", count(group.maxAttempts)],
+      ["Delays before redeliveries", backoffText(group)],
+      ["Attributes", attributesText(group.attributes)],
+    ]);
+  });
+  view.begin(name, {
+    lead: [link(["groups"], "Groups"), " / group"],
+    actions: [
+      toggle,
+      h("button", { type: "button", onclick: () => edit(view, () => group, settings.refresh) }, "Edit"),
+      h("button", { type: "button", class: "danger", onclick: () => remove(view, name) }, "Delete group"),
+    ],
+  });
+  const progress = section(view, "Topics and lag", () => progressTable(view, name), { everyMs: REFRESH_MS });
+  const queues = section(view, "Progress by queue", () => queuesTable(view, name));
+  const clients = section(
+    view,
+    "Clients that are there",
+    async () =>
+      clientsTable(
+        view,
+        (await view.callAll("ClientService/ListClients", { group: name })).flatMap((one) => one.clients),
+        { empty: "No client of this group is there." },
+      ),
+    { everyMs: REFRESH_MS },
+  );
+  view.add(
+    settings,
+    progress,
+    queues,
+    clients,
+    resetForm(view, name, () => {
+      progress.refresh();
+      queues.refresh();
+    }),
+  );
+}
+
+function enabling(view, group, refresh) {
+  const to = !group.enabled;
+  return workButton(to ? "Enable" : "Disable", async () => {
+    const act = () => view.call("AdminService/UpdateGroup", { name: group.name, enabled: to });
+    const done = to
+      ? await act()
+      : await confirm({
+          title: "Disable the group?",
+          label: "Disable",
+          danger: true,
+          act,
+          body: "Its clients get no messages until it is enabled again. Where it stands is kept.",
+        });
+    if (done) refresh();
+    return done ? (to ? "enabled" : "disabled") : null;
+  });
+}
+
+async function progressTable(view, name) {
+  let after = "";
+  for (let round = 0; round < 20; round += 1) {
+    const { groups, hasMore } = await view.call("OverviewService/ListGroupFigures", {
+      contains: name,
+      after,
+      limit: 100,
+    });
+    const own = groups.find((one) => one.group.name === name);
+    if (own) {
+      return [
+        summary(own),
+        pairsTable(`Topics of ${name}`, own.topics, "topic", "It has read no topic."),
+        !(Number(own.topicCount) <= own.topics.length) &&
+          h(
+            "p",
+            { class: "note" },
+            isKnown(own.topicCount)
+              ? `and ${Number(own.topicCount) - own.topics.length} more topics`
+              : "and more topics",
+          ),
+      ];
+    }
+    if (!hasMore || !groups.length) break;
+    after = groups.at(-1).group.name;
+  }
+  return unknown("the broker has no figures of this group");
+}
+
+function summary(own) {
+  return facts([
+    ["Ready in all", count(own.ready)],
+    ["In flight in all", count(own.inFlight)],
+    ["Oldest waits", isKnown(own.lagMs) && Number(own.lagMs) === 0 ? "nothing waits" : duration(own.lagMs)],
+    ["Clients", count(own.consumers)],
+    [
+      "Dead letters that were never sent again",
+      [
+        count(own.deadLetters),
+        " ",
+        Number(own.deadLetters) > 0 && badge("warn", "look"),
+        " ",
+        link(["dead-letters", own.group.name], "Dead letters and retries"),
+      ],
+    ],
+  ]);
+}
+
+// Times tell how far it is: those of the first and last message of each queue, and of the last one that it has gone past.
+async function queuesTable(view, name) {
+  const { queueTimeSpanList: spans } = await view.call("Admin/QueryTimeSpan", { group: { name } });
+  const known = (ms) => Number(ms) > 0;
+  return [
+    table(
+      `Queues that ${name} reads`,
+      [
+        { title: "Topic", cell: (one) => topicLink(one.messageQueue.topic.name) },
+        { title: "Queue", kind: "number", cell: (one) => String(one.messageQueue.id) },
+        {
+          title: "First stored",
+          cell: (one) =>
+            known(one.minTimestamp) ? time(one.minTimestamp) : h("span", { class: "none" }, "holds nothing"),
+        },
+        {
+          title: "Last stored",
+          cell: (one) =>
+            known(one.maxTimestamp) ? time(one.maxTimestamp) : h("span", { class: "none" }, "holds nothing"),
+        },
+        {
+          title: "Read up to",
+          cell: (one) =>
+            known(one.consumeTimestamp)
+              ? time(one.consumeTimestamp)
+              : h("span", { class: "none" }, "has gone past none that is kept"),
+        },
+        {
+          title: "Delay",
+          kind: "number",
+          cell: (one) =>
+            Number(one.delayTimeMs) > 0
+              ? badge("warn", `behind by ${seconds(one.delayTimeMs)}`)
+              : badge("good", "none"),
+        },
+      ],
+      spans.slice(0, QUEUES_SHOWN),
+      { empty: "It has read no queue." },
+    ),
+    spans.length > QUEUES_SHOWN && h("p", { class: "note" }, `and ${spans.length - QUEUES_SHOWN} more queues`),
+    h("p", { class: "note" }, "Offsets of each queue, before and after: see the dry run of a reset below."),
+  ];
+}
+
+const seconds = (ms) => `${(Number(ms) / 1000).toLocaleString("en", { maximumFractionDigits: 1 })} s`;
+
+async function edit(view, groupNow, refresh) {
+  const group = groupNow();
+  if (!group) return;
+  const done = await formDialog({
+    title: `Edit ${group.name}`,
+    label: "Save",
+    fields: groupFields(group),
+    act: (values) => view.call("AdminService/UpdateGroup", { name: group.name, ...groupRequest(values, group) }),
+  });
+  if (done) refresh();
+}
+
+async function remove(view, name) {
+  const done = await confirm({
+    title: "Delete the group?",
+    label: "Delete the group",
+    danger: true,
+    mustType: name,
+    body: "Where it stands in all topics is forgotten. A group that is made again by that name begins as a new one.",
+    act: () => view.call("AdminService/DeleteGroup", { name }),
+  });
+  if (done) location.hash = address(["groups"]);
+}

@@ -1,0 +1,219 @@
+// Long work: jobs with their progress, and verifications of the store.
+import { confirm, field, valuesOf } from "./dialog.js";
+import { announce, h, replace } from "./dom.js";
+import { count, isKnown, time } from "./format.js";
+import { link } from "./links.js";
+import { facts, table } from "./table.js";
+import { section } from "./view.js";
+import { countsText, followJob, isOpen, progressBar, stateBadge, workButton } from "./work.js";
+
+const ROUND_MS = 2000;
+
+export async function show(view) {
+  view.begin("Jobs", {
+    lead: "Work that goes on in the broker, one job after the other, also when this page is closed.",
+  });
+  const open = h("div");
+  const followed = new Set();
+  const list = section(
+    view,
+    "Jobs",
+    async () => {
+      const { jobs } = await view.call("JobService/ListJobs");
+      for (const job of jobs.filter((one) => isOpen(one) && one.kind !== "verify" && !followed.has(one.id))) {
+        followed.add(job.id);
+        open.append(
+          h(
+            "div",
+            { class: "panel" },
+            followJob(view, job, () => list.refresh()),
+          ),
+        );
+      }
+      return jobsTable(jobs);
+    },
+    { everyMs: ROUND_MS },
+  );
+  const verifications = section(view, "Verifications", () => verificationsView(view), { everyMs: ROUND_MS });
+  view.add(open, list, verifications, begin(view, verifications));
+}
+
+function jobsTable(jobs) {
+  return table(
+    "Jobs, the newest first",
+    [
+      { title: "Job", cell: (one) => link(["jobs", one.id], `${one.kind}${one.dryRun ? ", dry run" : ""}`) },
+      { title: "State", cell: (one) => stateBadge(one.state) },
+      { title: "Begun", cell: (one) => time(one.id) },
+      { title: "Asked by", cell: (one) => one.askedBy || h("span", { class: "none" }, "nobody said") },
+      { title: "About", kind: "wide", cell: aboutText },
+      { title: "Progress", cell: (one) => progressBar(one.done, one.total, `progress of ${one.kind}`) },
+      { title: "Come to", cell: (one) => countsText(one.counts) },
+      { title: "Ended", cell: (one) => (isKnown(one.endedAtMs) ? time(one.endedAtMs) : "not yet") },
+      { title: "Remark", kind: "wide", cell: (one) => one.remark ?? "" },
+    ],
+    jobs,
+    { empty: "No job is kept." },
+  );
+}
+
+export function aboutText(job) {
+  const it = job.resetOffset ?? job.resendDeadLetters ?? job.resendMessages;
+  if (!it) return job.kind === "verify" ? "the store" : "";
+  const parts = [
+    it.group && `group ${it.group}`,
+    it.topic && `topic ${it.topic}`,
+    it.toTopic && `to ${it.toTopic}`,
+    isKnown(it.queue) && `queue ${it.queue}`,
+    it.key && `key ${it.key}`,
+    it.offsets?.length && `${it.offsets.length} offsets`,
+  ];
+  return parts.filter(Boolean).join(", ");
+}
+
+// --- verifications ---
+
+async function verificationsView(view) {
+  const { verifications } = await view.call("VerificationService/ListVerifications");
+  const running = verifications.filter((one) => one.state === "running");
+  const newest = verifications.find((one) => one.state !== "running");
+  return [
+    running.map((one) =>
+      h(
+        "div",
+        { class: "pager" },
+        stateBadge("running"),
+        h("span", null, one.progress?.phase ?? "begins"),
+        progressBar(one.progress?.done ?? 0, one.progress?.total, "progress of the verification"),
+        workButton("Cancel", async () => {
+          await view.call("VerificationService/CancelVerification", { id: one.id });
+          return "cancelled";
+        }),
+      ),
+    ),
+    table(
+      "Verifications, the newest first",
+      [
+        { title: "Begun", cell: (one) => time(one.id) },
+        { title: "State", cell: (one) => stateBadge(one.state) },
+        { title: "Asked by", cell: (one) => one.askedBy || h("span", { class: "none" }, "nobody said") },
+        {
+          title: "Checked",
+          kind: "number",
+          cell: (one) =>
+            one.checks.length
+              ? count(one.checks.reduce((sum, check) => sum + Number(check.checked), 0))
+              : h("span", { class: "none" }, "nothing yet"),
+        },
+        {
+          title: "Differences",
+          kind: "number",
+          cell: (one) =>
+            one.checks.length
+              ? count(one.checks.reduce((sum, check) => sum + Number(check.differences), 0))
+              : h("span", { class: "none" }, "nothing yet"),
+        },
+        { title: "Ended", cell: (one) => (isKnown(one.endedAtMs) ? time(one.endedAtMs) : "not yet") },
+        { title: "Remark", kind: "wide", cell: (one) => one.remark ?? "" },
+      ],
+      verifications,
+      { empty: "None is kept." },
+    ),
+    newest && report(newest),
+  ];
+}
+
+function report(one) {
+  return h(
+    "details",
+    { "data-fold": "report" },
+    h("summary", null, "What the newest one that has ended found"),
+    facts([
+      ["Log from", count(one.logBegin)],
+      ["up to", count(one.logEnd)],
+    ]),
+    table(
+      "Checks",
+      [
+        { title: "Check", cell: (check) => check.name },
+        { title: "Checked", kind: "number", cell: (check) => count(check.checked) },
+        { title: "Differences", kind: "number", cell: (check) => count(check.differences) },
+      ],
+      one.checks,
+      { empty: "No check was made." },
+    ),
+    Object.keys(one.notes ?? {}).length > 0 && [
+      h("h3", null, "Met, and as it should be"),
+      facts(Object.entries(one.notes).map(([name, value]) => [name, count(value)])),
+    ],
+    (one.first ?? []).length > 0 && [
+      h("h3", null, "First differences"),
+      table(
+        "First differences",
+        [
+          { title: "Check", cell: (it) => it.check },
+          { title: "What", kind: "wide", cell: (it) => it.text },
+        ],
+        one.first,
+      ),
+    ],
+  );
+}
+
+function begin(view, list) {
+  const said = h("div", { role: "status" });
+  const form = h(
+    "form",
+    {
+      class: "panel filters",
+      "aria-label": "Begin a verification",
+      onsubmit: async (event) => {
+        event.preventDefault();
+        const busyPercent = Number(valuesOf(form).busyPercent);
+        let begun = null;
+        const done = await confirm({
+          title: "Verify the store?",
+          label: "Begin",
+          body: `The whole log is read beside everything else, with at most ${busyPercent} percent of one processor core. It may be cancelled.`,
+          act: async () => {
+            begun = await view.call("VerificationService/BeginVerification", { askedBy: view.askedBy, busyPercent });
+          },
+        });
+        if (!done) return;
+        list.refresh();
+        await watch(view, begun, said);
+        list.refresh();
+      },
+    },
+    field({
+      name: "busyPercent",
+      label: "Percent of a core at most",
+      type: "number",
+      min: "1",
+      max: "100",
+      value: "25",
+      required: true,
+    }),
+    h("button", { type: "submit" }, "Verify the store"),
+    said,
+  );
+  return form;
+}
+
+// Tells how it goes, until it has ended.
+async function watch(view, begun, said) {
+  let one = begun;
+  while (one.state === "running" && !view.signal.aborted) {
+    replace(
+      said,
+      `${one.progress?.phase ?? "begins"} … `,
+      progressBar(one.progress?.done ?? 0, one.progress?.total, "progress of the verification"),
+    );
+    await new Promise((resolve) => {
+      setTimeout(resolve, ROUND_MS);
+    });
+    one = await view.call("VerificationService/GetVerification", { id: begun.id });
+  }
+  replace(said, stateBadge(one.state), " ", one.remark ?? "");
+  announce(`The verification has ended: ${one.state}.`);
+}

@@ -1,0 +1,227 @@
+// Lite topics of a topic: how many, which, and where a group has most before it.
+import { confirm, field, valuesOf } from "./dialog.js";
+import { h, replace } from "./dom.js";
+import { age, badge, count, duration, isKnown, time } from "./format.js";
+import { address, link } from "./links.js";
+import { groupField, topicField } from "./names.js";
+import { facts, pager, table } from "./table.js";
+import { namedPanel, section } from "./view.js";
+import { workButton } from "./work.js";
+
+const LIMIT = 100;
+
+export async function show(view) {
+  view.begin("Lite topics");
+  const place = h("div", { class: "page" });
+  const form = h(
+    "form",
+    {
+      class: "panel filters",
+      onsubmit: (event) => {
+        event.preventDefault();
+        const { topic } = valuesOf(form);
+        history.replaceState(null, "", address(["lite"], { topic: topic.trim() }));
+        look(view, topic.trim(), place);
+      },
+    },
+    h(
+      "div",
+      { class: "grow" },
+      topicField(
+        view,
+        { label: "Parent topic", value: view.query("topic"), "data-first": true, hint: "a topic of type lite" },
+        "TOPIC_TYPE_LITE",
+      ),
+    ),
+    h("button", { type: "submit", class: "primary" }, "Show"),
+  );
+  view.add(
+    form,
+    section(view, "Parents", () => parents(view)),
+    place,
+  );
+  if (view.query("topic")) look(view, view.query("topic"), place);
+}
+
+async function parents(view) {
+  const { topics, hasMore } = await view.call("OverviewService/ListTopicFigures", { limit: 500 });
+  const found = topics.filter((one) => one.topic.type === "TOPIC_TYPE_LITE");
+  return [
+    table(
+      "Topics of type lite",
+      [
+        { title: "Topic", cell: (one) => link(["lite"], one.topic.name, { topic: one.topic.name }, { class: "name" }) },
+        { title: "Messages", kind: "number", cell: (one) => count(one.messages) },
+        { title: "Last message", cell: (one) => age(one.lastStoredAtMs) },
+        {
+          title: "Group",
+          kind: "wide",
+          cell: (one) =>
+            one.groups.map((pair) => pair.group).join(", ") || h("span", { class: "none" }, "no group reads it"),
+        },
+      ],
+      found,
+      { empty: hasMore ? "None among the first 500 topics." : "There is none." },
+    ),
+    hasMore && h("p", { class: "note" }, "among the first 500 topics"),
+  ];
+}
+
+function look(view, topic, place) {
+  const pages = pager();
+  const asked = { prefix: "" };
+  const list = section(view, "Lite topics", () => load(view, topic, asked, pages, () => list.refresh(), place));
+  const filter = h(
+    "form",
+    {
+      class: "panel filters",
+      role: "search",
+      onsubmit: (event) => {
+        event.preventDefault();
+        asked.prefix = valuesOf(filter).prefix.trim();
+        pages.restart();
+        list.refresh();
+      },
+    },
+    h("div", { class: "grow" }, field({ name: "prefix", label: "Names that begin with", type: "search" })),
+    h("button", { type: "submit" }, "Filter"),
+  );
+  replace(
+    place,
+    h("h2", null, topic),
+    section(view, "Count and limits", () => statistics(view, topic), { level: 3 }),
+    backlog(view, topic),
+    filter,
+    list,
+  );
+}
+
+async function statistics(view, topic) {
+  const it = await view.call("LiteTopicService/GetLiteTopicStatistics", { topic });
+  const share =
+    isKnown(it.liteTopics) && isKnown(it.liteTopicsMax) && Number(it.liteTopicsMax) > 0
+      ? Number(it.liteTopics) / Number(it.liteTopicsMax)
+      : null;
+  return facts([
+    ["Lite topics", count(it.liteTopics, "they are being counted after a start")],
+    ["There may be", isKnown(it.liteTopicsMax) ? count(it.liteTopicsMax) : "any number"],
+    share !== null && ["Of the quota", badge(share > 0.9 ? "warn" : "good", `${(share * 100).toFixed(1)} % in use`)],
+    ["One stays after its last message for", isKnown(it.ttlMs) ? duration(it.ttlMs) : "ever"],
+  ]);
+}
+
+async function load(view, topic, { prefix }, pages, refresh) {
+  const answer = await view.call("LiteTopicService/ListLiteTopics", {
+    topic,
+    prefix,
+    after: pages.after ?? "",
+    limit: LIMIT,
+  });
+  return [
+    table(
+      `Lite topics of ${topic}`,
+      [
+        {
+          title: "Lite topic",
+          cell: (one) => link(["messages"], one.name, { topic, lite: one.name }, { class: "name" }),
+        },
+        {
+          title: "Messages",
+          kind: "number",
+          cell: (one) => count(BigInt(one.maximumOffset) - BigInt(one.minimumOffset)),
+        },
+        { title: "First offset", kind: "number", cell: (one) => count(one.minimumOffset) },
+        { title: "Next offset", kind: "number", cell: (one) => count(one.maximumOffset) },
+        {
+          title: "Last message",
+          cell: (one) =>
+            isKnown(one.lastStoredAtMs) ? time(one.lastStoredAtMs) : h("span", { class: "none" }, "has left the log"),
+        },
+        { title: "Subscribers", kind: "number", cell: (one) => count(one.subscribers) },
+        {
+          title: "Remove",
+          kind: "act",
+          cell: (one) => workButton("Delete", () => remove(view, topic, one, refresh), { className: "quiet danger" }),
+        },
+      ],
+      answer.liteTopics,
+      { empty: prefix ? "No name begins so." : "There is none." },
+    ),
+    pages.bar({ next: answer.hasMore ? answer.liteTopics.at(-1).name : null, refresh }),
+  ];
+}
+
+async function remove(view, topic, one, refresh) {
+  const done = await confirm({
+    title: `Delete the lite topic ${one.name}?`,
+    label: "Delete",
+    danger: true,
+    mustType: one.name,
+    body: [
+      "Its queue and the progress of all groups in it go: ",
+      count(BigInt(one.maximumOffset) - BigInt(one.minimumOffset)),
+      " messages. They stay in the parent's own queues. A message that comes later begins it anew.",
+    ],
+    act: () => view.call("LiteTopicService/DeleteLiteTopic", { topic, liteTopic: one.name }),
+  });
+  if (done) refresh();
+  return done ? "deleted" : null;
+}
+
+function backlog(view, topic) {
+  const place = h("div");
+  const form = h(
+    "form",
+    {
+      class: "filters",
+      onsubmit: (event) => {
+        event.preventDefault();
+        const group = valuesOf(form).group.trim();
+        replace(
+          place,
+          section(view, `Backlog of ${group}`, () => backlogTables(view, topic, group), { level: 3 }),
+        );
+      },
+    },
+    h("div", { class: "grow" }, groupField(view)),
+    h("button", { type: "submit" }, "Show"),
+  );
+  return namedPanel(3, "Where a group has most before it", form, place);
+}
+
+async function backlogTables(view, topic, group) {
+  const it = await view.call("LiteTopicService/ListLiteBacklog", { topic, group, limit: 50 });
+  return [
+    !it.isComplete &&
+      h(
+        "p",
+        { class: "notice warn" },
+        `▲ There are more lite topics than the ${it.lookedAt ?? "first"} that were looked at.`,
+      ),
+    table(
+      "Lite topics with most before the group",
+      [
+        { title: "Lite topic", cell: (one) => link(["messages"], one.liteTopic, { topic, lite: one.liteTopic }) },
+        { title: "Ready", kind: "number", cell: (one) => count(one.ready) },
+        { title: "Oldest waits since", cell: (one) => age(one.oldestStoredAtMs, "its record cannot be read") },
+      ],
+      it.liteTopics,
+      { empty: "Nothing waits for the group." },
+    ),
+    h("h3", null, "Clients and what waits for their next receive"),
+    table(
+      "Clients",
+      [
+        { title: "Client", kind: "wide", cell: (one) => h("span", { class: "mono" }, one.clientId) },
+        { title: "Lite topics with messages", kind: "number", cell: (one) => count(one.liteTopicsReady) },
+        {
+          title: "Subscriptions",
+          kind: "number",
+          cell: (one) => (one.wantsAll ? "all, whatever there will be" : count(one.subscriptions)),
+        },
+      ],
+      it.clients,
+      { empty: "No client of the group is there." },
+    ),
+  ];
+}

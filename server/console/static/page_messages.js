@@ -1,0 +1,218 @@
+// Messages of a topic: the newest, from a time, from an offset, by id, by key; with the filters of consumers.
+import { base64Of } from "./api.js";
+import { field, valuesOf, wrong } from "./dialog.js";
+import { h, replace } from "./dom.js";
+import { count, isKnown, localInputMs, time } from "./format.js";
+import { address, link } from "./links.js";
+import { messageOf, messagesTable } from "./messages_table.js";
+import { topicField } from "./names.js";
+import { pager } from "./table.js";
+import { failure, isPhone, section } from "./view.js";
+
+const HOWS = [
+  ["newest", "the newest first"],
+  ["oldest", "the oldest first"],
+  ["time", "from a time on"],
+  ["offset", "from an offset of a queue on"],
+  ["id", "by id"],
+  ["key", "by key"],
+];
+const LIMITS = [
+  ["20", "20"],
+  ["50", "50"],
+  ["200", "200"],
+  ["500", "500"],
+];
+const PARAMETERS = [
+  "topic",
+  "lite",
+  "how",
+  "queue",
+  "time",
+  "offset",
+  "id",
+  "key",
+  "expression",
+  "sql",
+  "has",
+  "limit",
+];
+const SHOWN = { time: ["time"], offset: ["offset"], id: ["id"], key: ["key"] };
+
+export async function show(view) {
+  view.begin("Messages");
+  const asked = Object.fromEntries(PARAMETERS.map((name) => [name, view.query(name)]));
+  asked.how ||= "newest";
+  const found = h("div");
+  const form = h(
+    "form",
+    {
+      class: "panel",
+      onsubmit: (event) => {
+        event.preventDefault();
+        const values = valuesOf(form);
+        // The address has only what counts, so that it can be kept and given to others.
+        const query = Object.fromEntries(
+          Object.entries(values)
+            .filter(([name, value]) => value && isAsked(values.how, name))
+            .map(([name, value]) => [name, value === true ? "yes" : value]),
+        );
+        history.replaceState(null, "", address(["messages"], query));
+        look(view, values, found);
+      },
+    },
+    h(
+      "div",
+      { class: "filters" },
+      h("div", { class: "grow" }, topicField(view, { value: asked.topic, "data-first": !asked.topic })),
+      field({ name: "how", label: "Which", options: HOWS, value: asked.how }),
+      field({ name: "time", label: "Time", type: "datetime-local", value: asked.time }),
+      field({ name: "offset", label: "Offset", type: "number", min: "0", value: asked.offset }),
+      field({ name: "id", label: "Message id", value: asked.id }),
+      field({ name: "key", label: "Key", value: asked.key }),
+      field({ name: "queue", label: "Queue", type: "number", min: "0", value: asked.queue, placeholder: "all" }),
+      field({ name: "limit", label: "At most", options: LIMITS, value: asked.limit || (isPhone() ? "20" : "50") }),
+      h("button", { type: "submit", class: "primary" }, "Show"),
+    ),
+    h(
+      "details",
+      { open: Boolean(asked.expression || asked.has || asked.lite) },
+      h("summary", null, "Filter"),
+      h(
+        "div",
+        { class: "filters" },
+        field({ name: "lite", label: "Lite topic", value: asked.lite }),
+        h(
+          "div",
+          { class: "grow" },
+          field({
+            name: "expression",
+            label: "Tags or SQL",
+            value: asked.expression,
+            placeholder: "paid || sent",
+            hint: "as consumers filter",
+          }),
+        ),
+        field({ name: "sql", label: "it is SQL", type: "checkbox", value: asked.sql === "yes" }),
+        h("div", { class: "grow" }, field({ name: "has", label: "Body contains", value: asked.has, maxlength: "256" })),
+      ),
+    ),
+  );
+  const adapt = () => {
+    const { how } = valuesOf(form);
+    for (const name of ["time", "offset", "id", "key", "queue", "limit"])
+      form.elements[name].closest("label").hidden = !isAsked(how, name);
+    form.querySelector("details").hidden = how === "id" || how === "key";
+  };
+  form.elements.how.addEventListener("change", adapt);
+  adapt();
+  view.add(form, found);
+  if (asked.topic) look(view, valuesOf(form), found);
+}
+
+function isAsked(how, name) {
+  if (Object.keys(SHOWN).includes(name)) return (SHOWN[how] ?? []).includes(name);
+  if (["queue", "lite", "expression", "sql", "has"].includes(name)) return how !== "id" && how !== "key";
+  return name !== "limit" || how !== "id";
+}
+
+function look(view, values, place) {
+  try {
+    const topic = values.topic.trim();
+    if (!topic) throw wrong("Topic: say which");
+    const loaders = { id: byId, key: byKey };
+    const pages = pager();
+    const load = loaders[values.how] ?? browse;
+    const list = section(view, "Found", () => load(view, topic, values, pages, () => list.refresh()));
+    replace(place, list);
+  } catch (error) {
+    replace(place, failure(error));
+  }
+}
+
+async function byId(view, topic, values) {
+  if (!values.id.trim()) throw wrong("Message id: say which");
+  const answer = await view.call("QueryService/GetMessage", { topic, id: values.id.trim() });
+  const message = messageOf(answer.message);
+  return [
+    answer.sameId > 1 &&
+      h("p", { class: "notice info" }, `● ${answer.sameId} messages have this id; this is the newest.`),
+    unread(answer.unread),
+    messagesTable("The message", [message]),
+  ];
+}
+
+async function byKey(view, topic, values, pages, refresh) {
+  if (!values.key.trim()) throw wrong("Key: say which");
+  const limit = Number(values.limit);
+  const skip = pages.after ?? 0;
+  const answer = await view.call("QueryService/QueryMessages", { topic, key: values.key.trim(), limit, skip });
+  const behind = BigInt(answer.dispatchedOffset) > BigInt(answer.indexedOffset);
+  return [
+    unread(answer.unread),
+    behind && h("p", { class: "notice warn" }, "▲ The index is still catching up: newer messages may be missing."),
+    messagesTable("Messages that have the key", answer.messages.map(messageOf), {
+      empty: "No message of the topic has this key.",
+    }),
+    pages.bar({
+      next: answer.hasMore || answer.messages.length === limit ? skip + answer.messages.length : null,
+      refresh,
+      note: link(["trace"], "What has become of them", { topic, key: values.key.trim() }),
+    }),
+  ];
+}
+
+export function unread(files) {
+  return (
+    (files ?? []).length > 0 &&
+    h(
+      "p",
+      { class: "notice warn" },
+      "▲ Files of the index could not be read, so messages may be missing: ",
+      files.map((one) => `${one.name}: ${one.reason}`).join("; "),
+    )
+  );
+}
+
+export function filterOf(values) {
+  const filter = { expression: values.expression.trim(), isSql: values.sql, bodyContains: base64Of(values.has) };
+  return filter.expression || values.has ? filter : undefined;
+}
+
+async function browse(view, topic, values, pages, refresh) {
+  const request = {
+    topic,
+    liteTopic: values.lite.trim(),
+    isAscending: values.how !== "newest",
+    limit: Number(values.limit),
+    filter: filterOf(values),
+  };
+  if (values.queue !== "") request.queue = Number(values.queue);
+  if (pages.after !== undefined) request.cursor = pages.after;
+  else if (values.how === "time") {
+    const since = localInputMs(values.time);
+    if (since === null) throw wrong("Time: say when");
+    request.storedMs = String(since);
+  } else if (values.how === "offset") {
+    if (values.offset === "" || values.queue === "") throw wrong("Queue and offset: say both");
+    request.offset = values.offset;
+  }
+  const answer = await view.call("BrowsingService/BrowseMessages", request);
+  const isEarly = isKnown(answer.lookedAt) && answer.next !== undefined && answer.messages.length < request.limit;
+  return [
+    messagesTable("Messages", answer.messages.map(messageOf), {
+      empty: answer.next === undefined ? "There are none." : "None so far; Next looks further.",
+    }),
+    pages.bar({
+      next: answer.next ?? null,
+      refresh,
+      note: [
+        count(answer.lookedAt),
+        " looked at",
+        isKnown(answer.lookedUpToMs) && [", up to ", time(answer.lookedUpToMs)],
+        isEarly && "; enough was looked at for one page: Next goes on",
+        answer.next === undefined && "; there is nothing behind",
+      ],
+    }),
+  ];
+}

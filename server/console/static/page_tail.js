@@ -1,0 +1,207 @@
+// Messages as they come. What is left out, by the broker or by this page, is counted and shown.
+import { field, valuesOf } from "./dialog.js";
+import { h, replace } from "./dom.js";
+import { badge, count, time } from "./format.js";
+import { address, link } from "./links.js";
+import { preview } from "./body_view.js";
+import { messageOf, placeLink } from "./messages_table.js";
+import { topicField } from "./names.js";
+import { filterOf } from "./page_messages.js";
+import { failure, isAbort } from "./view.js";
+
+const ROWS_MAX = 500;
+const HELD_MAX = 2000;
+const RATES = [
+  ["5", "5"],
+  ["20", "20"],
+  ["50", "50"],
+  ["200", "200"],
+];
+
+export async function show(view) {
+  view.begin("Live tail", { lead: "Messages of a topic as they become visible. No group loses any." });
+  const tail = new Tail(view);
+  const form = h(
+    "form",
+    {
+      class: "panel filters",
+      onsubmit: (event) => {
+        event.preventDefault();
+        const values = valuesOf(form);
+        history.replaceState(
+          null,
+          "",
+          address(["tail"], {
+            topic: values.topic,
+            lite: values.lite,
+            queue: values.queue,
+            expression: values.expression,
+            sql: values.sql ? "yes" : "",
+            has: values.has,
+            rate: values.rate,
+          }),
+        );
+        tail.start(values);
+      },
+    },
+    h("div", { class: "grow" }, topicField(view, { value: view.query("topic"), "data-first": true })),
+    field({ name: "queue", label: "Queue", type: "number", min: "0", placeholder: "all", value: view.query("queue") }),
+    field({ name: "lite", label: "Lite topic", value: view.query("lite") }),
+    field({ name: "expression", label: "Tags or SQL", value: view.query("expression") }),
+    field({ name: "sql", label: "it is SQL", type: "checkbox", value: view.query("sql") === "yes" }),
+    field({ name: "has", label: "Body contains", value: view.query("has"), maxlength: "256" }),
+    field({ name: "rate", label: "At most per second", options: RATES, value: view.query("rate", "20") }),
+    h("button", { type: "submit", class: "primary" }, "Begin"),
+  );
+  view.add(form, tail.element);
+  if (view.query("topic")) tail.start(valuesOf(form));
+}
+
+class Tail {
+  constructor(view) {
+    this.view = view;
+    this.rows = h("ol", { class: "tail", tabindex: "0", "aria-label": "messages, the newest first" });
+    this.state = h("span", { role: "status" }, badge("idle", "not begun"));
+    this.figures = h("span", { class: "note" });
+    this.problem = h("div");
+    this.empty = h("p", { class: "empty" }, "No message yet.");
+    this.pauseButton = h(
+      "button",
+      { type: "button", disabled: true, "aria-pressed": "false", onclick: () => this.pause(!this.isPaused) },
+      "Pause",
+    );
+    this.stopButton = h("button", { type: "button", disabled: true, onclick: () => this.stop("stopped") }, "Stop");
+    this.element = h(
+      "section",
+      { class: "panel", "aria-label": "Messages" },
+      h(
+        "div",
+        { class: "pager" },
+        this.state,
+        this.pauseButton,
+        this.stopButton,
+        h("button", { type: "button", class: "quiet", onclick: () => this.clear() }, "Clear"),
+        this.figures,
+      ),
+      this.problem,
+      this.empty,
+      this.rows,
+    );
+    this.clear();
+  }
+
+  clear() {
+    this.rows.replaceChildren();
+    this.held = [];
+    this.seen = 0;
+    this.leftOut = 0;
+    this.isPaused = false;
+    this.tell();
+  }
+
+  tell() {
+    this.empty.hidden = this.rows.children.length > 0;
+    this.rows.hidden = !this.empty.hidden;
+    replace(
+      this.figures,
+      count(this.seen),
+      " seen, ",
+      h("strong", null, count(this.leftOut), " left out"),
+      this.isPaused && [", ", count(this.held.length), " held while paused"],
+      this.seen > ROWS_MAX && `, the newest ${ROWS_MAX} are shown`,
+    );
+  }
+
+  pause(isPaused) {
+    this.isPaused = isPaused;
+    this.pauseButton.setAttribute("aria-pressed", String(isPaused));
+    this.pauseButton.textContent = isPaused ? "Go on" : "Pause";
+    if (!isPaused) {
+      this.put(this.held);
+      this.held = [];
+    }
+    replace(this.state, isPaused ? badge("warn", "paused") : badge("good", "live"));
+    this.tell();
+  }
+
+  stop(word) {
+    this.controller?.abort();
+    this.controller = null;
+    this.pauseButton.disabled = true;
+    this.stopButton.disabled = true;
+    replace(this.state, badge("idle", word));
+  }
+
+  async start(values) {
+    this.controller?.abort();
+    const own = new AbortController();
+    this.controller = own;
+    this.view.signal.addEventListener("abort", () => own.abort(), { once: true });
+    this.clear();
+    this.pauseButton.disabled = false;
+    this.stopButton.disabled = false;
+    this.pause(false);
+    replace(this.problem);
+    const request = {
+      topic: values.topic.trim(),
+      liteTopic: values.lite.trim(),
+      filter: filterOf(values),
+      messagesPerSecondMax: Number(values.rate),
+    };
+    if (values.queue !== "") request.queue = Number(values.queue);
+    try {
+      for await (const answer of this.view.stream("BrowsingService/TailMessages", request, own.signal))
+        this.take(answer);
+      if (this.controller === own) this.stop("the broker has ended it");
+    } catch (error) {
+      if (isAbort(error)) return;
+      this.stop("ended");
+      replace(
+        this.problem,
+        error.code === "UNIMPLEMENTED"
+          ? h(
+              "p",
+              { class: "notice idle" },
+              "○ This broker does not tell of messages as they come. ",
+              link(["messages"], "Messages that are stored", { topic: request.topic }),
+              " can be read.",
+            )
+          : failure(error, () => this.start(values)),
+      );
+    }
+  }
+
+  take({ messages, leftOut }) {
+    this.seen += messages.length;
+    this.leftOut += Number(leftOut ?? 0);
+    const fresh = messages.map(messageOf);
+    if (this.isPaused) {
+      this.held.push(...fresh);
+      if (this.held.length > HELD_MAX) this.leftOut += this.held.splice(0, this.held.length - HELD_MAX).length;
+    } else {
+      this.put(fresh);
+    }
+    this.tell();
+  }
+
+  put(messages) {
+    this.rows.prepend(
+      ...messages
+        .slice(-ROWS_MAX)
+        .reverse()
+        .map((one) =>
+          h(
+            "li",
+            null,
+            placeLink(one),
+            time(one.storedAtMs),
+            one.liteTopic && h("strong", null, one.liteTopic),
+            one.tag && h("span", null, one.tag),
+            (one.keys ?? []).length > 0 && h("span", { class: "note" }, one.keys.join(" ")),
+            preview(one.body),
+          ),
+        ),
+    );
+    while (this.rows.children.length > ROWS_MAX) this.rows.lastChild.remove();
+  }
+}

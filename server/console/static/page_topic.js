@@ -1,0 +1,184 @@
+// One topic: settings, queues, who reads and who writes it, and a test message.
+import { CallError } from "./api.js";
+import { confirm, formDialog } from "./dialog.js";
+import { clientsTable } from "./clients_table.js";
+import { h } from "./dom.js";
+import { count, duration, isKnown, permissionText, time, topicType, unknown } from "./format.js";
+import { address, link, messageLink } from "./links.js";
+import { pairsTable } from "./pairs.js";
+import { sendForm } from "./send.js";
+import { attributesText, facts, pager, table } from "./table.js";
+import { attributesOf, topicFields } from "./topic_form.js";
+import { isAbort, section } from "./view.js";
+
+const REFRESH_MS = 10000;
+
+export async function show(view) {
+  const name = view.route.path[1];
+  let topic = null;
+  const settings = section(view, "Settings", async () => {
+    topic = await view.call("AdminService/GetTopic", { name });
+    return facts([
+      ["Type", topicType(topic.type)],
+      ["Queues to read", count(topic.readQueues)],
+      ["Queues to write", count(topic.writeQueues)],
+      ["Permission", permissionText(topic.permission)],
+      ["Attributes", attributesText(topic.attributes)],
+    ]);
+  });
+  view.begin(name, {
+    lead: [link(["topics"], "Topics"), " / topic"],
+    actions: [
+      link(["messages"], "Messages", { topic: name }),
+      link(["tail"], "Live tail", { topic: name }),
+      h("button", { type: "button", onclick: () => edit(view, name, () => topic, settings.refresh) }, "Edit"),
+      h("button", { type: "button", class: "danger", onclick: () => remove(view, name) }, "Delete topic"),
+    ],
+  });
+  const groups = section(view, "Groups", () => groupsTable(view, name), { everyMs: REFRESH_MS });
+  const pages = pager();
+  const queues = section(view, "Queues", () => queuesTable(view, name, pages, () => queues.refresh()));
+  const clients = section(view, "Producers and consumers", async () =>
+    clientsTable(
+      view,
+      (await view.callAll("ClientService/ListClients", { topic: name })).flatMap((one) => one.clients),
+      { empty: "No client of this topic is there." },
+    ),
+  );
+  view.add(
+    settings,
+    groups,
+    queues,
+    clients,
+    sendForm(view, name, () => queues.refresh()),
+  );
+}
+
+// The figures of this very topic: names are looked for by what is in them, in order, so that it may be behind others.
+async function groupsTable(view, name) {
+  let after = "";
+  for (let round = 0; round < 20; round += 1) {
+    const { topics, hasMore } = await view.call("OverviewService/ListTopicFigures", {
+      contains: name,
+      after,
+      limit: 100,
+      includeSystem: true,
+    });
+    const own = topics.find((one) => one.topic.name === name);
+    if (own) {
+      const more = Number(own.groupCount) - own.groups.length;
+      return [
+        pairsTable(`Groups that read ${name}`, own.groups, "group", "No group has read it."),
+        more > 0 && h("p", { class: "note" }, `and ${more} more groups`),
+      ];
+    }
+    if (!hasMore || !topics.length) break;
+    after = topics.at(-1).topic.name;
+  }
+  throw new CallError("NOT_FOUND", `no figures of a topic ${name}`, 404);
+}
+
+async function queuesTable(view, topic, pages, refresh) {
+  try {
+    const answer = await view.call("StorageService/ListQueueSpans", {
+      topic,
+      limit: 100,
+      ...(pages.after === undefined ? {} : { after: pages.after }),
+    });
+    return [
+      spansTable(topic, answer.queues),
+      pages.bar({ next: answer.hasMore ? answer.queues.at(-1).queue : null, refresh }),
+    ];
+  } catch (error) {
+    if (isAbort(error) || !["UNIMPLEMENTED", "PERMISSION_DENIED"].includes(error.code)) throw error;
+    const { queues } = await view.call("AdminService/ListQueues", { topic });
+    return spansTable(topic, queues, "this broker, or what you may do, does not tell");
+  }
+}
+
+export function spansTable(topic, queues, why = undefined) {
+  const isEmpty = (one) => one.minimumOffset === one.maximumOffset;
+  const when = (one, ms) => (isEmpty(one) ? h("span", { class: "none" }, "holds nothing") : time(ms, why));
+  return table(
+    `Queues of ${topic}`,
+    [
+      { title: "Queue", kind: "number", cell: (one) => String(one.queue) },
+      {
+        title: "First offset",
+        kind: "number",
+        cell: (one) =>
+          isEmpty(one)
+            ? count(one.minimumOffset)
+            : messageLink(topic, one.queue, one.minimumOffset, count(one.minimumOffset)),
+      },
+      { title: "Next offset", kind: "number", cell: (one) => count(one.maximumOffset) },
+      {
+        title: "Messages",
+        kind: "number",
+        cell: (one) => count(BigInt(one.maximumOffset) - BigInt(one.minimumOffset)),
+      },
+      { title: "First stored", cell: (one) => when(one, one.firstStoredAtMs) },
+      { title: "Last stored", cell: (one) => when(one, one.lastStoredAtMs) },
+      {
+        title: "Spans",
+        kind: "number",
+        cell: (one) =>
+          isEmpty(one)
+            ? h("span", { class: "none" }, "nothing")
+            : isKnown(one.firstStoredAtMs) && isKnown(one.lastStoredAtMs)
+              ? duration(one.lastStoredAtMs - one.firstStoredAtMs)
+              : unknown(why),
+      },
+      { title: "Goes next", kind: "number", cell: (one) => count(one.expiresNext, "no file is known to expire next") },
+      {
+        title: "Read",
+        kind: "act",
+        cell: (one) => (isEmpty(one) ? "" : link(["messages"], "Messages", { topic, queue: one.queue })),
+      },
+    ],
+    queues,
+    { empty: "It has no queues that hold or held messages." },
+  );
+}
+
+async function edit(view, name, topicNow, refresh) {
+  const topic = topicNow();
+  if (!topic) return;
+  const done = await formDialog({
+    title: `Edit ${name}`,
+    label: "Save",
+    fields: topicFields(topic),
+    act: (values) => view.call("AdminService/UpdateTopic", { name, ...attributesOf(values, topic) }),
+  });
+  if (done) refresh();
+}
+
+async function remove(view, name) {
+  const done = await confirm({
+    title: "Delete the topic?",
+    label: "Delete the topic",
+    danger: true,
+    mustType: name,
+    body: [
+      h(
+        "p",
+        null,
+        "The topic goes, with its queues and the progress of all groups in them. Its messages cannot be read any more. There is no way back.",
+      ),
+      await losses(view, name),
+    ],
+    act: () => view.call("AdminService/DeleteTopic", { name }),
+  });
+  if (done) location.hash = address(["topics"]);
+}
+
+// What is there that would be gone.
+async function losses(view, topic) {
+  try {
+    const { queues } = await view.call("AdminService/ListQueues", { topic });
+    const messages = queues.reduce((sum, one) => sum + BigInt(one.maximumOffset) - BigInt(one.minimumOffset), 0n);
+    return h("p", null, h("strong", null, count(messages), " messages"), ` in ${queues.length} queues would be gone.`);
+  } catch (error) {
+    return h("p", null, "How many messages would be gone is unknown: ", error.message);
+  }
+}

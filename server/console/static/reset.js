@@ -1,0 +1,173 @@
+// Moving where a group reads next: always a dry run first, with what would change.
+import { field, valuesOf, wrong } from "./dialog.js";
+import { h, replace } from "./dom.js";
+import { badge, count, isKnown, localInputMs, timeText } from "./format.js";
+import { topicField } from "./names.js";
+import { table } from "./table.js";
+import { wholeNumber } from "./topic_form.js";
+import { failure, panel } from "./view.js";
+import { countsText, runJob, workButton } from "./work.js";
+
+const POSITIONS = [
+  ["storedSinceMs", "to a time: the first message stored then or later"],
+  ["earliest", "to the oldest message"],
+  ["latest", "behind the newest message"],
+  ["offset", "to an offset"],
+];
+const ROWS = 200;
+
+export function resetForm(view, group, done) {
+  const place = h("div", { role: "status" });
+  const form = h(
+    "form",
+    {
+      onsubmit: (event) => {
+        event.preventDefault();
+        preview(view, group, form, place, done);
+      },
+    },
+    h(
+      "div",
+      { class: "filters" },
+      topicField(view),
+      field({ name: "queue", label: "Queue", type: "number", min: "0", hint: "empty: all" }),
+      field({ name: "position", label: "Where to", options: POSITIONS }),
+      field({ name: "time", label: "Time", type: "datetime-local" }),
+      field({ name: "offset", label: "Offset", type: "number", min: "0" }),
+      h("button", { type: "submit" }, "Dry run"),
+    ),
+  );
+  const adapt = () => {
+    const { position } = valuesOf(form);
+    form.elements.time.closest("label").hidden = position !== "storedSinceMs";
+    form.elements.offset.closest("label").hidden = position !== "offset";
+  };
+  form.elements.position.addEventListener("change", adapt);
+  adapt();
+  // A preview of other values than the form has would mislead.
+  form.addEventListener("input", () => replace(place));
+  return panel(
+    "Reset offsets",
+    h(
+      "p",
+      { class: "lead" },
+      "Moves where the group reads next. The dry run shows each queue before and after; nothing changes until you say so. Messages that were delivered already are not taken back.",
+    ),
+    form,
+    place,
+  );
+}
+
+function requestOf(group, values) {
+  const request = { group, topic: values.topic.trim() };
+  if (values.queue.trim()) request.queue = wholeNumber(values.queue, "Queue");
+  if (values.position === "earliest" || values.position === "latest") request[values.position] = {};
+  else if (values.position === "offset") request.offset = wholeNumber(values.offset, "Offset");
+  else {
+    const since = localInputMs(values.time);
+    if (since === null) throw wrong("Time: say when");
+    request.storedSinceMs = String(since);
+  }
+  return request;
+}
+
+async function preview(view, group, form, place, done) {
+  replace(place, "Looking at the queues …");
+  try {
+    const values = valuesOf(form);
+    const request = requestOf(group, values);
+    const wording =
+      { earliest: "to the oldest message", latest: "behind the newest message", offset: `to offset ${values.offset}` }[
+        values.position
+      ] ?? `to ${timeText(request.storedSinceMs)}`;
+    try {
+      const { queues } = await view.call("AdminService/ResetOffset", { ...request, dryRun: true });
+      replace(place, smallPreview(view, request, wording, queues, place, done));
+    } catch (error) {
+      if (error.code !== "OUT_OF_RANGE") throw error;
+      replace(place, h("p", { class: "notice info" }, "● ", error.message, ". A job counts first what would change."));
+      await bigPreview(view, request, wording, place, done);
+    }
+  } catch (error) {
+    replace(place, failure(error));
+  }
+}
+
+function moved(one) {
+  return !isKnown(one.previousOffset) || one.previousOffset !== one.newOffset;
+}
+
+function difference(one) {
+  if (!isKnown(one.previousOffset)) return badge("info", "begins here");
+  const by = BigInt(one.newOffset) - BigInt(one.previousOffset);
+  if (by === 0n) return badge("idle", "stays");
+  return by < 0n
+    ? badge("warn", `back by ${(-by).toLocaleString("en")}: delivered again`)
+    : badge("warn", `on by ${by.toLocaleString("en")}: passed over`);
+}
+
+function queuesTable(queues) {
+  return [
+    table(
+      "Queues before and after",
+      [
+        { title: "Queue", kind: "number", cell: (one) => String(one.queue) },
+        {
+          title: "Before",
+          kind: "number",
+          cell: (one) =>
+            isKnown(one.previousOffset) ? count(one.previousOffset) : h("span", { class: "none" }, "never read"),
+        },
+        { title: "After", kind: "number", cell: (one) => count(one.newOffset) },
+        { title: "Change", cell: difference },
+      ],
+      queues.slice(0, ROWS),
+    ),
+    queues.length > ROWS && h("p", { class: "note" }, `and ${queues.length - ROWS} more queues`),
+  ];
+}
+
+function smallPreview(view, request, wording, queues, place, done) {
+  const changed = queues.filter(moved).length;
+  return [
+    h("h3", null, "Dry run: nothing has changed yet"),
+    queuesTable(queues),
+    h("p", null, `${changed} of ${queues.length} queues of ${request.topic} would be moved ${wording}.`),
+    workButton(
+      `Reset ${changed} queues now`,
+      async () => {
+        const answer = await view.call("AdminService/ResetOffset", { ...request, dryRun: false });
+        replace(
+          place,
+          h("p", { class: "notice good" }, `✓ ${answer.queues.filter(moved).length} queues were moved ${wording}.`),
+          queuesTable(answer.queues),
+        );
+        done();
+        return "done";
+      },
+      { className: "danger" },
+    ),
+  ];
+}
+
+async function bigPreview(view, request, wording, place, done) {
+  const dry = h("div");
+  const real = h("div");
+  const after = h("div");
+  place.append(dry, after, real);
+  const counted = await runJob(view, { resetOffset: request }, { dryRun: true, place: dry });
+  if (counted.state !== "done") return;
+  replace(
+    after,
+    h("p", null, "Would be done: ", countsText(counted.counts), ` ${wording}.`),
+    workButton(
+      "Reset as a job now",
+      async () => {
+        const job = await runJob(view, { resetOffset: request }, { place: real });
+        done();
+        return `the job is ${job.state}`;
+      },
+      { className: "danger" },
+    ),
+  );
+}

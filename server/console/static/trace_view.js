@@ -1,0 +1,50 @@
+// What has become of a message: its queues, and each group that reads them.
+import { h } from "./dom.js";
+import { badge, count, isKnown, time, unknown } from "./format.js";
+import { groupLink } from "./links.js";
+import { table } from "./table.js";
+
+const STATES = {
+  WAITING: ["idle", "waits, was never handed out"],
+  IN_FLIGHT: ["info", "in flight"],
+  RETRYING: ["warn", "waits for its next attempt"],
+  DONE: ["good", "done"],
+};
+
+export function messageState(state) {
+  const [kind, text] = STATES[String(state).replace("MESSAGE_STATE_", "")] ?? ["info", null];
+  return text ? badge(kind, text) : unknown();
+}
+
+const isDone = (one) => String(one.state).endsWith("DONE");
+const unsaid = (one) => h("span", { class: "none" }, isDone(one) ? "not kept once it is done" : "not handed out");
+
+// `trace` is a MessageTrace.
+export function traceView(trace) {
+  if (!trace.queues?.length)
+    return h("p", { class: "empty" }, "It is in no queue: it waits for its time or its transaction, or has left.");
+  return trace.queues.map((queue) => [
+    h(
+      "h3",
+      null,
+      `${queue.topic}, queue ${queue.queue}, offset ${queue.offset} `,
+      queue.isThere ? badge("good", "is there") : badge("warn", "not in the queue (any more, or yet)"),
+    ),
+    table(
+      `Groups that read queue ${queue.queue} of ${queue.topic}`,
+      [
+        { title: "Group", cell: (one) => groupLink(one.group) },
+        { title: "State", cell: (one) => messageState(one.state) },
+        { title: "Attempts", kind: "number", cell: (one) => (isDone(one) ? unsaid(one) : count(one.attempts)) },
+        { title: "Hidden until", cell: (one) => (isKnown(one.visibleAtMs) ? time(one.visibleAtMs) : unsaid(one)) },
+        {
+          title: "Given last to",
+          kind: "wide",
+          cell: (one) => (one.clientId ? h("span", { class: "mono" }, one.clientId) : unsaid(one)),
+        },
+      ],
+      queue.groups ?? [],
+      { empty: "No group has read this queue." },
+    ),
+  ]);
+}

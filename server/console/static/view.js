@@ -1,0 +1,146 @@
+// What a page has to work with: its place, its route, calls that end with it, and rounds that go on while it is looked at.
+import { call, callAll, CallError, stream } from "./api.js";
+import { announce, h, newId, replace } from "./dom.js";
+
+export class View {
+  // `route` is {path: [..], query: URLSearchParams}; `session` is what GET /api/session told.
+  constructor(root, route, session) {
+    this.root = root;
+    this.route = route;
+    this.session = session;
+    this.controller = new AbortController();
+    this.timers = new Set();
+    this.isPaused = false;
+    this.pauseButton = null;
+  }
+
+  get signal() {
+    return this.controller.signal;
+  }
+
+  get askedBy() {
+    return this.session.user ?? "console";
+  }
+
+  query(name, otherwise = "") {
+    return this.route.query.get(name) ?? otherwise;
+  }
+
+  call(name, body) {
+    return call(name, body, this.signal);
+  }
+
+  callAll(name, body) {
+    return callAll(name, body, this.signal);
+  }
+
+  stream(name, body, signal) {
+    return stream(name, body, signal ?? this.signal);
+  }
+
+  // The heading, with what stands beside it: links and buttons of the page.
+  begin(title, { lead = null, actions = [] } = {}) {
+    document.title = `${title} - Quarry`;
+    this.actions = h("div", { class: "actions" }, actions);
+    const heading = h("h1", { tabindex: "-1" }, title);
+    this.root.replaceChildren(h("div", { class: "title" }, heading, this.actions));
+    if (lead) this.root.append(h("p", { class: "lead" }, lead));
+    return heading;
+  }
+
+  add(...nodes) {
+    for (const node of nodes) this.root.append(node);
+  }
+
+  // Calls `work` again and again while the page is there, is seen and was not told to stand still.
+  every(milliseconds, work) {
+    const timer = setInterval(() => {
+      if (!document.hidden && !this.isPaused) work();
+    }, milliseconds);
+    this.timers.add(timer);
+    if (!this.pauseButton && this.actions) this.actions.append(this.makePause(milliseconds));
+  }
+
+  makePause(milliseconds) {
+    this.pauseButton = h(
+      "button",
+      {
+        type: "button",
+        class: "quiet",
+        "aria-pressed": "false",
+        title: `figures come anew each ${milliseconds / 1000} s`,
+        onclick: () => {
+          this.isPaused = !this.isPaused;
+          this.pauseButton.setAttribute("aria-pressed", String(this.isPaused));
+          this.pauseButton.textContent = this.isPaused ? "Go on refreshing" : "Stop refreshing";
+          announce(this.isPaused ? "The page stands still." : "The page is refreshed again.");
+        },
+      },
+      "Stop refreshing",
+    );
+    return this.pauseButton;
+  }
+
+  close() {
+    this.controller.abort();
+    for (const timer of this.timers) clearInterval(timer);
+  }
+}
+
+// Where tables are cards, a page of them is long.
+export function isPhone() {
+  return matchMedia("(max-width: 760px)").matches;
+}
+
+export function isAbort(error) {
+  return error?.name === "AbortError";
+}
+
+// What a call that failed has to say, in its section.
+export function failure(error, retry = null) {
+  if (isAbort(error)) return null;
+  const again = retry && h("button", { type: "button", class: "quiet", onclick: retry }, "Try again");
+  if (!(error instanceof CallError)) {
+    console.error(error);
+    return h("p", { class: "notice bad" }, "✖ This page has made a mistake: ", String(error?.message ?? error));
+  }
+  if (error.code === "PERMISSION_DENIED") return h("p", { class: "notice warn" }, "▲ You lack: ", error.message);
+  if (error.code === "UNIMPLEMENTED") return h("p", { class: "notice idle" }, "○ This broker does not tell.");
+  return h("p", { class: "notice bad" }, `✖ ${error.message} `, h("small", null, `(${error.code})`), " ", again);
+}
+
+// A part of a page with a heading.
+export function namedPanel(level, title, ...body) {
+  const id = newId("panel");
+  return h("section", { class: "panel", "aria-labelledby": id }, h(`h${level}`, { id }, title), body);
+}
+
+export function panel(title, ...body) {
+  return namedPanel(2, title, ...body);
+}
+
+// A part of a page with a heading that is filled by `load`, an async function that returns nodes. It has `refresh`, and
+// comes anew each `everyMs` where that is given. A call that fails is told of here; the rest of the page goes on.
+export function section(view, title, load, { everyMs = 0, level = 2, lead = null } = {}) {
+  const body = h("div", { class: "section-body" }, h("p", { class: "loading" }, "Loading …"));
+  const element = namedPanel(level, title, lead && h("p", { class: "lead" }, lead), body);
+  let isLoading = false;
+  const refresh = async () => {
+    if (isLoading || view.signal.aborted) return;
+    isLoading = true;
+    try {
+      const nodes = await load();
+      if (!view.signal.aborted) replace(body, nodes);
+    } catch (error) {
+      if (!isAbort(error)) replace(body, failure(error, refresh));
+    } finally {
+      isLoading = false;
+      element.setAttribute("aria-busy", "false");
+    }
+  };
+  element.setAttribute("aria-busy", "true");
+  element.refresh = refresh;
+  if (everyMs) view.every(everyMs, refresh);
+  refresh();
+  return element;
+}

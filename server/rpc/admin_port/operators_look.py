@@ -1,0 +1,62 @@
+"""What operators look at, put together from a broker's parts, and what the admin port serves of it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from server.browsing.browser import MessageBrowser
+from server.browsing.tails import Tails
+from server.group_progress import GroupProgress
+from server.lite.wanted import WantedLiteTopics
+from server.lite_topics.backlog import LiteBacklog
+from server.looking.pending import PendingLook
+from server.looking.storage import StorageLook
+from server.messaging import Messaging
+from server.pacing import Pacing
+from server.rpc.admin_port.browsing import BrowsingService
+from server.rpc.admin_port.lite_topics import LiteTopicService
+from server.rpc.admin_port.server import MoreService
+from server.rpc.admin_port.storage import StorageService
+from server.upkeep import Upkeep
+from server.waiting_figures import WaitingFigures
+from store.metadata.lite_subscriptions import LiteSubscriptionTable
+
+
+class OperatorsLook(NamedTuple):
+    """`look` is to be stopped when nothing of it is served any more."""
+
+    look: StorageLook
+    services: list[MoreService]
+
+    async def stop(self) -> None:
+        await self.look.stop()
+
+
+def make_operators_look(messaging: Messaging, upkeep: Upkeep, waiting: WaitingFigures, tails: Tails) -> OperatorsLook:
+    its = messaging.components
+    store, clock, faults = its.store, its.clock, its.faults
+    look = StorageLook(store, upkeep.key_index, lambda: upkeep.retention.settings, clock)
+    pending = PendingLook(store.messages, its.delays, its.transactions, figures=waiting, look=look, clock=clock)
+    browser = MessageBrowser(store.messages, store.expiry)
+    pacing = Pacing(clock)
+    browsing = BrowsingService(
+        store.topics, browser, tails, reader=store.messages.reader, clock=clock, pacing=pacing, faults=faults
+    )
+    table = LiteSubscriptionTable(store.state_engine)
+    backlog = LiteBacklog(
+        GroupProgress(store, its.delivery, its.state_writer, clock),
+        its.delivery.lite,
+        topics=store.topics,
+        groups=store.groups,
+        offsets=store.offsets,
+        table=table,
+        wanted=WantedLiteTopics(table, groups=store.groups, topics=store.topics, queues=store.messages),
+    )
+    return OperatorsLook(
+        look,
+        [
+            browsing,
+            StorageService(look, pending, store.topics, pacing, faults),
+            LiteTopicService(upkeep.lite_topics.listing, backlog, pacing, faults),
+        ],
+    )

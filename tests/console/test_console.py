@@ -1,0 +1,204 @@
+"""The console of a broker that asks nobody who he is: files, session, calls, streams, errors, messages."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from cli.online.client import Outgoing, messaging_port
+from server.console.static_files import FOLDER
+from tests.console.browser import JSON, Browser, broker_with_console
+from tests.e2e.broker import Broker
+
+TOPIC: Final = "orders"
+
+
+class Place(NamedTuple):
+    broker: Broker
+    browser: Browser
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    broker, console = broker_with_console(
+        tmp_path_factory.mktemp("console"), {"index.tiered": True, "network.console_hosts": '["MQ.example"]'}
+    )
+    try:
+        broker.start()
+        broker.administer("topic", "create", TOPIC, "--queues", "1")
+        with messaging_port(broker.endpoint) as client:
+            client.send(Outgoing(topic=TOPIC, body=b"hello", tag="paid", keys=["k1", "k2"], properties={"a": "b"}))
+        yield Place(broker, Browser(console))
+        broker.stop()
+    finally:
+        broker.close()
+
+
+def test_the_page_and_its_files_are_there(place: Place) -> None:
+    page = place.browser.get("/")
+    assert page.status == 200
+    assert page.headers["Content-Type"] == "text/html; charset=utf-8"
+    assert page.body == (FOLDER / "index.html").read_bytes()
+    for path in FOLDER.rglob("*"):
+        if path.is_file():
+            answer = place.browser.get(f"/static/{path.relative_to(FOLDER).as_posix()}")
+            assert answer.body == path.read_bytes()
+
+
+def test_files_are_asked_for_anew_and_not_sent_anew(place: Place) -> None:
+    first = place.browser.get("/", Accept_Encoding="gzip")
+    assert first.headers["Content-Encoding"] == "gzip"
+    assert gzip.decompress(first.body) == (FOLDER / "index.html").read_bytes()
+    assert first.headers["Cache-Control"] == "no-cache"
+    assert first.headers["Vary"] == "Accept-Encoding"
+    again = place.browser.get("/", Accept_Encoding="gzip", If_None_Match=first.headers["ETag"])
+    assert (again.status, again.body) == (304, b"")
+    assert place.browser.get("/", Accept_Encoding="gzip", If_None_Match='"other"').status == 200
+    assert place.browser.get("/").headers["ETag"] != first.headers["ETag"], "other bytes have another name"
+
+
+@pytest.mark.parametrize("path", ["/", "/static/nothing", "/api/session", "/nothing"])
+def test_every_answer_has_the_headers_that_protect(path: str, place: Place) -> None:
+    headers = place.browser.get(path).headers
+    policy = headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'self';")
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+    assert headers["X-Frame-Options"] == "DENY"
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Referrer-Policy"] == "no-referrer"
+    assert headers["Server"] == "quarry"
+    assert "Access-Control-Allow-Origin" not in headers
+
+
+def test_there_is_no_login_where_nobody_is_asked(place: Place) -> None:
+    answer = place.browser.get("/api/session")
+    assert answer.fields == {
+        "needsLogin": False,
+        "user": None,
+        "broker": "quarry",
+        "cluster": "DefaultCluster",
+        "version": answer.fields["version"],
+    }
+    assert answer.headers["Cache-Control"] == "no-store"
+    refused = place.browser.log_in("somebody", "some-secret-or-other")
+    assert (refused.status, refused.code) == (412, "FAILED_PRECONDITION")
+
+
+def test_names_of_the_settings_are_ours_and_no_other(place: Place) -> None:
+    assert place.browser.get("/", Host="mq.example:8083").status == 200
+    assert place.browser.get("/", Host="evil.example").status == 403
+
+
+def test_a_call_is_answered_in_the_json_of_protobuf(place: Place) -> None:
+    answer = place.browser.call("AdminService/GetTopic", name=TOPIC)
+    assert answer.status == 200
+    assert answer.headers["Content-Type"].startswith("application/json")
+    assert answer.headers["Cache-Control"] == "no-store"
+    assert answer.fields["name"] == TOPIC
+    broker = place.browser.call("AdminService/GetBroker").fields
+    assert isinstance(broker["startedAtMs"], str), "64 bits do not fit into a number of JavaScript"
+    empty = place.browser.ask("POST", "/api/call/AdminService/GetBroker", b"", JSON)
+    assert empty.fields["name"] == "quarry"
+
+
+def test_a_stream_comes_line_by_line_or_whole(place: Place) -> None:
+    whole = place.browser.call("AdminService/ListTopics").fields
+    assert [topic["name"] for page in whole["answers"] for topic in page["topics"]] == [TOPIC]
+    assert place.browser.stream("AdminService/ListTopics") == whole["answers"]
+    assert place.browser.stream("AdminService/GetTopic", name=TOPIC)[0]["name"] == TOPIC
+
+
+@pytest.mark.parametrize(
+    ("method", "fields", "status", "code"),
+    [
+        ("AdminService/GetTopic", {"name": "nowhere"}, 404, "NOT_FOUND"),
+        ("AdminService/CreateTopic", {"name": TOPIC, "type": "TOPIC_TYPE_NORMAL"}, 409, "ALREADY_EXISTS"),
+        ("AdminService/GetTopic", {"name": 1}, 400, "INVALID_ARGUMENT"),
+        ("AdminService/GetTopic", {"unknown": 1}, 400, "INVALID_ARGUMENT"),
+        ("AdminService/GetTopic", [], 400, "INVALID_ARGUMENT"),
+        ("MembersService/ListMembers", {}, 412, "FAILED_PRECONDITION"),
+        ("AdminService/Nothing", {}, 404, "NOT_FOUND"),
+        ("Nothing/Nothing", {}, 404, "NOT_FOUND"),
+        # in the answer itself, and not of gRPC
+        ("Admin/DescribeTopicStatus", {"topic": {"name": "nowhere"}}, 404, "TOPIC_NOT_FOUND"),
+        ("Admin/DescribeTopicStatus", {}, 400, "ILLEGAL_TOPIC"),
+    ],
+)
+def test_errors_have_their_status(method: str, fields: object, status: int, code: str, place: Place) -> None:
+    answer = place.browser.post(f"/api/call/{method}", fields)
+    assert (answer.status, answer.code) == (status, code)
+
+
+def test_the_error_of_a_stream_is_its_last_line(place: Place) -> None:
+    (line,) = place.browser.stream("AdminService/GetTopic", name="nowhere")
+    assert line["error"]["code"] == "NOT_FOUND"
+    assert "nowhere" in line["error"]["message"]
+    assert place.browser.post("/api/stream/Nothing/Nothing", {}).status == 404
+
+
+def test_a_message_is_shown_decoded(place: Place) -> None:
+    answer = place.browser.call("QueryService/GetMessage", topic=TOPIC, place={"queue": 0, "offset": 0}).fields
+    trace: dict[str, Any] = answer["message"]
+    assert "record" not in trace
+    message = trace["message"]
+    assert (message["topic"], message["queue"], message["offset"]) == (TOPIC, 0, 0)
+    assert (message["tag"], message["keys"]) == ("paid", ["k1", "k2"])
+    assert message["properties"]["a"] == "b"
+    assert message["body"] == {"text": "hello", "base64": "aGVsbG8=", "isCut": False, "plainSize": 5}
+    assert isinstance(message["storedAtMs"], int)
+    found = place.browser.call("QueryService/QueryMessages", topic=TOPIC, key="k2").fields["messages"]
+    assert [each["message"]["messageId"] for each in found] == [message["messageId"]]
+
+
+def test_a_change_is_written_down_with_the_browser_s_address(place: Place) -> None:
+    assert place.browser.call("AdminService/CreateTopic", name="made", type="TOPIC_TYPE_NORMAL").status == 200
+    lines = [json.loads(line) for line in place.broker.words(last=100_000).splitlines() if line.startswith("{")]
+    (line,) = [each for each in lines if each["event"] == "admin change" and each["resource"] == "topic:made"]
+    assert line["method"] == "AdminService/CreateTopic"
+    assert line["peer"].startswith("127.0.0.1:")
+
+
+@pytest.mark.slow
+def test_the_socket_lies_where_nobody_else_may_go_and_goes_with_the_broker(tmp_path: Path) -> None:
+    broker, console = broker_with_console(tmp_path, {}, TMPDIR=str(tmp_path))
+    try:
+        broker.start()
+        (folder,) = tmp_path.glob("quarry-console-*")
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert [path.name for path in folder.iterdir()] == ["admin"]
+        assert f"console     http://{console}/" in broker.words()
+        broker.kill()
+        assert folder.exists()
+        broker.start()
+        (another,) = tmp_path.glob("quarry-console-*")
+        assert another != folder, "what was left behind is removed by the next one"
+        broker.stop()
+        assert not another.exists()
+    finally:
+        broker.close()
+
+
+def test_a_tail_shows_what_comes(place: Place) -> None:
+    """The first answers may hold nothing: they tell that it goes on."""
+    body = json.dumps({"topic": TOPIC}).encode()
+    with (
+        closing(place.browser.connect()) as connection,
+        place.browser.asking(connection, "POST", "/api/stream/BrowsingService/TailMessages", body, JSON) as answer,
+        messaging_port(place.broker.endpoint) as client,
+        ThreadPoolExecutor(1) as reading,
+    ):
+        seen = reading.submit(lambda: next(line for line in map(json.loads, answer) if line["messages"]))
+        while not seen.done():
+            client.send(Outgoing(topic=TOPIC, body=b"tailed"))
+            time.sleep(0.1)
+        assert seen.result()["messages"][0]["message"]["message"]["body"]["text"] == "tailed"
+        answer.close()

@@ -1,0 +1,86 @@
+"""What is special of single pages, in one place: what is not run and why, what is slow, and what a page needs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from tests import golden
+from tests.documents.pages import PAGES, ROOT, blocks
+
+FREE_LANGUAGES: Final = frozenset({"text"})
+"""Pictures, bytes and formulas."""
+
+NOT_RUN: Final = (
+    # page, the reason that the page gives, how many blocks
+    ("README.md", "it is these tests themselves", 1),
+    ("README.md", "it is these tests themselves, or takes hours", 1),
+    ("README.md", "the broker of make serve has the ports", 1),
+    ("README.md", "takes a minute of Spark; docs/pipeline.md is run", 1),
+    ("docs/benchmarks.md", "takes forty minutes", 1),
+    ("docs/capacity.md", "takes minutes", 1),
+    ("docs/cluster.md", "needs a member that was away for a month", 1),
+    ("docs/console.md", "needs mq.example.com", 1),
+    ("docs/grpcurl.md", "needs mq.example.com", 1),
+    ("docs/kubernetes.md", "needs Docker", 2),
+    ("docs/kubernetes.md", "needs a Kubernetes cluster", 3),
+    ("docs/install.md", "the README does", 1),
+    ("docs/install.md", "needs a package registry", 1),
+    ("docs/install.md", "needs systemd", 1),
+    ("docs/install.md", "needs Docker", 1),
+    ("docs/install.md", "needs a Kubernetes cluster", 1),
+    ("docs/migrate-from-rocketmq.md", "needs Apache RocketMQ", 1),
+    ("docs/pipeline.md", "needs a package registry", 1),
+    ("docs/pipeline.md", "needs DuckDB", 1),
+    ("docs/pipeline.md", "needs a Spark cluster", 1),
+    ("docs/rocketmq.md", "needs Apache RocketMQ", 1),
+    ("docs/scaling.md", "needs a broker with shards", 1),
+    ("docs/scaling.md", "needs systemd", 1),
+    ("docs/spark-on-kubernetes.md", "needs Docker and a Kubernetes cluster", 4),
+    ("docs/spark-recipes.md", "needs dead letters", 1),
+    ("docs/tls.md", "needs mq.example.com", 1),
+)
+"""All blocks that are not run. Their `quarry` commands are held against the command line all the same."""
+
+SLOW: Final = frozenset(
+    {
+        "README.md",
+        "docs/backup.md",
+        "docs/configure.md",
+        "docs/migrate-from-rocketmq.md",
+        "docs/migration.md",
+        "docs/pipeline.md",
+        "docs/spark-recipes.md",
+        "docs/tour.md",
+    }
+)
+"""Pages that take more than some seconds."""
+
+BEGINNINGS: Final = {"README.md": "## Use it"}
+"""Slow pages whose beginning is played with the fast tests, as far as this line."""
+
+PLAYED: Final = tuple(
+    page for page in PAGES if any(each.language == "console" and each.is_run for each in blocks(page))
+)
+
+
+def prepared(page: Path, folder: Path) -> None:
+    """Puts into the folder of a page what its reader has before the first line."""
+    if page == ROOT / "README.md":
+        # a checkout in which `make` has installed everything already
+        (folder / ".venv" / "bin").mkdir(parents=True)
+        for name in ("quarry", "python"):
+            (folder / ".venv" / "bin" / name).symlink_to(folder.parent / f"{folder.name}-commands" / name)
+        for name in ("Makefile", "pyproject.toml"):
+            shutil.copy2(ROOT / name, folder)
+        for name in (".installed", ".installed-dev"):
+            (folder / ".venv" / name).touch()
+
+
+def yours(page: Path, folder: Path) -> Mapping[str, str]:
+    """What pages ask their reader to put in."""
+    if page.name == "migrate-from-rocketmq.md":
+        return {"ROCKETMQ_STORE": str(golden.unpack("file-clean", folder.parent / "rocketmq") / "store")}
+    return {}

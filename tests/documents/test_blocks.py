@@ -1,0 +1,150 @@
+"""No block of code in any document is left unchecked: it is run, or parsed; and a table says why it is not run."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import promql_parser
+import pytest
+import yaml
+
+from server.filters.sql import SqlFilter
+from tests.documents import settings
+from tests.documents.invocations import in_block, in_prose, mistake
+from tests.documents.pages import PAGES, ROOT, Block, blocks
+from tests.documents.table import FREE_LANGUAGES, NOT_RUN, PLAYED, SLOW
+
+LANGUAGES = {"console", "toml", "yaml", "json", "python", "sql", "promql", *FREE_LANGUAGES}
+TYPED = re.compile(r"^(\$ |quarry |make |docker |kubectl |helm |pip |curl |openssl |sudo |systemctl )")
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def each_block(language: str | None = None) -> Iterator[Block]:
+    for page in PAGES:
+        for block in blocks(page):
+            if language in (None, block.language):
+                yield block
+
+
+def test_every_block_says_what_it_is() -> None:
+    assert [(block.place, block.language) for block in each_block() if block.language not in LANGUAGES] == []
+
+
+def test_what_can_be_typed_is_in_console_blocks() -> None:
+    """Text is for pictures and bytes."""
+    found = [
+        f"{block.place}: {line}"
+        for block in each_block()
+        if block.language in FREE_LANGUAGES
+        for line in block.text.splitlines()
+        if TYPED.match(line)
+    ]
+    assert found == []
+
+
+def test_what_is_not_run_is_in_the_table_with_its_reason() -> None:
+    found = Counter((name(block.page), block.orders["not run"]) for block in each_block() if "not run" in block.orders)
+    assert found == Counter({(page, reason): count for page, reason, count in NOT_RUN})
+
+
+def test_what_is_tested_elsewhere_is_tested_there() -> None:
+    found = [block for block in each_block() if "elsewhere" in block.orders]
+    assert found
+    for block in found:
+        test = ROOT / block.orders["elsewhere"]
+        assert test.is_file(), block.place
+        assert block.page.name in test.read_text(), f"{block.place}: {test} does not know the page"
+
+
+def test_every_page_with_commands_is_played() -> None:
+    wanted = {block.page for block in each_block("console") if block.is_run}
+    assert set(PLAYED) == wanted
+    assert {name(page) for page in wanted} >= SLOW
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_quarry_command_is_understood(page: Path) -> None:
+    found = [each for block in blocks(page) if block.language == "console" for each in in_block(block)]
+    found += in_prose(page, ROOT)
+    assert [(each.place, wrong) for each in found if (wrong := mistake(each)) is not None] == []
+
+
+def test_targets_of_make_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    texts = [block.text for block in each_block("console")]
+    texts += [f"$ {each}" for page in PAGES for each in re.findall(r"`(make [a-z-]+)", page.read_text())]
+    found = {target for text in texts for target in re.findall(r"^\$ make ([a-z-]+)", text, flags=re.MULTILINE)}
+    assert "serve" in found
+    assert found - targets == set()
+
+
+def test_settings_exist() -> None:
+    assert [(block.place, wrong) for block in each_block("toml") if (wrong := settings.unknown(block.text))] == []
+
+
+def test_settings_in_the_text_exist() -> None:
+    """`section.key` between backquotes, where there is such a section."""
+    sections = "|".join(settings.SECTIONS)
+    found = [
+        (name(page), setting)
+        for page in PAGES
+        if page.name != "kubernetes.md"  # values of the chart are called alike
+        for setting in re.findall(rf"`((?:{sections})\.[a-z_]+)[ =`]", page.read_text())
+    ]
+    assert len(found) > 100
+    assert [each for each in found if not settings.exists(each[1]) and not is_module(each[1])] == []
+
+
+def is_module(dotted: str) -> bool:
+    """`store.record` is no setting."""
+    path = ROOT / dotted.replace(".", "/")
+    return path.is_dir() or path.with_suffix(".py").is_file() or dotted.endswith((".py", ".md", ".x", ".json", ".key"))
+
+
+def test_yaml_parses() -> None:
+    for block in each_block("yaml"):
+        assert yaml.safe_load(block.text), block.place
+
+
+def test_json_parses() -> None:
+    for block in each_block("json"):
+        texts = [block.text] if block.text.startswith(("{\n", "[\n")) else block.text.splitlines()
+        assert all(json.loads(text) for text in texts), block.place
+
+
+def test_python_compiles() -> None:
+    for block in each_block("python"):
+        compile(block.text, block.place, "exec")
+
+
+def test_expressions_of_prometheus_parse() -> None:
+    for block in each_block("promql"):
+        for text in re.split(r"\n\n+", block.text.strip()):
+            promql_parser.parse(text)
+
+
+def test_filters_parse() -> None:
+    for block in each_block("sql"):
+        if block.page.name == "filters.md":
+            for line in block.text.splitlines():
+                SqlFilter.parse(line)
+        else:
+            assert {"not run", "elsewhere"} & block.orders.keys(), block.place
+
+
+def test_every_page_can_be_found() -> None:
+    """A page that no other one leads to is read by nobody."""
+    texts = {page: page.read_text() for page in PAGES}
+    for page in PAGES:
+        if page.parent == ROOT or "adr" in page.parts:
+            continue
+        assert any(page.name in text for other, text in texts.items() if other != page), (
+            f"nothing leads to {name(page)}"
+        )
