@@ -16,6 +16,7 @@ from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.quarry.admin.v1 import browsing_pb2 as pb
 from server.browsing import tails
 from server.rpc.admin_port import browsing
+from server.security.signature import signed_admin_headers
 from store.metadata import TopicType
 from store.offsets import PhysicalOffset
 from store.record import StoredMessage, decode_record, encode_replacement
@@ -23,6 +24,7 @@ from tests.browsing.served import Served, served
 from tests.conformance.broker import until
 from tests.conformance.client import message
 from tests.conformance.lite import send as send_lite
+from tests.conformance.secured import SECRET, SECURED, add_user, disable
 
 
 @pytest.fixture(scope="module")
@@ -283,6 +285,27 @@ def test_a_topic_that_is_deleted_ends_who_follows_it(broker: Served, monkeypatch
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
     broker.run(follow())
+
+
+def test_who_may_get_the_topic_no_longer_follows_it_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(browsing, "CHECK_INTERVAL_S", 0.02)
+    with served(tmp_path, security=SECURED) as broker:
+        topic = broker.topic()
+        user = add_user(broker.broker, "reader", f"topic:{topic} get")
+
+        async def follow() -> None:
+            request = pb.TailMessagesRequest(topic=topic)
+            path = "/quarry.admin.v1.BrowsingService/TailMessages"
+            now_ms = broker.broker.clock.wall_ms()
+            headers = signed_admin_headers(user, SECRET, path, now_ms=now_ms, nonce="a" * 20)
+            call = broker.browsing.TailMessages(request, metadata=headers)
+            assert not (await call.read()).messages
+            disable(broker.broker, user)
+            with pytest.raises(grpc.aio.AioRpcError, match=f"user reader may not get on topic {topic}") as caught:
+                await call.read()
+            assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+        broker.run(follow())
 
 
 def test_a_stop_ends_who_follows_in_good_order(tmp_path: Path) -> None:

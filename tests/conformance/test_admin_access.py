@@ -21,6 +21,7 @@ from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server._generated.apache.rocketmq.v2.service_pb2_grpc import MessagingServiceStub
 from server._generated.quarry.admin.v1 import (
     admin_pb2,
+    browsing_pb2,
     clients_pb2,
     dead_letters_pb2,
     index_pb2,
@@ -31,6 +32,7 @@ from server._generated.quarry.admin.v1 import (
     query_pb2,
     security_pb2,
     settings_pb2,
+    storage_pb2,
     verification_pb2,
 )
 from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
@@ -50,6 +52,7 @@ SECURITY = "/quarry.admin.v1.SecurityService/"
 SERVICES = (
     official_pb2,
     admin_pb2,
+    browsing_pb2,
     clients_pb2,
     dead_letters_pb2,
     index_pb2,
@@ -60,6 +63,7 @@ SERVICES = (
     query_pb2,
     security_pb2,
     settings_pb2,
+    storage_pb2,
     verification_pb2,
 )
 

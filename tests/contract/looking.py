@@ -29,14 +29,15 @@ BAD_CHOICE: Final = [
 BROWSING: Final = of_service(
     "quarry.admin.v1.BrowsingService",
     BrowseMessages=Row(
-        request={"topic": TOPIC},
-        holds=lambda answer: len(answer.messages) == 2 and MESSAGE_ID.encode() in answer.messages[1].message.record,
+        request={"topic": TOPIC, "is_ascending": True, "limit": 1},
+        holds=lambda answer: len(answer.messages) == 1 and MESSAGE_ID.encode() in answer.messages[0].message.record,
         missing=[NO_TOPIC],
         malformed=[
             *BAD_CHOICE,
             Refusal({"offset": 0}, BAD, "offset: queue or lite_topic has to be given with it"),
             Refusal({"queue": 0, "offset": -1}, BAD, "offset: -1 is negative"),
             Refusal({"stored_ms": -1}, BAD, "stored_ms: -1 is negative"),
+            Refusal({"queue": 0, "is_ascending": False, "offset": -(2**63)}, BAD, "offset: "),
             Refusal({"cursor": ""}, BAD, "cursor: it is none of this call's answers, or one of another version"),
             Refusal({"cursor": "AQ=="}, BAD, "cursor: it has 1 bytes, not 14"),
         ],
