@@ -62,7 +62,7 @@ def test_each_module_parses_and_finds_what_it_imports(as_modules: Path) -> None:
         "".join(f'import "./{path.name}";\n' for path in modules() if path.stem != "app")
     )
 
-    for command in (["node", as_modules / "all.js"], ["node", "--check", as_modules / "app.js"]):
+    for command in (["node", str(as_modules / "all.js")], ["node", "--check", str(as_modules / "app.js")]):
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert (done.returncode, done.stderr) == (0, "")
 

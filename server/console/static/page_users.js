@@ -30,7 +30,11 @@ export async function show(view) {
   });
   state.users = section(view, "Users", async () => {
     const users = (await view.callAll("SecurityService/ListUsers")).flatMap((one) => one.users);
-    return usersTable(view, users, () => state.users.refresh());
+    // A user takes its rules along.
+    return usersTable(view, users, () => {
+      state.users.refresh();
+      state.rules.refresh();
+    });
   });
   state.rules = section(view, "Rules", async () => {
     const policies = (await view.callAll("SecurityService/ListPolicies")).flatMap((one) => one.policies);
