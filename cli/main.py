@@ -7,10 +7,12 @@ from typing import Annotated, Final
 import typer
 
 from cli import doctor, offline, online, pipeline, serve
+from cli.command_tree import Commands
 from cli.contexts import NAME_VARIABLE, choose
 
 app: Final = typer.Typer(
     name="quarry",
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -1,0 +1,32 @@
+"""The root of all commands: how `quarry` ends when nobody reads what it says."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+NOBODY_READS: Final = 128 + signal.SIGPIPE
+"""Exit status as of a program that the signal ended: no finding, and no fault."""
+
+
+class Commands(TyperGroup):
+    """What holds for every command."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            _read_no_more()
+            raise typer.Exit(NOBODY_READS) from None
+
+
+def _read_no_more() -> None:
+    """Else Python complains of the pipe once more when it flushes at its end."""
+    with Path(os.devnull).open("w") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
