@@ -78,6 +78,15 @@ def contexts_file() -> Path:
     return Path(named) if named else Path.home() / ".config" / "quarry" / "contexts.toml"
 
 
+def context_names() -> list[str]:
+    """Those of the file, in their order; none where there is no such file, or a wrong one."""
+    try:
+        contexts = tomllib.loads(contexts_file().read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    return [name for name, given in contexts.items() if isinstance(given, dict)]
+
+
 def read_context(file: Path, name: str) -> Context:
     """Raises ContextInvalid."""
     try:

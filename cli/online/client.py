@@ -21,7 +21,8 @@ import grpc
 
 from cli.contexts import Context, chosen
 from cli.exit import Exit, end
-from cli.online.administration import refusal
+from cli.hints import no_names
+from cli.online.administration import asked_names, refusal
 from cli.online.channel import open_channel
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
@@ -302,11 +303,13 @@ def require_ok(status: definition.Status) -> None:
 @contextmanager
 def messaging_port(endpoint: str, *, reader: Reader | None = None) -> Iterator[MessagingClient]:
     """A connected client. A refusal or a lost connection ends the command with one line."""
+    context = chosen()
     try:
-        with MessagingClient(endpoint, reader=reader, context=chosen()) as client:
+        with MessagingClient(endpoint, reader=reader, context=context) as client:
             yield client
     except CallRefused as error:
-        end(Exit.COULD_NOT_RUN, str(error))
+        admin = None if context is None else context.admin  # the messaging port lists no names
+        end(Exit.COULD_NOT_RUN, str(error), no_names if admin is None else asked_names(admin))
     except grpc.RpcError as error:
         end(Exit.COULD_NOT_RUN, refusal(error, endpoint))
     except ValueError as error:

@@ -11,6 +11,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from cli.main import app
+from tests.cli.said import complaint, hint_in
 from tests.e2e.broker import Broker
 
 
@@ -32,10 +33,16 @@ class Quarry:
         return CliRunner().invoke(app, [*words, *self._addresses(words)], input=stdin, env=self._environment)
 
     def run(self, *arguments: object, status: int = 0, stdin: bytes | None = None) -> str:
-        """Standard output of a command that must end with `status`; of one that could not run, standard error."""
+        """Standard output of a command that must end with `status`; of one that could not run, what went wrong."""
         result = self.result(*arguments, stdin=stdin)
         assert result.exit_code == status, (result.output, result.exception)
-        return result.stderr if status == 2 else result.stdout
+        return complaint(result.stderr) if status == 2 else result.stdout
+
+    def hint(self, *arguments: object) -> str:
+        """What a command that could not run says to try."""
+        result = self.result(*arguments)
+        assert result.exit_code == 2, (result.output, result.exception)
+        return hint_in(result.stderr)
 
     def rows(self, *arguments: object, status: int = 0, stdin: bytes | None = None) -> list[dict[str, Any]]:
         return [json.loads(line) for line in io.StringIO(self.run(*arguments, "--json", status=status, stdin=stdin))]

@@ -21,6 +21,7 @@ from store.opening import open_store
 from store.record.system_flag import COMPRESSED
 from store.settings import StoreSettings
 from tests.cli.online_runner import Quarry
+from tests.cli.said import complaint
 from tests.e2e.broker import Broker
 from tests.store.assembly import message
 
@@ -80,7 +81,7 @@ def refusal(broker: Broker, *words: object) -> str:
     """The one line that a command with status 2 says."""
     result = run(broker, *words)
     assert (result.exit_code, result.stdout) == (2, ""), result.output
-    return result.stderr.strip()
+    return complaint(result.stderr).strip()
 
 
 def test_a_message_is_shown_by_its_id_its_offset_id_and_its_place(broker: Broker) -> None:
