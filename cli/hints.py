@@ -49,7 +49,7 @@ def near(name: str, names: Sequence[str]) -> list[str]:
 
 def _no_answer(found: re.Match[str], _names: Names) -> str:
     if any(word in found["why"].lower() for word in _TLS_WORDS):
-        return "somebody is there and hangs up: TLS is spoken on one side alone, or a certificate is not trusted (docs/tls.md)"
+        return "somebody is there and hangs up: TLS on one side alone, or a certificate not trusted: docs/tls.md"
     return f"start a broker with `quarry serve --store DIR`, or name one with --admin, --endpoint or {_context()}"
 
 
