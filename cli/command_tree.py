@@ -1,4 +1,4 @@
-"""The root of all commands: how `quarry` ends when nobody reads what it says."""
+"""The root of all commands: how it completes words for a shell, and how it ends when nobody reads what it says."""
 
 from __future__ import annotations
 
@@ -11,12 +11,19 @@ from typing import Any, Final
 import typer
 from typer.core import TyperGroup
 
+from cli import completion
+
 NOBODY_READS: Final = 128 + signal.SIGPIPE
 """Exit status as of a program that the signal ended: no finding, and no fault."""
 
 
 class Commands(TyperGroup):
     """What holds for every command."""
+
+    def main(self, *arguments: Any, **more: Any) -> Any:
+        if completion.is_asked():
+            completion.attach(self)
+        return super().main(*arguments, **more)
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -87,6 +87,11 @@ def context_names() -> list[str]:
     return [name for name, given in contexts.items() if isinstance(given, dict)]
 
 
+def current_name() -> str | None:
+    """The context of this run where `--context` names none."""
+    return os.environ.get(NAME_VARIABLE) or None
+
+
 def read_context(file: Path, name: str) -> Context:
     """Raises ContextInvalid."""
     try:

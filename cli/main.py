@@ -8,6 +8,7 @@ import typer
 
 from cli import doctor, offline, online, pipeline, serve
 from cli.command_tree import Commands
+from cli.completion import completion
 from cli.contexts import NAME_VARIABLE, choose
 
 app: Final = typer.Typer(
@@ -40,6 +41,7 @@ doctor.register(app)
 online.register(app)
 offline.register(app)
 pipeline.register(app)
+app.command()(completion)
 
 
 def main() -> None:

@@ -39,6 +39,10 @@ class Terminal:
         """The lines of the screen."""
         return self._tmux("capture-pane", "-p").splitlines()
 
+    def press(self, *keys: str) -> None:
+        """Keys by tmux's names (`Enter`, `Escape`, `C-c`), or as they are."""
+        self._tmux("send-keys", *keys)
+
     def until(self, condition: Callable[[list[str]], bool], what: str) -> list[str]:
         """The first screen for which it holds."""
         end_s = time.monotonic() + TIMEOUT_S
