@@ -12,10 +12,11 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
-from typer.completion import completion_init
+from typer._completion_classes import completion_init
 
 from cli.contexts import ContextInvalid, context_names, contexts_file, current_name, read_context
 
@@ -123,7 +124,7 @@ def attach(root: Any) -> None:
         for param in command.params:
             kind = kind_of(path, param)
             if kind is not None:
-                _complete_by(param, lambda context, begun, kind=kind: _values(kind, context, begun))
+                _complete_by(param, partial(_values, kind))
 
 
 def kind_of(path: str, param: Any) -> str | None:
@@ -193,7 +194,7 @@ def _asked(kind: str, ctx: Any, begun: str) -> Sequence[str]:
 
 def _commands(root: Any) -> Iterator[tuple[str, Any]]:
     """Every command and family below, with its words; the root itself has none."""
-    pending = [((), root)]
+    pending: list[tuple[tuple[str, ...], Any]] = [((), root)]
     while pending:
         words, command = pending.pop()
         yield " ".join(words), command

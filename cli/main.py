@@ -10,6 +10,7 @@ from cli import doctor, offline, online, pipeline, serve
 from cli.command_tree import Commands
 from cli.completion import completion
 from cli.contexts import NAME_VARIABLE, choose
+from cli.schemas.command import schema
 
 app: Final = typer.Typer(
     name="quarry",
@@ -42,6 +43,7 @@ online.register(app)
 offline.register(app)
 pipeline.register(app)
 app.command()(completion)
+app.command()(schema)
 
 
 def main() -> None:
