@@ -125,7 +125,10 @@ RULES: Final = tuple(
     Rule(re.compile(pattern), advise)
     for pattern, advise in (
         (r"no answer from a broker \((?P<why>.*)\)$", _no_answer),
-        (r"\bdeadline exceeded\b", _says("`quarry ping` tells how long a broker takes, `quarry doctor` what is wrong")),
+        (
+            r"\bdeadline exceeded\b",
+            _says("the broker is busy, or something between drops calls: `quarry doctor` beside it tells more"),
+        ),
         (r"\bno topic (?P<name>\S+)$", _no_topic),
         (r"\btopic (?P<name>\S+) does not exist$", _no_topic),
         (r"\bno group (?P<name>\S+)$", _no_group),

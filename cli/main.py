@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from cli import doctor, offline, online, pipeline, serve
+from cli import context_commands, doctor, offline, online, pipeline, serve
 from cli.command_tree import Commands
 from cli.completion import completion
 from cli.contexts import NAME_VARIABLE, choose
@@ -42,6 +42,7 @@ doctor.register(app)
 online.register(app)
 offline.register(app)
 pipeline.register(app)
+app.add_typer(context_commands.commands)
 app.command()(completion)
 app.command()(schema)
 

@@ -146,6 +146,8 @@ def test_a_users_life(live: Quarry, tmp_path: Path) -> None:
     assert live.row("user", "add-secret", "life")["number"] == 3
     assert live.rows("user", "list", "--prefix", "lif")[0]["name"] == "life"
     assert live.row("user", "reseal")["resealed"] >= 3
+    told = live.row("user", "delete", "life", "--dry-run")
+    assert (told["user"], told["secrets"], told["rules"]) == ("life", 2, 0)
     assert live.row("user", "delete", "life") == {"deleted": "life"}
     assert live.run("user", "show", "life", status=2) == "no user life\n"
 
