@@ -30,6 +30,8 @@ from cli.exit import Exit, end
 
 FILE_VARIABLE: Final = "QUARRY_CONTEXTS"
 NAME_VARIABLE: Final = "QUARRY_CONTEXT"
+CURRENT: Final = "current"
+"""The key of the file, above all contexts, that `quarry context use` sets: the context where nothing else is said."""
 _TLS_FILES: Final = ("tls_ca", "tls_certificate", "tls_key")
 _KEYS: Final = ("endpoint", "admin", "tls", *_TLS_FILES, "user", "secret_file")
 
@@ -58,13 +60,13 @@ _CHOSEN: Final[ContextVar[str | None]] = ContextVar("chosen", default=None)
 
 
 def choose(name: str | None) -> None:
-    """The context of this run; None: no context. Nothing is read before a command connects."""
+    """The context of this run; None: none is named. Nothing is read before a command connects."""
     _CHOSEN.set(name)
 
 
 def chosen() -> Context | None:
     """The context of this run. Ends the command with one line when the file is no good."""
-    name = _CHOSEN.get()
+    name = chosen_name()
     if name is None:
         return None
     try:
@@ -78,6 +80,34 @@ def contexts_file() -> Path:
     return Path(named) if named else Path.home() / ".config" / "quarry" / "contexts.toml"
 
 
+def all_contexts() -> dict[str, dict[str, Any]]:
+    """What the file says of each; of none where there is no such file, or a wrong one."""
+    return {name: given for name, given in _content().items() if isinstance(given, dict)}
+
+
+def context_names() -> list[str]:
+    return list(all_contexts())
+
+
+def current_name() -> str | None:
+    """The context of a run where `--context` names none: that of the environment, or the one that the file says."""
+    if NAME_VARIABLE in os.environ:
+        return os.environ[NAME_VARIABLE] or None
+    name = _content().get(CURRENT)
+    return name if isinstance(name, str) and name else None
+
+
+def chosen_name() -> str | None:
+    return _CHOSEN.get() or current_name()
+
+
+def _content() -> dict[str, Any]:
+    try:
+        return tomllib.loads(contexts_file().read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+
+
 def read_context(file: Path, name: str) -> Context:
     """Raises ContextInvalid."""
     try:
@@ -86,8 +116,12 @@ def read_context(file: Path, name: str) -> Context:
         raise ContextInvalid(f"{file}: {getattr(cause, 'strerror', None) or cause}") from cause
     given = contexts.get(name)
     if not isinstance(given, dict):
-        raise ContextInvalid(f"{file}: no context {name!r}; there are: {', '.join(sorted(contexts)) or 'none'}")
+        raise ContextInvalid(f"{file}: no context {name!r}; there are: {_listed(contexts)}")
     return _Reader(file, name, given).context()
+
+
+def _listed(contexts: dict[str, Any]) -> str:
+    return ", ".join(sorted(name for name, given in contexts.items() if isinstance(given, dict))) or "none"
 
 
 class _Reader:

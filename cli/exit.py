@@ -7,6 +7,8 @@ from typing import NoReturn
 
 import typer
 
+from cli.hints import Names, hint, no_names
+
 
 class Exit(IntEnum):
     """Exit status of every command."""
@@ -16,7 +18,14 @@ class Exit(IntEnum):
     COULD_NOT_RUN = 2
 
 
-def end(status: Exit, text: str) -> NoReturn:
-    """Leave the command with one line on standard error."""
-    typer.echo(" ".join(text.split()), err=True)
+def end(status: Exit, text: str, names: Names | None = no_names) -> NoReturn:
+    """Leave the command with one line on standard error, and a second one where there is something to try.
+
+    `names` tells what a broker has, for who has mistyped one of them; None: no second line, since a program reads on.
+    """
+    line = " ".join(text.split())
+    typer.echo(line, err=True)
+    advice = None if names is None else hint(line, names)
+    if advice is not None:
+        typer.echo(f"hint: {advice}", err=True)
     raise typer.Exit(status)

@@ -6,11 +6,15 @@ from typing import Annotated, Final
 
 import typer
 
-from cli import doctor, offline, online, pipeline, serve
+from cli import context_commands, doctor, offline, online, pipeline, serve
+from cli.command_tree import Commands
+from cli.completion import completion
 from cli.contexts import NAME_VARIABLE, choose
+from cli.schemas.command import schema
 
 app: Final = typer.Typer(
     name="quarry",
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -38,6 +42,9 @@ doctor.register(app)
 online.register(app)
 offline.register(app)
 pipeline.register(app)
+app.add_typer(context_commands.commands)
+app.command()(completion)
+app.command()(schema)
 
 
 def main() -> None:

@@ -78,7 +78,7 @@ def serve(
     except OSError as error:
         # not "[Errno 30] Read-only file system: '/data/lock'": the name first, as in all other refusals
         named = error.filename is not None and error.strerror is not None
-        end(Exit.COULD_NOT_RUN, f"{error.filename}: {error.strerror}" if named else str(error))
+        end(Exit.COULD_NOT_RUN, f"{error.filename}: {error.strerror}" if named else str(error), names=None)
     except (BrokerError, KvError) as error:
-        end(Exit.COULD_NOT_RUN, str(error))
+        end(Exit.COULD_NOT_RUN, str(error), names=None)  # a supervisor tells the last line
     raise typer.Exit(status)

@@ -10,6 +10,7 @@ import typer
 from cli.offline.arguments import Json, reporting_errors
 from cli.offline.record_text import json_line
 from cli.progress import shown_progress
+from store.backup import check_restore
 from store.backup import restore as restore_backup
 from store.disk import PosixCopyingDisk
 
@@ -23,6 +24,9 @@ def restore(
     link: Annotated[
         bool, typer.Option("--link", help="Link what is never written again instead of copying it.")
     ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only check the backup and the place, and tell what would be restored.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Make a store from a backup. All of the backup is checked before anything is written.
@@ -30,9 +34,23 @@ def restore(
     Exit code 1: the backup is damaged, every damaged or missing file is named. 2: the restore could not run. Ended
     at any moment, it leaves nothing that a broker would open.
     """
+    if dry_run:
+        with reporting_errors(backup), shown_progress() as report:
+            source, manifest = check_restore(PosixCopyingDisk(), backup, store, report=report)
+        planned: dict[str, object] = {
+            "dryRun": True,
+            "backup": str(source),
+            "store": str(store),
+            "files": len(manifest.files),
+            "bytes": sum(each.size for each in manifest.files),
+            "logBegin": manifest.log_begin,
+            "logEnd": manifest.log_end,
+        }
+        _show(planned, as_json=as_json)
+        return
     with reporting_errors(backup), shown_progress() as report:
         done = restore_backup(PosixCopyingDisk(), backup, store, report=report, may_link=link)
-    fields = {
+    fields: dict[str, object] = {
         "backup": str(done.source),
         "store": str(done.root),
         "files": len(done.manifest.files),
@@ -41,6 +59,10 @@ def restore(
         "logBegin": done.manifest.log_begin,
         "logEnd": done.manifest.log_end,
     }
+    _show(fields, as_json=as_json)
+
+
+def _show(fields: dict[str, object], *, as_json: bool) -> None:
     if as_json:
         typer.echo(json_line(fields))
         return

@@ -36,8 +36,9 @@ from cli.online.call import call
 from cli.online.console import console
 from cli.online.expire import expire
 from cli.online.lag import lag
-from cli.online.messages import consume, produce, tail
+from cli.online.messages import consume, tail
 from cli.online.overview import history, overview
+from cli.online.produce import produce
 from cli.online.query import query
 from cli.online.queues import queues
 from cli.online.stats import stats

@@ -10,7 +10,9 @@ import grpc
 
 from cli.contexts import chosen
 from cli.exit import Exit, end
+from cli.hints import Names
 from cli.online.channel import open_channel
+from cli.online.known_names import names_of
 from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 
 _PLAIN: Final = frozenset({grpc.StatusCode.NOT_FOUND, grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.INVALID_ARGUMENT})
@@ -35,7 +37,12 @@ def service_port(
         try:
             yield stub(channel)
         except grpc.RpcError as error:
-            end(Exit.COULD_NOT_RUN, refusal(error, address, plain=plain))
+            end(Exit.COULD_NOT_RUN, refusal(error, address, plain=plain), asked_names(address))
+
+
+def asked_names(address: str) -> Names:
+    """The names that the broker at this admin port has, when a hint is looked for."""
+    return lambda kind: names_of(kind, address, chosen())
 
 
 def refusal(error: grpc.RpcError, address: str, *, plain: Collection[grpc.StatusCode] = ()) -> str:

@@ -34,6 +34,7 @@ Endpoint = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only tell what would go, and with what.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 Prefix = Annotated[
     str, typer.Option("--prefix", metavar="PREFIX", help="Only names that begin so.", show_default=False)

@@ -11,7 +11,7 @@ from google.protobuf import json_format, message_factory
 from google.protobuf.descriptor import MethodDescriptor
 
 from cli.exit import Exit, end
-from cli.online.administration import service_port
+from cli.online.administration import asked_names, service_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Json
 from cli.online.output import json_line
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
@@ -57,4 +57,4 @@ def _method(name: str) -> MethodDescriptor:
 def _require_ok(address: str, answer: Any) -> None:
     status = getattr(answer, "status", None)
     if isinstance(status, definition.Status) and status.code != definition.OK:
-        end(Exit.COULD_NOT_RUN, f"{address}: {status.message}")
+        end(Exit.COULD_NOT_RUN, f"{address}: {status.message}", asked_names(address))

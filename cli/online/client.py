@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from itertools import count
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import grpc
 
 from cli.contexts import Context, chosen
 from cli.exit import Exit, end
-from cli.online.administration import refusal
+from cli.hints import no_names
+from cli.online.administration import asked_names, refusal
 from cli.online.channel import open_channel
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
@@ -56,6 +57,30 @@ class Outgoing:
     tag: str | None = None
     keys: Sequence[str] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
+    is_compressed: bool = False
+    """Whether the body is gzip or zlib for whoever receives it."""
+    message_group: str | None = None
+    deliver_at_ms: int | None = None
+    priority: int | None = None
+    lite_topic: str | None = None
+    """At most one of these four: they make the type of the message."""
+
+    @property
+    def type(self) -> definition.MessageType:
+        if self.message_group is not None:
+            return definition.FIFO
+        if self.deliver_at_ms is not None:
+            return definition.DELAY
+        if self.priority is not None:
+            return definition.PRIORITY
+        return definition.NORMAL if self.lite_topic is None else definition.LITE
+
+
+class Sent(NamedTuple):
+    """What became of a message."""
+
+    message_id: str
+    queue_offset: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,8 +147,16 @@ class MessagingClient:
             request.group.name = self._reader.group
         self._stub.NotifyClientTermination(request, metadata=self._metadata(), timeout=CALL_TIMEOUT_S)
 
-    def send(self, message: Outgoing) -> tuple[str, int]:
-        """The message's id and its offset in the queue it went to."""
+    def send(self, *messages: Outgoing) -> list[Sent]:
+        """All of them in one request, in one queue and in their order, or none. They are of one topic and type."""
+        request = service.SendMessageRequest(messages=map(self._wire, messages))
+        answer = self._stub.SendMessage(request, metadata=self._metadata(), timeout=CALL_TIMEOUT_S)
+        require_ok(answer.status)
+        for entry in answer.entries:
+            require_ok(entry.status)
+        return [Sent(entry.message_id, entry.offset) for entry in answer.entries]
+
+    def _wire(self, message: Outgoing) -> definition.Message:
         wire = definition.Message(
             topic=definition.Resource(name=message.topic),
             user_properties=message.properties,
@@ -131,18 +164,19 @@ class MessagingClient:
                 tag=message.tag,
                 keys=message.keys,
                 message_id=self._new_message_id(),
-                message_type=definition.NORMAL,
-                body_encoding=definition.IDENTITY,
+                message_type=message.type,
+                body_encoding=definition.GZIP if message.is_compressed else definition.IDENTITY,
                 born_host=socket.gethostname(),
+                message_group=message.message_group,
+                priority=message.priority,
+                lite_topic=message.lite_topic,
             ),
             body=message.body,
         )
         wire.system_properties.born_timestamp.FromMilliseconds(self._clock.wall_ms())
-        request = service.SendMessageRequest(messages=[wire])
-        answer = self._stub.SendMessage(request, metadata=self._metadata(), timeout=CALL_TIMEOUT_S)
-        require_ok(answer.status)
-        require_ok(answer.entries[0].status)
-        return answer.entries[0].message_id, answer.entries[0].offset
+        if message.deliver_at_ms is not None:
+            wire.system_properties.delivery_timestamp.FromMilliseconds(message.deliver_at_ms)
+        return wire
 
     def require_topic(self, topic: str) -> None:
         """Raises CallRefused when the broker has no such topic and makes none."""
@@ -183,6 +217,20 @@ class MessagingClient:
         )
         answer = self._stub.AckMessage(request, metadata=self._metadata(), timeout=CALL_TIMEOUT_S)
         require_ok(answer.status)
+
+    def give_back(self, messages: Iterable[definition.Message]) -> None:
+        """Others of the group get them now, and not when their time is over."""
+        reader = self._require_reader()
+        for message in messages:
+            request = service.ChangeInvisibleDurationRequest(
+                group=definition.Resource(name=reader.group),
+                topic=definition.Resource(name=reader.topic),
+                receipt_handle=message.system_properties.receipt_handle,
+                message_id=message.system_properties.message_id,
+            )
+            request.invisible_duration.FromSeconds(0)
+            answer = self._stub.ChangeInvisibleDuration(request, metadata=self._metadata(), timeout=CALL_TIMEOUT_S)
+            require_ok(answer.status)
 
     def _keep_alive(self) -> None:
         now_s = self._clock.monotonic_s()
@@ -255,11 +303,13 @@ def require_ok(status: definition.Status) -> None:
 @contextmanager
 def messaging_port(endpoint: str, *, reader: Reader | None = None) -> Iterator[MessagingClient]:
     """A connected client. A refusal or a lost connection ends the command with one line."""
+    context = chosen()
     try:
-        with MessagingClient(endpoint, reader=reader, context=chosen()) as client:
+        with MessagingClient(endpoint, reader=reader, context=context) as client:
             yield client
     except CallRefused as error:
-        end(Exit.COULD_NOT_RUN, str(error))
+        admin = None if context is None else context.admin  # the messaging port lists no names
+        end(Exit.COULD_NOT_RUN, str(error), no_names if admin is None else asked_names(admin))
     except grpc.RpcError as error:
         end(Exit.COULD_NOT_RUN, refusal(error, endpoint))
     except ValueError as error:

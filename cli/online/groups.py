@@ -8,7 +8,8 @@ from typing import Annotated, Final
 import typer
 
 from cli.online.administration import admin_port
-from cli.online.arguments import ADMIN_DEFAULT, Admin, Attributes, Json, Name, Prefix, pairs, with_options
+from cli.online.arguments import ADMIN_DEFAULT, Admin, Attributes, DryRun, Json, Name, Prefix, pairs, with_options
+from cli.online.dry_runs import group_deletion
 from cli.online.job_following import Wait, run_job, unless_too_much
 from cli.online.output import print_object, print_rows
 from cli.times import date_ms
@@ -146,8 +147,11 @@ def update(
 
 
 @commands.command()
-def delete(name: Name, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+def delete(name: Name, *, dry_run: DryRun = False, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
     """Delete a group and its progress in all topics."""
+    if dry_run:
+        print_object(group_deletion(admin, name), as_json=as_json)
+        return
     with admin_port(admin) as broker:
         broker.DeleteGroup(pb.DeleteGroupRequest(name=name), timeout=CALL_TIMEOUT_S)
     print_object({"deleted": name}, as_json=as_json)

@@ -8,7 +8,8 @@ from typing import Annotated, Final
 import typer
 
 from cli.online.administration import service_port
-from cli.online.arguments import ADMIN_DEFAULT, Admin, Json, Prefix
+from cli.online.arguments import ADMIN_DEFAULT, Admin, DryRun, Json, Prefix
+from cli.online.dry_runs import lite_topic_deletion
 from cli.online.output import print_object, print_rows, time_text
 from server._generated.quarry.admin.v1 import lite_topics_pb2 as pb
 from server._generated.quarry.admin.v1.lite_topics_pb2_grpc import LiteTopicServiceStub
@@ -49,11 +50,16 @@ def show(parent: Parent, lite: Lite, *, admin: Admin = ADMIN_DEFAULT, as_json: J
 
 
 @commands.command()
-def delete(parent: Parent, lite: Lite, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+def delete(
+    parent: Parent, lite: Lite, *, dry_run: DryRun = False, admin: Admin = ADMIN_DEFAULT, as_json: Json = False
+) -> None:
     """Delete a lite topic with the progress of all groups in it.
 
     A message that comes later makes it again, with higher offsets.
     """
+    if dry_run:
+        print_object(lite_topic_deletion(admin, parent, lite), as_json=as_json)
+        return
     with service_port(admin, LiteTopicServiceStub) as broker:
         broker.DeleteLiteTopic(pb.DeleteLiteTopicRequest(topic=parent, lite_topic=lite), timeout=CALL_TIMEOUT_S)
     print_object({"deleted": lite, "topic": parent}, as_json=as_json)

@@ -1,32 +1,23 @@
-"""`quarry produce`, `consume` and `tail`: messages in and out of a live broker."""
+"""`quarry consume` and `tail`: messages out of a live broker."""
 
 from __future__ import annotations
 
 import base64
 import signal
-import sys
 import uuid
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Annotated, Final, NoReturn
 
+import grpc
 import typer
 
 from cli.online.administration import admin_port
-from cli.online.arguments import (
-    ADMIN_DEFAULT,
-    ENDPOINT_DEFAULT,
-    Admin,
-    Body,
-    Endpoint,
-    Json,
-    Keys,
-    Properties,
-    Tag,
-    pairs,
-)
-from cli.online.client import Outgoing, Reader, messaging_port
+from cli.online.arguments import ADMIN_DEFAULT, ENDPOINT_DEFAULT, Admin, Endpoint, Json
+from cli.online.bodies import uncompressed
+from cli.online.client import CallRefused, MessagingClient, Reader, messaging_port
 from cli.online.groups import CALL_TIMEOUT_S, RESET_TIMEOUT_S, reset_request
 from cli.online.output import json_line
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
@@ -38,32 +29,6 @@ TAIL_INVISIBLE_S: Final = 60
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
 Expression = Annotated[str, typer.Option("--tag", metavar="EXPRESSION", help="Tags such as `paid` or `paid || sent`.")]
-
-
-def produce(
-    topic: Topic,
-    body: Body = "-",
-    *,
-    tag: Tag = None,
-    key: Keys = None,
-    properties: Properties = None,
-    count: Annotated[int, typer.Option("--count", metavar="N", min=1, help="Send it so many times.")] = 1,
-    endpoint: Endpoint = ENDPOINT_DEFAULT,
-    as_json: Json = False,
-) -> None:
-    """Send a message, and show its id and where it went."""
-    message = Outgoing(
-        topic=topic,
-        body=sys.stdin.buffer.read() if body == "-" else body.encode(),
-        tag=tag,
-        keys=key or (),
-        properties=pairs(properties, "--property"),
-    )
-    with messaging_port(endpoint) as client:
-        for _ in range(count):
-            message_id, offset = client.send(message)
-            fields = {"topic": topic, "messageId": message_id, "queueOffset": offset}
-            typer.echo(json_line(fields) if as_json else f"{message_id}  offset {offset}")
 
 
 def consume(
@@ -89,17 +54,23 @@ def consume(
     endpoint: Endpoint = ENDPOINT_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Receive messages, show and acknowledge them."""
+    """Receive messages, show and acknowledge them.
+
+    What was received and is not shown at Ctrl-C, SIGTERM or the end of a pipe goes back at once.
+    """
     shown = 0
-    with messaging_port(endpoint, reader=Reader(group=group, topic=topic, expression=tag)) as client:
+    reader = Reader(group=group, topic=topic, expression=tag)
+    with terminated_as_interrupted(), messaging_port(endpoint, reader=reader) as client:
         client.require_topic(topic)
         while limit is None or shown < limit:
             size = BATCH_MAX if limit is None else min(BATCH_MAX, limit - shown)
             received = client.receive(limit=size, invisible_s=invisible, wait_s=wait)
-            for message in received:
-                show(message, as_json=as_json)
-                if not no_ack:
-                    client.acknowledge(message)
+            with returned_unless_shown(client, received) as left:
+                while left:
+                    show(left[0], as_json=as_json)
+                    message = left.popleft()
+                    if not no_ack:
+                        client.acknowledge(message)
             shown += len(received)
             if not received:
                 break
@@ -137,6 +108,19 @@ def tail(
                 show(message, as_json=as_json)
                 client.acknowledge(message)
             shown += len(received)
+
+
+@contextmanager
+def returned_unless_shown(
+    client: MessagingClient, received: Iterable[definition.Message]
+) -> Iterator[deque[definition.Message]]:
+    """What the block leaves of the messages goes back: it need not wait until it is visible again."""
+    left = deque(received)
+    try:
+        yield left
+    finally:
+        with suppress(CallRefused, grpc.RpcError):
+            client.give_back(left)
 
 
 @contextmanager
@@ -184,7 +168,7 @@ def show(message: definition.Message, *, as_json: bool) -> None:
 
 
 def message_fields(message: definition.Message) -> dict[str, object]:
-    """As JSON: `body` when it is text, else `bodyBase64`."""
+    """As JSON: `body` when it is text, else `bodyBase64`, uncompressed. One that cannot be has `bodyEncoding`."""
     properties = message.system_properties
     fields: dict[str, object] = {
         "topic": message.topic.name,
@@ -197,9 +181,19 @@ def message_fields(message: definition.Message) -> dict[str, object]:
         "bornTimestamp": properties.born_timestamp.ToMilliseconds(),
         "storeTimestamp": properties.store_timestamp.ToMilliseconds(),
         "deliveryAttempt": properties.delivery_attempt,
+        "messageGroup": properties.message_group or None,
+        "priority": properties.priority if properties.HasField("priority") else None,
+        "liteTopic": properties.lite_topic or None,
     }
+    body = message.body
+    if properties.body_encoding == definition.GZIP:
+        plain = uncompressed(body)
+        if plain is None:
+            fields["bodyEncoding"] = "gzip"
+        else:
+            body = plain
     try:
-        fields["body"] = message.body.decode()
+        fields["body"] = body.decode()
     except UnicodeDecodeError:
-        fields["bodyBase64"] = base64.b64encode(message.body).decode()
+        fields["bodyBase64"] = base64.b64encode(body).decode()
     return fields

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from cli.exit import Exit, end
-from cli.online.administration import service_port
+from cli.online.administration import asked_names, service_port
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2.admin_pb2_grpc import AdminStub
 
@@ -26,7 +26,7 @@ class OfficialAdmin:
         answer = getattr(self._stub, method)(request, timeout=timeout_s)
         status = answer.status
         if status.code not in accepted:
-            end(Exit.COULD_NOT_RUN, f"{self._address}: {status.message}")
+            end(Exit.COULD_NOT_RUN, f"{self._address}: {status.message}", asked_names(self._address))
         if status.code == definition.OK and status.message != "OK":
             typer.echo(f"{self._address}: {status.message}", err=True)
         return answer

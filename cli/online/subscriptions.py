@@ -7,7 +7,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from cli.online.arguments import ADMIN_DEFAULT, Admin, Json, Name
+from cli.online.arguments import ADMIN_DEFAULT, Admin, DryRun, Json, Name
+from cli.online.dry_runs import group_deletion
 from cli.online.official import official_port
 from cli.online.output import print_object, print_rows, time_text
 from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
@@ -56,6 +57,7 @@ def forget(
     name: Name,
     *,
     topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="The topic that it no longer reads.")],
+    dry_run: DryRun = False,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
@@ -63,6 +65,9 @@ def forget(
 
     Consumers that come later begin as those of a new group do.
     """
+    if dry_run:
+        print_object(group_deletion(admin, name, topic), as_json=as_json)
+        return
     request = pb.DeleteSubscriptionRequest(group=definition.Resource(name=name), topic=definition.Resource(name=topic))
     with official_port(admin) as broker:
         broker.call("DeleteSubscription", request, timeout_s=CALL_TIMEOUT_S)

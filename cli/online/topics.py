@@ -8,7 +8,8 @@ from typing import Annotated, Final
 import typer
 
 from cli.online.administration import admin_port
-from cli.online.arguments import ADMIN_DEFAULT, Admin, Attributes, Json, Name, Prefix, pairs, with_options
+from cli.online.arguments import ADMIN_DEFAULT, Admin, Attributes, DryRun, Json, Name, Prefix, pairs, with_options
+from cli.online.dry_runs import topic_deletion
 from cli.online.output import print_object, print_rows
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
 from store.metadata.lite_attributes import EXPIRATION, EXPIRATION_MAX_MINUTES
@@ -127,8 +128,11 @@ def update(
 
 
 @commands.command()
-def delete(name: Name, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+def delete(name: Name, *, dry_run: DryRun = False, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
     """Delete a topic with its queues and the progress of all groups in it."""
+    if dry_run:
+        print_object(topic_deletion(admin, name), as_json=as_json)
+        return
     with admin_port(admin) as broker:
         broker.DeleteTopic(pb.DeleteTopicRequest(name=name), timeout=CALL_TIMEOUT_S)
     print_object({"deleted": name}, as_json=as_json)

@@ -12,7 +12,7 @@ import typer
 
 from cli.offline.security import SecretFile, bootstrap, secret_text
 from cli.online.administration import service_port
-from cli.online.arguments import ADMIN_DEFAULT, Admin, Json, Name, Prefix
+from cli.online.arguments import ADMIN_DEFAULT, Admin, DryRun, Json, Name, Prefix
 from cli.online.output import print_object, print_rows, time_text
 from server._generated.quarry.admin.v1 import security_pb2 as pb
 from server._generated.quarry.admin.v1.security_pb2_grpc import SecurityServiceStub
@@ -103,8 +103,11 @@ def update(
 
 
 @commands.command()
-def delete(name: Name, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+def delete(name: Name, *, dry_run: DryRun = False, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
     """Delete a user with all of its rules."""
+    if dry_run:
+        print_object(_deletion(admin, name), as_json=as_json)
+        return
     with security_port(admin) as broker:
         broker.DeleteUser(pb.DeleteUserRequest(name=name), timeout=CALL_TIMEOUT_S)
     print_object({"deleted": name}, as_json=as_json)
@@ -173,6 +176,22 @@ def user_fields(user: pb.User) -> dict[str, object]:
         "certificates": list(user.certificates),
         "secrets": [{"number": each.number, "createdAt": time_text(each.created_at_ms)} for each in user.secrets],
         "createdAt": time_text(user.created_at_ms),
+    }
+
+
+def _deletion(admin: str, name: str) -> dict[str, object]:
+    """What `delete` would take with it."""
+    with security_port(admin) as broker:
+        user = broker.GetUser(pb.GetUserRequest(name=name), timeout=CALL_TIMEOUT_S)
+        policy = broker.GetPolicy(pb.GetPolicyRequest(user=name), timeout=CALL_TIMEOUT_S)
+    return {
+        "dryRun": True,
+        "user": name,
+        "kind": user.kind,
+        "enabled": user.enabled,
+        "secrets": len(user.secrets),
+        "certificates": list(user.certificates),
+        "rules": len(policy.rules),
     }
 
 

@@ -8,7 +8,7 @@ from store.backup.folder import newest_backup, store_in
 from store.backup.manifest import BackupFile, Manifest, read_manifest
 from store.backup.offline import plan_stopped
 from store.backup.plan import BackupPlan, BackupPoint, PlannedFile, plan_live
-from store.backup.restoring import RestoreReport, restore
+from store.backup.restoring import RestoreReport, check_restore, restore
 from store.backup.writing import BackupReport, write_backup
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Manifest",
     "PlannedFile",
     "RestoreReport",
+    "check_restore",
     "damaged_files",
     "newest_backup",
     "plan_live",

@@ -41,15 +41,7 @@ def restore(
     allows it. Raises NotAStore when there is no finished backup or `root` is not empty, StoreDamaged naming what
     is damaged or missing, OSError.
     """
-    source = newest_backup(disk, source)
-    manifest = read_manifest(disk, source)
-    _require_empty(disk, root)
-    wrong = damaged_files(disk, source, manifest, report)
-    if wrong:
-        more = f"; and {len(wrong) - DAMAGED_NAMED_MAX} more" if len(wrong) > DAMAGED_NAMED_MAX else ""
-        raise StoreDamaged(
-            source, f"the backup is damaged, nothing was restored: {'; '.join(wrong[:DAMAGED_NAMED_MAX])}{more}"
-        )
+    source, manifest = check_restore(disk, source, root, report=report)
     paths = StorePaths(root)
     disk.make_directories(root)
     try:
@@ -64,6 +56,23 @@ def restore(
         lock.release()
     total = sum(each.size for each in manifest.files)
     return RestoreReport(source=source, root=root, manifest=manifest, copied_bytes=total - linked, linked_bytes=linked)
+
+
+def check_restore(disk: CopyingDisk, source: Path, root: Path, *, report: ReportProgress) -> tuple[Path, Manifest]:
+    """What `restore` looks at before it writes anything: every byte of the backup that it would take, and the place.
+
+    Raises as `restore` does.
+    """
+    source = newest_backup(disk, source)
+    manifest = read_manifest(disk, source)
+    _require_empty(disk, root)
+    wrong = damaged_files(disk, source, manifest, report)
+    if wrong:
+        more = f"; and {len(wrong) - DAMAGED_NAMED_MAX} more" if len(wrong) > DAMAGED_NAMED_MAX else ""
+        raise StoreDamaged(
+            source, f"the backup is damaged, nothing was restored: {'; '.join(wrong[:DAMAGED_NAMED_MAX])}{more}"
+        )
+    return source, manifest
 
 
 def _require_empty(disk: CopyingDisk, root: Path) -> None:

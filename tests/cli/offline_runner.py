@@ -9,6 +9,7 @@ from typing import Any
 from typer.testing import CliRunner, Result
 
 from cli.main import app
+from tests.cli.said import complaint
 
 
 def run(*arguments: object) -> Result:
@@ -24,10 +25,10 @@ def lines(*arguments: object) -> list[dict[str, Any]]:
 
 
 def refusal(code: int, *arguments: object) -> str:
-    """The one line on stderr of a command that must end with this code."""
+    """The one line on stderr, but for a hint, of a command that must end with this code."""
     result = run(*arguments)
     assert result.exit_code == code, (result.exit_code, result.output, result.exception)
-    (line,) = result.stderr.splitlines()
+    (line,) = complaint(result.stderr).splitlines()
     return line
 
 

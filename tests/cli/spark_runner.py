@@ -10,6 +10,7 @@ from pathlib import Path
 import pyspark
 
 from cli.pipeline import submit
+from tests.schemas import assert_documented
 
 SETTINGS = (
     "spark.ui.enabled=false",
@@ -24,7 +25,9 @@ TIMEOUT_S = 280
 
 def quarry(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
     """`quarry pipeline` to its end. The caller judges the exit status."""
-    return _run(sys.executable, "-m", "cli.main", "pipeline", *arguments, **environment)
+    done = _run(sys.executable, "-m", "cli.main", "pipeline", *arguments, **environment)
+    assert_documented(["pipeline", *map(str, arguments)], done.stdout)
+    return done
 
 
 def spark_submit(options: tuple[str, ...], *arguments: object) -> subprocess.CompletedProcess[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from cli.contexts import FILE_VARIABLE
 from cli.main import app
+from tests.cli.said import complaint, hint_in
 from tests.e2e.broker import Broker, environment_of
 
 RUNNER = CliRunner()
@@ -24,7 +26,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def quarry(folder: Path, *words: str, status: int = 0) -> str:
     result = RUNNER.invoke(app, words, env={FILE_VARIABLE: str(folder / "contexts.toml")})
     assert result.exit_code == status, result.output
-    return result.stdout if status == 0 else result.stderr.strip()
+    return result.stdout if status == 0 else complaint(result.stderr).strip()
+
+
+def hint(folder: Path, *words: str) -> str:
+    """What a command that could not run says to try."""
+    result = RUNNER.invoke(app, words, env={FILE_VARIABLE: str(folder / "contexts.toml")})
+    assert result.exit_code == 2, result.output
+    return hint_in(result.stderr)
 
 
 def as_user(folder: Path, broker: Broker, name: str, secret: str) -> None:
@@ -82,6 +91,27 @@ def test_who_names_no_user_is_told_so(broker: Broker, folder: Path) -> None:
     )
     denied = quarry(folder, "topic", "list", "--admin", broker.admin, status=2)
     assert "unauthenticated: the call is not signed" in denied
+
+
+def test_who_may_not_is_told_what_to_do(broker: Broker, folder: Path) -> None:
+    made = json.loads(quarry(folder, "--context", "admin", "user", "create", "new", "--json"))
+    as_user(folder, broker, "new", made["secret"])
+    quarry(folder, "--context", "admin", "topic", "create", "hinted")
+    for words in (("produce", "hinted", "hello"), ("topic", "delete", "hinted"), ("broker",)):
+        advice = hint(folder, "--context", "new", *words)
+        allowing = advice.partition("quarry ")[2]
+        assert allowing.startswith("acl allow new "), advice
+        quarry(folder, "--context", "admin", *shlex.split(allowing))
+        quarry(folder, "--context", "new", *words)
+    assert hint(folder, "--context", "new", "user", "list").endswith("quarry user update new --kind super")
+    not_signed = hint(folder, "topic", "list", "--admin", broker.admin)
+    assert "--context NAME" in not_signed
+    assert "new" in not_signed
+    assert hint(folder.parent, "topic", "list", "--admin", broker.admin).startswith(
+        "say who you are: quarry context add"
+    )
+    as_user(folder, broker, "wrong", "another-secret")
+    assert "quarry context show" in hint(folder, "--context", "wrong", "topic", "list")
 
 
 def test_any_call_is_signed(broker: Broker, folder: Path) -> None:

@@ -2,46 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
-from typing import Any, Final
+from typing import Final
 
 import grpc
 import pytest
-from typer.testing import CliRunner
 
-from cli.main import app
 from cli.online.client import MessagingClient, Reader
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from tests.cli.online_runner import Quarry
 from tests.e2e.broker import Broker, environment_of
 
 TOPIC, GROUP = "orders", "billing"
 SETTINGS: Final = {"store.segment_size": 16 * 1024 * 1024, "index.tiered": True, "broker.name": "quarry-here"}
 _NUMBERS: Final = count()
-
-
-class Quarry:
-    """`quarry` in this process."""
-
-    def __init__(self, broker: Broker) -> None:
-        self.broker = broker
-
-    def run(self, *arguments: object, status: int = 0) -> str:
-        """Standard output of a command that ends with `status`; of one that could not run, standard error."""
-        result = CliRunner().invoke(app, [*map(str, arguments), "--admin", self.broker.admin])
-        assert result.exit_code == status, result.output
-        return result.stderr if status == 2 else result.stdout
-
-    def rows(self, *arguments: object, status: int = 0) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.run(*arguments, "--json", status=status).splitlines()]
-
-    def row(self, *arguments: object, status: int = 0) -> dict[str, Any]:
-        (row,) = self.rows(*arguments, status=status)
-        return row
 
 
 @pytest.fixture(scope="module")

@@ -8,24 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
-from typer.testing import CliRunner, Result
 
-from cli import offline, online
 from store.disk import PosixDisk
 from store.paths import StorePaths
 from tests import golden
-from tests.cli.offline_runner import flip
+from tests.cli.offline_runner import flip, run
+from tests.cli.said import complaint
 from tests.verify.stores import fill, opened, send, verified
 
 GoldenStore = Callable[[str], Path]
-
-
-def run(*arguments: object) -> Result:
-    app = typer.Typer(pretty_exceptions_enable=False)
-    offline.register(app)
-    online.register(app)
-    return CliRunner().invoke(app, [str(each) for each in arguments])
 
 
 def shown(*arguments: object) -> list[dict[str, Any]]:
@@ -95,7 +86,7 @@ def test_a_damaged_backup_is_exit_code_1_and_names_the_file(tmp_path: Path) -> N
     result = run("restore", tmp_path / "backups", tmp_path / "restored")
     assert result.exit_code == 1
     assert f"{victim}: its content changed" in result.stderr
-    assert len(result.stderr.splitlines()) == 1
+    assert len(complaint(result.stderr).splitlines()) == 1
     assert not (tmp_path / "restored").exists()
 
 
@@ -115,7 +106,7 @@ def test_what_could_not_run_is_exit_code_2_and_one_line(tmp_path: Path) -> None:
     for result, words in refusals:
         assert result.exit_code == 2, result.output
         assert words in result.stderr
-        assert len(result.stderr.splitlines()) == 1
+        assert len(complaint(result.stderr).splitlines()) == 1
     assert run("backup", tmp_path / "store").exit_code == 2
     assert run("backup", "--admin", "127.0.0.1:1", tmp_path / "store", tmp_path / "backups").exit_code == 2
 

@@ -17,6 +17,7 @@ from cli.main import app
 from cli.online.channel import call_metadata, open_channel
 from store.clock import ManualClock
 from tests.certificates import make_tls
+from tests.cli.said import hint_in
 from tests.e2e.broker import Broker, environment_of
 
 RUNNER = CliRunner()
@@ -242,7 +243,9 @@ def test_an_address_that_is_given_goes_before_the_context(broker: tuple[Broker, 
 def test_without_the_right_context_nobody_gets_in(broker: tuple[Broker, Path]) -> None:
     running, folder = broker
     for words in (("topic", "list", "--admin", running.admin), ("--context", "anonymous", "topic", "list")):
-        assert "no answer from a broker" in run(folder, *words, status=2)
+        told = run(folder, *words, status=2)
+        assert "no answer from a broker" in told
+        assert hint_in(told).startswith("somebody is there and hangs up"), told
 
 
 def test_a_file_that_is_no_good_is_one_line(broker: tuple[Broker, Path]) -> None:

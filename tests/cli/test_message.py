@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from cli.main import app
 from cli.online import message_query
 from store.clock import SystemClock
 from store.disk import PosixDisk
@@ -21,6 +20,8 @@ from store.metadata.lite import light_queue_name
 from store.opening import open_store
 from store.record.system_flag import COMPRESSED
 from store.settings import StoreSettings
+from tests.cli.online_runner import Quarry
+from tests.cli.said import complaint
 from tests.e2e.broker import Broker
 from tests.store.assembly import message
 
@@ -66,7 +67,7 @@ def fill(root: Path) -> None:
 
 
 def run(broker: Broker, *words: object) -> Result:
-    return CliRunner().invoke(app, ["message", *map(str, words), "--admin", broker.admin])
+    return Quarry(broker, "message").result(*words)
 
 
 def shown(broker: Broker, *words: object, status: int = 0) -> dict[str, Any]:
@@ -80,7 +81,7 @@ def refusal(broker: Broker, *words: object) -> str:
     """The one line that a command with status 2 says."""
     result = run(broker, *words)
     assert (result.exit_code, result.stdout) == (2, ""), result.output
-    return result.stderr.strip()
+    return complaint(result.stderr).strip()
 
 
 def test_a_message_is_shown_by_its_id_its_offset_id_and_its_place(broker: Broker) -> None:
@@ -93,10 +94,7 @@ def test_a_message_is_shown_by_its_id_its_offset_id_and_its_place(broker: Broker
 
 
 def test_people_see_properties_body_and_groups(broker: Broker) -> None:
-    consumed = CliRunner().invoke(
-        app, ["consume", "orders", "--group", "billing", "--tag", "new", "--limit", "1", "--endpoint", broker.endpoint]
-    )
-    assert consumed.exit_code == 0, consumed.output
+    Quarry(broker).run("consume", "orders", "--group", "billing", "--tag", "new", "--limit", 1)
     text = run(broker, "show", "M1", "--topic", "orders").stdout
     fields = dict(line.split(maxsplit=1) for line in text.split("\n\n")[0].splitlines())
     assert (fields["messageId"], fields["tag"], fields["keys"], fields["bodyLength"]) == ("M1", "new", "k1 k2", "11")
@@ -179,8 +177,8 @@ def test_large_messages_of_a_key_are_put_together_from_several_answers(broker: B
     assert [line.split()[-1] for line in listed[1:]] == ["B2", "B1", "B0"]
     traced = run(broker, "trace", *where).stdout.splitlines()
     assert len(traced) == 4
-    found = CliRunner().invoke(app, ["query", *where, "--admin", broker.admin, "--json"])
-    assert [json.loads(line)["properties"]["UNIQ_KEY"] for line in found.stdout.splitlines()] == ["B2", "B1", "B0"]
+    found = Quarry(broker).rows("query", *where, "--admin", broker.admin)
+    assert [each["properties"]["UNIQ_KEY"] for each in found] == ["B2", "B1", "B0"]
 
 
 def test_a_row_tells_what_a_consumer_would_get(broker: Broker) -> None:

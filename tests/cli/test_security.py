@@ -2,49 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from cli.main import app
 from store.clock import SystemClock
 from store.disk import PosixDisk
 from store.security.model import SECRET_TEXT, UserKind
 from store.security.offline import users_of
 from store.security.sealing import Sealer, read_keys
+from tests.cli.online_runner import Quarry
 from tests.e2e.broker import Broker, quarry
 from tests.users.tables import SECRET
-
-
-class Commands:
-    """`quarry` in this process."""
-
-    def __init__(self, admin: str | None = None) -> None:
-        self._admin = ["--admin", admin] if admin else []
-
-    def run(self, *arguments: object, status: int = 0) -> str:
-        """Standard output of a command that must end with `status`; standard error of one that could not run."""
-        result = CliRunner().invoke(app, [*map(str, arguments), *self._admin])
-        assert result.exit_code == status, result.output
-        return result.stderr if status == 2 else result.stdout
-
-    def rows(self, *arguments: object, status: int = 0) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.run(*arguments, "--json", status=status).splitlines()]
-
-    def row(self, *arguments: object, status: int = 0) -> dict[str, Any]:
-        (row,) = self.rows(*arguments, status=status)
-        return row
 
 
 @pytest.fixture
 def key_file(tmp_path: Path) -> Path:
     path = tmp_path / "security.key"
-    Commands().run("security", "new-key", path)
+    Quarry(None).run("security", "new-key", path)
     return path
 
 
@@ -62,16 +39,16 @@ def stored_secret(store: Path, key_file: Path, name: str) -> str:
 
 def test_a_new_key_is_for_its_owner_only_and_replaces_nothing(tmp_path: Path) -> None:
     path = tmp_path / "security.key"
-    assert Commands().row("security", "new-key", path) == {"file": str(path)}
+    assert Quarry(None).row("security", "new-key", path) == {"file": str(path)}
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     before = path.read_bytes()
     assert len(read_keys(path)) == 1
-    assert "File exists" in Commands().run("security", "new-key", path, status=2)
+    assert "File exists" in Quarry(None).run("security", "new-key", path, status=2)
     assert path.read_bytes() == before
 
 
 def test_the_first_administrator_of_a_store_that_does_not_exist_yet(tmp_path: Path, key_file: Path) -> None:
-    store, commands = tmp_path / "store", Commands()
+    store, commands = tmp_path / "store", Quarry(None)
     made = commands.row("user", "bootstrap", store, "admin", "--key-file", key_file)
     assert made["name"] == "admin"
     assert SECRET_TEXT.fullmatch(made["secret"])
@@ -83,7 +60,7 @@ def test_the_first_administrator_of_a_store_that_does_not_exist_yet(tmp_path: Pa
 
 
 def test_who_lost_the_secret_or_the_key_gets_back_in(tmp_path: Path, key_file: Path) -> None:
-    store, commands, text = tmp_path / "store", Commands(), tmp_path / "secret"
+    store, commands, text = tmp_path / "store", Quarry(None), tmp_path / "secret"
     text.write_text(f"{SECRET}\n")
     commands.run("user", "bootstrap", store, "admin", "--key-file", key_file)
     other = tmp_path / "other.key"
@@ -94,7 +71,7 @@ def test_who_lost_the_secret_or_the_key_gets_back_in(tmp_path: Path, key_file: P
 
 
 def test_a_bootstrap_that_cannot_be_says_why_and_makes_nothing(tmp_path: Path, key_file: Path) -> None:
-    store, commands, text = tmp_path / "store", Commands(), tmp_path / "secret"
+    store, commands, text = tmp_path / "store", Quarry(None), tmp_path / "secret"
     missing = commands.run("user", "bootstrap", store, "admin", "--key-file", tmp_path / "none", status=2)
     assert f"key file {tmp_path / 'none'}: No such file or directory" in missing
     key_file.chmod(0o644)
@@ -124,8 +101,8 @@ def administered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Bro
     """A broker on a store whose administrator was there first, and its key file."""
     directory = tmp_path_factory.mktemp("security")
     key_file = directory / "security.key"
-    Commands().run("security", "new-key", key_file)
-    Commands().run("user", "bootstrap", directory / "store", "admin", "--key-file", key_file)
+    Quarry(None).run("security", "new-key", key_file)
+    Quarry(None).run("user", "bootstrap", directory / "store", "admin", "--key-file", key_file)
     broker = Broker(
         directory / "store", logs=directory / "logs", environment={"QUARRY_SECURITY_KEY_FILE": str(key_file)}
     )
@@ -137,22 +114,22 @@ def administered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Bro
 
 
 @pytest.fixture
-def live(administered: tuple[Broker, Path]) -> Commands:
-    return Commands(administered[0].admin)
+def live(administered: tuple[Broker, Path]) -> Quarry:
+    return Quarry(administered[0])
 
 
-def test_the_administrator_is_there_when_the_broker_starts(live: Commands) -> None:
+def test_the_administrator_is_there_when_the_broker_starts(live: Quarry) -> None:
     admin = live.row("user", "show", "admin")
     assert (admin["kind"], admin["enabled"], [each["number"] for each in admin["secrets"]]) == ("super", True, [1])
 
 
 def test_nothing_is_made_beside_a_broker(administered: tuple[Broker, Path]) -> None:
     broker, key_file = administered
-    said = Commands().run("user", "bootstrap", broker.store, "late", "--key-file", key_file, "--force", status=2)
+    said = Quarry(None).run("user", "bootstrap", broker.store, "late", "--key-file", key_file, "--force", status=2)
     assert "a broker is running on this store; ask it with `quarry user`" in said
 
 
-def test_a_users_life(live: Commands, tmp_path: Path) -> None:
+def test_a_users_life(live: Quarry, tmp_path: Path) -> None:
     made = live.row("user", "create", "life", "--super", "--certificate", "CN=life,O=Shop")
     assert SECRET_TEXT.fullmatch(made["secret"])
     shown = live.row("user", "show", "life")
@@ -169,24 +146,26 @@ def test_a_users_life(live: Commands, tmp_path: Path) -> None:
     assert live.row("user", "add-secret", "life")["number"] == 3
     assert live.rows("user", "list", "--prefix", "lif")[0]["name"] == "life"
     assert live.row("user", "reseal")["resealed"] >= 3
+    told = live.row("user", "delete", "life", "--dry-run")
+    assert (told["user"], told["secrets"], told["rules"]) == ("life", 2, 0)
     assert live.row("user", "delete", "life") == {"deleted": "life"}
     assert live.run("user", "show", "life", status=2) == "no user life\n"
 
 
-def test_users_for_people(live: Commands) -> None:
+def test_users_for_people(live: Quarry) -> None:
     assert "\nsecret        " in live.run("user", "create", "people")
     listed = live.run("user", "list", "--prefix", "people").splitlines()
     assert listed[0].split() == ["kind", "enabled", "secrets", "certificates", "name"]
     assert listed[1].split() == ["normal", "yes", "1", "people"]
 
 
-def test_options_that_do_not_go_together_are_refused(live: Commands, tmp_path: Path) -> None:
+def test_options_that_do_not_go_together_are_refused(live: Quarry, tmp_path: Path) -> None:
     assert "do not go" in live.run("user", "create", "x", "--no-secret", "--secret-file", tmp_path / "x", status=2)
     assert "do not go" in live.run("user", "update", "x", "--certificate", "CN=x", "--no-certificates", status=2)
     assert "No such file" in live.run("user", "create", "x", "--secret-file", tmp_path / "x", status=2)
 
 
-def test_rules_are_set_shown_tested_and_removed(live: Commands) -> None:
+def test_rules_are_set_shown_tested_and_removed(live: Quarry) -> None:
     live.run("user", "create", "ruled", "--no-secret", "--certificate", "CN=ruled")
     allowed = live.row("acl", "allow", "ruled", "topic:orders-*", "pub", "sub", "--from", "10.0.0.0/8")
     assert allowed == {
@@ -218,19 +197,17 @@ def test_rules_are_set_shown_tested_and_removed(live: Commands) -> None:
     assert "one of pub, sub" in live.run("acl", "allow", "ruled", "*", "write", status=2)
 
 
-def test_secrets_are_in_no_file_and_no_export(
-    administered: tuple[Broker, Path], live: Commands, tmp_path: Path
-) -> None:
+def test_secrets_are_in_no_file_and_no_export(administered: tuple[Broker, Path], live: Quarry, tmp_path: Path) -> None:
     broker, _ = administered
     secrets = [live.row("user", "create", f"leaky-{number}")["secret"] for number in range(2)]
     file = tmp_path / "secret"
     file.write_text(SECRET)
     live.run("user", "create", "leaky", "--secret-file", file)
     live.run("topic", "create", "exported")
-    Commands().run("produce", "exported", "hello", "--endpoint", broker.endpoint)
+    Quarry(None).run("produce", "exported", "hello", "--endpoint", broker.endpoint)
     broker.stop()
     for form in ("json", "rocksdb"):
-        Commands().run("export-metadata", broker.store, "--to", tmp_path / form, "--as", form)
+        Quarry(None).run("export-metadata", broker.store, "--to", tmp_path / form, "--as", form)
     logs = broker.store.parent / "logs"
     files = [
         path for folder in (broker.store, logs, tmp_path / "json", tmp_path / "rocksdb") for path in folder.rglob("*")
@@ -245,12 +222,12 @@ def test_secrets_are_in_no_file_and_no_export(
 
 
 def test_a_broker_without_the_key_starts_and_names_the_setting(
-    administered: tuple[Broker, Path], live: Commands, tmp_path: Path
+    administered: tuple[Broker, Path], live: Quarry, tmp_path: Path
 ) -> None:
     """Nobody has to authenticate here: what needs no secret goes on."""
     broker, _ = administered
     other = tmp_path / "other.key"
-    Commands().run("security", "new-key", other)
+    Quarry(None).run("security", "new-key", other)
     broker.stop()
     broker.start(settings={"security.key_file": other})
     assert live.row("user", "show", "admin")["kind"] == "super"

@@ -16,6 +16,7 @@ from tests.conformance.broker import RunningBroker
 from tests.conformance.client import Client, message
 from tests.conformance.conftest import WithBroker
 from tests.conformance.test_order import bury
+from tests.schemas import assert_documented
 
 EARLIEST = {"new_group_start": "earliest"}
 
@@ -39,6 +40,7 @@ async def run_command(*arguments: str) -> tuple[int, list[dict[str, object]], st
     command = [sys.executable, "-m", "cli.main", "dead-letters", *arguments, "--json"]
     process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
     stdout, stderr = await process.communicate()
+    assert_documented(command[3:], stdout.decode())
     return process.returncode or 0, [json.loads(line) for line in stdout.splitlines()], stderr.decode()
 
 

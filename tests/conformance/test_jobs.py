@@ -32,6 +32,7 @@ from tests.conformance.jobs import OPEN, done, job_service, resend, reset_to_lat
 from tests.conformance.lite import GROUP, PARENT, LiteClient, found, send
 from tests.conformance.test_dead_letters import with_dead_letters
 from tests.conformance.test_transactions import end
+from tests.schemas import assert_documented
 
 EARLIEST = {"new_group_start": "earliest"}
 INDEX = {"hash_files": True, "hash_slots": 7, "hash_items": 30}
@@ -48,6 +49,7 @@ async def command(broker: RunningBroker, *arguments: str) -> tuple[int, list[dic
     words = [*arguments, "--json", "--admin", broker.admin]
     with capture_logs():  # the broker's are no part of what the command says
         result = await asyncio.to_thread(CliRunner().invoke, app, words)
+    assert_documented(words, result.stdout)
     return result.exit_code, [json.loads(line) for line in result.stdout.splitlines()], result.stderr
 
 

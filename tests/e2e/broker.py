@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Final
 
 from cli.demo import free_ports
+from tests.schemas import assert_documented
 
 PROJECT: Final = Path(__file__).parents[2]
 READY_TIMEOUT_S: Final = 60.0
@@ -42,8 +43,8 @@ def until(condition: Callable[[], bool], what: str, *, timeout_s: float = SETTLE
 def quarry(
     *arguments: str, environment: Mapping[str, str] | None = None, timeout_s: float = 60.0
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command line to its end. The caller judges the exit status."""
-    return subprocess.run(
+    """Run the command line to its end. The caller judges the exit status; what --json prints is held to its schema."""
+    done = subprocess.run(
         [sys.executable, "-m", "cli.main", *arguments],
         cwd=PROJECT,
         env={**clean_environment(), **(environment or {})},
@@ -52,6 +53,8 @@ def quarry(
         timeout=timeout_s,
         check=False,
     )
+    assert_documented(arguments, done.stdout)
+    return done
 
 
 class Broker:

@@ -1,0 +1,202 @@
+"""`quarry completion`: what a shell puts in for who presses the tabulator key.
+
+The shell asks `quarry` itself, by typer's protocol (the environment variable `_QUARRY_COMPLETE`): commands, options and
+fixed values come from the commands as they are, names from the contexts file and from the broker. Whatever goes wrong
+completes nothing and says nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from typing import Annotated, Any, Final
+
+import typer
+from typer._completion_classes import completion_init
+
+from cli.contexts import ContextInvalid, context_names, contexts_file, current_name, read_context
+
+VARIABLE: Final = "_QUARRY_COMPLETE"
+NAMES_SHOWN_MAX: Final = 200
+_HARMLESS: Final = re.compile(r"[\w.%:@+/*-]+", re.ASCII)
+"""Shells evaluate what they are given; nothing else is offered."""
+
+_FAMILIES: Final = {
+    "topic": "topic",
+    "group": "group",
+    "dead-letters": "group",
+    "dlq": "group",
+    "user": "user",
+    "context": "context",
+}
+"""What the argument NAME is in a family of commands."""
+_NAMES: Final = {
+    "TOPIC": "topic",
+    "--topic": "topic",
+    "--to-topic": "topic",
+    "--into": "topic",
+    "--lite-topic": "topic",
+    "PARENT": "topic",
+    "GROUP": "group",
+    "--group": "group",
+    "USER": "user",
+    "KEY": "setting",
+    "--context": "context",
+    "RESOURCE": "resource",
+    "SERVICE/METHOD": "call",
+    "COMMAND": "command",
+}
+"""What an argument or option takes wherever it stands."""
+_NEW: Final = frozenset({"topic create", "group create", "user create", "context add"})
+"""Their NAME is one that there is not yet."""
+
+_BASH: Final = r"""
+_quarry_completion() {
+    local line="${COMP_LINE:0:COMP_POINT}" words number
+    read -ra words <<< "$line"
+    number=$(( ${#words[@]} - 1 ))
+    [[ $line == *[[:space:]] ]] && (( number++ ))
+    local IFS=$'\n'
+    COMPREPLY=( $( env COMP_WORDS="$line" COMP_CWORD=$number _QUARRY_COMPLETE=complete_bash "$1" 2>/dev/null ) )
+    # bash takes host:port and topic:orders for several words, and replaces the last of them
+    local word="${words[number]}"
+    if [[ $word == *:* && $COMP_WORDBREAKS == *:* ]]; then
+        COMPREPLY=( "${COMPREPLY[@]#"${word%"${word##*:}"}"}" )
+    fi
+    [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *: ]] && compopt -o nospace
+    return 0
+}
+complete -o default -F _quarry_completion quarry
+"""
+_ZSH: Final = r"""
+#compdef quarry
+_quarry() {
+    eval $(env _TYPER_COMPLETE_ARGS="${words[1,$CURRENT]}" _QUARRY_COMPLETE=complete_zsh ${words[1]} 2>/dev/null)
+}
+# as a file of $fpath it is called at once, and else made known
+if [ "$funcstack[1]" = "_quarry" ]; then _quarry; else compdef _quarry quarry; fi
+"""
+_FISH_ASKS: Final = (
+    "env _QUARRY_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=%s _TYPER_COMPLETE_ARGS=(commandline -cp) quarry"
+)
+_FISH: Final = (
+    f'complete --command quarry --no-files --arguments "({_FISH_ASKS % "get-args"} 2>/dev/null)" '
+    f'--condition "{_FISH_ASKS % "is-args"} 2>/dev/null"'
+)
+
+
+class Shell(Enum):
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+SCRIPTS: Final = {Shell.BASH: _BASH, Shell.ZSH: _ZSH, Shell.FISH: _FISH}
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What typer makes a line for the shell of."""
+
+    value: str
+    help: str | None = None
+    type: str = "plain"
+
+
+def completion(shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", show_default=False)]) -> None:
+    """Print a script that lets a shell complete commands, options, and the names of contexts, topics and groups."""
+    typer.echo(SCRIPTS[shell].strip())
+
+
+def is_asked() -> bool:
+    """Whether a shell wants completions of this run."""
+    return VARIABLE in os.environ
+
+
+def attach(root: Any) -> None:
+    """Let each argument and option of the commands below `root` complete what it takes."""
+    completion_init()
+    for path, command in _commands(root):
+        for param in command.params:
+            kind = kind_of(path, param)
+            if kind is not None:
+                _complete_by(param, partial(_values, kind))
+
+
+def kind_of(path: str, param: Any) -> str | None:
+    """What an argument or option takes: a kind of names, or words of its own with `|` between them; None: anything."""
+    if param.param_type_name == "argument":
+        spelled = (param.metavar or param.name.upper()).removesuffix("...")
+        if spelled == "NAME":
+            return None if path in _NEW else _FAMILIES.get(path.split(maxsplit=1)[0])
+        if spelled == "ACTION":
+            return "pub|sub|create|update|delete|get|list"
+        return _NAMES.get(spelled)
+    known = [_NAMES[each] for each in param.opts if each in _NAMES]
+    if known:
+        return known[0]
+    return param.metavar if param.metavar and "|" in param.metavar else None
+
+
+def _complete_by(param: Any, values: Callable[[Any, str], Sequence[str]]) -> None:
+    def shell_complete(ctx: Any, incomplete: str) -> list[Completion]:
+        try:
+            found = values(ctx, incomplete)
+        except Exception:  # noqa: BLE001 - a shell at its prompt is no place for errors
+            return []
+        fitting = [each for each in found if each.startswith(incomplete) and _HARMLESS.fullmatch(each)]
+        return [Completion(each) for each in fitting[:NAMES_SHOWN_MAX]]
+
+    param.shell_complete = shell_complete
+
+
+def _values(kind: str, ctx: Any, begun: str) -> Sequence[str]:
+    if "|" in kind:
+        return [word for word in kind.split("|") if word.islower()]
+    match kind:
+        case "context":
+            return context_names()
+        case "call":
+            from cli.online.call import methods
+
+            return [path.partition("/")[0].rpartition(".")[2] + "/" + path.partition("/")[2] for path in methods()]
+        case "command":
+            return [path for path, _ in _commands(ctx.find_root().command) if " " not in path]
+        case "resource":
+            family, colon, name = begun.partition(":")
+            if not colon:
+                return ["topic:", "group:", "cluster:*"]
+            return [f"{family}:{each}" for each in (*_asked(family, ctx, name), "*")]
+        case _:
+            return _asked(kind, ctx, begun)
+
+
+def _asked(kind: str, ctx: Any, begun: str) -> Sequence[str]:
+    """Names of the broker that the command would ask."""
+    from cli.online.arguments import ADMIN_DEFAULT
+    from cli.online.known_names import names_of
+
+    name = ctx.find_root().params.get("context") or current_name()
+    context = None
+    if name is not None:
+        try:
+            context = read_context(contexts_file(), name)
+        except ContextInvalid:
+            return ()
+    said = ctx.params.get("admin")
+    admin = said if said not in (None, ADMIN_DEFAULT) else (context and context.admin) or ADMIN_DEFAULT
+    return names_of(kind, admin, context, prefix=begun)
+
+
+def _commands(root: Any) -> Iterator[tuple[str, Any]]:
+    """Every command and family below, with its words; the root itself has none."""
+    pending: list[tuple[tuple[str, ...], Any]] = [((), root)]
+    while pending:
+        words, command = pending.pop()
+        yield " ".join(words), command
+        children = getattr(command, "commands", {})
+        pending += [((*words, name), child) for name, child in children.items()]

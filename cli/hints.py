@@ -1,0 +1,155 @@
+"""What to type next, by what went wrong: the second line of an error.
+
+Rules look at the line that tells what went wrong, whoever said it: the broker, a store or the command. They are in one
+place, and tests hold each against the real thing (tests/cli/test_hints.py).
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from typing import Final, NamedTuple
+
+NEAR_MAX: Final = 3
+Names = Callable[[str], Sequence[str]]
+"""The names of a kind (`topic`, `group`, `user`, `setting`) that are there; none when nobody can be asked."""
+
+_Advice = Callable[[re.Match[str], Names], str | None]
+_TLS_WORDS: Final = ("ssl", "tls", "certificate", "handshake", "socket closed", "reset by peer")
+"""In what gRPC tells of a connection that was made and ended at once."""
+
+
+class Rule(NamedTuple):
+    """`advise` makes the hint for a line in which `pattern` is found; None: there is nothing to say."""
+
+    pattern: re.Pattern[str]
+    advise: _Advice
+
+
+def no_names(_kind: str) -> Sequence[str]:
+    """Where nobody can be asked."""
+    return ()
+
+
+def hint(line: str, names: Names = no_names) -> str | None:
+    """What to do about an error; None where the line says all."""
+    for rule in RULES:
+        found = rule.pattern.search(line)
+        if found is not None:
+            return rule.advise(found, names)
+    return None
+
+
+def near(name: str, names: Sequence[str]) -> list[str]:
+    """Those that may have been meant, the nearest first."""
+    return get_close_matches(name, names, n=NEAR_MAX, cutoff=0.7)
+
+
+def _no_answer(found: re.Match[str], _names: Names) -> str:
+    if any(word in found["why"].lower() for word in _TLS_WORDS):
+        return "somebody is there and hangs up: TLS on one side alone, or a certificate not trusted: docs/tls.md"
+    return f"start a broker with `quarry serve --store DIR`, or name one with --admin, --endpoint or {_context()}"
+
+
+def _context() -> str:
+    known = _contexts()
+    return f"--context ({', '.join(known)})" if known else "--context"
+
+
+def _contexts() -> Sequence[str]:
+    from cli.contexts import context_names  # which ends commands, and so imports this
+
+    return context_names()
+
+
+def _no_topic(found: re.Match[str], names: Names) -> str | None:
+    name = found["name"]
+    if name.startswith("%"):
+        return None  # of the broker's own: nobody makes them
+    return _meant(name, names("topic")) or f"`quarry topic create {shlex.quote(name)}` makes it"
+
+
+def _no_group(found: re.Match[str], names: Names) -> str:
+    name = found["name"]
+    return _meant(name, names("group")) or f"`quarry group create {shlex.quote(name)}` makes it"
+
+
+def _no_user(found: re.Match[str], names: Names) -> str:
+    name = found["name"]
+    return _meant(name, names("user")) or f"`quarry user create {shlex.quote(name)}` makes it"
+
+
+def _no_setting(found: re.Match[str], names: Names) -> str:
+    return _meant(found["name"], names("setting")) or "`quarry settings list` shows those that can be"
+
+
+def _meant(name: str, names: Sequence[str]) -> str | None:
+    found = near(name, names)
+    return f"did you mean {', '.join(found)}?" if found else None
+
+
+def _not_signed(_found: re.Match[str], _names: Names) -> str:
+    known = _contexts()
+    if known:
+        return f"choose a context with a user: quarry --context NAME … ({', '.join(known)})"
+    return (
+        "say who you are: quarry context add NAME --admin HOST:PORT --user USER --secret-file FILE, then --context NAME"
+    )
+
+
+def _not_known(_found: re.Match[str], _names: Names) -> str:
+    return "`quarry context show` says which user and which secret file this was; a user may have been disabled"
+
+
+def _may_not(found: re.Match[str], _names: Names) -> str:
+    kind, name = found["kind"], found["name"]
+    resource = "cluster:*" if kind == "cluster" else f"{kind}:{name}"
+    return f"an administrator allows it: quarry acl allow {found['user']} {shlex.quote(resource)} {found['action']}"
+
+
+def _super_users(found: re.Match[str], _names: Names) -> str:
+    return f"an administrator makes it one: quarry user update {found['user']} --kind super"
+
+
+def _wrong_type(found: re.Match[str], _names: Names) -> str:
+    return f"send it to a topic that takes them: quarry topic create NAME --type {found['type'].lower()}"
+
+
+def _says(text: str) -> _Advice:
+    return lambda _found, _names: text
+
+
+RULES: Final = tuple(
+    Rule(re.compile(pattern), advise)
+    for pattern, advise in (
+        (r"no answer from a broker \((?P<why>.*)\)$", _no_answer),
+        (
+            r"\bdeadline exceeded\b",
+            _says("the broker is busy, or something between drops calls: `quarry doctor` beside it tells more"),
+        ),
+        (r"\bno topic (?P<name>\S+)$", _no_topic),
+        (r"\btopic (?P<name>\S+) does not exist$", _no_topic),
+        (r"\bno group (?P<name>\S+)$", _no_group),
+        (r"\bconsumer group (?P<name>\S+) does not exist$", _no_group),
+        (r"\bno user (?P<name>\S+)$", _no_user),
+        (r"(?P<name>\S+): no setting that can be changed", _no_setting),
+        (r"\bhas no lite topic \S+$", _says("`quarry lite list TOPIC` shows those that there are")),
+        (r"\bthere is no job \S+$", _says("`quarry job list` shows those that are kept")),
+        (r"\bno member '", _says("`quarry cluster members` shows those that there are")),
+        (r"\bthe call is not signed\b", _not_signed),
+        (r"\bno enabled user has this name and this secret\b", _not_known),
+        (r"\bbehind the broker's clock\b|\bahead of the broker's clock\b", _says("set the clock of this machine")),
+        (r"\buser (?P<user>\S+) may not do this: only super users may", _super_users),
+        (r"\buser (?P<user>\S+) may not (?P<action>\w+) on (?P<kind>topic|group|cluster) (?P<name>\S+)", _may_not),
+        (r"\bis of type \w+ and takes no (?P<type>\w+) messages\b", _wrong_type),
+        (
+            r"\banother broker holds this store\b",
+            _says("stop that broker first; `quarry backup --admin` copies a live one"),
+        ),
+        (r"which in phase \w+ does not hold everything$", _says("`quarry migration status` tells the next step")),
+        (r": no such directory$", _says("a store is the directory that holds commitlog/")),
+        (r"contexts\.toml: No such file", _says("`quarry context add NAME --admin HOST:PORT` makes the first one")),
+    )
+)

@@ -1,0 +1,40 @@
+"""`quarry schema`: what `--json` of a command prints, for programs."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from cli.exit import Exit, end
+from cli.hints import near
+from cli.schemas.shapes import commands, own_name, page, schema_of
+
+
+def schema(
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="COMMAND...", help="Its words: topic list. All commands unless given."),
+    ] = None,
+    *,
+    as_page: Annotated[
+        bool, typer.Option("--page", help="The page docs/json.md instead: every field, for people.")
+    ] = False,
+) -> None:
+    """Print the JSON Schema of the lines that a command prints with --json."""
+    if as_page:
+        for line in page():
+            typer.echo(line)
+        return
+    if not command:
+        typer.echo(json.dumps({name: schema_of(name) for name in commands()}, indent=2))
+        return
+    name = " ".join(command)
+    if own_name(name) not in commands():
+        meant = near(name, list(commands()))
+        end(
+            Exit.COULD_NOT_RUN,
+            f"no schema of {name!r}" + (f"; there are those of: {', '.join(meant)}" if meant else ""),
+        )
+    typer.echo(json.dumps(schema_of(name), indent=2))
