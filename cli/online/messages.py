@@ -16,12 +16,12 @@ import typer
 
 from cli.online.administration import admin_port
 from cli.online.arguments import ADMIN_DEFAULT, ENDPOINT_DEFAULT, Admin, Endpoint, Json
-from cli.online.bodies import uncompressed
 from cli.online.client import CallRefused, MessagingClient, Reader, messaging_port
 from cli.online.groups import CALL_TIMEOUT_S, RESET_TIMEOUT_S, reset_request
 from cli.online.output import json_line
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
+from server.compressed_bodies import uncompressed
 
 BATCH_MAX: Final = 32
 TAIL_WAIT_S: Final = 15.0

@@ -86,30 +86,3 @@ def test_every_command_and_option_explains_itself() -> None:
 def test_every_command_has_json_or_needs_none() -> None:
     without = {path for path, command in commands() if not any("--json" in each.opts for each in command.params)}
     assert without == {"quarry serve", "quarry console", "quarry completion", "quarry schema"}
-
-
-def test_pages_name_only_commands_that_exist() -> None:
-    known = dict(commands())
-    groups = {path.rpartition(" ")[0] for path in known}
-    words = {path.split()[1] for path in known}
-    for page in markdown():
-        for line in re.findall(r"(?<![\w/.-])quarry [a-z][^`\n]*", code_of(page)):
-            parts = line.split()
-            if parts[1] not in words:
-                raise AssertionError(f"{name(page)}: no command `quarry {parts[1]}`")
-            path = " ".join(parts[:3] if f"quarry {parts[1]}" in groups else parts[:2])
-            if path in known:
-                options = {each for option in known[path].params for each in [*option.opts, *option.secondary_opts]}
-                unknown = set(re.findall(r"(?<!\S)--[a-z][a-z-]*", line)) - options - {"--help"}
-                assert not unknown, f"{name(page)}: {path} has no {unknown}"
-
-
-def markdown() -> list[Path]:
-    return [path for path in text_files() if path.suffix == ".md" and (path.parent == ROOT or "docs" in path.parts)]
-
-
-def code_of(page: Path) -> str:
-    """What stands between backquotes, in lines or blocks; prose may say "quarry is" as it likes."""
-    text = page.read_text()
-    blocks = re.findall(r"^```.*?$(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
-    return "\n".join([*blocks, *re.findall(r"`([^`\n]+)`", text)])
