@@ -24,7 +24,7 @@ from typing import IO, Final, NamedTuple, Self
 from tests.documents.pages import ROOT
 from tests.e2e.broker import DISK_OF_THE_TESTS
 
-COMMAND_TIMEOUT_S: Final = 120.0
+COMMAND_TIMEOUT_S: Final = 600.0
 STOP_TIMEOUT_S: Final = 30.0
 RAISE_LOOPBACK: Final = """
 import fcntl, os, socket, struct, sys

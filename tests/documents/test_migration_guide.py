@@ -16,7 +16,7 @@ from tests.documents.playing import play
 from tests.documents.session import Session
 from tests.documents.table import yours
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 SENT: Final = 3
 """What the guide sends: one message in plain text, one by a client with TLS, one in double write."""

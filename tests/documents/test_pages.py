@@ -14,7 +14,7 @@ from tests.documents.table import BEGINNINGS, PLAYED, SLOW, prepared, yours
 
 def marked(page: Path) -> object:
     name = str(page.relative_to(ROOT))
-    return pytest.param(page, id=name, marks=[pytest.mark.slow, pytest.mark.timeout(900)] if name in SLOW else [])
+    return pytest.param(page, id=name, marks=[pytest.mark.slow, pytest.mark.timeout(1800)] if name in SLOW else [])
 
 
 @pytest.mark.parametrize("name", BEGINNINGS)

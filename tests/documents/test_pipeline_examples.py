@@ -10,7 +10,7 @@ import pytest
 from tests.documents.pages import ROOT, blocks
 from tests.documents.session import Session
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 PAGE: Final = ROOT / "docs" / "pipeline.md"
 
