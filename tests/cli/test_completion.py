@@ -100,7 +100,7 @@ def asked(line: str, environment: dict[str, str]) -> list[str]:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("quarry to", "topic"),
+        ("quarry top", "top topic"),
         ("quarry topic r", "readers route"),
         ("quarry topic create x --type f", "fifo"),
         ("quarry tail --from la", "latest"),
