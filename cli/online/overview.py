@@ -10,6 +10,7 @@ import typer
 
 from cli.online.administration import service_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Json
+from cli.online.known import known, known_rounded, known_seconds, known_time
 from cli.online.output import print_object, print_rows, time_text
 from cli.online.sparkline import sparkline
 from server._generated.quarry.admin.v1 import overview_pb2 as pb
@@ -46,7 +47,9 @@ def overview(
     with service_port(admin, OverviewServiceStub) as broker:
         if all_members:
             answer = broker.ListOverviews(pb.ListOverviewsRequest(), timeout=CALL_TIMEOUT_S)
-            print_rows(map(_member_fields, answer.members), MEMBER_COLUMNS, as_json=as_json)
+            rows = map(_member_fields, answer.members)
+            shown = rows if as_json else ({**dict.fromkeys(MEMBER_COLUMNS), **row} for row in rows)
+            print_rows(shown, MEMBER_COLUMNS, as_json=as_json)
             return
         found = broker.GetOverview(pb.GetOverviewRequest(), timeout=CALL_TIMEOUT_S)
     fields = overview_fields(found)
@@ -92,7 +95,7 @@ def overview_fields(found: pb.Overview) -> dict[str, Any]:
         "receivedYesterday": known(found, "received_yesterday"),
         "ready": known(found, "ready_messages"),
         "inFlight": known(found, "in_flight_messages"),
-        "lagSeconds": seconds(known(found, "lag_ms")),
+        "lagSeconds": known_seconds(found, "lag_ms"),
         "topics": known(found, "topics"),
         "groups": known(found, "groups"),
         "connections": known(found, "connections"),
@@ -102,7 +105,7 @@ def overview_fields(found: pb.Overview) -> dict[str, Any]:
         "diskFree": known(found, "disk_free"),
         "diskUsedPercent": _used_percent(found),
         "logSize": found.log_size,
-        "oldestStoredAt": None if (at_ms := known(found, "oldest_stored_at_ms")) is None else time_text(at_ms),
+        "oldestStoredAt": known_time(found, "oldest_stored_at_ms"),
         "timers": known(found, "timers"),
         "transactions": known(found, "transactions"),
         "liteTopics": known(found, "lite_topics"),
@@ -112,17 +115,8 @@ def overview_fields(found: pb.Overview) -> dict[str, Any]:
         "cpuSeconds": round(found.process.cpu_seconds, 1),
         "residentBytes": known(found.process, "resident_bytes"),
         "openFiles": known(found.process, "open_files"),
-        "loopLateSeconds": None if (late_s := known(found.process, "loop_late_seconds")) is None else round(late_s, 3),
+        "loopLateSeconds": known_rounded(found.process, "loop_late_seconds", 3),
     }
-
-
-def known(message: Any, field: str) -> Any:
-    """None for what is not set."""
-    return getattr(message, field) if message.HasField(field) else None
-
-
-def seconds(milliseconds: int | None) -> float | None:
-    return None if milliseconds is None else milliseconds / 1000
 
 
 def _used_percent(found: pb.Overview) -> float | None:
@@ -133,9 +127,7 @@ def _used_percent(found: pb.Overview) -> float | None:
 
 def _member_fields(member: pb.MemberOverview) -> dict[str, Any]:
     """Of one that has not answered there is but why."""
-    fields: dict[str, Any] = dict.fromkeys(MEMBER_COLUMNS)
-    if member.HasField("overview"):
-        fields = overview_fields(member.overview)
+    fields = overview_fields(member.overview) if member.HasField("overview") else {}
     return {
         **fields,
         "name": member.name,
@@ -145,7 +137,7 @@ def _member_fields(member: pb.MemberOverview) -> dict[str, Any]:
         "address": member.address,
         "adminAddress": member.admin_address or None,
         "version": member.version,
-        "readiness": fields["readiness"] or member.problem or "no answer",
+        "readiness": fields.get("readiness") or member.problem or "no answer",
     }
 
 

@@ -10,8 +10,8 @@ import typer
 
 from cli.online.administration import service_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Json
-from cli.online.output import print_rows, time_text
-from cli.online.overview import known, seconds
+from cli.online.known import known, known_rounded, known_seconds, known_time
+from cli.online.output import print_rows
 from server._generated.quarry.admin.v1 import overview_pb2 as pb
 from server._generated.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
 
@@ -106,16 +106,15 @@ def _groups(broker: OverviewServiceStub, request: pb.ListGroupFiguresRequest, li
 
 
 def _topic_fields(figures: pb.TopicFigures) -> dict[str, Any]:
-    lags = [known(each, "lag_ms") for each in figures.groups]
-    last_ms = known(figures, "last_stored_at_ms")
+    lags_s = [known_seconds(each, "lag_ms") for each in figures.groups]
     return {
         "name": figures.topic.name,
         "messages": known(figures, "messages"),
         "estimatedBytes": known(figures, "estimated_bytes"),
-        "sentPerSecond": _rate(figures, "sent_per_second"),
-        "receivedPerSecond": _rate(figures, "received_per_second"),
-        "lastStoredAt": None if last_ms is None else time_text(last_ms),
-        "lagSeconds": None if not lags or None in lags else seconds(max(lags)),
+        "sentPerSecond": known_rounded(figures, "sent_per_second"),
+        "receivedPerSecond": known_rounded(figures, "received_per_second"),
+        "lastStoredAt": known_time(figures, "last_stored_at_ms"),
+        "lagSeconds": max(lags_s) if lags_s and None not in lags_s else None,
         "groups": known(figures, "group_count"),
         "readers": [_pair_fields(each) for each in figures.groups],
     }
@@ -128,7 +127,7 @@ def _group_fields(figures: pb.GroupFigures) -> dict[str, Any]:
         "consumers": figures.consumers,
         "ready": known(figures, "ready"),
         "inFlight": known(figures, "in_flight"),
-        "lagSeconds": seconds(known(figures, "lag_ms")),
+        "lagSeconds": known_seconds(figures, "lag_ms"),
         "deadLetters": known(figures, "dead_letters"),
         "reads": [_pair_fields(each) for each in figures.topics],
     }
@@ -140,12 +139,7 @@ def _pair_fields(pair: pb.PairFigures) -> dict[str, Any]:
         "topic": pair.topic,
         "ready": known(pair, "ready"),
         "inFlight": known(pair, "in_flight"),
-        "lagSeconds": seconds(known(pair, "lag_ms")),
-        "receivedPerSecond": _rate(pair, "received_per_second"),
+        "lagSeconds": known_seconds(pair, "lag_ms"),
+        "receivedPerSecond": known_rounded(pair, "received_per_second"),
         "consumers": pair.consumers,
     }
-
-
-def _rate(message: Any, field: str) -> float | None:
-    rate = known(message, field)
-    return None if rate is None else round(rate, 1)

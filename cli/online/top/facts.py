@@ -58,8 +58,8 @@ class Overview:
     connections: int | None
     producers: int
     consumers: int
-    topics: int
-    groups: int
+    topics: int | None
+    groups: int | None
     disk_total: int | None
     disk_free: int | None
     log_size: int
@@ -139,7 +139,7 @@ class Topic:
     received_per_second: float | None
     last_stored_at_ms: int | None
     pairs: tuple[Pair, ...]
-    group_count: int
+    group_count: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,7 @@ class Group:
     is_enabled: bool
     consumers: int
     pairs: tuple[Pair, ...]
-    topic_count: int
+    topic_count: int | None
     ready: int | None
     in_flight: int | None
     lag_ms: int | None
