@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import isnan
 from typing import Annotated, Any, Final
 
@@ -30,6 +30,7 @@ MEMBER_COLUMNS: Final = (
     "readiness",
 )
 HISTORY_COLUMNS: Final = ("name", "unit", "last", "least", "most", "lastHour")
+LAG_FIELDS: Final = ("ready", "inFlight", "lagSeconds")
 SPARKLINE_WIDTH: Final = 60
 """A column for each minute."""
 
@@ -42,20 +43,19 @@ def overview(
 ) -> None:
     """Show a broker at a glance: what goes through it, what waits, how full its disk is, and what is wrong.
 
-    `-` stands for what is not known, such as the messages of a day that the broker has not seen begin.
+    `-` stands for what is not known, such as the messages of a day that the broker has not seen begin. What waits is at
+    least so much where there are more groups than are counted.
     """
     with service_port(admin, OverviewServiceStub) as broker:
         if all_members:
             answer = broker.ListOverviews(pb.ListOverviewsRequest(), timeout=CALL_TIMEOUT_S)
             rows = map(_member_fields, answer.members)
-            shown = rows if as_json else ({**dict.fromkeys(MEMBER_COLUMNS), **row} for row in rows)
+            shown = rows if as_json else ({**dict.fromkeys(MEMBER_COLUMNS), **_for_people(row)} for row in rows)
             print_rows(shown, MEMBER_COLUMNS, as_json=as_json)
             return
         found = broker.GetOverview(pb.GetOverviewRequest(), timeout=CALL_TIMEOUT_S)
     fields = overview_fields(found)
-    if not as_json:
-        fields["concerns"] = list(found.concerns) or None
-    print_object(fields, as_json=as_json)
+    print_object(fields if as_json else _for_people(fields), as_json=as_json)
 
 
 def history(
@@ -96,6 +96,7 @@ def overview_fields(found: pb.Overview) -> dict[str, Any]:
         "ready": known(found, "ready_messages"),
         "inFlight": known(found, "in_flight_messages"),
         "lagSeconds": known_seconds(found, "lag_ms"),
+        "lagIsWhole": found.lag_is_whole,
         "topics": known(found, "topics"),
         "groups": known(found, "groups"),
         "connections": known(found, "connections"),
@@ -117,6 +118,14 @@ def overview_fields(found: pb.Overview) -> dict[str, Any]:
         "openFiles": known(found.process, "open_files"),
         "loopLateSeconds": known_rounded(found.process, "loop_late_seconds", 3),
     }
+
+
+def _for_people(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What is but a part of the whole is at least so much."""
+    shown = {**fields, "concerns": fields.get("concerns") or None}
+    if not shown.pop("lagIsWhole", True):
+        shown |= {name: f"at least {fields[name]}" for name in LAG_FIELDS if fields[name] is not None}
+    return shown
 
 
 def _used_percent(found: pb.Overview) -> float | None:

@@ -125,6 +125,26 @@ def test_what_is_not_told_is_unknown_and_never_0(address: str, stub: Stub) -> No
         assert expected in text, text
 
 
+def test_what_is_but_a_part_is_at_least_so_much(address: str, stub: Stub) -> None:
+    part = overview(lag_is_whole=False)
+    stub.answers.update(GetOverview=part, ListOverviews=overview_stub.members("one", "two"))
+    assert "at least" not in run("--once", "--admin", address).stdout.partition("MEMBERS")[2]
+    stub.answers["ListOverviews"].members[0].overview.CopyFrom(part)
+    text = run("--once", "--admin", address).stdout
+    waiting = text.partition("waiting")[2].partition("storage")[0].split()
+    assert " ".join(waiting) == "ready at least 1,203,456 in flight at least 1,024 behind by at least 3 h 12 min"
+    one, two = (line for line in text.splitlines() if line.split()[1:2] == ["active"])
+    assert one.split()[:1] == ["one"]
+    assert "at least 3 h 12 min" in one
+    assert "at least" not in two
+    (row,) = map(json.loads, run("--json", "--once", "--admin", address).stdout.splitlines())
+    assert row["overview"]["lagIsWhole"] is False
+    assert [each["overview"]["lagIsWhole"] for each in row["members"]] == [False, True]
+    bare = pb.Overview(at_ms=NOW_MS, readiness="ready")
+    stub.answers["GetOverview"] = bare
+    assert "behind by unknown" in run("--once", "--admin", address).stdout
+
+
 # -- JSON
 
 

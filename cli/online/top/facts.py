@@ -38,7 +38,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """A broker as a whole, as in `quarry.admin.v1.Overview`."""
+    """A broker as a whole, as in `quarry.admin.v1.Overview`. `lag_is_whole` False: what waits is at least so much."""
 
     name: str
     cluster: str
@@ -67,6 +67,7 @@ class Overview:
     ready_messages: int | None
     in_flight_messages: int | None
     lag_ms: int | None
+    lag_is_whole: bool
     timers: int | None
     transactions: int | None
     lite_topics: int | None

@@ -87,6 +87,11 @@ def latency_text(seconds: float | None, *, bound_s: float | None = None) -> str:
     return span_text(seconds)
 
 
+def least_text(text: str, *, is_whole: bool) -> str:
+    """`at least 12` of what is but a part of the whole."""
+    return text if is_whole or text == UNKNOWN else f"at least {text}"
+
+
 def percent_text(share: float | None) -> str:
     return UNKNOWN if share is None else f"{share * 100:.0f} %"
 
