@@ -11,8 +11,8 @@ import typer
 from cli.online.administration import service_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Json
 from cli.online.known import known, known_rounded, known_seconds, known_time
-from cli.online.output import print_object, print_rows, time_text
-from cli.online.sparkline import sparkline
+from cli.online.output import print_object, print_rows, speaks_utf8, time_text
+from cli.online.sparkline import HOUR_MS, cells, sparkline
 from server._generated.quarry.admin.v1 import overview_pb2 as pb
 from server._generated.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
 
@@ -68,8 +68,8 @@ def history(
 ) -> None:
     """Show the figures of the last hour, a line for each series (docs/admin-calls.md).
 
-    A column of the picture is a minute, as high as the most of it, from nothing to the most of the hour. With --json
-    there is every number, one each ten seconds; null: not known.
+    A column of the picture is a minute, as high as the most of it, from nothing to the most of the hour; `·` is not
+    known. With --json there is every number, one each ten seconds; null: not known.
     """
     with service_port(admin, OverviewServiceStub) as broker:
         found = broker.GetHistory(pb.GetHistoryRequest(series=series or ()), timeout=CALL_TIMEOUT_S)
@@ -151,6 +151,7 @@ def _member_fields(member: pb.MemberOverview) -> dict[str, Any]:
 
 
 def _series_rows(found: pb.History, *, as_json: bool) -> Iterator[dict[str, Any]]:
+    end_ms = found.at_ms[-1] if found.at_ms else 0
     for each in found.series:
         values = [None if isnan(value) else value for value in each.values]
         if as_json:
@@ -163,7 +164,10 @@ def _series_rows(found: pb.History, *, as_json: bool) -> Iterator[dict[str, Any]
             "last": _short(values[-1:]),
             "least": _short([min(there)] if there else []),
             "most": _short([max(there)] if there else []),
-            "lastHour": sparkline(found.at_ms, values, found.interval_ms, SPARKLINE_WIDTH),
+            "lastHour": sparkline(
+                cells(found.at_ms, each.values, end_ms=end_ms, span_ms=HOUR_MS, width=SPARKLINE_WIDTH),
+                plain=not speaks_utf8(),
+            ),
         }
 
 

@@ -1,16 +1,21 @@
-"""`quarry overview` of figures that a test makes up; tests/conformance/test_overview.py asks a real broker."""
+"""`quarry overview` and `history` of made-up figures; tests/conformance/test_overview.py asks a real broker."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from importlib import import_module
 
 import pytest
 from typer.testing import CliRunner
 
 from cli.main import app
+from server._generated.quarry.admin.v1 import overview_pb2 as pb
 from tests.cli import overview_stub
 from tests.cli.overview_stub import Stub, overview, served
+
+overview_module = import_module("cli.online.overview")
+"""Its command has the same name."""
 
 
 @pytest.fixture
@@ -24,8 +29,8 @@ def address(stub: Stub) -> Iterator[str]:
         yield address
 
 
-def run(address: str, *words: str) -> list[str]:
-    done = CliRunner().invoke(app, ["overview", *words, "--admin", address])
+def run(address: str, *words: str, command: str = "overview") -> list[str]:
+    done = CliRunner().invoke(app, [command, *words, "--admin", address])
     assert done.exit_code == 0, done.output
     return done.stdout.splitlines()
 
@@ -52,3 +57,13 @@ def test_what_is_but_a_part_is_at_least_so_much(address: str, stub: Stub) -> Non
     assert "  at least 1203456  " in one
     assert "at least" not in two
     assert [json.loads(line)["lagIsWhole"] for line in run(address, "--all", "--json")] == [False, True]
+
+
+def test_the_last_hour_is_drawn(address: str, stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = run(address, command="history")[1]
+    assert row.split()[:3] == ["messages/s", "12,733", "7,333"]
+    assert (row.count("·"), row.count("█")) == (10, 8)
+    monkeypatch.setattr(overview_module, "speaks_utf8", lambda: False)
+    assert all(line.isascii() for line in run(address, command="history"))
+    stub.answers["GetHistory"] = pb.History(series=[pb.Series(name="timers", unit="messages")])
+    assert run(address, command="history")[1].split() == ["messages", "-", "-", "-", "?" * 60, "timers"]

@@ -8,6 +8,7 @@ from typing import Final
 from rich.text import Text
 
 from cli.online.output import time_text
+from cli.online.sparkline import HOUR_MS, cells, sparkline
 from cli.online.top.drawing import (
     BAD,
     GAP,
@@ -29,7 +30,6 @@ from cli.online.top.drawing import (
     wrapped,
 )
 from cli.online.top.facts import Member, Migration, Overview
-from cli.online.top.figures import cells
 from cli.online.top.known import Answer, Known
 from cli.online.top.reading import CallFailed, Failure
 from cli.online.top.tables import GROUPS, TOPICS, ago_text
@@ -42,10 +42,8 @@ from cli.online.top.texts import (
     rate_text,
     span_ms_text,
     span_text,
-    sparkline,
 )
 
-HOUR_MS: Final = 3_600_000
 CONCERNS_SHOWN: Final = 3
 SIDE_BY_SIDE: Final = 120
 DISK_WARNING: Final = 0.85
