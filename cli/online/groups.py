@@ -11,6 +11,7 @@ from cli.online.administration import admin_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Attributes, DryRun, Json, Name, Prefix, pairs, with_options
 from cli.online.dry_runs import group_deletion
 from cli.online.job_following import Wait, run_job, unless_too_much
+from cli.online.known import known
 from cli.online.output import print_object, print_rows
 from cli.times import date_ms
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
@@ -208,7 +209,7 @@ def reset_offset(
     rows = [
         {
             "queueId": reset.queue,
-            "previousOffset": reset.previous_offset if reset.HasField("previous_offset") else None,
+            "previousOffset": known(reset, "previous_offset"),
             "newOffset": reset.new_offset,
         }
         for reset in answer.queues

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Annotated, Final
 
 import typer
@@ -11,6 +12,7 @@ from cli.online.administration import service_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Json, Name
 from cli.online.known import known, known_rounded, known_time
 from cli.online.output import print_object, print_rows, time_text
+from cli.online.pages import listed
 from server._generated.quarry.admin.v1 import storage_pb2 as pb
 from server._generated.quarry.admin.v1.storage_pb2_grpc import StorageServiceStub
 
@@ -54,8 +56,11 @@ def spans(
     as_json: Json = False,
 ) -> None:
     """List since when each queue of a topic has messages, and how many of them go with the file that expires next."""
+    request = pb.ListQueueSpansRequest(topic=name)
     with service_port(admin, StorageServiceStub) as broker:
-        print_rows(map(_span, _spans(broker, name, limit)), SPAN_COLUMNS, as_json=as_json)
+        ask = partial(broker.ListQueueSpans, timeout=CALL_TIMEOUT_S)
+        found = listed(ask, request, "queues", lambda each: each.queue, limit=limit, page_rows=PAGE_ROWS)
+        print_rows(map(_span, found), SPAN_COLUMNS, as_json=as_json)
 
 
 def pending(
@@ -86,20 +91,6 @@ def pending(
         },
         as_json=as_json,
     )
-
-
-def _spans(broker: StorageServiceStub, topic: str, limit: int) -> Iterator[pb.QueueSpan]:
-    """Page after page, as they are printed."""
-    request = pb.ListQueueSpansRequest(topic=topic)
-    left = limit
-    while left > 0:
-        request.limit = min(left, PAGE_ROWS)
-        page = broker.ListQueueSpans(request, timeout=CALL_TIMEOUT_S)
-        yield from page.queues
-        if not page.has_more:
-            return
-        left -= len(page.queues)
-        request.after = page.queues[-1].queue
 
 
 def _storage(found: pb.Storage) -> dict[str, object]:

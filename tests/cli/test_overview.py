@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from importlib import import_module
 
 import pytest
@@ -12,25 +11,14 @@ from typer.testing import CliRunner
 from cli.main import app
 from server._generated.quarry.admin.v1 import overview_pb2 as pb
 from tests.cli import overview_stub
-from tests.cli.overview_stub import Stub, overview, served
+from tests.cli.overview_stub import Stub, overview
 
 overview_module = import_module("cli.online.overview")
 """Its command has the same name."""
 
 
-@pytest.fixture
-def stub() -> Stub:
-    return Stub()
-
-
-@pytest.fixture
-def address(stub: Stub) -> Iterator[str]:
-    with served(stub) as (address, _):
-        yield address
-
-
 def run(address: str, *words: str, command: str = "overview") -> list[str]:
-    done = CliRunner().invoke(app, [command, *words, "--admin", address])
+    done = CliRunner().invoke(app, [*command.split(), *words, "--admin", address])
     assert done.exit_code == 0, done.output
     return done.stdout.splitlines()
 
@@ -67,3 +55,13 @@ def test_the_last_hour_is_drawn(address: str, stub: Stub, monkeypatch: pytest.Mo
     assert all(line.isascii() for line in run(address, command="history"))
     stub.answers["GetHistory"] = pb.History(series=[pb.Series(name="timers", unit="messages")])
     assert run(address, command="history")[1].split() == ["messages", "-", "-", "-", "?" * 60, "timers"]
+
+
+@pytest.mark.parametrize(("group_count", "lag_s"), [(1, 1.234), (2, None), (None, None)])
+def test_how_far_a_topic_is_behind_takes_all_of_its_groups(
+    address: str, stub: Stub, group_count: int | None, lag_s: float | None
+) -> None:
+    topic = pb.TopicFigures(group_count=group_count, groups=[pb.PairFigures(group="billing", lag_ms=1_234)])
+    stub.answers["ListTopicFigures"] = pb.ListTopicFiguresResponse(topics=[topic])
+    (row,) = map(json.loads, run(address, "--json", command="topic top"))
+    assert (row["lagSeconds"], row["groups"]) == (lag_s, group_count)

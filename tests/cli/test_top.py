@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -20,6 +21,7 @@ from cli.online.top.known import CALLS, Known, look
 from cli.online.top.pages import head
 from cli.online.top.reading import CallFailed, Failure, Reading, Wish, overview_of
 from cli.online.top.snapshot import object_of, plain_text
+from cli.online.top.tables import topic_details
 from server._generated.quarry.admin.v1 import jobs_pb2
 from server._generated.quarry.admin.v1 import overview_pb2 as pb
 from tests.cli import overview_stub
@@ -38,17 +40,6 @@ class Hands:
 
     def monotonic_s(self) -> float:
         return self.s
-
-
-@pytest.fixture
-def stub() -> Stub:
-    return Stub()
-
-
-@pytest.fixture
-def address(stub: Stub) -> Iterator[str]:
-    with served(stub) as (address, _):
-        yield address
 
 
 def run(*words: str, **environment: str) -> Result:
@@ -143,6 +134,15 @@ def test_what_is_but_a_part_is_at_least_so_much(address: str, stub: Stub) -> Non
     bare = pb.Overview(at_ms=NOW_MS, readiness="ready")
     stub.answers["GetOverview"] = bare
     assert "behind by unknown" in run("--once", "--admin", address).stdout
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"), [(2, "GROUPS  2"), (1_200, "GROUPS  2 of 1,200"), (None, "GROUPS  2 of unknown")]
+)
+def test_how_many_groups_a_topic_has_may_not_be_known(address: str, count: int | None, expected: str) -> None:
+    with Reading(address, None) as reading:
+        topic = replace(reading.topics(Wish()).rows[0], group_count=count)
+    assert expected in [line.plain for line in topic_details(topic, Canvas(width=80, height=9), NOW_MS)]
 
 
 # -- JSON
