@@ -19,7 +19,7 @@ from server._generated.quarry.admin.v1 import jobs_pb2
 from store.metadata import lite_attributes
 from store.metadata.lite_attributes import LiteModel
 
-commands: Final = typer.Typer(name="group", help="Consumer groups of a live broker.", no_args_is_help=True)
+commands: Final = typer.Typer(no_args_is_help=True)
 
 CALL_TIMEOUT_S: Final = 10.0
 RESET_TIMEOUT_S: Final = 60.0

@@ -16,7 +16,7 @@ from cli.online.pages import listed
 from server._generated.quarry.admin.v1 import lite_topics_pb2 as pb
 from server._generated.quarry.admin.v1.lite_topics_pb2_grpc import LiteTopicServiceStub
 
-commands: Final = typer.Typer(name="lite", help="Lite topics of a live broker.", no_args_is_help=True)
+commands: Final = typer.Typer(no_args_is_help=True)
 
 CALL_TIMEOUT_S: Final = 60.0
 COLUMNS: Final = ("name", "minOffset", "maxOffset", "lastStoredAt", "subscribers")

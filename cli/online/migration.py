@@ -26,11 +26,7 @@ REFUSALS: Final = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNAVAILA
 STEP_COLUMNS: Final = ("at", "from", "to", "by")
 DIFFERENCE_COLUMNS: Final = ("queue", "kind", "offset", "text")
 
-commands: Final = typer.Typer(
-    name="migration",
-    help="Move the consume queues of a live broker from files to RocksDB, and back (docs/migration.md).",
-    no_args_is_help=True,
-)
+commands: Final = typer.Typer(no_args_is_help=True)
 
 
 @commands.command()

@@ -24,11 +24,7 @@ COLUMNS: Final = ("id", "state", "by", "ended")
 CHECK_COLUMNS: Final = ("check", "checked", "differences")
 RUNNING: Final = "running"
 
-commands: Final = typer.Typer(
-    name="verification",
-    help="Verify the store of a live broker: commit log, queue files, RocksDB, offsets and metadata.",
-    no_args_is_help=True,
-)
+commands: Final = typer.Typer(no_args_is_help=True)
 
 Id = Annotated[int | None, typer.Argument(metavar="ID", help="Which one; the newest if nothing is said.")]
 
