@@ -30,6 +30,7 @@ from cli.online import (
     verification,
 )
 from cli.online.backup import backup
+from cli.online.bench import bench
 from cli.online.broker import broker
 from cli.online.browse import browse
 from cli.online.call import call
@@ -96,6 +97,7 @@ def register(app: typer.Typer) -> None:
         top,
         broker,
         call,
+        bench,
         console,
     ):
         app.command()(command)
