@@ -39,6 +39,7 @@ from cli.online.expire import expire
 from cli.online.lag import lag
 from cli.online.messages import consume, tail
 from cli.online.overview import history, overview
+from cli.online.ping import ping
 from cli.online.produce import produce
 from cli.online.query import query
 from cli.online.queues import queues
@@ -97,6 +98,7 @@ def register(app: typer.Typer) -> None:
         top,
         broker,
         call,
+        ping,
         bench,
         console,
     ):
