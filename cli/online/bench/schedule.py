@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from cli.online.bench.figures import Plan
 from store.clock import Clock
+
+LATE_S: Final = 1.0
+"""For so long after the duration goes out what was due in it, where there is a rate to keep."""
 
 
 class Schedule:
@@ -44,14 +49,18 @@ class Schedule:
         plan = self._plan
         if self._is_stopped or (plan.count is not None and self._taken >= plan.count):
             return True
-        return plan.duration_s is not None and self._clock.monotonic_s() - self._began_s >= plan.duration_s
+        if plan.duration_s is None:
+            return False
+        is_all_taken = plan.rate is not None and self._taken / plan.rate >= plan.duration_s
+        return is_all_taken or self.left_s == 0.0
 
     @property
     def left_s(self) -> float | None:
-        """Until the duration is over; None where a count ends the load."""
+        """Until nothing more is sent in any case; None where a count ends the load."""
         if self._plan.duration_s is None:
             return None
-        return max(0.0, self._began_s + self._plan.duration_s - self._clock.monotonic_s())
+        late_s = 0.0 if self._plan.rate is None else LATE_S
+        return max(0.0, self._began_s + self._plan.duration_s + late_s - self._clock.monotonic_s())
 
     @property
     def _due_s(self) -> float:
