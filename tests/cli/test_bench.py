@@ -215,7 +215,7 @@ def test_with_tls_and_as_a_user(front: str, tmp_path: Path) -> None:
     settings: dict[str, object] = {
         **tls.settings(),
         "network.front": front,
-        "network.tls_admin": "required",
+        "network.admin_tls": True,
         "security.authentication": True,
         "security.authorization": True,
         "security.key_file": key,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from enum import Enum
+from enum import StrEnum
 from typing import Annotated, Final
 
 import typer
@@ -23,7 +23,7 @@ INTERRUPTED: Final = 130
 LABELS: Final = {"messaging": "messaging", "admin": "admin", "send": "sent", "roundTrip": "round trip"}
 
 
-class Port(Enum):
+class Port(StrEnum):
     BOTH = "both"
     ADMIN = "admin"
     MESSAGING = "messaging"
