@@ -31,41 +31,52 @@ COLUMNS: Final = ("messages", "perSecond", "mbPerSecond", "p50Ms", "p99Ms", "p99
 HEADINGS: Final = ("messages", "messages/s", "MB/s", "p50 ms", "p99 ms", "p99.9 ms", "max ms")
 
 
+Topic = Annotated[
+    str | None,
+    typer.Option("--topic", metavar="TOPIC", help="Into this topic, and not one of its own.", show_default=False),
+]
+Size = Annotated[int, typer.Option("--size", metavar="BYTES", min=1, help="Of a body.")]
+Rate = Annotated[
+    float | None,
+    typer.Option(
+        "--rate", metavar="N", min=0.001, help="Messages per second, of all producers together.", show_default=False
+    ),
+]
+Producers = Annotated[int, typer.Option("--producers", metavar="N", min=1, max=CLIENTS_MAX, help="Who send.")]
+Consumers = Annotated[
+    int, typer.Option("--consumers", metavar="N", min=0, max=CLIENTS_MAX, help="Who receive; 0: nobody.")
+]
+InFlight = Annotated[
+    int, typer.Option("--in-flight", metavar="N", min=1, help="Sends that one producer has open at once, at most.")
+]
+Duration = Annotated[
+    float | None,
+    typer.Option(
+        "--duration", metavar="SECONDS", min=0.1, help="Send for so long; 10 unless given.", show_default=False
+    ),
+]
+Count = Annotated[
+    int | None, typer.Option("--count", metavar="N", min=1, help="Send so many messages.", show_default=False)
+]
+Queues = Annotated[
+    int | None,
+    typer.Option(
+        "--queues", metavar="N", min=1, help="Of its topic; the broker's default unless given.", show_default=False
+    ),
+]
+
+
 def bench(
     *,
-    topic: Annotated[
-        str | None,
-        typer.Option("--topic", metavar="TOPIC", help="Into this topic, and not one of its own.", show_default=False),
-    ] = None,
-    size: Annotated[int, typer.Option("--size", metavar="BYTES", min=1, help="Of a body.")] = 1024,
-    rate: Annotated[
-        float | None,
-        typer.Option(
-            "--rate", metavar="N", min=0.001, help="Messages per second, of all producers together.", show_default=False
-        ),
-    ] = None,
-    producers: Annotated[int, typer.Option("--producers", metavar="N", min=1, max=CLIENTS_MAX, help="Who send.")] = 4,
-    consumers: Annotated[
-        int, typer.Option("--consumers", metavar="N", min=0, max=CLIENTS_MAX, help="Who receive; 0: nobody.")
-    ] = 4,
-    in_flight: Annotated[
-        int, typer.Option("--in-flight", metavar="N", min=1, help="Sends that one producer has open at once, at most.")
-    ] = 16,
-    duration: Annotated[
-        float | None,
-        typer.Option(
-            "--duration", metavar="SECONDS", min=0.1, help="Send for so long; 10 unless given.", show_default=False
-        ),
-    ] = None,
-    count: Annotated[
-        int | None, typer.Option("--count", metavar="N", min=1, help="Send so many messages.", show_default=False)
-    ] = None,
-    queues: Annotated[
-        int | None,
-        typer.Option(
-            "--queues", metavar="N", min=1, help="Of its topic; the broker's default unless given.", show_default=False
-        ),
-    ] = None,
+    topic: Topic = None,
+    size: Size = 1024,
+    rate: Rate = None,
+    producers: Producers = 4,
+    consumers: Consumers = 4,
+    in_flight: InFlight = 16,
+    duration: Duration = None,
+    count: Count = None,
+    queues: Queues = None,
     yes: Annotated[bool, typer.Option("--yes", help="Write into a topic that is there.")] = False,
     endpoint: Endpoint = ENDPOINT_DEFAULT,
     admin: Admin = ADMIN_DEFAULT,
