@@ -127,6 +127,7 @@ def test_who_is_slower_than_the_limit_ends_with_status_1(quarry: Quarry) -> None
     assert "slower than 0.001 ms" in quarry.run("ping", *FAST, "--within-ms", 0.001, status=1)
 
 
+@pytest.mark.slow
 def test_a_broker_that_stops_for_a_while_is_late_and_not_gone(quarry: Quarry) -> None:
     with running(quarry.broker, "--count", "9", "--interval", "0.1", "--within-ms", "400", "--json") as ping:
         assert ping.stdout is not None
@@ -143,6 +144,7 @@ def test_a_broker_that_stops_for_a_while_is_late_and_not_gone(quarry: Quarry) ->
     assert [each["answered"] for each in summary["figures"].values()] == [9, 9]
 
 
+@pytest.mark.slow
 def test_who_is_interrupted_gets_the_summary(quarry: Quarry) -> None:
     with running(quarry.broker, "--count", "100", "--interval", "0.05") as ping:
         assert ping.stdout is not None
