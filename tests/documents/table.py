@@ -68,7 +68,7 @@ PLAYED: Final = tuple(
 
 def prepared(page: Path, folder: Path) -> None:
     """Puts into the folder of a page what its reader has before the first line."""
-    if page == ROOT / "README.md":
+    if page in (ROOT / "README.md", ROOT / "docs" / "install.md"):
         # a checkout in which `make` has installed everything already
         (folder / ".venv" / "bin").mkdir(parents=True)
         for name in ("quarry", "python"):
