@@ -152,7 +152,7 @@ def _here(text: str) -> str:
 def _unsaid(typed: str) -> list[str]:
     """What has to come of a command whose output the page does not show."""
     if " serve" not in typed:
-        return [ANYTHING]
+        return [ANYTHING, f"{ANYTHING} Ctrl-C ends it"]  # before that it would not hear of it
     return [ANYTHING, f"{ANYTHING} shards are ready." if "--shards" in typed else READY_LINE, ANYTHING]
 
 
