@@ -38,15 +38,18 @@ export function workButton(label, act, { className = "", done = null } = {}) {
       class: className,
       onclick: async () => {
         button.disabled = true;
+        // who would put other buttons in its place waits until it has said how it ended
+        button.setAttribute("data-busy", "");
         replace(said, "working …");
         try {
           const told = await act((...nodes) => replace(said, nodes));
-          report(told === null ? null : ["✓ ", told ?? "done"]);
+          report(told === null || told === "" ? null : ["✓ ", told ?? "done"]);
           done?.();
         } catch (error) {
           report(isAbort(error) ? null : failure(error));
         }
         button.disabled = false;
+        button.removeAttribute("data-busy");
         if (button.isConnected && document.activeElement === document.body) button.focus();
       },
     },
