@@ -120,6 +120,7 @@ class Shop:
         clients.simple_consumer("orders", group="audit")
         devices = clients.lite_simple_consumer("sessions", group="devices")
         devices.subscribe("device-1", "device-2")
+        devices.ack(devices.receive_until(2))
         for number in range(WAITING):
             self.send("sessions", f"waits {number}", Sent(lite_topic="device-1"))
         producer = clients.producer("ledger", checker="unknown")

@@ -123,7 +123,7 @@ async function statistics(view, topic) {
   return facts([
     ["Lite topics", count(it.liteTopics, "they are being counted after a start")],
     ["There may be", isKnown(it.liteTopicsMax) ? count(it.liteTopicsMax) : "any number"],
-    share !== null && ["Of the quota", badge(share > 0.9 ? "warn" : "good", `${(share * 100).toFixed(1)} % in use`)],
+    share !== null && ["Of the quota", badge(share > 0.9 ? "warn" : "good", share > 0 && share < 0.001 ? "in use: under 0.1 %" : `in use: ${(share * 100).toFixed(1)} %`)],
     ["One stays after its last message for", isKnown(it.ttlMs) ? duration(it.ttlMs) : "ever"],
   ]);
 }
