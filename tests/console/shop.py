@@ -121,6 +121,7 @@ class Shop:
         devices = clients.lite_simple_consumer("sessions", group="devices")
         devices.subscribe("device-1", "device-2")
         devices.ack(devices.receive_until(2))
+        clients.lite_push_consumer("sessions", group="devices").subscribe("device-3", "device-4")
         for number in range(WAITING):
             self.send("sessions", f"waits {number}", Sent(lite_topic="device-1"))
         producer = clients.producer("ledger", checker="unknown")

@@ -250,7 +250,7 @@ async function backlogTables(view, topic, group) {
         },
       ],
       it.clients,
-      { empty: "No client of the group is there." },
+      { empty: "No client of the group has received lately." },
     ),
   ];
 }
