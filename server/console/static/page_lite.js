@@ -88,7 +88,12 @@ async function readers(view) {
 function look(view, topic, place) {
   const pages = pager();
   const asked = { prefix: "" };
-  const list = section(view, "Lite topics", () => load(view, topic, asked, pages, () => list.refresh(), place));
+  const figures = section(view, "Count and limits", () => statistics(view, topic), { level: 3 });
+  const anew = () => {
+    list.refresh();
+    figures.refresh();
+  };
+  const list = section(view, "Lite topics", () => load(view, topic, asked, pages, anew));
   const filter = h(
     "form",
     {
@@ -107,12 +112,14 @@ function look(view, topic, place) {
   replace(
     place,
     h("h2", null, topic),
-    section(view, "Count and limits", () => statistics(view, topic), { level: 3 }),
+    figures,
     backlog(view, topic),
     filter,
     list,
   );
 }
+
+const shareText = (share) => (share > 0 && share < 0.001 ? "under 0.1 %" : `${(share * 100).toFixed(1)} %`);
 
 async function statistics(view, topic) {
   const it = await view.call("LiteTopicService/GetLiteTopicStatistics", { topic });
@@ -123,7 +130,7 @@ async function statistics(view, topic) {
   return facts([
     ["Lite topics", count(it.liteTopics, "they are being counted after a start")],
     ["There may be", isKnown(it.liteTopicsMax) ? count(it.liteTopicsMax) : "any number"],
-    share !== null && ["Of the quota", badge(share > 0.9 ? "warn" : "good", share > 0 && share < 0.001 ? "in use: under 0.1 %" : `in use: ${(share * 100).toFixed(1)} %`)],
+    share !== null && ["Of the quota", badge(share > 0.9 ? "warn" : "good", `in use: ${shareText(share)}`)],
     ["One stays after its last message for", isKnown(it.ttlMs) ? duration(it.ttlMs) : "ever"],
   ]);
 }
