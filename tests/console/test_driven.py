@@ -117,6 +117,7 @@ def test_a_migration_is_walked_there_with_one_step_back(broker: Broker, address:
         console.says(re.compile("No step back"))
         expect(console.page.get_by_role("table", name="Steps taken").locator("tbody tr")).to_have_count(7)
         console.says("no mismatch")
+        expect(console.page.locator(".steps .good")).to_have_count(5)
         console.assert_well_made()
         console.picture("migration")
 

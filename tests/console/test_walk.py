@@ -8,7 +8,7 @@ colours; nothing is wider than a phone.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,7 +150,7 @@ class Street:
         return self.moving_url if screen.name == "migration" else self.url
 
 
-def broker_in(folder: Path, settings: dict[str, object]) -> tuple[Broker, str]:
+def broker_in(folder: Path, settings: Mapping[str, object]) -> tuple[Broker, str]:
     """A broker that is not started, and the address of its console."""
     address = f"127.0.0.1:{free_ports(1)[0]}"
     environment = environment_of({**settings, "network.console": address})

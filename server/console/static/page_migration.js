@@ -55,7 +55,7 @@ export async function show(view) {
 function phaseView(it) {
   const at = PHASES.findIndex(([phase]) => phase === it.phase);
   // A store that began with RocksDB has taken no step.
-  const passed = it.steps.length ? badge("good", "done") : badge("idle", "not needed");
+  const passed = () => (it.steps.length ? badge("good", "done") : badge("idle", "not needed"));
   return [
     h(
       "ol",
@@ -66,7 +66,7 @@ function phaseView(it) {
           { "aria-current": index === at ? "step" : null },
           words(phase),
           " ",
-          index < at ? passed : index === at ? badge("info", "now") : badge("idle", "to come"),
+          index < at ? passed() : index === at ? badge("info", "now") : badge("idle", "to come"),
           h("small", null, meaning),
         ),
       ),
