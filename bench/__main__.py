@@ -43,6 +43,7 @@ BENCHMARKS: Final = (
     "million_queues",
     "metrics_scrape",
     "console_pages",
+    "console_opening",
     "front",
     "front_scale",
     "security_cost",

@@ -1,19 +1,17 @@
 """How long do the calls take that a page of the console makes, with a million queues, and does anybody wait for them?
 
-Stores are made in this process: topics with a message in each queue, and groups that have read ten topics each and one
-topic together, all of them long away, so that nothing of them is in memory. Two shapes: topics of eight queues, and as
-many topics as queues. A broker opens each, and all calls of `quarry.admin.v1.OverviewService` are made again and again,
-every search for a part of a name with another part, while one connection sends, one call at a time. The same with a
-thousand queues. The goal: 99 of 100 calls of each kind take a second at most.
+Two shapes of stores: topics of eight queues, and as many topics as queues. A broker opens each, and all calls of
+`quarry.admin.v1.OverviewService` are made again and again, every search for a part of a name with another part, while
+one connection sends, one call at a time. The same with a thousand queues. The goal: 99 of 100 calls of each kind take
+a second at most.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 from random import Random
 from statistics import median
 from threading import Event, Thread
@@ -21,26 +19,15 @@ from typing import Any, Final
 
 import grpc
 
+from bench.console_stores import BODY, ConsoleBroker, group_name, topic_name
 from bench.harness import Case, Options, Sample, Scale, alternate, cpu_s_of, require_room
-from bench.peers.quarry import Quarry
 from bench.queue_load import QueueLoad, send_body
-from bench.scratch_store import SEGMENT_SIZE, scratch_store
 from server._generated.quarry.admin.v1 import overview_pb2 as pb
 from server._generated.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
-from store.message import Host, Message
-from store.metadata import Group, Topic, TopicType
-from store.offsets import QueueId, QueueOffset
-from store.opening import OpenStore
-from store.settings import MIB, Durability
+from store.settings import MIB
 
 QUESTION: Final = "How long do the calls of a console page take with a million queues, and does anybody wait for them?"
 TARGET_MS: Final = 1_000
-TOPICS_PER_GROUP: Final = 10
-BODY: Final = bytes(range(200))
-HOST: Final = Host(b"\x7f\0\0\1", 8081)
-BATCH: Final = 2_000
-SETTINGS: Final = {"QUARRY_STORE_SEGMENT_SIZE": str(SEGMENT_SIZE)}
-COUNTED_TIMEOUT_S: Final = 120.0
 UNDISTURBED_S: Final = 2.0
 
 
@@ -97,11 +84,14 @@ def run(options: Options) -> list[Case]:
 
 def _case(options: Options, sizes: Sizes, queues_per_topic: int) -> Case:
     random = Random(options.seed)
-    ours, theirs = (
-        _Broker(options.scratch / f"{name}-{queues_per_topic}", queues // queues_per_topic, queues_per_topic, random)
+    many, few = (
+        ConsoleBroker(
+            options.scratch / f"{name}-{queues_per_topic}", queues // queues_per_topic, queues_per_topic, sizes.groups
+        )
         for name, queues in (("many", sizes.many), ("few", sizes.few))
     )
-    with ours.serving(sizes), theirs.serving(sizes):
+    ours, theirs = _Calls(many, random), _Calls(few, random)
+    with many.serving(), few.serving():
         samples = alternate(sizes.rounds, lambda: ours.sample(sizes.calls), lambda: theirs.sample(sizes.calls))
     return Case(
         name=f"{sizes.many:,} queues, {queues_per_topic} of each topic: calls of pages while one connection sends",
@@ -121,26 +111,13 @@ def _case(options: Options, sizes: Sizes, queues_per_topic: int) -> Case:
     )
 
 
-class _Broker:
-    """One broker, and the calls that are made on it."""
+class _Calls:
+    """What is called on one broker."""
 
-    def __init__(self, directory: Path, topics: int, queues_per_topic: int, random: Random) -> None:
-        self._broker = Quarry(directory, Durability.ASYNC, SETTINGS)
-        self._topics = topics
-        self._queues_per_topic = queues_per_topic
+    def __init__(self, broker: ConsoleBroker, random: Random) -> None:
+        self._broker = broker
         self._random = random
         self.seen = Seen()
-
-    @contextmanager
-    def serving(self, sizes: Sizes) -> Iterator[None]:
-        with scratch_store(self._broker.store, Durability.ASYNC) as store:
-            self._fill(store, sizes.groups)
-        self._broker.start()
-        try:
-            self._wait_until_counted()
-            yield
-        finally:
-            self._broker.close()
 
     def sample(self, calls: int) -> Sample:
         """So many calls of each kind, after as many sends that are not disturbed."""
@@ -172,14 +149,14 @@ class _Broker:
 
     def _page(self) -> Iterator[tuple[str, Callable[[Any], Any]]]:
         """Each kind of call, with what makes it."""
-        number = self._random.randrange(self._topics)
+        number = self._random.randrange(self._broker.topics)
         topics, groups = pb.ListTopicFiguresRequest, pb.ListGroupFiguresRequest
         yield "overview", _calling("GetOverview", pb.GetOverviewRequest())
         yield "history", _calling("GetHistory", pb.GetHistoryRequest())
         of_topics: Mapping[str, pb.ListTopicFiguresRequest] = {
             "topics, first page": topics(),
-            "topics, a page amid them": topics(after=_topic(number)),
-            "topics, 500 of them": topics(after=_topic(number // 2), limit=500),
+            "topics, a page amid them": topics(after=topic_name(number)),
+            "topics, 500 of them": topics(after=topic_name(number // 2), limit=500),
             "topics, one by a part of its name": topics(contains=f"{number:07d}"),
             "topics, very many by a part of their names": topics(contains=f"{number % 10}{number % 7}"),
             "topics, the busiest": topics(order=pb.FIGURE_ORDER_BUSIEST),
@@ -190,7 +167,7 @@ class _Broker:
         for name, of_group in {
             "groups, first page": groups(),
             "groups, 500 of them": groups(limit=500),
-            "groups, one by a part of its name": groups(contains=f"readers-{number % 1_000:04d}"),
+            "groups, one by a part of its name": groups(contains=group_name(number % 1_000)),
         }.items():
             yield name, _calling("ListGroupFigures", of_group)
 
@@ -206,7 +183,7 @@ class _Broker:
         def bodies() -> Iterator[bytes]:
             end_s = time.perf_counter() + seconds
             while not over.is_set() and time.perf_counter() < end_s:
-                body = send_body(_topic(self._random.randrange(self._topics)), BODY)
+                body = send_body(topic_name(self._random.randrange(self._broker.topics)), BODY)
                 began_s = time.perf_counter()
                 yield body
                 times_ms.append((time.perf_counter() - began_s) * 1000)
@@ -214,54 +191,9 @@ class _Broker:
         with closing(QueueLoad(self._broker, self._random, connections=1)) as load:
             load.sends(bodies())
 
-    def _wait_until_counted(self) -> None:
-        """Until the broker knows how many topics there are: the first round in the background."""
-        deadline_s = time.perf_counter() + COUNTED_TIMEOUT_S
-        with grpc.insecure_channel(self._broker.admin) as channel:
-            service = OverviewServiceStub(channel)  # type: ignore[no-untyped-call]
-            while not service.GetOverview(pb.GetOverviewRequest()).HasField("topics"):
-                if time.perf_counter() > deadline_s:
-                    raise RuntimeError("the broker has not counted its topics")
-                time.sleep(0.1)
-
-    # -- what is in the stores
-
-    def _fill(self, store: OpenStore, groups: int) -> None:
-        """A message in each queue; groups that stand at the beginning of ten topics, and of the first one."""
-        queues = self._queues_per_topic
-        store.topics.add_missing(
-            Topic(_topic(number), TopicType.NORMAL, queues, queues) for number in range(self._topics)
-        )
-        messages: list[Message] = []
-        for number in range(self._topics):
-            messages += [Message(_topic(number), queue, BODY, {}, 0, HOST, HOST) for queue in range(queues)]
-            if len(messages) >= BATCH:
-                self._store(store, messages)
-                messages = []
-        self._store(store, messages)
-        store.messages.flush()
-        store.groups.add_missing(Group(f"readers-{number:04d}") for number in range(groups))
-        for number in range(groups):
-            batch = store.state_engine.batch()
-            for place in range(TOPICS_PER_GROUP):
-                topic = _topic((number * place * 7) % self._topics)
-                for queue in range(queues):
-                    store.offsets.stage(batch, f"readers-{number:04d}", QueueId(topic, queue), QueueOffset(0))
-            store.state_engine.write(batch)
-
-    @staticmethod
-    def _store(store: OpenStore, messages: list[Message]) -> None:
-        if messages:
-            store.messages.append(messages)
-            store.messages.dispatch(store.messages.appended_up_to)
-
 
 def _calling(method: str, request: Any) -> Callable[[Any], Any]:
     return lambda service: getattr(service, method)(request)
-
-
-def _topic(number: int) -> str:
-    return f"bench-{number:07d}"
 
 
 def _percentile(values: list[float], part: float) -> float:

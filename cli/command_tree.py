@@ -1,18 +1,24 @@
-"""The root of all commands: how it completes words for a shell, and how it ends when nobody reads what it says."""
+"""The root of all commands: how it finds them and completes their words, and how it ends when nobody reads on.
+
+Help and completion of the root are made of the table of commands. A command itself is imported when its name is typed.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-from cli import completion
+from cli.command_table import COMMANDS, Entry
 
+COMPLETION_VARIABLE: Final = "_QUARRY_COMPLETE"
+"""In the environment when a shell wants completions of this run: typer's protocol."""
 NOBODY_READS: Final = 128 + signal.SIGPIPE
 """Exit status as of a program that the signal ended: no finding, and no fault."""
 
@@ -20,9 +26,29 @@ NOBODY_READS: Final = 128 + signal.SIGPIPE
 class Commands(TyperGroup):
     """What holds for every command."""
 
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**more)
+        self.commands = {name: TyperCommand(name, help=entry.summary) for name, entry in COMMANDS.items()}
+
+    def load(self, name: str) -> Any:
+        """A command of the table with its options, or a family with its commands, imported."""
+        command: Any = _loaded(name, COMMANDS[name])
+        if _is_completing():
+            from cli.completion import attach
+
+            attach(command, name)
+        self.commands[name] = command
+        return command
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, None if name is None else self.load(name), rest
+
     def main(self, *arguments: Any, **more: Any) -> Any:
-        if completion.is_asked():
-            completion.attach(self)
+        if _is_completing():
+            from cli.completion import begin
+
+            begin(self)
         return super().main(*arguments, **more)
 
     def invoke(self, ctx: Any) -> Any:
@@ -31,6 +57,32 @@ class Commands(TyperGroup):
         except BrokenPipeError:
             _read_no_more()
             raise typer.Exit(NOBODY_READS) from None
+
+
+def _loaded(name: str, entry: Entry) -> Any:
+    found = _at(entry.place)
+    if not isinstance(found, typer.Typer):
+        return _command(name, found)
+    family = typer.main.get_group(found)
+    family.name, family.help = name, entry.summary
+    for word, place in entry.more.items():
+        family.add_command(_command(word, _at(place)))
+    return family
+
+
+def _command(name: str, function: Any) -> Any:
+    alone = typer.Typer(add_completion=False)
+    alone.command(name)(function)
+    return typer.main.get_command(alone)
+
+
+def _at(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
+
+
+def _is_completing() -> bool:
+    return COMPLETION_VARIABLE in os.environ
 
 
 def _read_no_more() -> None:

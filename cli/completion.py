@@ -7,7 +7,6 @@ completes nothing and says nothing.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ from typer._completion_classes import completion_init
 
 from cli.contexts import ContextInvalid, context_names, contexts_file, current_name, read_context
 
-VARIABLE: Final = "_QUARRY_COMPLETE"
 NAMES_SHOWN_MAX: Final = 200
 _HARMLESS: Final = re.compile(r"[\w.%:@+/*-]+", re.ASCII)
 """Shells evaluate what they are given; nothing else is offered."""
@@ -112,19 +110,23 @@ def completion(shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", s
     typer.echo(SCRIPTS[shell].strip())
 
 
-def is_asked() -> bool:
-    """Whether a shell wants completions of this run."""
-    return VARIABLE in os.environ
-
-
-def attach(root: Any) -> None:
-    """Let each argument and option of the commands below `root` complete what it takes."""
+def begin(root: Any) -> None:
+    """Answer a shell in this run: the options of the root complete what they take. See `attach` for commands."""
     completion_init()
-    for path, command in _commands(root):
-        for param in command.params:
-            kind = kind_of(path, param)
-            if kind is not None:
-                _complete_by(param, partial(_values, kind))
+    _attach("", root)
+
+
+def attach(command: Any, name: str) -> None:
+    """Let each argument and option of a command of the root, or of the commands of a family, complete what it takes."""
+    for path, each in _commands(command, name):
+        _attach(path, each)
+
+
+def _attach(path: str, command: Any) -> None:
+    for param in command.params:
+        kind = kind_of(path, param)
+        if kind is not None:
+            _complete_by(param, partial(_values, kind))
 
 
 def kind_of(path: str, param: Any) -> str | None:
@@ -165,7 +167,7 @@ def _values(kind: str, ctx: Any, begun: str) -> Sequence[str]:
 
             return [path.partition("/")[0].rpartition(".")[2] + "/" + path.partition("/")[2] for path in methods()]
         case "command":
-            return [path for path, _ in _commands(ctx.find_root().command) if " " not in path]
+            return list(ctx.find_root().command.commands)
         case "resource":
             family, colon, name = begun.partition(":")
             if not colon:
@@ -192,11 +194,8 @@ def _asked(kind: str, ctx: Any, begun: str) -> Sequence[str]:
     return names_of(kind, admin, context, prefix=begun)
 
 
-def _commands(root: Any) -> Iterator[tuple[str, Any]]:
-    """Every command and family below, with its words; the root itself has none."""
-    pending: list[tuple[tuple[str, ...], Any]] = [((), root)]
-    while pending:
-        words, command = pending.pop()
-        yield " ".join(words), command
-        children = getattr(command, "commands", {})
-        pending += [((*words, name), child) for name, child in children.items()]
+def _commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """A command, and all below a family, with their words."""
+    yield path, command
+    for word, child in getattr(command, "commands", {}).items():
+        yield from _commands(child, f"{path} {word}")

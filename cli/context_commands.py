@@ -31,9 +31,7 @@ TEST_COLUMNS: Final = ("address", "port", "isFine", "seen")
 FILE_MODE: Final = 0o600
 _FILES: Final = ("tls_ca", "tls_certificate", "tls_key", "secret_file")
 
-commands: Final = typer.Typer(
-    name="context", help="Where brokers are, and how and as whom they are asked.", no_args_is_help=True
-)
+commands: Final = typer.Typer(no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 NameOrNone = Annotated[

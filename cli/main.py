@@ -1,16 +1,16 @@
-"""The command `quarry`: every subcommand registers itself here."""
+"""The command `quarry`: what it takes before the name of a command. The commands are in `cli.command_table`."""
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import Annotated, Final
 
 import typer
 
-from cli import context_commands, doctor, offline, online, pipeline, serve
 from cli.command_tree import Commands
-from cli.completion import completion
 from cli.contexts import NAME_VARIABLE, choose
-from cli.schemas.command import schema
+
+DISTRIBUTION: Final = "quarry-mq"
 
 app: Final = typer.Typer(
     name="quarry",
@@ -19,6 +19,12 @@ app: Final = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _tell_version(context: typer.Context, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:  # a shell that completes the line parses it, too
+        typer.echo(f"quarry {version(DISTRIBUTION)}")
+        raise typer.Exit
 
 
 @app.callback()
@@ -32,19 +38,12 @@ def quarry(
             help="Where the broker is and how it is known, from ~/.config/quarry/contexts.toml (docs/tls.md).",
         ),
     ] = None,
+    _version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_tell_version, help="Print the version and end.")
+    ] = False,
 ) -> None:
     """A RocketMQ-compatible message broker for very many queues."""
     choose(context or None)
-
-
-serve.register(app)
-doctor.register(app)
-online.register(app)
-offline.register(app)
-pipeline.register(app)
-app.add_typer(context_commands.commands)
-app.command()(completion)
-app.command()(schema)
 
 
 def main() -> None:

@@ -14,11 +14,6 @@ from server.shards.launch import SHARDS_MAX
 from store.errors import BrokerError
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to `quarry`."""
-    app.command()(serve)
-
-
 def serve(
     *,
     config: Annotated[

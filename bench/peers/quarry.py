@@ -25,7 +25,12 @@ class Quarry:
     """One broker on loopback ports; everything else is as the settings' defaults say. Files lie in `directory`."""
 
     def __init__(
-        self, directory: Path, durability: Durability, settings: Mapping[str, str] = MappingProxyType({})
+        self,
+        directory: Path,
+        durability: Durability,
+        settings: Mapping[str, str] = MappingProxyType({}),
+        *,
+        has_console: bool = False,
     ) -> None:
         """`settings` are more of them, by the names of their environment variables."""
         directory.mkdir()
@@ -34,9 +39,10 @@ class Quarry:
         self.endpoint = listen
         self.admin = admin
         self.http = http
+        self.console = f"127.0.0.1:{free_ports(1)[0]}" if has_console else "off"
         self.store = directory / "store"
         self._command = [sys.executable, "-m", "cli.main", "serve", "--store", str(self.store)]
-        self._command += ["--listen", listen, "--admin", admin, "--http", http, "--console", "off"]
+        self._command += ["--listen", listen, "--admin", admin, "--http", http, "--console", self.console]
         # settings that somebody exported would make the figures their own
         self._environment = {name: value for name, value in os.environ.items() if not name.startswith("QUARRY_")}
         self._environment |= {"QUARRY_STORE_DURABILITY": durability.value, **settings}

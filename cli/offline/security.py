@@ -17,7 +17,7 @@ from store.disk import PosixDisk
 from store.security.offline import make_first_administrator, users_of
 from store.security.sealing import Sealer, read_keys
 
-commands: Final = typer.Typer(name="security", help="Keys that secrets are sealed with.", no_args_is_help=True)
+commands: Final = typer.Typer(no_args_is_help=True)
 
 SecretFile = Annotated[
     Path | None,

@@ -13,7 +13,7 @@ from cli.online.output import print_rows, time_text
 from server._generated.quarry.admin.v1 import clients_pb2 as pb
 from server._generated.quarry.admin.v1.clients_pb2_grpc import ClientServiceStub
 
-commands: Final = typer.Typer(name="client", help="Clients of a live broker.", no_args_is_help=True)
+commands: Final = typer.Typer(no_args_is_help=True)
 
 CALL_TIMEOUT_S: Final = 60.0
 COLUMNS: Final = ("clientId", "kind", "group", "language", "version", "address", "topics")

@@ -17,7 +17,7 @@ COLUMNS: Final = ("name", "state", "reachable", "silent_s", "waited_for", "addre
 REJOIN_TIMEOUT_S: Final = 600.0
 _ROWS: Final = ("what", "kind", "name", "count")
 
-commands: Final = typer.Typer(name="cluster", help="Brokers that are one cluster.", no_args_is_help=True)
+commands: Final = typer.Typer(no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 

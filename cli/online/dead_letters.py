@@ -18,9 +18,7 @@ from server._generated.quarry.admin.v1.dead_letters_pb2_grpc import DeadLetterSe
 CALL_TIMEOUT_S: Final = 60.0
 COLUMNS: Final = ("offset", "storedAt", "attempts", "resent", "topic", "messageId", "tag")
 
-commands: Final = typer.Typer(
-    name="dead-letters", help="Messages that a group was given as often as it allows.", no_args_is_help=True
-)
+commands: Final = typer.Typer(no_args_is_help=True)
 
 
 @commands.command(name="list")

@@ -8,7 +8,8 @@ import typer
 
 from cli.online.administration import admin_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Json
-from cli.online.output import json_line, print_rows, time_text
+from cli.online.known import known_time
+from cli.online.output import json_line, print_rows
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
 
 CALL_TIMEOUT_S: Final = 300.0
@@ -43,7 +44,7 @@ def expire(
         {
             "segment": each.name,
             "bytes": each.size,
-            "newestMessage": time_text(each.newest_at_ms) if each.HasField("newest_at_ms") else None,
+            "newestMessage": known_time(each, "newest_at_ms"),
             "cause": each.cause,
         }
         for each in answer.segments

@@ -8,7 +8,7 @@ from typing import Any, Final
 import typer
 
 from cli.exit import Exit, end
-from cli.online.output import time_text
+from cli.online.known import known, known_time
 from server._generated.quarry.admin.v1 import query_pb2 as pb
 from store.offsets import PhysicalOffset
 from store.record import StoredMessage, client_message_id, decode_record, offset_message_id
@@ -72,6 +72,6 @@ def group_fields(group: pb.GroupTrace) -> dict[str, object]:
         "group": group.group,
         "state": pb.MessageState.Name(group.state).removeprefix("MESSAGE_STATE_").lower().replace("_", " "),
         "attempts": group.attempts,
-        "visibleAt": time_text(group.visible_at_ms) if group.HasField("visible_at_ms") else None,
-        "clientId": group.client_id if group.HasField("client_id") else None,
+        "visibleAt": known_time(group, "visible_at_ms"),
+        "clientId": known(group, "client_id"),
     }

@@ -11,6 +11,7 @@ from cli.online.administration import admin_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Attributes, DryRun, Json, Name, Prefix, pairs, with_options
 from cli.online.dry_runs import group_deletion
 from cli.online.job_following import Wait, run_job, unless_too_much
+from cli.online.known import known
 from cli.online.output import print_object, print_rows
 from cli.times import date_ms
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
@@ -18,7 +19,7 @@ from server._generated.quarry.admin.v1 import jobs_pb2
 from store.metadata import lite_attributes
 from store.metadata.lite_attributes import LiteModel
 
-commands: Final = typer.Typer(name="group", help="Consumer groups of a live broker.", no_args_is_help=True)
+commands: Final = typer.Typer(no_args_is_help=True)
 
 CALL_TIMEOUT_S: Final = 10.0
 RESET_TIMEOUT_S: Final = 60.0
@@ -208,7 +209,7 @@ def reset_offset(
     rows = [
         {
             "queueId": reset.queue,
-            "previousOffset": reset.previous_offset if reset.HasField("previous_offset") else None,
+            "previousOffset": known(reset, "previous_offset"),
             "newOffset": reset.new_offset,
         }
         for reset in answer.queues

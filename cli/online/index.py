@@ -31,9 +31,7 @@ CALL_TIMEOUT_S: Final = 6 * 3600.0
 COLUMNS: Final = ("name", "kind", "stage", "items", "bytes", "from", "to", "here")
 VERDICTS: Final = ("name", "kind", "stage", "verdict")
 
-commands: Final = typer.Typer(
-    name="index", help="Files of the key index, of a store or of a live broker.", no_args_is_help=True
-)
+commands: Final = typer.Typer(no_args_is_help=True)
 
 UploadTo = Annotated[
     str | None,

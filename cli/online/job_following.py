@@ -11,8 +11,9 @@ import typer
 
 from cli.exit import Exit
 from cli.online.administration import service_port
+from cli.online.known import known, known_time
 from cli.online.migration import who
-from cli.online.output import print_object, time_text
+from cli.online.output import print_object
 from cli.progress import shown_progress
 from server._generated.quarry.admin.v1 import jobs_pb2 as pb
 from server._generated.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
@@ -76,10 +77,10 @@ def job_fields(job: pb.Job) -> dict[str, object]:
         "dryRun": job.dry_run,
         "asked": _asked(job),
         "done": job.done,
-        "total": job.total if job.HasField("total") else None,
+        "total": known(job, "total"),
         "counts": dict(job.counts),
-        "remark": job.remark if job.HasField("remark") else None,
-        "ended": time_text(job.ended_at_ms) if job.HasField("ended_at_ms") else None,
+        "remark": known(job, "remark"),
+        "ended": known_time(job, "ended_at_ms"),
     }
 
 

@@ -16,11 +16,7 @@ from server._generated.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
 
 COLUMNS: Final = ("id", "kind", "state", "done", "total", "by", "ended")
 
-commands: Final = typer.Typer(
-    name="job",
-    help="Long work of a live broker, one job after the other, kept over restarts: resets, resends, verifications.",
-    no_args_is_help=True,
-)
+commands: Final = typer.Typer(no_args_is_help=True)
 
 Id = Annotated[int, typer.Argument(metavar="ID", show_default=False)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import partial
 from typing import Annotated, Final
 
 import typer
@@ -10,11 +10,13 @@ import typer
 from cli.online.administration import service_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, DryRun, Json, Prefix
 from cli.online.dry_runs import lite_topic_deletion
-from cli.online.output import print_object, print_rows, time_text
+from cli.online.known import known, known_time
+from cli.online.output import print_object, print_rows
+from cli.online.pages import listed
 from server._generated.quarry.admin.v1 import lite_topics_pb2 as pb
 from server._generated.quarry.admin.v1.lite_topics_pb2_grpc import LiteTopicServiceStub
 
-commands: Final = typer.Typer(name="lite", help="Lite topics of a live broker.", no_args_is_help=True)
+commands: Final = typer.Typer(no_args_is_help=True)
 
 CALL_TIMEOUT_S: Final = 60.0
 COLUMNS: Final = ("name", "minOffset", "maxOffset", "lastStoredAt", "subscribers")
@@ -36,8 +38,10 @@ def list_lite_topics(
     as_json: Json = False,
 ) -> None:
     """List the lite topics of a topic: shorter names first, then by name."""
+    request = pb.ListLiteTopicsRequest(topic=parent, prefix=prefix)
     with service_port(admin, LiteTopicServiceStub) as broker:
-        found = _listed(broker, parent, prefix, limit)
+        ask = partial(broker.ListLiteTopics, timeout=CALL_TIMEOUT_S)
+        found = listed(ask, request, "lite_topics", lambda each: each.name, limit=limit, page_rows=PAGE_ROWS)
         print_rows(map(_fields, found), COLUMNS, as_json=as_json)
 
 
@@ -77,8 +81,8 @@ def stats(parent: Parent, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False
     print_object(
         {
             "topic": parent,
-            "liteTopics": found.lite_topics if found.HasField("lite_topics") else None,
-            "liteTopicsMax": found.lite_topics_max if found.HasField("lite_topics_max") else None,
+            "liteTopics": known(found, "lite_topics"),
+            "liteTopicsMax": known(found, "lite_topics_max"),
             "ttlMinutes": found.ttl_ms // 60_000 if found.HasField("ttl_ms") else None,
         },
         as_json=as_json,
@@ -112,8 +116,7 @@ def backlog(
 
 
 def _backlog_fields(each: pb.LiteBacklog) -> dict[str, object]:
-    oldest = time_text(each.oldest_stored_at_ms) if each.HasField("oldest_stored_at_ms") else None
-    return {"name": each.lite_topic, "ready": each.ready, "oldestStoredAt": oldest}
+    return {"name": each.lite_topic, "ready": each.ready, "oldestStoredAt": known_time(each, "oldest_stored_at_ms")}
 
 
 def _client_fields(each: pb.LiteClientDepth) -> dict[str, object]:
@@ -125,25 +128,11 @@ def _client_fields(each: pb.LiteClientDepth) -> dict[str, object]:
     }
 
 
-def _listed(broker: LiteTopicServiceStub, parent: str, prefix: str, limit: int) -> Iterator[pb.LiteTopic]:
-    """Page after page, as they are printed."""
-    request = pb.ListLiteTopicsRequest(topic=parent, prefix=prefix)
-    left = limit
-    while left > 0:
-        request.limit = min(left, PAGE_ROWS)
-        page = broker.ListLiteTopics(request, timeout=CALL_TIMEOUT_S)
-        yield from page.lite_topics
-        if not page.has_more:
-            return
-        left -= len(page.lite_topics)
-        request.after = page.lite_topics[-1].name
-
-
 def _fields(each: pb.LiteTopic) -> dict[str, object]:
     return {
         "name": each.name,
         "minOffset": each.minimum_offset,
         "maxOffset": each.maximum_offset,
-        "lastStoredAt": time_text(each.last_stored_at_ms) if each.HasField("last_stored_at_ms") else None,
+        "lastStoredAt": known_time(each, "last_stored_at_ms"),
         "subscribers": each.subscribers,
     }

@@ -21,7 +21,7 @@ from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
 
 COLUMNS: Final = ("messageId", "storedAt", *TRACE_COLUMNS)
 
-commands: Final = typer.Typer(name="message", help="Single messages.", no_args_is_help=True)
+commands: Final = typer.Typer(no_args_is_help=True)
 commands.command()(show)
 commands.command()(query)
 commands.command()(resend)

@@ -18,6 +18,7 @@ from cli.online.administration import admin_port
 from cli.online.arguments import ADMIN_DEFAULT, ENDPOINT_DEFAULT, Admin, Endpoint, Json
 from cli.online.client import CallRefused, MessagingClient, Reader, messaging_port
 from cli.online.groups import CALL_TIMEOUT_S, RESET_TIMEOUT_S, reset_request
+from cli.online.known import known
 from cli.online.output import json_line
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
@@ -182,7 +183,7 @@ def message_fields(message: definition.Message) -> dict[str, object]:
         "storeTimestamp": properties.store_timestamp.ToMilliseconds(),
         "deliveryAttempt": properties.delivery_attempt,
         "messageGroup": properties.message_group or None,
-        "priority": properties.priority if properties.HasField("priority") else None,
+        "priority": known(properties, "priority"),
         "liteTopic": properties.lite_topic or None,
     }
     body = message.body

@@ -14,6 +14,7 @@ import typer
 from cli.exit import Exit, end
 from cli.online.administration import service_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Json
+from cli.online.known import known
 from cli.online.output import print_object, print_rows, time_text
 from server._generated.quarry.admin.v1 import migration_pb2 as pb
 from server._generated.quarry.admin.v1.migration_pb2_grpc import MigrationServiceStub
@@ -25,11 +26,7 @@ REFUSALS: Final = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNAVAILA
 STEP_COLUMNS: Final = ("at", "from", "to", "by")
 DIFFERENCE_COLUMNS: Final = ("queue", "kind", "offset", "text")
 
-commands: Final = typer.Typer(
-    name="migration",
-    help="Move the consume queues of a live broker from files to RocksDB, and back (docs/migration.md).",
-    no_args_is_help=True,
-)
+commands: Final = typer.Typer(no_args_is_help=True)
 
 
 @commands.command()
@@ -74,7 +71,7 @@ def advance(
                     raise
                 _status(broker)  # ends the command where it is the broker that is not there
             time.sleep(POLL_S)
-        phase = answer.phase if answer.HasField("phase") else None
+        phase = known(answer, "phase")
         while wait and phase is None:
             time.sleep(POLL_S)
             now = _status(broker)
@@ -114,24 +111,21 @@ def who() -> str:
 
 
 def _fields(found: pb.Migration) -> dict[str, object]:
-    def optional(name: str) -> object:
-        return getattr(found, name) if found.HasField(name) else None
-
     fields: dict[str, object] = {
         "phase": found.phase,
         "read": found.read,
         "assign": found.assign,
-        "next": optional("advance_to"),
-        "nextRefused": optional("advance_refused"),
-        "comparedFirst": optional("comparison_first"),
-        "back": optional("rollback_to"),
-        "backRefused": optional("rollback_refused"),
+        "next": known(found, "advance_to"),
+        "nextRefused": known(found, "advance_refused"),
+        "comparedFirst": known(found, "comparison_first"),
+        "back": known(found, "rollback_to"),
+        "backRefused": known(found, "rollback_refused"),
         "backfill": None,
         "lagBytes": found.lag_bytes,
         "comparing": None,
         "report": None,
         "removing": found.removing,
-        "problem": optional("problem"),
+        "problem": known(found, "problem"),
         "startDifferences": dict(found.at_start.differences) if found.HasField("at_start") else None,
     }
     if found.HasField("backfill"):
@@ -152,7 +146,7 @@ def _fields(found: pb.Migration) -> dict[str, object]:
             "queues": report.queues,
             "units": report.units,
             "differences": dict(report.differences),
-            "doubt": report.doubt if report.HasField("doubt") else None,
+            "doubt": known(report, "doubt"),
         }
     return fields
 
@@ -165,6 +159,6 @@ def _difference(difference: pb.QueueDifference) -> dict[str, object]:
     return {
         "queue": f"{difference.topic}/{difference.queue}",
         "kind": difference.kind,
-        "offset": difference.queue_offset if difference.HasField("queue_offset") else None,
+        "offset": known(difference, "queue_offset"),
         "text": difference.text,
     }

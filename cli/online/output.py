@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import chain, islice
@@ -18,6 +19,11 @@ _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separator
 def time_text(milliseconds: int) -> str:
     """A time since 1970, in UTC, to the second."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def speaks_utf8() -> bool:
+    """Whether what is printed may hold more than ASCII."""
+    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
 
 
 def json_line(fields: Mapping[str, object]) -> str:

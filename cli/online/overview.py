@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import isnan
 from typing import Annotated, Any, Final
 
@@ -10,8 +10,9 @@ import typer
 
 from cli.online.administration import service_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Json
-from cli.online.output import print_object, print_rows, time_text
-from cli.online.sparkline import sparkline
+from cli.online.known import known, known_rounded, known_seconds, known_time
+from cli.online.output import print_object, print_rows, speaks_utf8, time_text
+from cli.online.sparkline import HOUR_MS, cells, sparkline
 from server._generated.quarry.admin.v1 import overview_pb2 as pb
 from server._generated.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
 
@@ -29,6 +30,7 @@ MEMBER_COLUMNS: Final = (
     "readiness",
 )
 HISTORY_COLUMNS: Final = ("name", "unit", "last", "least", "most", "lastHour")
+LAG_FIELDS: Final = ("ready", "inFlight", "lagSeconds")
 SPARKLINE_WIDTH: Final = 60
 """A column for each minute."""
 
@@ -41,18 +43,19 @@ def overview(
 ) -> None:
     """Show a broker at a glance: what goes through it, what waits, how full its disk is, and what is wrong.
 
-    `-` stands for what is not known, such as the messages of a day that the broker has not seen begin.
+    `-` stands for what is not known, such as the messages of a day that the broker has not seen begin. What waits is at
+    least so much where there are more groups than are counted.
     """
     with service_port(admin, OverviewServiceStub) as broker:
         if all_members:
             answer = broker.ListOverviews(pb.ListOverviewsRequest(), timeout=CALL_TIMEOUT_S)
-            print_rows(map(_member_fields, answer.members), MEMBER_COLUMNS, as_json=as_json)
+            rows = map(_member_fields, answer.members)
+            shown = rows if as_json else ({**dict.fromkeys(MEMBER_COLUMNS), **_for_people(row)} for row in rows)
+            print_rows(shown, MEMBER_COLUMNS, as_json=as_json)
             return
         found = broker.GetOverview(pb.GetOverviewRequest(), timeout=CALL_TIMEOUT_S)
     fields = overview_fields(found)
-    if not as_json:
-        fields["concerns"] = list(found.concerns) or None
-    print_object(fields, as_json=as_json)
+    print_object(fields if as_json else _for_people(fields), as_json=as_json)
 
 
 def history(
@@ -65,8 +68,8 @@ def history(
 ) -> None:
     """Show the figures of the last hour, a line for each series (docs/admin-calls.md).
 
-    A column of the picture is a minute, as high as the most of it, from nothing to the most of the hour. With --json
-    there is every number, one each ten seconds; null: not known.
+    A column of the picture is a minute, as high as the most of it, from nothing to the most of the hour; `·` is not
+    known. With --json there is every number, one each ten seconds; null: not known.
     """
     with service_port(admin, OverviewServiceStub) as broker:
         found = broker.GetHistory(pb.GetHistoryRequest(series=series or ()), timeout=CALL_TIMEOUT_S)
@@ -92,7 +95,8 @@ def overview_fields(found: pb.Overview) -> dict[str, Any]:
         "receivedYesterday": known(found, "received_yesterday"),
         "ready": known(found, "ready_messages"),
         "inFlight": known(found, "in_flight_messages"),
-        "lagSeconds": seconds(known(found, "lag_ms")),
+        "lagSeconds": known_seconds(found, "lag_ms"),
+        "lagIsWhole": found.lag_is_whole,
         "topics": known(found, "topics"),
         "groups": known(found, "groups"),
         "connections": known(found, "connections"),
@@ -102,7 +106,7 @@ def overview_fields(found: pb.Overview) -> dict[str, Any]:
         "diskFree": known(found, "disk_free"),
         "diskUsedPercent": _used_percent(found),
         "logSize": found.log_size,
-        "oldestStoredAt": None if (at_ms := known(found, "oldest_stored_at_ms")) is None else time_text(at_ms),
+        "oldestStoredAt": known_time(found, "oldest_stored_at_ms"),
         "timers": known(found, "timers"),
         "transactions": known(found, "transactions"),
         "liteTopics": known(found, "lite_topics"),
@@ -112,17 +116,16 @@ def overview_fields(found: pb.Overview) -> dict[str, Any]:
         "cpuSeconds": round(found.process.cpu_seconds, 1),
         "residentBytes": known(found.process, "resident_bytes"),
         "openFiles": known(found.process, "open_files"),
-        "loopLateSeconds": None if (late_s := known(found.process, "loop_late_seconds")) is None else round(late_s, 3),
+        "loopLateSeconds": known_rounded(found.process, "loop_late_seconds", 3),
     }
 
 
-def known(message: Any, field: str) -> Any:
-    """None for what is not set."""
-    return getattr(message, field) if message.HasField(field) else None
-
-
-def seconds(milliseconds: int | None) -> float | None:
-    return None if milliseconds is None else milliseconds / 1000
+def _for_people(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What is but a part of the whole is at least so much."""
+    shown = {**fields, "concerns": fields.get("concerns") or None}
+    if not shown.pop("lagIsWhole", True):
+        shown |= {name: f"at least {fields[name]}" for name in LAG_FIELDS if fields[name] is not None}
+    return shown
 
 
 def _used_percent(found: pb.Overview) -> float | None:
@@ -133,9 +136,7 @@ def _used_percent(found: pb.Overview) -> float | None:
 
 def _member_fields(member: pb.MemberOverview) -> dict[str, Any]:
     """Of one that has not answered there is but why."""
-    fields: dict[str, Any] = dict.fromkeys(MEMBER_COLUMNS)
-    if member.HasField("overview"):
-        fields = overview_fields(member.overview)
+    fields = overview_fields(member.overview) if member.HasField("overview") else {}
     return {
         **fields,
         "name": member.name,
@@ -145,11 +146,12 @@ def _member_fields(member: pb.MemberOverview) -> dict[str, Any]:
         "address": member.address,
         "adminAddress": member.admin_address or None,
         "version": member.version,
-        "readiness": fields["readiness"] or member.problem or "no answer",
+        "readiness": fields.get("readiness") or member.problem or "no answer",
     }
 
 
 def _series_rows(found: pb.History, *, as_json: bool) -> Iterator[dict[str, Any]]:
+    end_ms = found.at_ms[-1] if found.at_ms else 0
     for each in found.series:
         values = [None if isnan(value) else value for value in each.values]
         if as_json:
@@ -162,7 +164,10 @@ def _series_rows(found: pb.History, *, as_json: bool) -> Iterator[dict[str, Any]
             "last": _short(values[-1:]),
             "least": _short([min(there)] if there else []),
             "most": _short([max(there)] if there else []),
-            "lastHour": sparkline(found.at_ms, values, found.interval_ms, SPARKLINE_WIDTH),
+            "lastHour": sparkline(
+                cells(found.at_ms, each.values, end_ms=end_ms, span_ms=HOUR_MS, width=SPARKLINE_WIDTH),
+                plain=not speaks_utf8(),
+            ),
         }
 
 

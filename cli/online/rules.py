@@ -14,7 +14,7 @@ from server._generated.quarry.admin.v1 import security_pb2 as pb
 
 COLUMNS: Final = ("resource", "user", "decision", "actions", "sources")
 
-commands: Final = typer.Typer(name="acl", help="What users of a live broker may do.", no_args_is_help=True)
+commands: Final = typer.Typer(no_args_is_help=True)
 
 UserName = Annotated[str, typer.Argument(metavar="USER", show_default=False)]
 ResourceText = Annotated[

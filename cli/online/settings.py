@@ -15,9 +15,7 @@ from server._generated.quarry.admin.v1.settings_pb2_grpc import SettingsServiceS
 CALL_TIMEOUT_S: Final = 30.0
 COLUMNS: Final = ("key", "value", "source")
 
-commands: Final = typer.Typer(
-    name="settings", help="Settings that are changed while a broker runs.", no_args_is_help=True
-)
+commands: Final = typer.Typer(no_args_is_help=True)
 
 Key = Annotated[str, typer.Argument(metavar="KEY", show_default=False)]
 Value = Annotated[str, typer.Argument(metavar="VALUE", show_default=False)]

@@ -1,30 +1,40 @@
-"""Figures over time as one line of text."""
+"""Figures over time as one line of text: a curve of bars. All pure."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
-BARS: Final = "▁▂▃▄▅▆▇█"
-UNKNOWN: Final = " "
+HOUR_MS: Final = 3_600_000
+BLOCKS: Final = "▁▂▃▄▅▆▇█"
+ASCII_BLOCKS: Final = "_.-=+*%#"
+"""For terminals that do not speak UTF-8."""
 
 
-def sparkline(at_ms: Sequence[int], values: Sequence[float | None], interval_ms: int, width: int) -> str:
-    """The last hour, the latest at the right; each column is as high as the most of its times. Blank: not known."""
-    if not at_ms:
-        return UNKNOWN * width
-    column_ms = interval_ms * 360 // width
-    columns: list[float | None] = [None] * width
-    for time_ms, value in zip(at_ms, values, strict=True):
-        place = width - 1 - (at_ms[-1] - time_ms) // column_ms
-        if place >= 0 and value is not None:
-            columns[place] = max(value, columns[place] or 0.0)
-    top = max((each for each in columns if each is not None), default=0.0)
-    return "".join(UNKNOWN if each is None else BARS[_height(each, top)] for each in columns)
+def cells(
+    at_ms: Sequence[int], values: Sequence[float], *, end_ms: int, span_ms: int, width: int
+) -> list[float | None]:
+    """The highest values in `width` equal parts of (end - span, end]; None where there is no sample that is known."""
+    found: list[float | None] = [None] * width
+    for moment_ms, value in zip(at_ms, values, strict=False):
+        age_ms = end_ms - moment_ms
+        if math.isnan(value) or not 0 <= age_ms < span_ms:
+            continue
+        cell = width - 1 - age_ms * width // span_ms
+        found[cell] = max(value, found[cell] or 0.0)
+    return found
 
 
-def _height(value: float, top: float) -> int:
-    """Nothing is the lowest bar, and no other value is."""
-    if value <= 0 or top <= 0:
-        return 0
-    return max(1, round(value / top * (len(BARS) - 1)))
+def levels(values: Sequence[float | None], steps: int) -> list[int | None]:
+    """Each value's height, 0 … steps - 1: nothing is 0, no other value is, and the highest value is the top."""
+    top = max((value for value in values if value is not None), default=0.0)
+    if top <= 0:
+        return [None if value is None else 0 for value in values]
+    return [None if value is None else max(value > 0, round(value / top * (steps - 1))) for value in values]
+
+
+def sparkline(values: Sequence[float | None], *, plain: bool = False) -> str:
+    """A column for each; `·` (`?` in plain text) for what is not known."""
+    blocks, unknown = (ASCII_BLOCKS, "?") if plain else (BLOCKS, "·")
+    return "".join(unknown if level is None else blocks[level] for level in levels(values, len(blocks)))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Final
+from functools import partial
+from typing import Annotated, Final
 
 import typer
 
 from cli.online.administration import service_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Json, Name
+from cli.online.known import known, known_rounded, known_time
 from cli.online.output import print_object, print_rows, time_text
+from cli.online.pages import listed
 from server._generated.quarry.admin.v1 import storage_pb2 as pb
 from server._generated.quarry.admin.v1.storage_pb2_grpc import StorageServiceStub
 
@@ -41,7 +44,8 @@ def storage(
     elif rocksdb:
         print_rows(map(_family, found.families), FAMILY_COLUMNS, as_json=as_json)
     else:
-        print_object(_storage(found), as_json=as_json)
+        parts = {each.name: known(each, "bytes") for each in found.parts}
+        print_object({**_storage(found), **({"parts": parts} if as_json else parts)}, as_json=as_json)
 
 
 def spans(
@@ -52,8 +56,11 @@ def spans(
     as_json: Json = False,
 ) -> None:
     """List since when each queue of a topic has messages, and how many of them go with the file that expires next."""
+    request = pb.ListQueueSpansRequest(topic=name)
     with service_port(admin, StorageServiceStub) as broker:
-        print_rows(map(_span, _spans(broker, name, limit)), SPAN_COLUMNS, as_json=as_json)
+        ask = partial(broker.ListQueueSpans, timeout=CALL_TIMEOUT_S)
+        found = listed(ask, request, "queues", lambda each: each.queue, limit=limit, page_rows=PAGE_ROWS)
+        print_rows(map(_span, found), SPAN_COLUMNS, as_json=as_json)
 
 
 def pending(
@@ -76,8 +83,8 @@ def pending(
         return
     print_object(
         {
-            "timers": _known(found, "timers"),
-            "transactions": _known(found, "transactions"),
+            "timers": known(found, "timers"),
+            "transactions": known(found, "transactions"),
             **{WITHIN.get(each.within_ms, f"dueIn{each.within_ms}Ms"): each.timers for each in found.due},
             "dueOf": found.due_looked_at,
             "lateMs": found.late_ms,
@@ -86,25 +93,11 @@ def pending(
     )
 
 
-def _spans(broker: StorageServiceStub, topic: str, limit: int) -> Iterator[pb.QueueSpan]:
-    """Page after page, as they are printed."""
-    request = pb.ListQueueSpansRequest(topic=topic)
-    left = limit
-    while left > 0:
-        request.limit = min(left, PAGE_ROWS)
-        page = broker.ListQueueSpans(request, timeout=CALL_TIMEOUT_S)
-        yield from page.queues
-        if not page.has_more:
-            return
-        left -= len(page.queues)
-        request.after = page.queues[-1].queue
-
-
 def _storage(found: pb.Storage) -> dict[str, object]:
     return {
-        "diskTotal": _known(found, "disk_total"),
-        "diskFree": _known(found, "disk_free"),
-        "diskUsedPercent": round(found.disk_used_percent, 1) if found.HasField("disk_used_percent") else None,
+        "diskTotal": known(found, "disk_total"),
+        "diskFree": known(found, "disk_free"),
+        "diskUsedPercent": known_rounded(found, "disk_used_percent"),
         "forcePercent": found.force_percent,
         "refusePercent": found.refuse_percent,
         "retentionHours": found.retention_ms / HOUR_MS if found.HasField("retention_ms") else None,
@@ -112,11 +105,10 @@ def _storage(found: pb.Storage) -> dict[str, object]:
         "files": found.segment_count,
         "logBegin": found.log_begin,
         "logEnd": found.log_end,
-        "oldestStoredAt": _time(found, "oldest_stored_at_ms"),
-        "newestStoredAt": _time(found, "newest_stored_at_ms"),
-        "expiresNext": _known(found, "expires_next"),
-        "expiresNextAt": _time(found, "expires_next_at_ms"),
-        **{each.name: _known(each, "bytes") for each in found.parts},
+        "oldestStoredAt": known_time(found, "oldest_stored_at_ms"),
+        "newestStoredAt": known_time(found, "newest_stored_at_ms"),
+        "expiresNext": known(found, "expires_next"),
+        "expiresNextAt": known_time(found, "expires_next_at_ms"),
     }
 
 
@@ -125,8 +117,8 @@ def _file(each: pb.Segment) -> dict[str, object]:
         "name": each.name,
         "begin": each.begin,
         "size": each.size,
-        "firstStoredAt": _time(each, "first_stored_at_ms"),
-        "lastStoredAt": _time(each, "last_stored_at_ms"),
+        "firstStoredAt": known_time(each, "first_stored_at_ms"),
+        "lastStoredAt": known_time(each, "last_stored_at_ms"),
     }
 
 
@@ -148,9 +140,9 @@ def _span(each: pb.QueueSpan) -> dict[str, object]:
         "queue": each.queue,
         "minOffset": each.minimum_offset,
         "maxOffset": each.maximum_offset,
-        "firstStoredAt": _time(each, "first_stored_at_ms"),
-        "lastStoredAt": _time(each, "last_stored_at_ms"),
-        "expiresNext": _known(each, "expires_next"),
+        "firstStoredAt": known_time(each, "first_stored_at_ms"),
+        "lastStoredAt": known_time(each, "last_stored_at_ms"),
+        "expiresNext": known(each, "expires_next"),
     }
 
 
@@ -170,16 +162,8 @@ def _pending_rows(found: pb.ListPendingResponse) -> Iterator[dict[str, object]]:
             "messageId": each.message_id or None,
             "kind": "transaction",
             "topic": each.topic or None,
-            "at": _time(each, "next_check_at_ms"),
-            "storedAt": _time(each, "stored_at_ms"),
-            "checks": _known(each, "checks"),
+            "at": known_time(each, "next_check_at_ms"),
+            "storedAt": known_time(each, "stored_at_ms"),
+            "checks": known(each, "checks"),
             "physicalOffset": each.physical_offset,
         }
-
-
-def _known(message: Any, field: str) -> object:
-    return getattr(message, field) if message.HasField(field) else None
-
-
-def _time(message: Any, field: str) -> str | None:
-    return time_text(getattr(message, field)) if message.HasField(field) else None

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Json, Name
+from cli.online.known import known
 from cli.online.official import official_port
 from cli.online.output import print_object, print_rows
 from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
@@ -35,7 +36,7 @@ def status(name: Name, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -
     fields = {
         "name": name,
         "messageType": definition.MessageType.Name(answer.topic_message_type) if has_type else None,
-        "description": answer.description if answer.HasField("description") else None,
+        "description": known(answer, "description"),
         "attributes": dict(answer.tags),
     }
     print_object(fields, as_json=as_json)

@@ -14,7 +14,7 @@ from cli.online.output import print_object, print_rows
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
 from store.metadata.lite_attributes import EXPIRATION, EXPIRATION_MAX_MINUTES
 
-commands: Final = typer.Typer(name="topic", help="Topics of a live broker.", no_args_is_help=True)
+commands: Final = typer.Typer(no_args_is_help=True)
 
 CALL_TIMEOUT_S: Final = 10.0
 COLUMNS: Final = ("name", "type", "readQueues", "writeQueues", "permission")

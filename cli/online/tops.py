@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
+from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
 
 from cli.online.administration import service_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Json
-from cli.online.output import print_rows, time_text
-from cli.online.overview import known, seconds
+from cli.online.known import known, known_rounded, known_seconds, known_time
+from cli.online.output import print_rows
+from cli.online.pages import listed
 from server._generated.quarry.admin.v1 import overview_pb2 as pb
 from server._generated.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
 
@@ -63,7 +65,8 @@ def top_topics(
     """
     with service_port(admin, OverviewServiceStub) as broker:
         request = pb.ListTopicFiguresRequest(contains=contains, order=ORDERS[order], include_system=system)
-        print_rows(map(_topic_fields, _topics(broker, request, limit)), TOPIC_COLUMNS, as_json=as_json)
+        found = _listed(broker.ListTopicFigures, request, "topics", lambda each: each.topic.name, limit)
+        print_rows(map(_topic_fields, found), TOPIC_COLUMNS, as_json=as_json)
 
 
 def top_groups(
@@ -80,42 +83,27 @@ def top_groups(
     """
     with service_port(admin, OverviewServiceStub) as broker:
         request = pb.ListGroupFiguresRequest(contains=contains, order=ORDERS[order])
-        print_rows(map(_group_fields, _groups(broker, request, limit)), GROUP_COLUMNS, as_json=as_json)
+        found = _listed(broker.ListGroupFigures, request, "groups", lambda each: each.group.name, limit)
+        print_rows(map(_group_fields, found), GROUP_COLUMNS, as_json=as_json)
 
 
-def _topics(broker: OverviewServiceStub, request: pb.ListTopicFiguresRequest, limit: int) -> Iterator[pb.TopicFigures]:
-    while limit > 0:
-        request.limit = min(limit, PAGE_ROWS)
-        page = broker.ListTopicFigures(request, timeout=CALL_TIMEOUT_S)
-        yield from page.topics
-        limit -= len(page.topics)
-        if not page.has_more or not page.topics or request.order:
-            return
-        request.after = page.topics[-1].topic.name
-
-
-def _groups(broker: OverviewServiceStub, request: pb.ListGroupFiguresRequest, limit: int) -> Iterator[pb.GroupFigures]:
-    while limit > 0:
-        request.limit = min(limit, PAGE_ROWS)
-        page = broker.ListGroupFigures(request, timeout=CALL_TIMEOUT_S)
-        yield from page.groups
-        limit -= len(page.groups)
-        if not page.has_more or not page.groups or request.order:
-            return
-        request.after = page.groups[-1].group.name
+def _listed(call: Callable[..., Any], request: Any, rows: str, name: Callable[[Any], str], limit: int) -> Iterator[Any]:
+    """One page alone of those that are not ordered by name: it has all that are counted one by one."""
+    wanted = min(limit, PAGE_ROWS) if request.order else limit
+    return listed(partial(call, timeout=CALL_TIMEOUT_S), request, rows, name, limit=wanted, page_rows=PAGE_ROWS)
 
 
 def _topic_fields(figures: pb.TopicFigures) -> dict[str, Any]:
-    lags = [known(each, "lag_ms") for each in figures.groups]
-    last_ms = known(figures, "last_stored_at_ms")
+    lags_s = [lag_s for each in figures.groups if (lag_s := known_seconds(each, "lag_ms")) is not None]
+    is_whole = len(lags_s) == known(figures, "group_count")
     return {
         "name": figures.topic.name,
         "messages": known(figures, "messages"),
         "estimatedBytes": known(figures, "estimated_bytes"),
-        "sentPerSecond": _rate(figures, "sent_per_second"),
-        "receivedPerSecond": _rate(figures, "received_per_second"),
-        "lastStoredAt": None if last_ms is None else time_text(last_ms),
-        "lagSeconds": None if not lags or None in lags else seconds(max(lags)),
+        "sentPerSecond": known_rounded(figures, "sent_per_second"),
+        "receivedPerSecond": known_rounded(figures, "received_per_second"),
+        "lastStoredAt": known_time(figures, "last_stored_at_ms"),
+        "lagSeconds": max(lags_s) if lags_s and is_whole else None,
         "groups": known(figures, "group_count"),
         "readers": [_pair_fields(each) for each in figures.groups],
     }
@@ -128,7 +116,7 @@ def _group_fields(figures: pb.GroupFigures) -> dict[str, Any]:
         "consumers": figures.consumers,
         "ready": known(figures, "ready"),
         "inFlight": known(figures, "in_flight"),
-        "lagSeconds": seconds(known(figures, "lag_ms")),
+        "lagSeconds": known_seconds(figures, "lag_ms"),
         "deadLetters": known(figures, "dead_letters"),
         "reads": [_pair_fields(each) for each in figures.topics],
     }
@@ -140,12 +128,7 @@ def _pair_fields(pair: pb.PairFigures) -> dict[str, Any]:
         "topic": pair.topic,
         "ready": known(pair, "ready"),
         "inFlight": known(pair, "in_flight"),
-        "lagSeconds": seconds(known(pair, "lag_ms")),
-        "receivedPerSecond": _rate(pair, "received_per_second"),
+        "lagSeconds": known_seconds(pair, "lag_ms"),
+        "receivedPerSecond": known_rounded(pair, "received_per_second"),
         "consumers": pair.consumers,
     }
-
-
-def _rate(message: Any, field: str) -> float | None:
-    rate = known(message, field)
-    return None if rate is None else round(rate, 1)

@@ -21,7 +21,7 @@ CALL_TIMEOUT_S: Final = 10.0
 RESEAL_TIMEOUT_S: Final = 600.0
 COLUMNS: Final = ("name", "kind", "enabled", "secrets", "certificates")
 
-commands: Final = typer.Typer(name="user", help="Users of a live broker.", no_args_is_help=True)
+commands: Final = typer.Typer(no_args_is_help=True)
 
 
 class KindName(Enum):

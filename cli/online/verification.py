@@ -12,8 +12,9 @@ import typer
 from cli.exit import Exit
 from cli.online.administration import service_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Json
+from cli.online.known import known, known_time
 from cli.online.migration import who
-from cli.online.output import print_object, print_rows, time_text
+from cli.online.output import print_object, print_rows
 from server._generated.quarry.admin.v1 import verification_pb2 as pb
 from server._generated.quarry.admin.v1.verification_pb2_grpc import VerificationServiceStub
 
@@ -23,11 +24,7 @@ COLUMNS: Final = ("id", "state", "by", "ended")
 CHECK_COLUMNS: Final = ("check", "checked", "differences")
 RUNNING: Final = "running"
 
-commands: Final = typer.Typer(
-    name="verification",
-    help="Verify the store of a live broker: commit log, queue files, RocksDB, offsets and metadata.",
-    no_args_is_help=True,
-)
+commands: Final = typer.Typer(no_args_is_help=True)
 
 Id = Annotated[int | None, typer.Argument(metavar="ID", help="Which one; the newest if nothing is said.")]
 
@@ -94,13 +91,13 @@ def _head(found: pb.Verification) -> dict[str, object]:
         "id": found.id,
         "state": found.state,
         "by": found.asked_by,
-        "ended": time_text(found.ended_at_ms) if found.HasField("ended_at_ms") else None,
-        "remark": found.remark if found.HasField("remark") else None,
+        "ended": known_time(found, "ended_at_ms"),
+        "remark": known(found, "remark"),
     }
 
 
 def _show(found: pb.Verification, *, as_json: bool) -> None:
-    progress = found.progress if found.HasField("progress") else None
+    progress = known(found, "progress")
     fields = {
         **_head(found),
         "progress": None

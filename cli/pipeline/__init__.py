@@ -16,13 +16,7 @@ from cli.pipeline.verify import verify
 
 COMMANDS: Final = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to `quarry`."""
-    app.add_typer(COMMANDS, name="pipeline", help="Work over whole stores on Spark.")
-
-
 for command in (rebuild, migrate, verify, index, stats, export, replay):
     COMMANDS.command()(command)
 
-__all__ = ["COMMANDS", "register"]
+__all__ = ["COMMANDS"]

@@ -52,7 +52,15 @@ def run_bench(tmp_path: Path) -> RunBench:
 
 
 NEED_JAVA = {"front", "clients", "many_queues", "security_cost", "spark_jobs"}
-TAKE_LONG = {"million_queues", "console_pages", "lite_topics", "redelivery", "shard_scaling", "cluster_exchange"}
+TAKE_LONG = {
+    "million_queues",
+    "console_pages",
+    "console_opening",
+    "lite_topics",
+    "redelivery",
+    "shard_scaling",
+    "cluster_exchange",
+}
 """However small their scale: they start brokers, or wait for what a broker does in its own time."""
 
 

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from pipeline.java import JavaMissing, find_java
+from tests.cli.overview_stub import Stub, served
 from tests.schemas import assert_documented
 
 
@@ -34,3 +35,15 @@ def java() -> None:
         find_java()
     except JavaMissing as missing:
         pytest.skip(str(missing))
+
+
+@pytest.fixture
+def stub() -> Stub:
+    """What answers at `address`."""
+    return Stub()
+
+
+@pytest.fixture
+def address(stub: Stub) -> Iterator[str]:
+    with served(stub) as (address, _):
+        yield address

@@ -7,11 +7,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import typer
 from typer.testing import CliRunner, Result
 
 from cli.main import app
 from tests.cli.said import complaint, hint_in
+from tests.commands import root
 from tests.e2e.broker import Broker
 
 
@@ -55,7 +55,7 @@ class Quarry:
         """Of the ports that the command talks with, unless it is told of others or may do without."""
         if self._broker is None:
             return []
-        command: Any = typer.main.get_command(app)
+        command = root()
         for word in words:
             command = getattr(command, "commands", {}).get(word, command)
         found = []

@@ -130,6 +130,7 @@ def overview(name: str = "broker-a", **changes: Any) -> pb.Overview:
         ready_messages=1_203_456,
         in_flight_messages=1_024,
         lag_ms=3 * HOUR_MS + 12 * 60_000,
+        lag_is_whole=True,
         timers=12_345,
         lite_topics=1_000_000,
         migration_phase="double_write",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from typer.testing import CliRunner
 
 from cli.main import app
 from cli.online import storage
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from store.clock import ManualClock
 from store.disk import PosixDisk
 from store.metadata import Group, Topic, TopicType
@@ -25,8 +27,12 @@ from store.metadata.lite import light_queue_name
 from store.metadata.lite_attributes import BIND_TOPIC
 from store.opening import open_store
 from store.settings import StoreSettings
+from tests.cli.online_runner import Quarry
+from tests.conformance.client import Client, message, producer_settings
+from tests.conformance.lite import GROUP, PARENT, LiteClient
+from tests.conformance.lite import send as send_lite
 from tests.e2e.broker import PROJECT, Broker
-from tests.store.assembly import message
+from tests.store.assembly import message as record
 
 START_MS = ManualClock().wall_ms()
 MODULE = import_module("cli.online.browse")
@@ -52,76 +58,75 @@ def fill(root: Path) -> None:
     store = open_store(settings, disk=PosixDisk(), clock=clock, report=lambda _: None)
     store.topics.create(Topic("orders", TopicType.NORMAL, 3, 3))
     store.topics.create(Topic("P", TopicType.LITE, 1, 1))
-    store.groups.create(Group("readers", attributes={BIND_TOPIC: "P"}))
+    store.topics.create(Topic("delayed", TopicType.DELAY, 1, 1))
+    store.topics.create(Topic("halves", TopicType.TRANSACTION, 1, 1))
+    store.topics.create(Topic(PARENT, TopicType.LITE, 1, 1))
+    store.groups.create(Group(GROUP, attributes={BIND_TOPIC: PARENT}))
     for number in range(12):
         body = f"order {number}".encode()
-        store.messages.append([message("orders", number % 3, body, TAGS="ab"[number % 2], size=str(number))])
+        store.messages.append([record("orders", number % 3, body, TAGS="ab"[number % 2], size=str(number))])
         clock.advance(1)
     for name in ("alice", "alice", "bob"):
-        store.messages.append([message("P", INNER_MULTI_DISPATCH=light_queue_name("P", name))])
+        store.messages.append([record("P", INNER_MULTI_DISPATCH=light_queue_name("P", name))])
     store.messages.dispatch(store.messages.flush())
     store.close()
 
 
-def run(broker: Broker, *words: object, status: int = 0) -> str:
-    result = CliRunner().invoke(app, [*map(str, words), "--admin", broker.admin])
-    assert result.exit_code == status, result.output
-    return result.stderr if status == 2 else result.stdout
+@pytest.fixture
+def quarry(broker: Broker) -> Quarry:
+    return Quarry(broker)
 
 
-def rows(broker: Broker, *words: object) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in run(broker, *words, "--json").splitlines()]
-
-
-def bodies(broker: Broker, *words: object) -> list[int]:
-    return [int(each["body"].removeprefix("order ")) for each in rows(broker, "browse", "orders", *words)]
+def bodies(quarry: Quarry, *words: object) -> list[int]:
+    return [int(each["body"].removeprefix("order ")) for each in quarry.rows("browse", "orders", *words)]
 
 
 def at(second: int) -> str:
     return datetime.fromtimestamp(START_MS / 1000 + second, UTC).isoformat()
 
 
-def test_messages_are_browsed_from_any_place(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_are_browsed_from_any_place(quarry: Quarry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MODULE, "PAGE_ROWS", 5)
     everything = list(range(12))
-    assert bodies(broker) == everything[::-1]
-    assert bodies(broker, "--from", "oldest") == everything
-    assert bodies(broker, "--limit", 7) == everything[:4:-1]
-    assert bodies(broker, "--from", at(4)) == everything[4:]
-    assert bodies(broker, "--from", at(4), "--backwards") == everything[4::-1]
-    assert bodies(broker, "--queue", 1) == [10, 7, 4, 1]
-    assert bodies(broker, "--queue", 1, "--from", 2) == [7, 10]
-    assert bodies(broker, "--queue", 1, "--from", 2, "--backwards") == [7, 4, 1]
-    assert [each["topic"] for each in rows(broker, "browse", "P", "--lite", "alice")] == ["P", "P"]
-    line, body = run(broker, "browse", "orders", "--limit", 1).splitlines()
+    assert bodies(quarry) == everything[::-1]
+    assert bodies(quarry, "--from", "oldest") == everything
+    assert bodies(quarry, "--limit", 7) == everything[:4:-1]
+    assert bodies(quarry, "--from", at(4)) == everything[4:]
+    assert bodies(quarry, "--from", at(4), "--backwards") == everything[4::-1]
+    assert bodies(quarry, "--queue", 1) == [10, 7, 4, 1]
+    assert bodies(quarry, "--queue", 1, "--from", 2) == [7, 10]
+    assert bodies(quarry, "--queue", 1, "--from", 2, "--backwards") == [7, 4, 1]
+    assert [each["topic"] for each in quarry.rows("browse", "P", "--lite", "alice")] == ["P", "P"]
+    line, body = quarry.run("browse", "orders", "--limit", 1).splitlines()
     assert "orders/2@3" in line
     assert body == "order 11"
 
 
-def test_the_broker_filters(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_broker_filters(quarry: Quarry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MODULE, "PAGE_ROWS", 2)
-    assert bodies(broker, "--filter", "a || c") == [10, 8, 6, 4, 2, 0]
-    assert bodies(broker, "--sql", "size > 7 AND TAGS = 'b'") == [11, 9]
-    assert bodies(broker, "--contains", "er 1") == [11, 10, 1]
-    assert run(broker, "browse", "orders", "--filter", "c", status=1) == ""
+    assert bodies(quarry, "--filter", "a || c") == [10, 8, 6, 4, 2, 0]
+    assert bodies(quarry, "--sql", "size > 7 AND TAGS = 'b'") == [11, 9]
+    assert bodies(quarry, "--contains", "er 1") == [11, 10, 1]
+    assert quarry.run("browse", "orders", "--filter", "c", status=1) == ""
 
 
-def test_refusals_are_one_line(broker: Broker) -> None:
-    assert run(broker, "browse", "nothing", status=2).strip() == "topic: no topic nothing"
-    assert "offset: queue or lite_topic" in run(broker, "browse", "orders", "--from", "3", status=2)
-    assert "filter.expression" in run(broker, "browse", "orders", "--sql", "a >", status=2)
+def test_refusals_are_one_line(quarry: Quarry) -> None:
+    assert quarry.run("browse", "nothing", status=2).strip() == "topic: no topic nothing"
+    assert quarry.hint("browse", "nothing") == "`quarry topic create nothing` makes it"
+    assert "offset: queue or lite_topic" in quarry.run("browse", "orders", "--from", "3", status=2)
+    assert "filter.expression" in quarry.run("browse", "orders", "--sql", "a >", status=2)
     for words in (("--from", "soon"), ("--sql", "a = 1", "--filter", "b"), ("--follow", "--from", "oldest")):
-        assert "Invalid value" in run(broker, "browse", "orders", *words, status=2)
+        assert "Invalid value" in quarry.run("browse", "orders", *words, status=2)
 
 
-def test_messages_are_followed_until_the_command_is_told_to_end(broker: Broker) -> None:
-    words = ["browse", "orders", "--follow", "--filter", "t", "--json", "--admin", broker.admin]
+def test_messages_are_followed_until_the_command_is_told_to_end(quarry: Quarry) -> None:
+    words = ["browse", "orders", "--follow", "--filter", "t", "--json", "--admin", quarry.broker.admin]
     with subprocess.Popen(
         [sys.executable, "-m", "cli.main", *words], cwd=PROJECT, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         try:
-            send(broker, process.stdout)
+            send(quarry.broker, process.stdout)
             process.send_signal(signal.SIGTERM)
             assert process.wait(20) == 0
         finally:
@@ -144,28 +149,66 @@ def send(broker: Broker, follower: Any) -> None:
     assert [each["body"] for each in arrived] == ["with t"]
 
 
-def test_storage_spans_pending_and_backlog_are_shown(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    (found,) = rows(broker, "storage")
+def test_storage_and_spans_are_shown(quarry: Quarry, monkeypatch: pytest.MonkeyPatch) -> None:
+    (found,) = quarry.rows("storage")
     assert (found["files"], found["logBegin"], found["retentionHours"]) == (1, 0, 72.0)
     assert found["oldestStoredAt"] == datetime.fromtimestamp(START_MS // 1000, UTC).isoformat().replace("+00:00", "Z")
     assert found["expiresNext"] is None
-    assert found["RocksDB"] >= 0
-    (file,) = rows(broker, "storage", "--files")
+    assert found["parts"]["RocksDB"] >= 0
+    (file,) = quarry.rows("storage", "--files")
     assert (file["name"], file["firstStoredAt"]) == ("0" * 20, found["oldestStoredAt"])
-    families = {(each["database"], each["family"]) for each in rows(broker, "storage", "--rocksdb")}
+    families = {(each["database"], each["family"]) for each in quarry.rows("storage", "--rocksdb")}
     assert ("queues", "offset") in families or ("queues", "default") in families
-    assert "diskTotal" in run(broker, "storage")
+    text = quarry.run("storage")
+    assert "diskTotal" in text
+    assert "\nRocksDB " in text
 
     monkeypatch.setattr(storage, "PAGE_ROWS", 2)
-    spans = rows(broker, "topic", "spans", "orders")
+    spans = quarry.rows("topic", "spans", "orders")
     assert [(each["queue"], each["minOffset"]) for each in spans] == [(0, 0), (1, 0), (2, 0)]
     assert all(each["maxOffset"] >= 4 for each in spans)
-    assert len(rows(broker, "topic", "spans", "orders", "--limit", 1)) == 1
+    assert len(quarry.rows("topic", "spans", "orders", "--limit", 1)) == 1
 
-    (pending,) = rows(broker, "pending")
+
+def test_what_waits_is_shown(quarry: Quarry) -> None:
+    (pending,) = quarry.rows("pending")
     assert (pending["dueInAnHour"], pending["dueOf"], pending["lateMs"]) == (0, 0, 0)
-    assert rows(broker, "pending", "--list") == []
+    assert quarry.rows("pending", "--list") == []
+    due = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=2)
 
-    assert rows(broker, "lite", "backlog", "P", "--group", "readers") == []
-    assert rows(broker, "lite", "backlog", "P", "--group", "readers", "--clients") == []
-    assert run(broker, "lite", "backlog", "P", "--group", "nobody", status=2).strip() == "group: no group nobody"
+    async def send_both() -> None:
+        async with Client(quarry.broker.endpoint) as client:
+            await client.declare(producer_settings("halves"))
+            delayed = message("delayed", message_type=definition.DELAY)
+            delayed.system_properties.delivery_timestamp.FromDatetime(due)
+            await client.sent(delayed)
+            await client.sent(message("halves", message_type=definition.TRANSACTION))
+
+    asyncio.run(send_both())
+    timer, half = quarry.rows("pending", "--list")
+    assert (timer["kind"], timer["topic"], timer["checks"]) == ("timer", "delayed", None)
+    assert abs(datetime.fromisoformat(timer["at"]) - due) <= timedelta(seconds=1)
+    assert (half["kind"], half["topic"], half["checks"]) == ("transaction", "halves", 0)
+    assert half["storedAt"] < half["at"]
+    assert quarry.rows("pending")[0]["dueInADay"] == 1
+
+
+def test_the_backlog_of_lite_topics_is_shown(quarry: Quarry) -> None:
+    words = ("lite", "backlog", PARENT, "--group", GROUP)
+    assert quarry.rows(*words) == []
+    assert quarry.run("lite", "backlog", PARENT, "--group", "nobody", status=2).strip() == "group: no group nobody"
+
+    async def backlog() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        async with LiteClient(quarry.broker.endpoint) as client:
+            await client.start()
+            await client.add("alice", "bob")
+            for lite_topic, count in (("alice", 3), ("bob", 1)):
+                await send_lite(client, lite_topic, *[b"hello"] * count)
+            await client.got(count=1)
+            lite_topics = await asyncio.to_thread(quarry.rows, *words)
+            return lite_topics, await asyncio.to_thread(quarry.rows, *words, "--clients")
+
+    lite_topics, clients = asyncio.run(backlog())
+    assert sum(each["ready"] for each in lite_topics) == 3, "one was given to the client"
+    assert {each["name"] for each in lite_topics} <= {"alice", "bob"}
+    assert [(each["subscriptions"], each["wantsAll"]) for each in clients] == [(2, False)]

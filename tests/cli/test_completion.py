@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 from cli.completion import attach, kind_of
 from cli.main import app
 from tests.cli.online_runner import Quarry
+from tests.commands import commands
 from tests.e2e.broker import PROJECT, Broker, clean_environment
-from tests.house.test_command_docs import commands
 from tests.terminal import Terminal
 
 BASH = r"""
@@ -100,7 +100,7 @@ def asked(line: str, environment: dict[str, str]) -> list[str]:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("quarry to", "topic"),
+        ("quarry top", "top topic"),
         ("quarry topic r", "readers route"),
         ("quarry topic create x --type f", "fifo"),
         ("quarry tail --from la", "latest"),
@@ -184,7 +184,8 @@ def test_names_are_completed_wherever_they_are_asked_for() -> None:
 
 
 def test_a_completion_that_fails_is_silent() -> None:
-    root: Any = typer.main.get_command(app)
-    attach(root)
-    (name,) = [param for param in root.commands["topic"].commands["show"].params if param.name == "name"]
+    quarry: Any = typer.main.get_command(app)
+    topic = quarry.load("topic")
+    attach(topic, "topic")
+    (name,) = [param for param in topic.commands["show"].params if param.name == "name"]
     assert name.shell_complete(object(), "") == []

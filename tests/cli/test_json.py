@@ -35,6 +35,7 @@ ELSEWHERE = {
     "dead-letters list": "tests/conformance/test_dead_letters.py",
     "dead-letters resend": "tests/conformance/test_dead_letters.py",
     "cluster remove": "tests/e2e/test_cluster.py",
+    "lite backlog": "tests/cli/test_browse.py",
     "doctor": "tests/cli/test_doctor.py",
     "export-metadata": "tests/cli/test_export_metadata.py",
     "job cancel": "tests/conformance/test_jobs.py",
@@ -77,14 +78,18 @@ topic show orders
 topic status orders
 topic route orders
 topic readers orders
+topic spans orders
+topic top --order name
 group create billing --retry-delays 1,2
 group create exponential
 group update billing --max-attempts 3
 group list
 group show billing
+group top --order name
 produce orders hello --tag new --key k1 --property a=b --count 3
 produce grouped ordered --message-group g
 message send orders hello --key k2
+browse orders --limit 2
 consume orders --group billing --limit 2 --wait 1
 consume grouped --group billing --limit 1 --wait 1
 group reset-offset billing --topic orders --to earliest
@@ -119,6 +124,14 @@ settings set log.level warning
 settings reset log.level
 stats
 broker
+overview
+overview --all
+history
+top --once
+storage
+storage --files
+storage --rocksdb
+pending
 call AdminService/GetBroker
 group forget billing --topic orders
 group delete billing

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -20,10 +21,12 @@ from cli.online.top.known import CALLS, Known, look
 from cli.online.top.pages import head
 from cli.online.top.reading import CallFailed, Failure, Reading, Wish, overview_of
 from cli.online.top.snapshot import object_of, plain_text
+from cli.online.top.tables import topic_details
 from server._generated.quarry.admin.v1 import jobs_pb2
 from server._generated.quarry.admin.v1 import overview_pb2 as pb
 from tests.cli import overview_stub
 from tests.cli.overview_stub import NOW_MS, Stub, later, overview, served
+from tests.cli.said import complaint
 
 
 class Hands:
@@ -37,17 +40,6 @@ class Hands:
 
     def monotonic_s(self) -> float:
         return self.s
-
-
-@pytest.fixture
-def stub() -> Stub:
-    return Stub()
-
-
-@pytest.fixture
-def address(stub: Stub) -> Iterator[str]:
-    with served(stub) as (address, _):
-        yield address
 
 
 def run(*words: str, **environment: str) -> Result:
@@ -124,6 +116,35 @@ def test_what_is_not_told_is_unknown_and_never_0(address: str, stub: Stub) -> No
         assert expected in text, text
 
 
+def test_what_is_but_a_part_is_at_least_so_much(address: str, stub: Stub) -> None:
+    part = overview(lag_is_whole=False)
+    stub.answers.update(GetOverview=part, ListOverviews=overview_stub.members("one", "two"))
+    assert "at least" not in run("--once", "--admin", address).stdout.partition("MEMBERS")[2]
+    stub.answers["ListOverviews"].members[0].overview.CopyFrom(part)
+    text = run("--once", "--admin", address).stdout
+    waiting = text.partition("waiting")[2].partition("storage")[0].split()
+    assert " ".join(waiting) == "ready at least 1,203,456 in flight at least 1,024 behind by at least 3 h 12 min"
+    one, two = (line for line in text.splitlines() if line.split()[1:2] == ["active"])
+    assert one.split()[:1] == ["one"]
+    assert "at least 3 h 12 min" in one
+    assert "at least" not in two
+    (row,) = map(json.loads, run("--json", "--once", "--admin", address).stdout.splitlines())
+    assert row["overview"]["lagIsWhole"] is False
+    assert [each["overview"]["lagIsWhole"] for each in row["members"]] == [False, True]
+    bare = pb.Overview(at_ms=NOW_MS, readiness="ready")
+    stub.answers["GetOverview"] = bare
+    assert "behind by unknown" in run("--once", "--admin", address).stdout
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"), [(2, "GROUPS  2"), (1_200, "GROUPS  2 of 1,200"), (None, "GROUPS  2 of unknown")]
+)
+def test_how_many_groups_a_topic_has_may_not_be_known(address: str, count: int | None, expected: str) -> None:
+    with Reading(address, None) as reading:
+        topic = replace(reading.topics(Wish()).rows[0], group_count=count)
+    assert expected in [line.plain for line in topic_details(topic, Canvas(width=80, height=9), NOW_MS)]
+
+
 # -- JSON
 
 
@@ -136,7 +157,7 @@ def test_json_is_one_object_a_refresh(address: str, stub: Stub) -> None:
     assert len(rows) == 3
     assert rows[0]["overview"]["sentPerSecond"] == 12_345.6
     assert rows[0]["overview"]["transactions"] is None
-    assert "stages" not in rows[0]["overview"]
+    assert "stages" not in {*rows[0]["overview"], *rows[0]["members"][0]["overview"]}
     assert (rows[0]["stagesSeconds"], rows[0]["cpuShare"]) == (None, None)
     flush = next(stage for stage in rows[2]["stages"] if stage["name"] == "flush")
     assert flush["values"] == 2 * 1_040
@@ -199,8 +220,8 @@ def test_a_refusal_is_one_clear_line(
     for words in (("--once",), ("--json",)):
         done = run(*words, "--admin", address)
         assert (done.exit_code, done.stdout) == (2, "")
-        assert expected in done.stderr
-        assert done.stderr.count("\n") == 1
+        assert expected in complaint(done.stderr)
+        assert complaint(done.stderr).count("\n") == 1
 
 
 def test_who_is_refused_is_named(address: str, stub: Stub) -> None:

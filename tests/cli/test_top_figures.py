@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from rich.text import Text
 
 from cli.online.top.drawing import LABEL_WIDTH, Canvas, Column, fitted, fitting, flow, item, side_by_side, styled, table
-from cli.online.top.figures import Tally, between, busy_share, cells, left_s, levels, quantile_s, stage_figures
+from cli.online.top.figures import Tally, between, busy_share, left_s, quantile_s, stage_figures
 from cli.online.top.texts import (
-    BLOCKS,
     bar,
     bytes_text,
     count_text,
@@ -21,7 +20,6 @@ from cli.online.top.texts import (
     percent_text,
     rate_text,
     span_text,
-    sparkline,
 )
 
 BOUNDS_S = (0.001, 0.01, 0.1, 1.0)
@@ -98,51 +96,6 @@ def test_stages_are_weighed_by_what_a_call_waits_not_by_how_often_they_are_timed
 def test_slow_stages(name: str, seconds: float, is_slow: bool) -> None:
     (found,) = stage_figures({("send", name): Tally((seconds * 0.99, seconds, 9.0), (0, 100, 0, 0), 1.0)})
     assert found.is_slow is is_slow
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 4_000_000), st.floats(0, 1e6) | st.just(math.nan)), max_size=80),
-    st.integers(1, 60),
-)
-def test_cells_hold_the_most_of_what_is_known(samples: list[tuple[int, float]], width: int) -> None:
-    samples.sort(key=lambda each: each[0])
-    found = cells(
-        [at for at, _ in samples], [value for _, value in samples], end_ms=4_000_000, span_ms=3_600_000, width=width
-    )
-    assert len(found) == width
-    known = [value for at, value in samples if at > 400_000 and not math.isnan(value)]
-    shown = [value for value in found if value is not None]
-    assert set(shown) <= set(known)
-    assert max(shown, default=None) == max(known, default=None)
-    assert len(shown) == len(
-        {(4_000_000 - at) * width // 3_600_000 for at, value in samples if at > 400_000 and not math.isnan(value)}
-    )
-
-
-def test_a_sample_lies_where_its_time_is() -> None:
-    assert cells([0, 50, 100], [1, 2, 3], end_ms=100, span_ms=100, width=2) == [2, 3]
-    assert cells([1, 60], [1, 3], end_ms=100, span_ms=100, width=4) == [1, None, 3, None]
-    assert cells([], [], end_ms=100, span_ms=100, width=2) == [None, None]
-
-
-@given(st.lists(st.none() | st.floats(0, 1e9), max_size=60), st.integers(2, 9))
-def test_levels_keep_order(values: list[float | None], steps: int) -> None:
-    found = levels(values, steps)
-    known = sorted(
-        (value, level) for value, level in zip(values, found, strict=True) if value is not None and level is not None
-    )
-    assert [level is None for level in found] == [value is None for value in values]
-    assert all(0 <= level < steps for _, level in known)
-    assert [level for _, level in known] == sorted(level for _, level in known)
-    assert all((value > 0) == (level > 0) for value, level in known)
-    if known and known[-1][0] > 0:
-        assert known[-1][1] == steps - 1
-
-
-def test_curves_tell_zero_from_unknown() -> None:
-    assert sparkline([None, 0.0, 1.0, 8.0]) == "·▁▂█"
-    assert sparkline([None, 0.0, 8.0], plain=True) == "?_#"
-    assert sparkline([0.0, 0.0]) == BLOCKS[0] * 2
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -16,7 +15,7 @@ import pytest
 from cli.online.administration import admin_port
 from cli.online.client import MessagingClient, Outgoing, Reader
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
-from tests.e2e.broker import PROJECT, Broker, clean_environment, environment_of
+from tests.e2e.broker import Broker, clean_environment, environment_of
 from tests.terminal import Terminal
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="there is no tmux")
@@ -167,10 +166,3 @@ def test_ctrl_c_ends_json_as_it_ends_other_commands(broker: Broker, tmp_path: Pa
         see(terminal, '"problems":{}')
         terminal.press("C-c")
         see(terminal, "status=130")
-
-
-def test_the_terminals_library_is_not_loaded_by_other_commands() -> None:
-    """It takes a fifth of a second, which nobody waits for who lists topics."""
-    code = "import cli.main, sys; print([each for each in sys.modules if each.startswith('textual')])"
-    done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -18,17 +18,6 @@ from cli.online.top.widgets import Details, Help, Page, Rows
 from server._generated.quarry.admin.v1 import overview_pb2 as pb
 from tests.cli import overview_stub
 from tests.cli.overview_stub import Stub, later, overview, served
-
-
-@pytest.fixture
-def stub() -> Stub:
-    return Stub()
-
-
-@pytest.fixture
-def address(stub: Stub) -> Iterator[str]:
-    with served(stub) as (address, _):
-        yield address
 
 
 class Screen:

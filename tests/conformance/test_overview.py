@@ -33,6 +33,7 @@ from store.offsets import QueueId, QueueOffset
 from tests.conformance.broker import PATIENCE_S, RunningBroker, running_broker
 from tests.conformance.client import Client, consumer_settings, message, producer_settings
 from tests.conformance.test_order import bury
+from tests.schemas import assert_documented
 
 SAMPLE_MS: Final = 100
 """In place of ten seconds."""
@@ -86,6 +87,7 @@ class Bench:
                 return await asyncio.to_thread(CliRunner().invoke, app, arguments)
 
         result = self.run(running())
+        assert_documented(arguments, result.stdout)
         if not as_json or result.exit_code:
             return result.exit_code, result.output
         return result.exit_code, [json.loads(line) for line in result.stdout.splitlines()]
@@ -149,7 +151,7 @@ def test_a_broker_at_a_glance(bench: Bench) -> None:
     assert (found.topics, found.groups) == (MANY + 3, 2)
     assert (found.sent, found.received) == (20, 6)
     assert found.sent_per_second > 0
-    assert (found.ready_messages, found.in_flight_messages) == (14, 3)
+    assert (found.ready_messages, found.in_flight_messages, found.lag_is_whole) == (14, 3, True)
     assert 0 <= found.lag_ms < 60_000
     assert (found.broker.name, found.readiness, list(found.concerns)) == ("quarry", "ready", [])
     assert (found.connections, found.consumers) == (1, 1)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 from cli.demo import free_ports
 from tests.console.chromium import PHONE, WIDE, Console, chromium, needs_chromium, window
@@ -116,6 +116,23 @@ def test_what_is_not_known_is_said_to_be_unknown(console: Console) -> None:
 
     row = console.page.locator("tr", has_text="alone").first
     expect(row.locator("td[data-label='Sent yesterday']")).to_have_text("unknown")
+
+
+def test_what_waits_is_at_least_so_much_where_not_all_groups_are_counted(console: Console) -> None:
+    def tell_of_a_part(route: Route) -> None:
+        answer = route.fetch()
+        told = answer.json()
+        overview = told["members"][0]["overview"]
+        overview.pop("lagIsWhole", None)
+        overview |= {"readyMessages": "1234", "inFlightMessages": "5", "lagMs": "7200000"}
+        route.fulfill(response=answer, json=told)
+
+    console.page.route("**/OverviewService/ListOverviews", tell_of_a_part)
+    console.go("")
+
+    expect(console.page.locator("td[data-label='Lag']")).to_have_text("at least 1,234, 2 h")
+    for name, text in {"Ready messages": "1,234", "In flight": "5", "Oldest waits for": "2 h"}.items():
+        expect(console.page.locator("dt", has_text=name).locator("+ dd")).to_have_text(f"at least {text}")
 
 
 def test_a_topic_is_made_written_read_and_deleted(console: Console, office: Office) -> None:

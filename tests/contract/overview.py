@@ -47,7 +47,8 @@ ROWS: Final[Table] = of_service(
     ListTopicFigures=Row(
         request={"contains": TOPIC.upper()},
         holds=lambda answer: (
-            [(each.topic.name, each.messages, each.groups[0].in_flight) for each in answer.topics] == [(TOPIC, 2, 0)]
+            [(each.topic.name, each.messages >= 2, each.groups[0].in_flight) for each in answer.topics]
+            == [(TOPIC, True, 0)]
         ),
         missing=NOBODY,
         malformed=BAD_PAGE,
@@ -56,7 +57,8 @@ ROWS: Final[Table] = of_service(
     ListGroupFigures=Row(
         request={"contains": GROUP.upper()},
         holds=lambda answer: (
-            [(each.group.name, each.topics[0].ready, each.dead_letters) for each in answer.groups] == [(GROUP, 1, 1)]
+            [(each.group.name, each.topics[0].ready >= 1, each.dead_letters) for each in answer.groups]
+            == [(GROUP, True, 1)]
         ),
         missing=NOBODY,
         malformed=BAD_PAGE,

@@ -14,11 +14,10 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
-import typer.main
 
-from cli.main import app
 from server.setting_sections import split_address
 from server.settings import BrokerSettings, load_settings
+from tests.commands import root
 from tests.deploy.manifests import DEPLOY, ROOT, VARIANTS, Manifests, manifests, mount_of, selects
 
 POD_LABEL = "statefulset.kubernetes.io/pod-name"
@@ -269,9 +268,8 @@ def test_no_container_has_a_right_that_it_does_not_need(these: Manifests) -> Non
 
 def parsed(arguments: list[str]) -> tuple[str, dict[str, Any]]:
     """A command and its options, as `quarry` understands them. Raises UsageError."""
-    quarry: Any = typer.main.get_command(app)
     name, *rest = arguments
-    return name, dict(quarry.commands[name].make_context(name, rest).params)
+    return name, dict(root().commands[name].make_context(name, rest).params)
 
 
 def test_the_broker_is_started_with_the_file_that_is_mounted(these: Manifests) -> None:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import typer
-
-from cli.main import app
+from tests.commands import root
 from tests.documents.pages import Block, commands
 
 _HERE_BODY: Final = re.compile(r"<<-?\s*(['\"]?)(\w+)\1(.*?)\n(.*?)^\2$", re.DOTALL | re.MULTILINE)
@@ -51,7 +48,7 @@ def in_prose(page: Path, root: Path) -> Iterator[Invocation]:
 
 def mistake(invocation: Invocation) -> str | None:
     """What the command line would not understand; None if it would all of it."""
-    command, words = _root(), list(invocation.words)
+    command, words = root(), list(invocation.words)
     path = ["quarry"]
     while True:
         options = {name: each for each in command.params for name in (*each.opts, *each.secondary_opts)}
@@ -60,7 +57,7 @@ def mistake(invocation: Invocation) -> str | None:
             return _misuse(command, options, words, is_whole=invocation.is_whole)
         while words and words[0].startswith("-"):
             option = options.get(words[0].partition("=")[0])
-            if option is None and words[0] not in {"--help", "--version"}:
+            if option is None and words[0] != "--help":
                 return f"{' '.join(path)} has no {words[0]}"
             takes_value = option is not None and not option.is_flag and "=" not in words[0]
             del words[: 2 if takes_value else 1]
@@ -101,11 +98,6 @@ def _misuse(command: Any, options: dict[str, Any], words: list[str], *, is_whole
     if is_whole and (given < len(needed) or missing):
         return f"missing: {', '.join(missing) or needed[given].name}"
     return None
-
-
-@cache
-def _root() -> Any:
-    return typer.main.get_command(app)
 
 
 def _simple_commands(typed: str) -> Iterator[list[str]]:

@@ -14,10 +14,10 @@ import pytest
 from server.rpc.admin_port.access import ALL, CLUSTER, JOB_SERVICE, SUPER_SERVICES, admin_needs
 from server.rpc.admin_port.methods import methods
 from server.security.access import Access
+from tests.commands import commands
 from tests.contract.rows import Elsewhere, Never, SuperUsers
 from tests.contract.table import NOT_FOR_OPERATORS, TABLE
 from tests.house.source import ROOT, imports, tree
-from tests.house.test_command_docs import commands
 
 DOCS: Final = ROOT / "docs" / "admin-calls.md"
 GRPCURL: Final = ROOT / "docs" / "grpcurl.md"

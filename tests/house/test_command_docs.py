@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
-import typer
-
-from cli.main import app
+from tests.commands import commands, root
 from tests.house.source import ROOT
 
 DOCS = ROOT / "docs" / "commands.md"
@@ -16,18 +13,6 @@ ALIASES = {"quarry dlq": "quarry dead-letters"}
 """Other names of groups, which the page tells of in a sentence."""
 Section = tuple[str, str, tuple[tuple[str, str], ...]]
 """Usage, first line of the help, and the options with their meaning."""
-
-
-def commands() -> Iterator[tuple[str, Any]]:
-    """Every command with its full name, as typer builds it."""
-    pending: list[tuple[str, Any]] = [("quarry", typer.main.get_command(app))]
-    while pending:
-        path, command = pending.pop(0)
-        children = getattr(command, "commands", None)
-        if children is None:
-            yield path, command
-        else:
-            pending += [(f"{path} {child}", children[child]) for child in children]
 
 
 def section(path: str, command: Any) -> Section:
@@ -86,3 +71,9 @@ def test_every_command_and_option_explains_itself() -> None:
 def test_every_command_has_json_or_needs_none() -> None:
     without = {path for path, command in commands() if not any("--json" in each.opts for each in command.params)}
     assert without == {"quarry serve", "quarry console", "quarry completion", "quarry schema"}
+
+
+def test_the_page_tells_of_what_stands_before_a_command() -> None:
+    before = DOCS.read_text().partition("\n## ")[0]
+    for option in root().params:
+        assert f"`quarry {option.opts[0]}" in before

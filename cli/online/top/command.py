@@ -14,7 +14,7 @@ import typer
 from cli.contexts import chosen
 from cli.exit import Exit, end
 from cli.online.arguments import ADMIN_DEFAULT, Admin
-from cli.online.output import json_line
+from cli.online.output import json_line, speaks_utf8
 from cli.online.top.drawing import Canvas
 from cli.online.top.known import Known, look
 from cli.online.top.reading import Reading, Wish
@@ -74,7 +74,7 @@ def _can_be_drawn_on() -> bool:
 
 def _print_once(admin: str) -> None:
     columns, _ = shutil.get_terminal_size((WIDTH_DEFAULT, HEIGHT))
-    canvas = Canvas(width=max(WIDTH_MIN, columns), height=HEIGHT, plain=not speaks_blocks())
+    canvas = Canvas(width=max(WIDTH_MIN, columns), height=HEIGHT, plain=not speaks_utf8())
     known = Known(admin, SystemClock())
     with Reading(admin, chosen()) as reading:
         look(known, reading, Wish(limit=ROWS))
@@ -98,8 +98,3 @@ def _print_objects(admin: str, interval_s: float, count: int | None) -> None:
             if number == count:
                 return
             time.sleep(max(0.0, interval_s - (clock.monotonic_s() - began_s)))
-
-
-def speaks_blocks() -> bool:
-    """Whether what is printed may hold more than ASCII."""
-    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"

@@ -38,7 +38,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """A broker as a whole, as in `quarry.admin.v1.Overview`."""
+    """A broker as a whole, as in `quarry.admin.v1.Overview`. `lag_is_whole` False: what waits is at least so much."""
 
     name: str
     cluster: str
@@ -58,8 +58,8 @@ class Overview:
     connections: int | None
     producers: int
     consumers: int
-    topics: int
-    groups: int
+    topics: int | None
+    groups: int | None
     disk_total: int | None
     disk_free: int | None
     log_size: int
@@ -67,6 +67,7 @@ class Overview:
     ready_messages: int | None
     in_flight_messages: int | None
     lag_ms: int | None
+    lag_is_whole: bool
     timers: int | None
     transactions: int | None
     lite_topics: int | None
@@ -139,7 +140,7 @@ class Topic:
     received_per_second: float | None
     last_stored_at_ms: int | None
     pairs: tuple[Pair, ...]
-    group_count: int
+    group_count: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +153,7 @@ class Group:
     is_enabled: bool
     consumers: int
     pairs: tuple[Pair, ...]
-    topic_count: int
+    topic_count: int | None
     ready: int | None
     in_flight: int | None
     lag_ms: int | None

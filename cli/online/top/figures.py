@@ -1,9 +1,9 @@
-"""Figures out of what a broker counts: of cumulative tallies, of samples over time, of work that goes on. All pure."""
+"""Figures out of what a broker counts: of cumulative tallies, of work that goes on. All pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -103,28 +103,6 @@ def stage_figures(tallies: Mapping[tuple[str, str], Tally]) -> list[StageFigures
             )
         )
     return found
-
-
-def cells(
-    at_ms: Sequence[int], values: Sequence[float], *, end_ms: int, span_ms: int, width: int
-) -> list[float | None]:
-    """The highest values in `width` equal parts of (end - span, end]; None where there is no sample that is known."""
-    found: list[float | None] = [None] * width
-    for moment_ms, value in zip(at_ms, values, strict=False):
-        age_ms = end_ms - moment_ms
-        if math.isnan(value) or not 0 <= age_ms < span_ms:
-            continue
-        cell = width - 1 - age_ms * width // span_ms
-        found[cell] = max(value, found[cell] or 0.0)
-    return found
-
-
-def levels(values: Sequence[float | None], steps: int) -> list[int | None]:
-    """Each value's height, 0 … steps - 1: nothing is 0, no other value is, and the highest value is the top."""
-    top = max((value for value in values if value is not None), default=0.0)
-    if top <= 0:
-        return [None if value is None else 0 for value in values]
-    return [None if value is None else max(value > 0, round(value / top * (steps - 1))) for value in values]
 
 
 def left_s(done: int, total: int | None, *, earlier_done: int, apart_s: float) -> float | None:

@@ -8,6 +8,7 @@ from typing import Final
 from rich.text import Text
 
 from cli.online.output import time_text
+from cli.online.sparkline import HOUR_MS, cells, sparkline
 from cli.online.top.drawing import (
     BAD,
     GAP,
@@ -29,7 +30,6 @@ from cli.online.top.drawing import (
     wrapped,
 )
 from cli.online.top.facts import Member, Migration, Overview
-from cli.online.top.figures import cells
 from cli.online.top.known import Answer, Known
 from cli.online.top.reading import CallFailed, Failure
 from cli.online.top.tables import GROUPS, TOPICS, ago_text
@@ -37,14 +37,13 @@ from cli.online.top.texts import (
     UNKNOWN,
     bytes_text,
     count_text,
+    least_text,
     percent_text,
     rate_text,
     span_ms_text,
     span_text,
-    sparkline,
 )
 
-HOUR_MS: Final = 3_600_000
 CONCERNS_SHOWN: Final = 3
 SIDE_BY_SIDE: Final = 120
 DISK_WARNING: Final = 0.85
@@ -53,16 +52,9 @@ RATE_WIDTH: Final = 12
 TABLES_HEIGHT_MIN: Final = 11
 PEAK_WIDTH: Final = 24
 
-MEMBERS: Final[Sequence[Column]] = (
-    Column("member", 0, 0, lambda row, _: row[1].name, is_right=False),
-    Column("state", 8, 1, lambda row, _: row[1].state, is_right=False),
-    Column("in/s", 8, 2, lambda row, _: _of(row[1], lambda told: rate_text(told.sent_per_second))),
-    Column("out/s", 8, 3, lambda row, _: _of(row[1], lambda told: rate_text(told.received_per_second))),
-    Column("behind by", 11, 4, lambda row, _: _of(row[1], lambda told: span_ms_text(told.lag_ms))),
-    Column("disk", 7, 5, lambda row, _: _of(row[1], lambda told: percent_text(told.disk_used_share))),
-    Column("", 6, 0, lambda row, _: "chosen" if row[0] else "", is_right=False, style=lambda _: STRONG),
-)
-"""Of pairs: whether it is the chosen one, and the member."""
+
+def _behind_by(overview: Overview) -> str:
+    return least_text(span_ms_text(overview.lag_ms), is_whole=overview.lag_is_whole)
 
 
 def _of(member: Member, text: Callable[[Overview], str]) -> str:
@@ -190,9 +182,9 @@ def first_figures(known: Known, overview: Overview, width: int) -> list[Text]:
         *flow(
             "waiting",
             [
-                item("ready", count_text(overview.ready_messages)),
-                item("in flight", count_text(overview.in_flight_messages)),
-                item("behind by", span_ms_text(overview.lag_ms)),
+                item("ready", least_text(count_text(overview.ready_messages), is_whole=overview.lag_is_whole)),
+                item("in flight", least_text(count_text(overview.in_flight_messages), is_whole=overview.lag_is_whole)),
+                item("behind by", _behind_by(overview)),
             ],
             width,
         ),
@@ -306,10 +298,22 @@ def _jobs(known: Known, overview: Overview) -> list[Text]:
     return items
 
 
+def _member_columns(members: Sequence[Member]) -> Sequence[Column]:
+    is_whole = all(member.overview is None or member.overview.lag_is_whole for member in members)
+    return (
+        Column("member", 0, 0, lambda row, _: row.name, is_right=False),
+        Column("state", 8, 1, lambda row, _: row.state, is_right=False),
+        Column("in/s", 8, 2, lambda row, _: _of(row, lambda told: rate_text(told.sent_per_second))),
+        Column("out/s", 8, 3, lambda row, _: _of(row, lambda told: rate_text(told.received_per_second))),
+        Column("behind by", 11 if is_whole else 20, 4, lambda row, _: _of(row, _behind_by)),
+        Column("disk", 7, 5, lambda row, _: _of(row, lambda told: percent_text(told.disk_used_share))),
+        Column("", 6, 0, lambda row, _: "chosen" if row.is_self else "", is_right=False, style=lambda _: STRONG),
+    )
+
+
 def members_table(known: Known, members: Sequence[Member], canvas: Canvas) -> list[Text]:
-    rows = [(member.is_self, member) for member in members]
     lines = [heading("MEMBERS", "m chooses another one", canvas.width)]
-    lines += table(MEMBERS, rows, canvas, known.now_ms)
+    lines += table(_member_columns(members), members, canvas, known.now_ms)
     for member in members:
         if member.overview is None:
             reason = member.problem or "no answer"

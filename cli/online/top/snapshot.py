@@ -16,6 +16,8 @@ from cli.online.top.work_pages import stages_page, work_page
 ASCII: Final = str.maketrans({"µ": "u"})
 ROWS: Final = 10
 """Of topics and of groups in plain text."""
+TALLIES: Final = "stages"
+"""Of overviews, counted since the start: what they tell of late is told beside them."""
 
 
 def plain_text(known: Known, canvas: Canvas) -> str:
@@ -29,10 +31,8 @@ def plain_text(known: Known, canvas: Canvas) -> str:
 
 def object_of(known: Known) -> dict[str, object]:
     """One JSON object: null is what is not known, `problems` why. Names are those of the protocol."""
-    overview = _value(known.overview.value)
-    if overview is not None:
-        del overview["stages"]
-    page: dict[str, object] = {"at": known.now_ms, "address": known.address, "overview": overview}
+    page: dict[str, object] = {"at": known.now_ms, "address": known.address}
+    page["overview"] = _value(known.overview.value)
     page["stages"] = [_stage(stage) for stage in known.stages()]
     page["stagesSeconds"] = known.watched_s
     page["cpuShare"] = known.busy_share()
@@ -66,7 +66,7 @@ def _finite(value: float | None) -> float | None:
 
 def _value(value: Any) -> Any:
     if is_dataclass(value):
-        return {_camel(each.name): _value(getattr(value, each.name)) for each in fields(value)}
+        return {_camel(each.name): _value(getattr(value, each.name)) for each in fields(value) if each.name != TALLIES}
     if isinstance(value, tuple):
         return [_value(each) for each in value]
     return _finite(value) if isinstance(value, float) else value

@@ -144,7 +144,11 @@ def group_details(group: Group, canvas: Canvas) -> list[Text]:
     ]
 
 
-def _pairs(title: str, columns: Sequence[Column], pairs: Sequence[Pair], count: int, canvas: Canvas) -> list[Text]:
-    remark = "none" if not count else f"{len(pairs)} of {count_text(count)}" if count > len(pairs) else str(count)
+def _pairs(
+    title: str, columns: Sequence[Column], pairs: Sequence[Pair], count: int | None, canvas: Canvas
+) -> list[Text]:
+    remark = "none" if count == 0 else count_text(count)
+    if count is None or count > len(pairs):
+        remark = f"{len(pairs)} of {remark}"
     lines = [heading(title, remark, canvas.width)]
     return lines + (table(columns, pairs, canvas, 0) if pairs else [])

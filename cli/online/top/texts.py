@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Final
 
-from cli.online.top.figures import levels
-
 UNKNOWN: Final = "unknown"
-BLOCKS: Final = "▁▂▃▄▅▆▇█"
-ASCII_BLOCKS: Final = "_.-=+*%#"
-"""For terminals that do not speak UTF-8."""
 
 _THOUSANDS: Final = ("", " k", " M", " G", " T")
 _BINARY: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -87,6 +81,11 @@ def latency_text(seconds: float | None, *, bound_s: float | None = None) -> str:
     return span_text(seconds)
 
 
+def least_text(text: str, *, is_whole: bool) -> str:
+    """`at least 12` of what is but a part of the whole."""
+    return text if is_whole or text == UNKNOWN else f"at least {text}"
+
+
 def percent_text(share: float | None) -> str:
     return UNKNOWN if share is None else f"{share * 100:.0f} %"
 
@@ -98,12 +97,6 @@ def bar(share: float | None, width: int, *, plain: bool = False) -> str:
         return "?" * width
     filled = min(width, max(0, math.floor(share * width + 0.5)))
     return full * filled + empty * (width - filled)
-
-
-def sparkline(values: Sequence[float | None], *, plain: bool = False) -> str:
-    """A column for each; `·` (`?` in plain text) for what is not known."""
-    blocks, unknown = (ASCII_BLOCKS, "?") if plain else (BLOCKS, "·")
-    return "".join(unknown if level is None else blocks[level] for level in levels(values, len(blocks)))
 
 
 def cut(text: str, width: int, *, plain: bool = False) -> str:

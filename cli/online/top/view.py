@@ -56,6 +56,7 @@ MEANINGS: Final = (
     ("unknown", "the broker has not told it; it is never shown as 0"),
     ("OLD", "from before the broker's last answer failed"),
     ("behind by", "how long the oldest message waits that a group is not done with"),
+    ("at least", "of all groups together: there are more than the broker counts"),
     ("SLOW", "p99 above 50 ms (a flush: 100 ms)"),
     ("most", "the stage that most of a call's time goes to"),
     ("·", "in a curve: not known (?, where there is no UTF-8)"),

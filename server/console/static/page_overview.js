@@ -188,10 +188,16 @@ function diskUsed(overview) {
     : unknown("the size of the disk is not known");
 }
 
+// Before what waits in all groups together, some of which may not be counted.
+function atLeast(overview, value) {
+  return isKnown(value) && !overview.lagIsWhole && "at least ";
+}
+
 function lag(overview) {
   if (!isKnown(overview.readyMessages) && !isKnown(overview.lagMs))
     return unknown("no group is in memory, or none was counted yet");
   return [
+    atLeast(overview, overview.readyMessages),
     count(overview.readyMessages),
     isKnown(overview.lagMs) && Number(overview.lagMs) > 0 && [", ", duration(overview.lagMs)],
   ];
@@ -214,9 +220,12 @@ function totalsFacts({ own }) {
       ["Topics", link(["topics"], count(it.topics))],
       ["Groups", link(["groups"], count(it.groups))],
       ["Lite topics", link(["lite"], count(it.liteTopics))],
-      ["Ready messages", count(it.readyMessages)],
-      ["In flight", count(it.inFlightMessages)],
-      ["Oldest waits for", isKnown(it.lagMs) && Number(it.lagMs) === 0 ? "nothing waits" : duration(it.lagMs)],
+      ["Ready messages", [atLeast(it, it.readyMessages), count(it.readyMessages)]],
+      ["In flight", [atLeast(it, it.inFlightMessages), count(it.inFlightMessages)]],
+      [
+        "Oldest waits for",
+        it.lagIsWhole && Number(it.lagMs) === 0 ? "nothing waits" : [atLeast(it, it.lagMs), duration(it.lagMs)],
+      ],
       ["Timers", link(["pending"], count(it.timers))],
       ["Transactions", link(["pending"], count(it.transactions))],
       ["Open jobs", link(["jobs"], count(it.openJobs))],

@@ -1,0 +1,183 @@
+"""Which commands `quarry` has, and where they are: the one list, in the order of `quarry --help`.
+
+A command is imported when it is asked for (`cli.command_tree`). What the list says of it is all that is known before:
+`quarry --help` and the completion of a first word import none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+
+class Entry(NamedTuple):
+    """A command or a family of commands. Places are `module:name`."""
+
+    place: str
+    """Of a function, which is the command, or of the `typer.Typer` of a family."""
+    summary: str
+    """The first paragraph of the function's docstring; of a family, all its help."""
+    more: Mapping[str, str] = {}
+    """Commands of the family that are in modules of their own: places by name."""
+
+
+COMMANDS: Final[Mapping[str, Entry]] = {
+    "serve": Entry("cli.serve:serve", "Run a broker until it is told to stop (Ctrl-C, SIGTERM)."),
+    "doctor": Entry(
+        "cli.doctor.command:doctor",
+        "Look for what is wrong with a broker, its settings, its store and its machine, and say what to do about it.",
+    ),
+    "produce": Entry(
+        "cli.online.produce:produce",
+        "Send a message, or one for each line of a file, and show its id and where it went.",
+    ),
+    "consume": Entry("cli.online.messages:consume", "Receive messages, show and acknowledge them."),
+    "tail": Entry(
+        "cli.online.messages:tail",
+        "Show messages as they come, until Ctrl-C or SIGTERM. Takes nothing away from other groups.",
+    ),
+    "browse": Entry(
+        "cli.online.browse:browse",
+        "Show the messages of a topic, the newest first unless asked otherwise. No group is made, and none "
+        "loses anything.",
+    ),
+    "storage": Entry(
+        "cli.online.storage:storage",
+        "Show how full a broker's disk is, what lies there, since when, and what goes next.",
+    ),
+    "pending": Entry(
+        "cli.online.storage:pending",
+        "Show what waits: delayed messages for their time, transactions for their producer's word.",
+    ),
+    "backup": Entry(
+        "cli.online.backup:backup",
+        "Add a backup to the folder DEST: of a store that no broker runs on, or with --admin of a live broker.",
+    ),
+    "expire": Entry(
+        "cli.online.expire:expire",
+        "Delete what is past its retention from a live broker's commit log, whatever the hour.",
+    ),
+    "query": Entry("cli.online.query:query", "Show the messages of a topic that have a key, the newest first."),
+    "queues": Entry("cli.online.queues:queues", "List every queue with its first offset and the next free one."),
+    "lag": Entry(
+        "cli.online.lag:lag",
+        "Show how many messages a group has before it, in each topic that it reads and in all (`*`).",
+    ),
+    "overview": Entry(
+        "cli.online.overview:overview",
+        "Show a broker at a glance: what goes through it, what waits, how full its disk is, and what is wrong.",
+    ),
+    "history": Entry(
+        "cli.online.overview:history",
+        "Show the figures of the last hour, a line for each series (docs/admin-calls.md).",
+    ),
+    "stats": Entry(
+        "cli.online.stats:stats", "Show messages per second of late, open connections, and clients by what they do."
+    ),
+    "top": Entry(
+        "cli.online.top.command:top",
+        "Watch a broker in the terminal: rates, stages, lag, topics, groups, storage, migration, jobs, members.",
+    ),
+    "broker": Entry(
+        "cli.online.broker:broker",
+        "Show a broker's name, version, address and store, and how far its commit log has got.",
+    ),
+    "call": Entry(
+        "cli.online.call:call",
+        "Make a call of the admin port (docs/admin-calls.md) with a request in protobuf's JSON, and show "
+        "what it answers.",
+    ),
+    "console": Entry("cli.online.console:console", "Serve the console for a broker on 127.0.0.1, until Ctrl-C."),
+    "decode": Entry("cli.offline.decode:decode", "Show records of the commit log, every check made."),
+    "units": Entry(
+        "cli.offline.queues:units",
+        "List the entries of one queue: where each record lies, its size, tags code and store time.",
+    ),
+    "verify": Entry(
+        "cli.offline.verify:verify",
+        "Compare commit log, consume queues, key index and metadata of a store or a backup, and tell where "
+        "they differ.",
+    ),
+    "recover": Entry(
+        "cli.offline.recover:recover",
+        "Recover a store as a start of the broker does, and leave it as a clean stop does.",
+    ),
+    "migrate": Entry(
+        "cli.offline.migrate:migrate",
+        "Move the consume queues of a store to RocksDB or to RocketMQ's files, at one go.",
+    ),
+    "export-metadata": Entry(
+        "cli.offline.export_metadata:export_metadata",
+        "Write topics, groups, offsets and how far delayed messages have got, so that RocketMQ can go on with a store.",
+    ),
+    "restore": Entry(
+        "cli.offline.restore:restore",
+        "Make a store from a backup. All of the backup is checked before anything is written.",
+    ),
+    "completion": Entry(
+        "cli.completion:completion",
+        "Print a script that lets a shell complete commands, options, and the names of contexts, topics and groups.",
+    ),
+    "schema": Entry(
+        "cli.schemas.command:schema", "Print the JSON Schema of the lines that a command prints with --json."
+    ),
+    "topic": Entry(
+        "cli.online.topics:commands",
+        "Topics of a live broker.",
+        {
+            "readers": "cli.online.subscriptions:readers",
+            "route": "cli.online.topic_details:route",
+            "status": "cli.online.topic_details:status",
+            "spans": "cli.online.storage:spans",
+            "top": "cli.online.tops:top_topics",
+        },
+    ),
+    "group": Entry(
+        "cli.online.groups:commands",
+        "Consumer groups of a live broker.",
+        {
+            "consumers": "cli.online.subscriptions:consumers",
+            "subscriptions": "cli.online.subscriptions:subscriptions",
+            "times": "cli.online.subscriptions:times",
+            "forget": "cli.online.subscriptions:forget",
+            "top": "cli.online.tops:top_groups",
+        },
+    ),
+    "dead-letters": Entry("cli.online.dead_letters:commands", "Messages that a group was given as often as it allows."),
+    "dlq": Entry("cli.online.dead_letters:commands", "The same as dead-letters."),
+    "lite": Entry("cli.online.lite:commands", "Lite topics of a live broker."),
+    "client": Entry(
+        "cli.online.clients:commands",
+        "Clients of a live broker.",
+        {
+            "show": "cli.online.consumer:show",
+            "stack": "cli.online.consumer:stack",
+            "verify-message": "cli.online.consumer:verify_message",
+        },
+    ),
+    "index": Entry("cli.online.index:commands", "Files of the key index, of a store or of a live broker."),
+    "message": Entry(
+        "cli.online.message:commands",
+        "Single messages.",
+        {"send": "cli.online.message_send:send"},
+    ),
+    "job": Entry(
+        "cli.online.jobs:commands",
+        "Long work of a live broker, one job after the other, kept over restarts: resets, resends, verifications.",
+    ),
+    "migration": Entry(
+        "cli.online.migration:commands",
+        "Move the consume queues of a live broker from files to RocksDB, and back (docs/migration.md).",
+    ),
+    "verification": Entry(
+        "cli.online.verification:commands",
+        "Verify the store of a live broker: commit log, queue files, RocksDB, offsets and metadata.",
+    ),
+    "settings": Entry("cli.online.settings:commands", "Settings that are changed while a broker runs."),
+    "cluster": Entry("cli.online.cluster:commands", "Brokers that are one cluster."),
+    "user": Entry("cli.online.users:commands", "Users of a live broker."),
+    "acl": Entry("cli.online.rules:commands", "What users of a live broker may do."),
+    "security": Entry("cli.offline.security:commands", "Keys that secrets are sealed with."),
+    "pipeline": Entry("cli.pipeline:COMMANDS", "Work over whole stores on Spark."),
+    "context": Entry("cli.context_commands:commands", "Where brokers are, and how and as whom they are asked."),
+}

@@ -1,0 +1,40 @@
+"""What `quarry` imports before it does anything, and what it says of itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+
+import pytest
+from typer.testing import CliRunner
+
+from cli.main import app
+from tests.e2e.broker import PROJECT
+
+HEAVY = {"aiohttp", "cryptography", "jsonschema", "numpy", "pydantic", "pyspark", "rocksdict", "structlog", "textual"}
+
+
+def imported(*words: str) -> set[str]:
+    """Outermost names of the modules that `quarry` has imported at its end."""
+    code = (
+        "import sys\nfrom cli.main import app\n"
+        f"try:\n    app({words!r})\n"
+        "except SystemExit as ended:\n    assert ended.code == 0\n"
+        "print(*{each.partition('.')[0] for each in sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize("words", [("--version",), ("--help",)])
+def test_a_command_imports_what_it_needs_alone(words: tuple[str, ...]) -> None:
+    """Shells ask `quarry` at each tabulator key, and scripts call it in loops."""
+    needless = HEAVY if "topic" in words or "produce" in words else HEAVY | {"grpc", "google"}
+    assert needless & imported(*words) == set()
+
+
+def test_the_version_is_told() -> None:
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.stdout) == (0, f"quarry {project['version']}\n")
