@@ -36,7 +36,7 @@ function roundTop(highest, unit) {
   }
   const base = unit?.startsWith("bytes") ? 1024 ** Math.floor(Math.log(highest) / Math.log(1024)) : 1;
   const power = 10 ** Math.floor(Math.log10(highest / base));
-  const step = [1, 2, 2.5, 4, 5, 8, 10].find((one) => one * power * base >= highest) ?? 10;
+  const step = [1, 2, 4, 6, 8, 10].find((one) => one * power * base >= highest) ?? 10;
   return step * power * base;
 }
 

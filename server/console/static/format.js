@@ -127,7 +127,7 @@ export function age(milliseconds, why) {
   const date = new Date(Number(milliseconds));
   return h(
     "time",
-    { class: "age", datetime: date.toISOString(), title: `${DATE_TIME.format(date)}, ${date.toISOString()} (UTC)` },
+    { class: "whole", datetime: date.toISOString(), title: `${DATE_TIME.format(date)}, ${date.toISOString()} (UTC)` },
     ageText(milliseconds),
   );
 }
