@@ -58,7 +58,7 @@ SCREENS: Final = (
         says=(
             r"Role.*Version.*In\b.*Out\b.*Disk used.*Sent today.*Received today.*Sent yesterday.*Received yesterday",
             r"quarry\s+✓ alone\s+\d+\.\d+\.\d+\s+[\d.]+/s\s+[\d.]+/s\s+\d+\.\d %",
-            r"≥ \d+",
+            r"at least \d+",
         ),
     ),
     Screen(

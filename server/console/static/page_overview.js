@@ -178,7 +178,7 @@ const partOfDay = "the broker has not run all of that day";
 // A broker that was started today knows what came since, which is not all of the day.
 function today(known, sinceStart) {
   if (isKnown(known)) return count(known);
-  return h("span", { class: "figure", title: `${exact(sinceStart)} since the start; ${partOfDay}` }, "≥ ", countText(sinceStart));
+  return h("span", { class: "figure", title: `${exact(sinceStart)} since the start; ${partOfDay}` }, "at least ", countText(sinceStart));
 }
 
 function diskUsed(overview) {
