@@ -35,6 +35,11 @@ JSON: Final = "application/json"
 NO_BODY: Final = "X-Quarry-Console"
 """The header by which a DELETE without a body shows that our page made it: strangers' pages may not set it."""
 
+IDLE: Final = "X-Quarry-Idle"
+"""Whole seconds since the user last did something: requests that a page makes by itself keep no session."""
+
+IDLE_DIGITS_MAX: Final = 9
+
 HEADERS: Final = {
     hdrs.SERVER: "quarry",
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
@@ -162,7 +167,7 @@ class Console:
         """Of the request; None: who asks must log in first."""
         if not await self._must_log_in():
             return self._nobodys
-        return self.sessions.find(_session_id(request))
+        return self.sessions.find(_session_id(request), _idle_s(request))
 
     async def _require_session(self, request: web.Request) -> Session:
         session = await self._session(request)
@@ -360,6 +365,12 @@ def _cookie_name(request: web.Request) -> str:
 
 def _session_id(request: web.Request) -> str | None:
     return request.cookies.get(_cookie_name(request))
+
+
+def _idle_s(request: web.Request) -> float:
+    """Since the user did something on the page; what is no number of seconds is 0, as of programs."""
+    text = request.headers.get(IDLE, "")
+    return float(text) if text.isascii() and text.isdecimal() and len(text) <= IDLE_DIGITS_MAX else 0
 
 
 def _json_response(text: bytes, status: int = HTTPStatus.OK) -> web.Response:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -14,7 +13,7 @@ from store.clock import Clock
 
 IDLE_END_S: Final = 30 * 60.0
 ABSOLUTE_END_S: Final = 12 * 3600.0
-"""From the last request, and from the login."""
+"""From the last thing that its user did, and from the login."""
 
 SESSIONS_MAX: Final = 256
 """Beyond it whoever did nothing for longest is logged out."""
@@ -40,8 +39,7 @@ class Sessions:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._sessions: OrderedDict[bytes, Session] = OrderedDict()
-        """Who did something last is last."""
+        self._sessions: dict[bytes, Session] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -50,21 +48,23 @@ class Sessions:
         """Returns its id."""
         self.sweep()
         while len(self._sessions) >= SESSIONS_MAX:
-            self._end(next(iter(self._sessions)))
+            self._end(min(self._sessions, key=lambda key: self._sessions[key].used_s))
         session_id, now_s = secrets.token_urlsafe(ID_BYTES), self._clock.monotonic_s()
         self._sessions[_key(session_id)] = Session(user, secret, identity, now_s, now_s)
         return session_id
 
-    def find(self, session_id: str | None) -> Session | None:
-        """The session, which begins to be idle anew; None for one that has ended."""
+    def find(self, session_id: str | None, idle_s: float = 0) -> Session | None:
+        """The session, whose user last did something `idle_s` ago; None for one that has ended.
+
+        A page that refreshes itself says so, or it would never be logged out.
+        """
         if session_id is None:
             return None
         self.sweep()
         key = _key(session_id)
         session = self._sessions.get(key)
         if session is not None:
-            session.used_s = self._clock.monotonic_s()
-            self._sessions.move_to_end(key)
+            session.used_s = max(session.used_s, self._clock.monotonic_s() - idle_s)
         return session
 
     def end(self, session_id: str | None) -> None:

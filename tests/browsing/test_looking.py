@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server._generated.quarry.admin.v1 import admin_pb2
 from server._generated.quarry.admin.v1 import lite_topics_pb2 as lite_pb
 from server._generated.quarry.admin.v1 import storage_pb2 as pb
+from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from server.lite_topics import backlog
 from server.looking import pending, storage
 from server.looking.expiring import HOUR_MS, expires_at_ms
@@ -132,6 +135,23 @@ def test_spans_of_queues_come_in_pages(broker: Served) -> None:
     assert not empty.HasField("first_stored_at_ms")
     beyond = pb.ListQueueSpansRequest(topic=topic, after=2**31 - 1)
     assert not broker.call(broker.storage.ListQueueSpans, beyond).queues
+
+
+def test_a_queue_tells_where_a_group_reads_next(broker: Served) -> None:
+    topic = broker.topic(queues=1)
+    broker.send(topic, b"first", b"second")
+    broker.broker.store.groups.create(Group(name="readers"))
+
+    def next_offset(group: str) -> int | None:
+        request = pb.ListQueueSpansRequest(topic=topic, group=group)
+        (found,) = broker.call(broker.storage.ListQueueSpans, request).queues
+        return found.next_offset if found.HasField("next_offset") else None
+
+    assert next_offset("readers") is None, "it has read nothing"
+    admin: Any = AdminServiceStub(broker.channel)  # type: ignore[no-untyped-call]
+    broker.call(admin.ResetOffset, admin_pb2.ResetOffsetRequest(group="readers", topic=topic, offset=1))
+    assert next_offset("readers") == 1
+    assert next_offset("") is None
 
 
 def test_messages_in_the_file_that_goes_next_are_counted(tmp_path: Path) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect, sync_playwright
+
+Scheme = Literal["light", "dark"]
 
 CHROMIUM: Final = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WIDE: Final = 1280
@@ -47,6 +50,54 @@ STRUCTURE: Final = """() => ({
 })"""
 
 
+SCROLLING: Final = """() => [...document.querySelectorAll(".table-box:not([tabindex])")]
+  .filter((one) => one.scrollWidth > one.clientWidth + 1)
+  .map((one) => `${one.querySelector("caption")?.textContent}: ${one.scrollWidth} of ${one.clientWidth}`)"""
+
+COLOURED_LINKS: Final = """() => [...document.querySelectorAll("main a[href]")]
+  .filter((one) => one.checkVisibility() && !getComputedStyle(one).textDecorationLine.includes("underline"))
+  .map((one) => one.outerHTML.slice(0, 120))"""
+
+# Text that can be seen, and what shows behind it: WCAG 2 wants 4.5 to 1, and 3 to 1 of large text.
+FAINT: Final = """() => {
+  const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const over = ([r, g, b, a = 1], [x, y, z]) => [r * a + x * (1 - a), g * a + y * (1 - a), b * a + z * (1 - a)];
+  const light = (one) => one.slice(0, 3).map((part) => part / 255)
+    .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, part, at) => sum + part * [0.2126, 0.7152, 0.0722][at], 0);
+  const behind = (one) => {
+    const layers = [];
+    for (let at = one; at; at = at.parentElement) layers.push(numbers(getComputedStyle(at).backgroundColor));
+    return layers.reduceRight((below, layer) => over(layer, below), [255, 255, 255]);
+  };
+  const ratio = (text, back) => {
+    const [low, high] = [light(over(text, back)), light(back)].sort((one, other) => one - other);
+    return (high + 0.05) / (low + 0.05);
+  };
+  const found = new Map();
+  const look = (one, colour, text) => {
+    const style = getComputedStyle(one);
+    const size = parseFloat(style.fontSize);
+    const least = size >= 24 || (size >= 18.66 && Number(style.fontWeight) >= 700) ? 3 : 4.5;
+    const its = ratio(numbers(colour), behind(one));
+    if (its < least) found.set(`${one.tagName}.${one.className} ${its.toFixed(2)}`, text.trim().slice(0, 40));
+  };
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const one = walker.currentNode.parentElement;
+    if (!walker.currentNode.data.trim() || !one.checkVisibility({visibilityProperty: true})) continue;
+    const style = getComputedStyle(one);
+    look(one, one.closest("svg") && style.fill !== "none" ? style.fill : style.color, walker.currentNode.data);
+  }
+  for (const one of document.querySelectorAll("input, textarea, select")) {
+    if (!one.checkVisibility()) continue;
+    look(one, getComputedStyle(one).color, "value");
+    if (one.placeholder) look(one, getComputedStyle(one, "::placeholder").color, one.placeholder);
+  }
+  return [...found].map(([what, text]) => `${what}: ${text}`);
+}"""
+
+
 class Console:
     """One window on the console at `url`."""
 
@@ -61,6 +112,7 @@ class Console:
         self.page.on("console", self._hear)
         self.page.on("pageerror", lambda error: self.mistakes.append(f"{self.page.url}: {error}"))
         self.page.on("request", self._see)
+        self.page.on("requestfailed", self._miss)
 
     def _hear(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):
@@ -69,6 +121,11 @@ class Console:
     def _see(self, request: Request) -> None:
         if not request.url.startswith((self._url, "blob:", "data:")):
             self.mistakes.append(f"{self.page.url}: a request to {request.url}")
+
+    def _miss(self, request: Request) -> None:
+        """A page that is left ends its own requests."""
+        if request.failure != "net::ERR_ABORTED":
+            self.mistakes.append(f"{self.page.url}: {request.failure} of {request.url}")
 
     def go(self, path: str) -> None:
         """`path`: what comes behind `#/`."""
@@ -85,7 +142,7 @@ class Console:
         self._pictures.mkdir(parents=True, exist_ok=True)
         self.page.screenshot(path=self._pictures / f"{name}-{width}.png", full_page=True)
 
-    def says(self, text: str) -> None:
+    def says(self, text: str | re.Pattern[str]) -> None:
         """Wait until the page's main part has the text somewhere to be seen."""
         expect(self.page.locator("main").get_by_text(text).locator("visible=true").first).to_be_visible(timeout=WAIT_MS)
 
@@ -110,8 +167,13 @@ class Console:
     def assert_well_made(self) -> None:
         """Named controls, states with words, one heading of the page, nothing wider than the window."""
         structure = {"headings": 1, "jumps": 0, "unnamed": 0, "tables": 0}
-        for probe, wanted in ((NAMELESS, []), (WORDLESS, []), (STRUCTURE, structure), (OVERFLOWING, [])):
-            self._finds(probe, wanted)
+        for probe in (NAMELESS, WORDLESS, OVERFLOWING, SCROLLING, COLOURED_LINKS):
+            self._finds(probe, [])
+        self._finds(STRUCTURE, structure)
+
+    def assert_text_stands_out(self) -> None:
+        """From what is behind it, as the page is painted now."""
+        self._finds(FAINT, [])
 
     def _finds(self, probe: str, wanted: object) -> None:
         found = self.page.evaluate(probe)
@@ -160,9 +222,13 @@ def chromium() -> Iterator[Browser]:
 
 
 @contextmanager
-def window(browser: Browser, url: str, pictures: Path, *, width: int = WIDE) -> Iterator[Console]:
+def window(
+    browser: Browser, url: str, pictures: Path, *, width: int = WIDE, scheme: Scheme = "light"
+) -> Iterator[Console]:
     """A window of its own, without anybody's cookies."""
-    context = browser.new_context(viewport={"width": width, "height": 900}, timezone_id="Europe/Zurich", locale="en-GB")
+    context = browser.new_context(
+        viewport={"width": width, "height": 900}, color_scheme=scheme, timezone_id="Europe/Zurich", locale="en-GB"
+    )
     try:
         yield Console(context, url, pictures)
     finally:

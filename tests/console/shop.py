@@ -19,10 +19,12 @@ from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from server._generated.quarry.admin.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
 from tests.e2e import languages
 from tests.e2e.broker import Broker, until
-from tests.e2e.clients import Clients, SimpleConsumer
+from tests.e2e.clients import Clients, Outgoing, SimpleConsumer
 
 ORDERS: Final = 60
 DEAD: Final = 3
+WAITING: Final = 4
+"""Messages of a lite topic that its client does not ask for."""
 HOSTILE: Final = '<img src=x onerror="document.title=1">'
 """A body that would be markup if it were put in as such."""
 
@@ -112,6 +114,19 @@ class Shop:
             until(lambda: self._dies_out(billing), "dead letters of billing")
         finally:
             clients.close()
+
+    def visit(self, clients: Clients) -> None:
+        """Clients that stay until they are closed: of orders, of lite topics, and one that ends no transaction."""
+        clients.simple_consumer("orders", group="audit")
+        devices = clients.lite_simple_consumer("sessions", group="devices")
+        devices.subscribe("device-1", "device-2")
+        devices.ack(devices.receive_until(2))
+        clients.lite_push_consumer("sessions", group="devices").subscribe("device-3", "device-4")
+        for number in range(WAITING):
+            self.send("sessions", f"waits {number}", Sent(lite_topic="device-1"))
+        producer = clients.producer("ledger", checker="unknown")
+        for number in range(2):
+            producer.send_in_transaction(Outgoing("ledger", f"entry {number}".encode()), "none")
 
     def _dies_out(self, billing: SimpleConsumer) -> bool:
         """What came back too often is put away when the group is given messages."""

@@ -30,6 +30,17 @@ def test_a_session_that_is_idle_ends() -> None:
     assert len(sessions) == 1
 
 
+def test_a_page_that_refreshes_itself_keeps_no_session() -> None:
+    clock = PushedClock()
+    sessions = Sessions(clock)
+    session_id = sessions.begin("away", "s", NOBODY)
+    for pushed in range(1, 4):
+        clock.push(IDLE_END_S / 4)
+        assert sessions.find(session_id, idle_s=pushed * IDLE_END_S / 4) is not None
+    clock.push(IDLE_END_S / 4)
+    assert sessions.find(session_id, idle_s=IDLE_END_S) is None
+
+
 def test_no_session_is_for_ever_and_its_end_is_told() -> None:
     clock = PushedClock()
     sessions = Sessions(clock)
@@ -52,8 +63,10 @@ def test_no_session_is_for_ever_and_its_end_is_told() -> None:
 
 
 def test_beyond_the_limit_the_one_that_did_nothing_for_longest_goes() -> None:
-    sessions = Sessions(PushedClock())
+    clock = PushedClock()
+    sessions = Sessions(clock)
     ids = [sessions.begin(str(number), "s", NOBODY) for number in range(SESSIONS_MAX)]
+    clock.push(1)
     assert sessions.find(ids[0]) is not None
     last = sessions.begin("last", "s", NOBODY)
     assert len(sessions) == SESSIONS_MAX

@@ -61,11 +61,11 @@ STORAGE: Final = of_service(
         needs=GET_BROKER,
     ),
     ListQueueSpans=Row(
-        request={"topic": TOPIC, "limit": 1},
+        request={"topic": TOPIC, "limit": 1, "group": GROUP},
         holds=lambda answer: [each.queue for each in answer.queues] == [0] and bool(answer.has_more),
         missing=[NO_TOPIC],
         malformed=[*bad_names("topic", BAD), Refusal({"after": -1}, BAD, "after: -1 is negative")],
-        needs=[f"topic:{TOPIC} get"],
+        needs=[f"topic:{TOPIC} get", f"group:{GROUP} get"],
     ),
     ListPending=Row(
         request={"limit": 2**32 - 1},

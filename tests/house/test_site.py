@@ -147,7 +147,7 @@ def test_every_document_is_in_the_navigation(pages: dict[str, Page]) -> None:
 def test_every_picture_is_described_and_used(site: Path, pages: dict[str, Page]) -> None:
     assert not [(name, each) for name, page in pages.items() for each in page.without_text]
     shown = {Path(each).name for page in pages.values() for each in page.loaded if "pictures/" in each}
-    assert shown == {path.name for path in (ROOT / "docs" / "pictures").glob("*.svg")} != set()
+    assert shown == {path.name for path in (ROOT / "docs" / "pictures").iterdir()} != set()
 
 
 def test_links_lead_somewhere_in_the_repository_too() -> None:

@@ -8,14 +8,28 @@ export class CallError extends Error {
   }
 }
 
-const HEADERS = { "Content-Type": "application/json" };
+const ACTS = ["pointerdown", "pointermove", "keydown", "wheel", "touchmove"];
+
+// When somebody last did something: what a page asks by itself keeps nobody logged in.
+let actedAt = performance.now();
+if (typeof window !== "undefined") {
+  for (const act of ACTS)
+    window.addEventListener(act, () => (actedAt = performance.now()), { capture: true, passive: true });
+}
+
+function headersOf(body) {
+  return {
+    ...(body === undefined ? { "X-Quarry-Console": "1" } : { "Content-Type": "application/json" }),
+    "X-Quarry-Idle": String(Math.floor((performance.now() - actedAt) / 1000)),
+  };
+}
 
 async function send(method, path, body, signal) {
   let response;
   try {
     response = await fetch(path, {
       method,
-      headers: body === undefined ? { "X-Quarry-Console": "1" } : HEADERS,
+      headers: headersOf(body),
       body: body === undefined ? undefined : JSON.stringify(body),
       credentials: "same-origin",
       cache: "no-store",

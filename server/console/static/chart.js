@@ -5,12 +5,14 @@ import { bytesText, countText, durationText, unknown } from "./format.js";
 import { table } from "./table.js";
 
 const HEIGHT = 190;
-const EDGE = { top: 10, right: 12, bottom: 24, left: 62 };
+const EDGE = { top: 10, right: 12, bottom: 24, left: 74 };
 const DASHES = ["", "7 4", "2 3", "10 3 2 3", "14 4", "1 5", "5 2 1 2 1 2"];
 const CLOCK = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
 const CLOCK_SECONDS = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
 const TABLE_ROWS = 60;
 const SPAN_MIN_MS = 300000;
+// Their halves are told in one unit.
+const TIME_TOPS_S = [2, 4, 10, 20, 60, 120, 240, 600, 1200, 3600, 7200, 14400, 43200, 86400, 172800, 345600, 864000];
 
 // A value as text, by the unit that the broker gives it.
 export function valueText(value, unit) {
@@ -27,9 +29,14 @@ export function valueText(value, unit) {
 // The least round number above all values, in steps of the unit.
 function roundTop(highest, unit) {
   if (!(highest > 0)) return 1;
+  if (unit === "seconds" || unit === "ms") {
+    const perSecond = unit === "ms" ? 1000 : 1;
+    const step = highest > perSecond && TIME_TOPS_S.find((one) => one * perSecond >= highest);
+    if (step) return step * perSecond;
+  }
   const base = unit?.startsWith("bytes") ? 1024 ** Math.floor(Math.log(highest) / Math.log(1024)) : 1;
   const power = 10 ** Math.floor(Math.log10(highest / base));
-  const step = [1, 2, 2.5, 4, 5, 8, 10].find((one) => one * power * base >= highest) ?? 10;
+  const step = [1, 2, 4, 6, 8, 10].find((one) => one * power * base >= highest) ?? 10;
   return step * power * base;
 }
 

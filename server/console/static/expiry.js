@@ -1,7 +1,7 @@
 // What expires next: a dry run with who has not read it, and then the files go.
 import { confirm, field, valuesOf } from "./dialog.js";
 import { h, replace } from "./dom.js";
-import { badge, bytes, count, time } from "./format.js";
+import { badge, bytes, count, counted, time } from "./format.js";
 import { groupLink } from "./links.js";
 import { table } from "./table.js";
 import { failure, panel } from "./view.js";
@@ -12,7 +12,7 @@ export function expiryPanel(view, done) {
   const form = h(
     "form",
     {
-      class: "filters",
+      class: "filters plain",
       onsubmit: async (event) => {
         event.preventDefault();
         replace(place, "Looking …");
@@ -75,13 +75,13 @@ function expiryPreview(view, { segments, unread, unreadComplete }, rewriteQueues
       ),
       !unreadComplete && h("p", { class: "notice warn" }, "▲ There are more groups and queues than were looked at."),
       workButton(
-        `Let ${segments.length} files expire now`,
+        `Let ${counted(segments.length, "file")} expire now`,
         async () => {
           const gone = await confirm({
             title: "Let the files expire?",
             label: "Let them expire",
             danger: true,
-            body: `${segments.length} files go soon, with all messages in them. There is no way back.`,
+            body: `${counted(segments.length, "file goes", "files go")} soon, with all messages in them. There is no way back.`,
             act: () => view.call("AdminService/ExpireSegments", { dryRun: false, rewriteQueues }),
           });
           if (!gone) return null;
@@ -90,7 +90,7 @@ function expiryPreview(view, { segments, unread, unreadComplete }, rewriteQueues
             h(
               "p",
               { class: "notice info" },
-              `● ${gone.segments.length} files are told to go; waiting until they have gone …`,
+              `● ${counted(gone.segments.length, "file is", "files are")} told to go; waiting until all have gone …`,
             ),
           );
           replace(
@@ -114,7 +114,7 @@ async function untilGone(view, names) {
   for (let look = 0; look < 60; look += 1) {
     const { segments } = await view.call("StorageService/GetStorage");
     const left = segments.filter((one) => names.includes(one.name)).length;
-    if (!left) return h("p", { class: "notice good" }, `✓ ${names.length} files have gone.`);
+    if (!left) return h("p", { class: "notice good" }, `✓ ${counted(names.length, "file has", "files have")} gone.`);
     await new Promise((resolve) => {
       setTimeout(resolve, 1000);
     });

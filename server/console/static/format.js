@@ -36,6 +36,11 @@ function scaled(value, base, units) {
   return `${Math.abs(size) >= 100 && unit > 0 ? Math.round(size) : text}${units[unit] ? ` ${units[unit]}` : ""}`;
 }
 
+// "1 file", "12 files"
+export function counted(number, one, many = `${one}s`) {
+  return `${countText(number)} ${Number(number) === 1 ? one : many}`;
+}
+
 export function countText(value) {
   return Math.abs(Number(value)) < 10000
     ? GROUPED.format(Number(value))
@@ -49,8 +54,9 @@ export function bytesText(value) {
 // Milliseconds as "2 h 3 min", "66 ms" or "16 µs".
 export function durationText(milliseconds) {
   const ms = Number(milliseconds);
-  if (ms !== 0 && Math.abs(ms) < 1) return `${Number((ms * 1000).toPrecision(2))} µs`;
-  if (Math.abs(ms) < 1000) return `${Number(ms.toPrecision(3))} ms`;
+  const [micro, milli] = [Number((ms * 1000).toPrecision(2)), Number(ms.toPrecision(3))];
+  if (micro !== 0 && Math.abs(micro) < 1000) return `${micro} µs`;
+  if (Math.abs(milli) < 1000) return `${Math.abs(milli) < 1 ? Math.round(milli) : milli} ms`;
   const seconds = Math.round(Math.abs(ms) / 1000);
   const parts = [
     ["d", 86400],
@@ -111,6 +117,7 @@ export function time(milliseconds, why) {
 
 export function ageText(milliseconds) {
   const ago = Date.now() - Number(milliseconds);
+  if (Math.abs(ago) < 1000) return "just now";
   return ago >= 0 ? `${durationText(ago)} ago` : `in ${durationText(-ago)}`;
 }
 
@@ -120,7 +127,7 @@ export function age(milliseconds, why) {
   const date = new Date(Number(milliseconds));
   return h(
     "time",
-    { datetime: date.toISOString(), title: `${DATE_TIME.format(date)}, ${date.toISOString()} (UTC)` },
+    { class: "whole", datetime: date.toISOString(), title: `${DATE_TIME.format(date)}, ${date.toISOString()} (UTC)` },
     ageText(milliseconds),
   );
 }

@@ -13,8 +13,12 @@ export function link(path, text, query = {}, properties = {}) {
   return h("a", { href: address(path, query), ...properties }, text);
 }
 
-export const topicLink = (name) => link(["topics", name], name, {}, { class: "name" });
-export const groupLink = (name) => link(["groups", name], name, {}, { class: "name" });
+// Short names stay in one piece where columns are narrow.
+const LONG = 20;
+const named = (name) => ({ class: name.length > LONG ? "name long" : "name" });
+
+export const topicLink = (name) => link(["topics", name], name, {}, named(name));
+export const groupLink = (name) => link(["groups", name], name, {}, named(name));
 
 // To the message at a place of a queue.
 export function messageLink(topic, queue, offset, text) {

@@ -23,6 +23,9 @@ export function placeLink(message) {
   return messageLink(message.topic, message.queue, message.offset);
 }
 
+// Short keys stay in one piece.
+const keyLink = (topic, key) => link(["trace"], key, { topic, key }, { class: key.length > 20 ? null : "whole" });
+
 export function messagesTable(caption, messages, { empty, extra = [], withTopic = false } = {}) {
   return table(
     caption,
@@ -40,7 +43,7 @@ export function messagesTable(caption, messages, { empty, extra = [], withTopic 
         kind: "wide",
         cell: (one) =>
           one.keys?.length
-            ? one.keys.map((key) => [link(["trace"], key, { topic: one.topic, key }), " "])
+            ? one.keys.map((key) => [keyLink(one.topic, key), " "])
             : h("span", { class: "none" }, "none"),
       },
       {

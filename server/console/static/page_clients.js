@@ -2,6 +2,7 @@
 import { clientsTable } from "./clients_table.js";
 import { field, valuesOf } from "./dialog.js";
 import { h } from "./dom.js";
+import { counted } from "./format.js";
 import { address } from "./links.js";
 import { groupField, topicField } from "./names.js";
 import { section } from "./view.js";
@@ -21,7 +22,7 @@ export async function show(view) {
     async () => {
       const clients = (await view.callAll("ClientService/ListClients", asked)).flatMap((one) => one.clients);
       return [
-        h("p", { class: "note" }, `${clients.length} clients`),
+        h("p", { class: "note" }, counted(clients.length, "client")),
         clientsTable(view, clients, { empty: "No such client is there." }),
       ];
     },

@@ -8,11 +8,12 @@ import { address, link, topicLink } from "./links.js";
 import { pairsTable } from "./pairs.js";
 import { resetForm } from "./reset.js";
 import { attributesText, facts, table } from "./table.js";
-import { section } from "./view.js";
+import { isAbort, section } from "./view.js";
 import { workButton } from "./work.js";
 
 const REFRESH_MS = 10000;
 const QUEUES_SHOWN = 500;
+const TOPICS_ASKED = 20;
 
 export async function show(view) {
   const name = view.route.path[1];
@@ -128,20 +129,28 @@ function summary(own) {
   ]);
 }
 
-// Times tell how far it is: those of the first and last message of each queue, and of the last one that it has gone past.
+// Offsets and times tell how far it is: those of the last message of each queue, and of the last one that it has gone past.
 async function queuesTable(view, name) {
   const { queueTimeSpanList: spans } = await view.call("Admin/QueryTimeSpan", { group: { name } });
   const known = (ms) => Number(ms) > 0;
+  const stands = await standsOf(view, name, spans.slice(0, QUEUES_SHOWN));
+  const stand = (one) => stands.get(`${one.messageQueue.id} ${one.messageQueue.topic.name}`);
+  const notTold = "only offsets of topics that you may look at are told, and of the first ones";
   return [
     table(
       `Queues that ${name} reads`,
       [
         { title: "Topic", cell: (one) => topicLink(one.messageQueue.topic.name) },
         { title: "Queue", kind: "number", cell: (one) => String(one.messageQueue.id) },
+        { title: "Reads next", kind: "number", cell: (one) => count(stand(one)?.nextOffset, notTold) },
+        { title: "Ends at", kind: "number", cell: (one) => count(stand(one)?.maximumOffset, notTold) },
         {
-          title: "First stored",
+          title: "Left",
+          kind: "number",
           cell: (one) =>
-            known(one.minTimestamp) ? time(one.minTimestamp) : h("span", { class: "none" }, "holds nothing"),
+            isKnown(stand(one)?.nextOffset)
+              ? count(BigInt(stand(one).maximumOffset) - BigInt(stand(one).nextOffset))
+              : unknown(notTold),
         },
         {
           title: "Last stored",
@@ -168,8 +177,24 @@ async function queuesTable(view, name) {
       { empty: "It has read no queue." },
     ),
     spans.length > QUEUES_SHOWN && h("p", { class: "note" }, `and ${spans.length - QUEUES_SHOWN} more queues`),
-    h("p", { class: "note" }, "Offsets of each queue, before and after: see the dry run of a reset below."),
   ];
+}
+
+// Where the group reads next in each queue, of the first topics.
+async function standsOf(view, group, spans) {
+  const found = new Map();
+  const topics = [...new Set(spans.map((one) => one.messageQueue.topic.name))].slice(0, TOPICS_ASKED);
+  await Promise.all(
+    topics.map(async (topic) => {
+      try {
+        const { queues } = await view.call("StorageService/ListQueueSpans", { topic, group, limit: 1000 });
+        for (const one of queues) found.set(`${one.queue} ${topic}`, one);
+      } catch (error) {
+        if (isAbort(error) || !["PERMISSION_DENIED", "NOT_FOUND", "UNIMPLEMENTED"].includes(error.code)) throw error;
+      }
+    }),
+  );
+  return found;
 }
 
 const seconds = (ms) => `${(Number(ms) / 1000).toLocaleString("en", { maximumFractionDigits: 1 })} s`;

@@ -109,7 +109,10 @@ async function load(view, asked, pages, refresh) {
 
 function stateOf(one) {
   if (!one.group.enabled) return badge("warn", "disabled");
-  return Number(one.consumers) > 0 ? badge("good", "clients are there") : badge("idle", "nobody there");
+  if (Number(one.consumers) > 0) return badge("good", "clients are there");
+  return Number(one.ready ?? 0) + Number(one.inFlight ?? 0) > 0
+    ? badge("warn", "behind, nobody there")
+    : badge("idle", "nobody there");
 }
 
 function topicsOf(one) {

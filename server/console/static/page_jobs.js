@@ -4,7 +4,7 @@ import { announce, h, replace } from "./dom.js";
 import { count, isKnown, time } from "./format.js";
 import { link } from "./links.js";
 import { facts, table } from "./table.js";
-import { section } from "./view.js";
+import { panel, section } from "./view.js";
 import { countsText, followJob, isOpen, progressBar, stateBadge, workButton } from "./work.js";
 
 const ROUND_MS = 2000;
@@ -165,8 +165,7 @@ function begin(view, list) {
   const form = h(
     "form",
     {
-      class: "panel filters",
-      "aria-label": "Begin a verification",
+      class: "filters",
       onsubmit: async (event) => {
         event.preventDefault();
         const busyPercent = Number(valuesOf(form).busyPercent);
@@ -195,9 +194,13 @@ function begin(view, list) {
       required: true,
     }),
     h("button", { type: "submit" }, "Verify the store"),
+  );
+  return panel(
+    "Verify the store",
+    h("p", { class: "lead" }, "Reads the whole log and holds the queues, offsets and indexes against it. Nothing is changed."),
+    form,
     said,
   );
-  return form;
 }
 
 // Tells how it goes, until it has ended.

@@ -2,10 +2,10 @@
 import { confirm, field, valuesOf } from "./dialog.js";
 import { h, replace } from "./dom.js";
 import { age, badge, count, duration, isKnown, time } from "./format.js";
-import { address, link } from "./links.js";
+import { address, groupLink, link } from "./links.js";
 import { groupField, topicField } from "./names.js";
 import { facts, pager, table } from "./table.js";
-import { namedPanel, section } from "./view.js";
+import { isAbort, namedPanel, section } from "./view.js";
 import { workButton } from "./work.js";
 
 const LIMIT = 100;
@@ -46,6 +46,7 @@ export async function show(view) {
 async function parents(view) {
   const { topics, hasMore } = await view.call("OverviewService/ListTopicFigures", { limit: 500 });
   const found = topics.filter((one) => one.topic.type === "TOPIC_TYPE_LITE");
+  const bound = await readers(view);
   return [
     table(
       "Topics of type lite",
@@ -54,10 +55,11 @@ async function parents(view) {
         { title: "Messages", kind: "number", cell: (one) => count(one.messages) },
         { title: "Last message", cell: (one) => age(one.lastStoredAtMs) },
         {
-          title: "Group",
+          title: "Groups",
           kind: "wide",
           cell: (one) =>
-            one.groups.map((pair) => pair.group).join(", ") || h("span", { class: "none" }, "no group reads it"),
+            bound.get(one.topic.name)?.map((name, at) => [at > 0 && ", ", groupLink(name)]) ??
+            h("span", { class: "none" }, "no group is bound to it"),
         },
       ],
       found,
@@ -67,10 +69,31 @@ async function parents(view) {
   ];
 }
 
+// Groups of lite topics are bound to one parent.
+async function readers(view) {
+  const bound = new Map();
+  try {
+    const { groups } = await view.call("OverviewService/ListGroupFigures", { limit: 500 });
+    for (const { group } of groups) {
+      const parent = group.attributes?.["lite.bind.topic"];
+      if (parent) bound.set(parent, [...(bound.get(parent) ?? []), group.name]);
+    }
+  } catch (error) {
+    if (isAbort(error)) throw error;
+    // Who may not list groups types one in full.
+  }
+  return bound;
+}
+
 function look(view, topic, place) {
   const pages = pager();
   const asked = { prefix: "" };
-  const list = section(view, "Lite topics", () => load(view, topic, asked, pages, () => list.refresh(), place));
+  const figures = section(view, "Count and limits", () => statistics(view, topic), { level: 3 });
+  const anew = () => {
+    list.refresh();
+    figures.refresh();
+  };
+  const list = section(view, "Lite topics", () => load(view, topic, asked, pages, anew));
   const filter = h(
     "form",
     {
@@ -89,12 +112,14 @@ function look(view, topic, place) {
   replace(
     place,
     h("h2", null, topic),
-    section(view, "Count and limits", () => statistics(view, topic), { level: 3 }),
+    figures,
     backlog(view, topic),
     filter,
     list,
   );
 }
+
+const shareText = (share) => (share > 0 && share < 0.001 ? "under 0.1 %" : `${(share * 100).toFixed(1)} %`);
 
 async function statistics(view, topic) {
   const it = await view.call("LiteTopicService/GetLiteTopicStatistics", { topic });
@@ -105,7 +130,7 @@ async function statistics(view, topic) {
   return facts([
     ["Lite topics", count(it.liteTopics, "they are being counted after a start")],
     ["There may be", isKnown(it.liteTopicsMax) ? count(it.liteTopicsMax) : "any number"],
-    share !== null && ["Of the quota", badge(share > 0.9 ? "warn" : "good", `${(share * 100).toFixed(1)} % in use`)],
+    share !== null && ["Of the quota", badge(share > 0.9 ? "warn" : "good", `in use: ${shareText(share)}`)],
     ["One stays after its last message for", isKnown(it.ttlMs) ? duration(it.ttlMs) : "ever"],
   ]);
 }
@@ -170,21 +195,32 @@ async function remove(view, topic, one, refresh) {
 
 function backlog(view, topic) {
   const place = h("div");
+  const showGroup = (group) =>
+    replace(
+      place,
+      section(view, `Backlog of ${group}`, () => backlogTables(view, topic, group), { level: 3 }),
+    );
   const form = h(
     "form",
     {
       class: "filters",
       onsubmit: (event) => {
         event.preventDefault();
-        const group = valuesOf(form).group.trim();
-        replace(
-          place,
-          section(view, `Backlog of ${group}`, () => backlogTables(view, topic, group), { level: 3 }),
-        );
+        showGroup(valuesOf(form).group.trim());
       },
     },
     h("div", { class: "grow" }, groupField(view)),
     h("button", { type: "submit" }, "Show"),
+  );
+  // The first group that reads it is shown unasked.
+  readers(view).then(
+    (bound) => {
+      const [first] = bound.get(topic) ?? [];
+      if (!first || form.elements.group.value) return;
+      form.elements.group.value = first;
+      showGroup(first);
+    },
+    () => {},
   );
   return namedPanel(3, "Where a group has most before it", form, place);
 }
@@ -221,7 +257,7 @@ async function backlogTables(view, topic, group) {
         },
       ],
       it.clients,
-      { empty: "No client of the group is there." },
+      { empty: "No client of the group has received lately." },
     ),
   ];
 }

@@ -25,7 +25,7 @@ export function show(view, done) {
         go.disabled = false;
       },
     },
-    h("p", { class: "lead" }, "A user of the broker with its secret. Calls of this page are signed as that user."),
+    h("p", { class: "lead" }, "A user of the broker with its secret. Calls of this page are signed as that user. One that is known by a certificate alone needs a secret to log in."),
     field({ name: "user", label: "User", required: true, autocomplete: "username", "data-first": true }),
     field({ name: "secret", label: "Secret", type: "password", required: true, autocomplete: "current-password" }),
     said,

@@ -51,9 +51,9 @@ function membersTable(view, members, refresh) {
       {
         title: "Clients are sent to",
         kind: "wide",
-        cell: (one) => [one.address || unknown(), one.tlsAddress && [h("br"), `TLS: ${one.tlsAddress}`]],
+        cell: (one) => [addressText(one.address), one.tlsAddress && [h("br"), "TLS: ", addressText(one.tlsAddress)]],
       },
-      { title: "Admin", kind: "wide", cell: (one) => one.adminAddress || unknown() },
+      { title: "Admin", kind: "wide", cell: (one) => addressText(one.adminAddress) },
       {
         title: "Message groups",
         cell: (one) => (one.isWaitedFor ? badge("warn", "wait for its word") : "do not wait for it"),
@@ -64,6 +64,8 @@ function membersTable(view, members, refresh) {
     { empty: "No member is known." },
   );
 }
+
+const addressText = (address) => (address ? h("span", { class: "address" }, address) : unknown());
 
 function actions(view, member, refresh) {
   const step = (label, call, title, body, until, danger = false) =>

@@ -1,7 +1,7 @@
 // From queue files to RocksDB and back: where it stands, and the next safe step.
 import { confirm } from "./dialog.js";
 import { announce, h, replace } from "./dom.js";
-import { badge, bytes, count, isKnown, time } from "./format.js";
+import { badge, bytes, count, counted, isKnown, time } from "./format.js";
 import { facts, table } from "./table.js";
 import { panel, section } from "./view.js";
 import { progressBar, workButton } from "./work.js";
@@ -22,6 +22,7 @@ export async function show(view) {
     lead: "Consume queues go over from files to RocksDB while the broker serves. Every step but the last can be taken back.",
   });
   const buttons = h("div", { class: "pager" });
+  const outcome = h("div", { role: "status" });
   let shownPhase = null;
   const state = section(
     view,
@@ -41,18 +42,20 @@ export async function show(view) {
         shownPhase = key;
         replace(
           buttons,
-          steps(view, it, () => state.refresh()),
+          steps(view, it, () => state.refresh(), outcome),
         );
       }
       return phaseView(it);
     },
     { everyMs: ROUND_MS },
   );
-  view.add(state, panel("Next step", buttons));
+  view.add(state, panel("Next step", buttons, outcome));
 }
 
 function phaseView(it) {
   const at = PHASES.findIndex(([phase]) => phase === it.phase);
+  // A store that began with RocksDB has taken no step.
+  const passed = () => (it.steps.length ? badge("good", "done") : badge("idle", "not needed"));
   return [
     h(
       "ol",
@@ -63,7 +66,7 @@ function phaseView(it) {
           { "aria-current": index === at ? "step" : null },
           words(phase),
           " ",
-          index < at ? badge("good", "done") : index === at ? badge("info", "now") : badge("idle", "to come"),
+          index < at ? passed() : index === at ? badge("info", "now") : badge("idle", "to come"),
           h("small", null, meaning),
         ),
       ),
@@ -85,6 +88,7 @@ function phaseView(it) {
       ],
     ]),
     it.backfill &&
+      at >= 2 &&
       h(
         "p",
         null,
@@ -117,7 +121,7 @@ function report(it) {
   const sum = kinds.reduce((all, [, value]) => all + Number(value), 0);
   return [
     facts([
-      ["Verdict", sum ? badge("bad", `${sum} mismatches`) : badge("good", "no mismatch")],
+      ["Verdict", sum ? badge("bad", counted(sum, "mismatch", "mismatches")) : badge("good", "no mismatch")],
       ["Ended", Number(it.endedAtMs) ? time(it.endedAtMs) : "not yet"],
       ["Asked by", it.askedBy || "the broker"],
       ["Queues", count(it.queues)],
@@ -145,17 +149,25 @@ function report(it) {
   ];
 }
 
-function steps(view, it, refresh) {
+function steps(view, it, refresh, outcome) {
+  // The buttons are others once a step is taken: how it ended stays below them.
+  const step = async (work) => {
+    replace(outcome);
+    const told = await work;
+    if (told === null) return null;
+    replace(outcome, told instanceof Node ? told : h("p", { class: "notice good" }, `✓ ${told}`));
+    return "";
+  };
   const isLast = it.advanceTo === "rocksdb";
   return [
     it.advanceTo &&
-      workButton(`Go on to ${words(it.advanceTo)}`, (tell) => advance(view, it, isLast, tell, refresh), {
+      workButton(`Go on to ${words(it.advanceTo)}`, (tell) => step(advance(view, it, isLast, tell, refresh)), {
         className: isLast ? "danger" : "primary",
       }),
     it.advanceRefused && h("p", { class: "notice idle" }, "○ No step forward: ", it.advanceRefused),
     it.comparisonFirst && h("p", { class: "notice info" }, "● The queues are compared first: ", it.comparisonFirst),
     it.rollbackTo &&
-      workButton(`Roll back to ${words(it.rollbackTo)}`, (tell) => rollBack(view, it, tell, refresh), {
+      workButton(`Roll back to ${words(it.rollbackTo)}`, () => step(rollBack(view, it, refresh)), {
         className: "danger",
       }),
     it.rollbackRefused && h("p", { class: "notice idle" }, "○ No step back: ", it.rollbackRefused),
@@ -201,14 +213,14 @@ async function untilStepped(view, before, tell, refresh) {
       const sum = Object.values(it.report?.differences ?? {}).reduce((all, value) => all + Number(value), 0);
       refresh();
       return sum
-        ? h("span", { class: "notice bad" }, `✖ the step was not taken: ${sum} mismatches`)
-        : "the comparison has ended; take the step now";
+        ? h("p", { class: "notice bad" }, `✖ the step was not taken: ${counted(sum, "mismatch", "mismatches")}`)
+        : h("p", { class: "notice info" }, "● the comparison has ended; take the step now");
     }
     tell("comparing: ", count(it.comparing.queues), " queues, ", count(it.comparing.units), " units …");
   }
 }
 
-async function rollBack(view, it, tell, refresh) {
+async function rollBack(view, it, refresh) {
   let answer = null;
   const done = await confirm({
     title: `Roll back to ${words(it.rollbackTo)}?`,

@@ -1,7 +1,7 @@
 // Is it stuck, where, since when: concerns first, then members, the last hour, and where the time of calls goes.
 import { Chart } from "./chart.js";
 import { h } from "./dom.js";
-import { age, badge, bytes, count, duration, isKnown, percent, rate, time, unknown } from "./format.js";
+import { age, badge, bytes, count, counted, countText, duration, exact, isKnown, percent, rate, time, unknown } from "./format.js";
 import { link } from "./links.js";
 import { SLOW_SECONDS, stagesTable } from "./stages.js";
 import { facts, table } from "./table.js";
@@ -146,17 +146,17 @@ function membersTable({ members }) {
           one.isSelf && members.length > 1 && h("small", null, " (this one)"),
         ],
       },
-      { title: "State", cell: stateOf },
+      { title: "Role", cell: stateOf },
       { title: "Version", cell: (one) => one.version || unknown(why(one)) },
       { title: "In", kind: "number", cell: (one) => figure(one, (it) => rate(it.sentPerSecond)) },
       { title: "Out", kind: "number", cell: (one) => figure(one, (it) => rate(it.receivedPerSecond)) },
       { title: "Disk used", kind: "number", cell: (one) => figure(one, diskUsed) },
       { title: "Lag", kind: "number", cell: (one) => figure(one, lag) },
-      { title: "Sent today", kind: "number", cell: (one) => figure(one, (it) => count(it.sentToday, partOfDay)) },
+      { title: "Sent today", kind: "number", cell: (one) => figure(one, (it) => today(it.sentToday, it.sent)) },
       {
         title: "Received today",
         kind: "number",
-        cell: (one) => figure(one, (it) => count(it.receivedToday, partOfDay)),
+        cell: (one) => figure(one, (it) => today(it.receivedToday, it.received)),
       },
       {
         title: "Sent yesterday",
@@ -174,6 +174,12 @@ function membersTable({ members }) {
 }
 
 const partOfDay = "the broker has not run all of that day";
+
+// A broker that was started today knows what came since, which is not all of the day.
+function today(known, sinceStart) {
+  if (isKnown(known)) return count(known);
+  return h("span", { class: "figure", title: `${exact(sinceStart)} since the start; ${partOfDay}` }, "at least ", countText(sinceStart));
+}
 
 function diskUsed(overview) {
   const total = Number(overview.diskTotal);
@@ -210,7 +216,7 @@ function totalsFacts({ own }) {
       ["Sent since the start", count(it.sent)],
       ["Received since the start", count(it.received)],
       ["Connections", count(it.connections)],
-      ["Clients", link(["clients"], [count(it.producers), " producers, ", count(it.consumers), " consumers"])],
+      ["Clients", link(["clients"], `${counted(it.producers, "producer")}, ${counted(it.consumers, "consumer")}`)],
       ["Topics", link(["topics"], count(it.topics))],
       ["Groups", link(["groups"], count(it.groups))],
       ["Lite topics", link(["lite"], count(it.liteTopics))],

@@ -50,7 +50,7 @@ function figures(it) {
         { title: "Timers", kind: "number", cell: (one) => count(one.timers) },
       ],
       it.due,
-      { empty: "When they are due is not told." },
+      { empty: "When they are due is not told.", narrow: true },
     ),
     h(
       "p",

@@ -2,7 +2,7 @@
 import { valuesOf } from "./dialog.js";
 import { h, replace } from "./dom.js";
 import { expiryPanel } from "./expiry.js";
-import { age, badge, bytes, count, duration, isKnown, percent, time, unknown } from "./format.js";
+import { age, badge, bytes, count, counted, duration, isKnown, percent, time, unknown } from "./format.js";
 import { link } from "./links.js";
 import { topicField } from "./names.js";
 import { spansTable } from "./page_topic.js";
@@ -53,7 +53,7 @@ function diskFacts(it) {
         ? duration(it.newestStoredAtMs - it.oldestStoredAtMs)
         : unknown(),
     ],
-    ["Log", [bytes(Number(it.logEnd) - Number(it.logBegin)), ` in ${it.segmentCount} files`]],
+    ["Log", [bytes(Number(it.logEnd) - Number(it.logBegin)), ` in ${counted(it.segmentCount, "file")}`]],
     [
       "Goes next by its age",
       it.expiresNext
@@ -251,7 +251,7 @@ function indexFiles(view) {
     workButton("List them", async () => {
       const { files } = await view.call("IndexService/ListIndexFiles");
       replace(place, filesTable(files));
-      return `${files.length} files`;
+      return counted(files.length, "file");
     }),
     place,
   );

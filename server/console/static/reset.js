@@ -1,7 +1,7 @@
 // Moving where a group reads next: always a dry run first, with what would change.
 import { field, valuesOf, wrong } from "./dialog.js";
 import { h, replace } from "./dom.js";
-import { badge, count, isKnown, localInputMs, timeText } from "./format.js";
+import { badge, count, counted, isKnown, localInputMs, timeText } from "./format.js";
 import { topicField } from "./names.js";
 import { table } from "./table.js";
 import { wholeNumber } from "./topic_form.js";
@@ -132,14 +132,14 @@ function smallPreview(view, request, wording, queues, place, done) {
   return [
     h("h3", null, "Dry run: nothing has changed yet"),
     queuesTable(queues),
-    h("p", null, `${changed} of ${queues.length} queues of ${request.topic} would be moved ${wording}.`),
+    h("p", null, `${changed} of ${counted(queues.length, "queue")} of ${request.topic} would be moved ${wording}.`),
     workButton(
-      `Reset ${changed} queues now`,
+      `Reset ${counted(changed, "queue")} now`,
       async () => {
         const answer = await view.call("AdminService/ResetOffset", { ...request, dryRun: false });
         replace(
           place,
-          h("p", { class: "notice good" }, `✓ ${answer.queues.filter(moved).length} queues were moved ${wording}.`),
+          h("p", { class: "notice good" }, `✓ ${counted(answer.queues.filter(moved).length, "queue was", "queues were")} moved ${wording}.`),
           queuesTable(answer.queues),
         );
         done();

@@ -1,9 +1,11 @@
 // A test message, and where it went.
 import { base64Of, CallError } from "./api.js";
+import { preview } from "./body_view.js";
 import { field, pairsOf, valuesOf } from "./dialog.js";
 import { h, replace } from "./dom.js";
-import { localInputMs, timeText } from "./format.js";
+import { badge, bytes, durationText, localInputMs, time, timeText } from "./format.js";
 import { link, messageLink } from "./links.js";
+import { facts } from "./table.js";
 import { failure, isAbort, panel } from "./view.js";
 
 const LOOKS = 10;
@@ -21,23 +23,16 @@ export function sendForm(view, topic, sent) {
         replace(said, "sending …");
         try {
           const request = requestOf(topic, valuesOf(form));
+          const began = performance.now();
           const { messageId } = await view.call("Admin/AdminSendMessage", request);
-          replace(
-            said,
-            h(
-              "p",
-              { class: "notice good" },
-              "✓ Sent as ",
-              h("span", { class: "mono" }, messageId),
-              ". ",
-              h("span", null, "Looking for where it went …"),
-            ),
-          );
-          const where = await whereabouts(view, topic, messageId, request.systemProperties.deliveryTimestamp);
-          replace(
-            said,
-            h("p", { class: "notice good" }, "✓ Sent as ", h("span", { class: "mono" }, messageId), ". ", where),
-          );
+          const sentMs = performance.now() - began;
+          const head = [
+            `✓ Sent and stored in ${durationText(sentMs)} as `,
+            h("span", { class: "mono" }, messageId),
+            ". ",
+          ];
+          replace(said, h("p", { class: "notice good" }, head, "Looking for where it went …"));
+          replace(said, h("p", { class: "notice good" }, head), await readAgain(view, request, messageId, began));
           sent();
         } catch (error) {
           replace(said, failure(error));
@@ -87,33 +82,62 @@ function requestOf(topic, values) {
   return request;
 }
 
-// The place of the message, once it can be seen; why it is not known, otherwise.
-async function whereabouts(view, topic, id, deliverAt) {
+// The message as it is read from its queue, and after how long; why that is not known, otherwise.
+async function readAgain(view, request, id, began) {
+  const topic = request.topic.name;
+  const deliverAt = request.systemProperties.deliveryTimestamp;
   if (deliverAt && Date.parse(deliverAt) > Date.now()) {
-    return [
-      `It waits until ${timeText(Date.parse(deliverAt))}; then it comes into a queue. `,
+    return h(
+      "p",
+      { class: "notice info" },
+      `● It waits until ${timeText(Date.parse(deliverAt))}; then it comes into a queue. `,
       link(["pending"], "What is pending"),
-    ];
+    );
   }
   for (let look = 0; look < LOOKS; look += 1) {
     try {
       const { message } = await view.call("QueryService/GetMessage", { topic, id });
-      const { queue, offset } = message.message;
-      return [messageLink(topic, queue, offset, `It lies in queue ${queue} at offset ${offset}`), "."];
+      return roundTrip(topic, message.message, request.body, performance.now() - began);
     } catch (error) {
       if (isAbort(error)) throw error;
       if (!(error instanceof CallError) || error.code !== "NOT_FOUND") {
-        return [
-          "Where it went is unknown: ",
+        return h(
+          "p",
+          { class: "notice warn" },
+          "▲ Where it went is unknown: ",
           error.message,
           ". ",
           link(["messages"], "The newest messages", { topic }),
-        ];
+        );
       }
       await new Promise((resolve) => {
         setTimeout(resolve, LOOK_MS);
       });
     }
   }
-  return ["Where it went is not known yet. ", link(["messages"], "The newest messages", { topic })];
+  return h(
+    "p",
+    { class: "notice warn" },
+    `▲ After ${durationText(performance.now() - began)} it cannot be read yet. `,
+    link(["messages"], "The newest messages", { topic }),
+  );
+}
+
+function roundTrip(topic, message, sentBody, tookMs) {
+  const isSame = message.body?.base64 === sentBody;
+  return [
+    h(
+      "p",
+      { class: "notice good" },
+      `✓ Read again ${durationText(tookMs)} after the send. `,
+      messageLink(topic, message.queue, message.offset, `It lies in queue ${message.queue} at offset ${message.offset}`),
+      ".",
+    ),
+    facts([
+      ["Body as read", isSame ? badge("good", "the same as was sent") : badge("warn", "not what was sent, or cut")],
+      ["Begins with", preview(message.body)],
+      ["Stored", time(message.storedAtMs)],
+      ["Size", bytes(message.bodySize)],
+    ]),
+  ];
 }

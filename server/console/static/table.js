@@ -1,8 +1,8 @@
 // Tables that become cards on a phone, lists of facts, and pages of rows.
 import { h } from "./dom.js";
 
-// `dense` ones stay tables on a phone, and scroll in their box. columns: [{title, cell: (row) => node or text, kind: "number" | "wide" | "act"}]
-export function table(caption, columns, rows, { empty = "There are none.", dense = false } = {}) {
+// `dense` ones stay tables on a phone, and scroll in their box; `narrow` ones are no wider than they must. columns: [{title, cell: (row) => node or text, kind: "number" | "wide" | "act"}]
+export function table(caption, columns, rows, { empty = "There are none.", dense = false, narrow = false } = {}) {
   if (!rows.length) return h("p", { class: "empty" }, empty);
   const head = h(
     "tr",
@@ -23,7 +23,7 @@ export function table(caption, columns, rows, { empty = "There are none.", dense
     dense ? { class: "table-box", tabindex: "0", role: "region", "aria-label": caption } : { class: "table-box" },
     h(
       "table",
-      { role: "table", class: dense ? "dense" : "cards" },
+      { role: "table", class: `${dense ? "dense" : "cards"}${narrow ? " narrow" : ""}` },
       h("caption", { class: "away" }, caption),
       h("thead", { role: "rowgroup" }, head),
       h("tbody", { role: "rowgroup" }, body),

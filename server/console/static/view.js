@@ -105,6 +105,7 @@ export function failure(error, retry = null) {
     return h("p", { class: "notice bad" }, "✖ This page has made a mistake: ", String(error?.message ?? error));
   }
   if (error.code === "PERMISSION_DENIED") return h("p", { class: "notice warn" }, "▲ You lack: ", error.message);
+  if (error.code === "FAILED_PRECONDITION") return h("p", { class: "notice warn" }, "▲ Not now: ", error.message);
   if (error.code === "UNIMPLEMENTED") return h("p", { class: "notice idle" }, "○ This broker does not tell.");
   return h("p", { class: "notice bad" }, `✖ ${error.message} `, h("small", null, `(${error.code})`), " ", again);
 }

@@ -5,6 +5,7 @@ import { facts } from "./table.js";
 import { link } from "./links.js";
 import { failure, isAbort } from "./view.js";
 
+const ROW_ANEW_MS = 1000;
 const OPEN = new Set(["waiting", "running"]);
 const KINDS = {
   done: "good",
@@ -26,10 +27,12 @@ export function stateBadge(state) {
 // what is under way. Returning null means that nothing was done.
 export function workButton(label, act, { className = "", done = null } = {}) {
   const said = h("span", { class: "said", role: "status" });
-  // A row may have come anew meanwhile, and its button with it.
+  // A row may have come anew meanwhile, or comes anew right after, and its button with it: how it ended is told all the same.
   const report = (nodes) => {
-    if (said.isConnected || nodes === null) replace(said, nodes ?? "");
-    else tell(h("strong", null, `${label}: `), nodes);
+    replace(said, nodes ?? "");
+    const outlive = () => nodes !== null && !said.isConnected && tell(h("strong", null, `${label}: `), nodes);
+    if (said.isConnected) setTimeout(outlive, ROW_ANEW_MS);
+    else outlive();
   };
   const button = h(
     "button",
@@ -38,15 +41,18 @@ export function workButton(label, act, { className = "", done = null } = {}) {
       class: className,
       onclick: async () => {
         button.disabled = true;
+        // who would put other buttons in its place waits until it has said how it ended
+        button.setAttribute("data-busy", "");
         replace(said, "working …");
         try {
           const told = await act((...nodes) => replace(said, nodes));
-          report(told === null ? null : ["✓ ", told ?? "done"]);
+          report(told === null || told === "" ? null : ["✓ ", told ?? "done"]);
           done?.();
         } catch (error) {
           report(isAbort(error) ? null : failure(error));
         }
         button.disabled = false;
+        button.removeAttribute("data-busy");
         if (button.isConnected && document.activeElement === document.body) button.focus();
       },
     },

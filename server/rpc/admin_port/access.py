@@ -53,6 +53,11 @@ def _of_group(action: Action) -> Accesses:
     return lambda request, _cluster: [Access(GROUP, request.group, action)]
 
 
+def _spans(request: Any, _cluster: str) -> list[Access]:
+    of_group = [Access(GROUP, request.group, Action.GET)] if request.group else []
+    return [Access(TOPIC, request.topic, Action.GET), *of_group]
+
+
 def _reset(request: Any, _cluster: str) -> list[Access]:
     return [Access(GROUP, request.group, Action.UPDATE), Access(TOPIC, request.topic, Action.UPDATE)]
 
@@ -180,7 +185,7 @@ ACCESSES: Final[Mapping[str, Accesses]] = {
     "QueryService/QueryMessages": _of_topic(Action.GET),
     "QueryService/TraceMessages": _of_topic(Action.GET),
     "StorageService/GetStorage": _cluster(Action.GET),
-    "StorageService/ListQueueSpans": _of_topic(Action.GET),
+    "StorageService/ListQueueSpans": _spans,
     "StorageService/ListPending": _cluster(Action.GET),
     "VerificationService/BeginVerification": _cluster(Action.UPDATE),
     "VerificationService/GetVerification": _cluster(Action.GET),

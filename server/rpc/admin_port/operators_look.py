@@ -43,8 +43,9 @@ def make_operators_look(messaging: Messaging, upkeep: Upkeep, waiting: WaitingFi
         store.topics, browser, tails, reader=store.messages.reader, clock=clock, pacing=pacing, faults=faults
     )
     table = LiteSubscriptionTable(store.state_engine)
+    progress = GroupProgress(store, its.delivery, its.state_writer, clock)
     backlog = LiteBacklog(
-        GroupProgress(store, its.delivery, its.state_writer, clock),
+        progress,
         its.delivery.lite,
         topics=store.topics,
         groups=store.groups,
@@ -56,7 +57,7 @@ def make_operators_look(messaging: Messaging, upkeep: Upkeep, waiting: WaitingFi
         look,
         [
             browsing,
-            StorageService(look, pending, store.topics, pacing, faults),
+            StorageService(look, pending, store.topics, progress=progress, pacing=pacing, faults=faults),
             LiteTopicService(upkeep.lite_topics.listing, backlog, pacing, faults),
         ],
     )

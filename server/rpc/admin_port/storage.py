@@ -13,6 +13,7 @@ from server._generated.quarry.admin.v1.storage_pb2_grpc import (
     add_StorageServiceServicer_to_server,
 )
 from server.faults import FaultLog
+from server.group_progress import GroupProgress
 from server.looking.pending import PendingLook, TimerView, TransactionView
 from server.looking.storage import SegmentView, SpanView, StorageLook, StorageView
 from server.pacing import Pacing
@@ -20,6 +21,7 @@ from server.rpc.admin_port.edge import answered
 from server.rpc.admin_port.fields import given, not_negative
 from store.errors import TopicNotFound
 from store.metadata import TopicTable
+from store.offsets import QueueId
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["StorageService"].full_name
 SPANS_DEFAULT: Final = 100
@@ -34,11 +36,19 @@ class StorageService(StorageServiceServicer):
     """Calls and translates."""
 
     def __init__(
-        self, look: StorageLook, pending: PendingLook, topics: TopicTable, pacing: Pacing, faults: FaultLog
+        self,
+        look: StorageLook,
+        pending: PendingLook,
+        topics: TopicTable,
+        *,
+        progress: GroupProgress,
+        pacing: Pacing,
+        faults: FaultLog,
     ) -> None:
         self._look = look
         self._pending = pending
         self._topics = topics
+        self._progress = progress
         self._pacing = pacing
         self._faults = faults
 
@@ -65,7 +75,11 @@ class StorageService(StorageServiceServicer):
         limit = min(request.limit or SPANS_DEFAULT, SPANS_MAX)
         async with self._pacing.turn() as pace:
             spans, has_more = await self._look.spans(topic, behind, limit, pace)
-        return pb.ListQueueSpansResponse(queues=map(_span, spans), has_more=has_more)
+        answer = pb.ListQueueSpansResponse(queues=map(_span, spans), has_more=has_more)
+        if request.group and self._progress.reads(request.group, name):
+            for each in answer.queues:
+                each.next_offset = self._progress.stand(request.group, QueueId(name, each.queue)).next_offset
+        return answer
 
     async def _listed(self, request: pb.ListPendingRequest) -> pb.ListPendingResponse:
         found = await self._pending.pending(min(request.limit or PENDING_DEFAULT, PENDING_MAX))

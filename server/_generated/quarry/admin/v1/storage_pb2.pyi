@@ -88,30 +88,34 @@ class RocksFamily(_message.Message):
     def __init__(self, database: _Optional[str] = ..., family: _Optional[str] = ..., figures: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class ListQueueSpansRequest(_message.Message):
-    __slots__ = ("topic", "after", "limit")
+    __slots__ = ("topic", "after", "limit", "group")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
     topic: str
     after: int
     limit: int
-    def __init__(self, topic: _Optional[str] = ..., after: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
+    group: str
+    def __init__(self, topic: _Optional[str] = ..., after: _Optional[int] = ..., limit: _Optional[int] = ..., group: _Optional[str] = ...) -> None: ...
 
 class QueueSpan(_message.Message):
-    __slots__ = ("queue", "minimum_offset", "maximum_offset", "first_stored_at_ms", "last_stored_at_ms", "expires_next")
+    __slots__ = ("queue", "minimum_offset", "maximum_offset", "first_stored_at_ms", "last_stored_at_ms", "expires_next", "next_offset")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     MINIMUM_OFFSET_FIELD_NUMBER: _ClassVar[int]
     MAXIMUM_OFFSET_FIELD_NUMBER: _ClassVar[int]
     FIRST_STORED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     LAST_STORED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_NEXT_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     queue: int
     minimum_offset: int
     maximum_offset: int
     first_stored_at_ms: int
     last_stored_at_ms: int
     expires_next: int
-    def __init__(self, queue: _Optional[int] = ..., minimum_offset: _Optional[int] = ..., maximum_offset: _Optional[int] = ..., first_stored_at_ms: _Optional[int] = ..., last_stored_at_ms: _Optional[int] = ..., expires_next: _Optional[int] = ...) -> None: ...
+    next_offset: int
+    def __init__(self, queue: _Optional[int] = ..., minimum_offset: _Optional[int] = ..., maximum_offset: _Optional[int] = ..., first_stored_at_ms: _Optional[int] = ..., last_stored_at_ms: _Optional[int] = ..., expires_next: _Optional[int] = ..., next_offset: _Optional[int] = ...) -> None: ...
 
 class ListQueueSpansResponse(_message.Message):
     __slots__ = ("queues", "has_more")
