@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from cli.main import app
 from tests.e2e.broker import PROJECT
 
-HEAVY = {"aiohttp", "cryptography", "jsonschema", "numpy", "pydantic", "pyspark", "rocksdict", "structlog", "textual"}
+HEAVY = {"aiohttp", "cryptography", "jsonschema", "numpy", "pyspark", "structlog", "textual"}
 
 
 def imported(*words: str) -> set[str]:
