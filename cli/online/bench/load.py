@@ -16,7 +16,7 @@ from cli.online.bench.session import Dial, Session
 from cli.online.bench.sides import TAG, Consumer, Mark, Producer
 from cli.online.client import Reader
 from store.clock import Clock
-from store.recovery import Progress, ReportProgress
+from store.progress import Progress, ReportProgress
 
 SILENCE_S: Final = 10.0
 """When nothing has come for so long after the last send, nothing will."""
