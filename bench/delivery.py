@@ -26,7 +26,8 @@ from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from store.opening import OpenStore
 from store.paths import StorePaths, segment_name
 from store.settings import Durability
-from store.state import INFLIGHT, OFFSETS, open_state_engine
+from store.state import INFLIGHT, OFFSETS
+from store.state_engine import open_state_engine
 
 QUESTION: Final = "How fast are stored 1 KiB messages handed out 32 at a time and acknowledged, without network?"
 BATCH: Final = 32

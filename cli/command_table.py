@@ -87,6 +87,14 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         "Make a call of the admin port (docs/admin-calls.md) with a request in protobuf's JSON, and show "
         "what it answers.",
     ),
+    "ping": Entry(
+        "cli.online.ping.command:ping",
+        "Measure how long a broker takes to answer, on its messaging port and its admin port, or for a message.",
+    ),
+    "bench": Entry(
+        "cli.online.bench.command:bench",
+        "Put load on a broker as clients do, and show what it did: messages, bytes, times and errors.",
+    ),
     "console": Entry("cli.online.console:console", "Serve the console for a broker on 127.0.0.1, until Ctrl-C."),
     "decode": Entry("cli.offline.decode:decode", "Show records of the commit log, every check made."),
     "units": Entry(

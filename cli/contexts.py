@@ -16,7 +16,6 @@ Files are looked for beside the file that names them.
 from __future__ import annotations
 
 import os
-import ssl
 import stat
 import tomllib
 from contextvars import ContextVar
@@ -193,6 +192,8 @@ def _secret(path: Path) -> str:
 
 def check_tls_files(context: Context) -> None:
     """Raises ContextInvalid naming the file: gRPC tells what is wrong with one only to its own log."""
+    import ssl  # not at the top: few commands come here
+
     checked = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     path = context.tls_ca
     try:

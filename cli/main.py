@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import Annotated, Final
 
 import typer
@@ -23,6 +22,8 @@ app: Final = typer.Typer(
 
 def _tell_version(context: typer.Context, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:  # a shell that completes the line parses it, too
+        from importlib.metadata import version  # not at the top: no command needs it
+
         typer.echo(f"quarry {version(DISTRIBUTION)}")
         raise typer.Exit
 

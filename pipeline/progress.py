@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from store.recovery import Progress, ReportProgress
+from store.progress import Progress, ReportProgress
 
 INTERVAL_S: Final = 0.5
 MIB: Final = 1 << 20

@@ -34,7 +34,7 @@ from server.tracing import require_tracing
 from store.clock import Clock, SystemClock
 from store.disk import PosixDisk
 from store.opening import OpenStore, open_store
-from store.recovery import Progress, ReportProgress
+from store.progress import Progress, ReportProgress
 
 log = structlog.get_logger(__name__)
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from server.tally import Tally
 from store.clock import Clock
-from store.recovery import Progress
+from store.progress import Progress
 
 LATE_BOUNDS_S: Final = tuple(0.001 * 2**step for step in range(13))
 """1 ms … 4 s."""

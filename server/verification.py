@@ -28,7 +28,7 @@ from store.offline import OfflineStore
 from store.offsets import PhysicalOffset
 from store.open_queues import OpenQueues
 from store.paths import StorePaths
-from store.recovery import Progress
+from store.progress import Progress
 from store.verify import Check, VerifyReport, verify
 from store.verify.verdicts import Verdict, Verdicts, VerdictState
 

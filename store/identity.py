@@ -36,7 +36,8 @@ from kv import KeyValueEngine, KvError, WriteBatch
 from store.errors import NotAStore
 from store.held import HeldBefore
 from store.offsets import PhysicalOffset, QueueOffset
-from store.state import META, open_state_engine
+from store.state import META
+from store.state_engine import open_state_engine
 
 FORMAT: Final = b"1"
 _OFFSET: Final = Struct(">q")

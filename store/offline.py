@@ -28,7 +28,8 @@ from store.queue_phase import QueuePhase, parse_phase
 from store.queue_summary import QueueSummary, SummarySource, summarize_queues
 from store.record import Corrupt, Decoded, EndOfData, StoredMessage, Torn
 from store.record.properties import LIGHT_QUEUES
-from store.state import META, open_state_engine
+from store.state import META
+from store.state_engine import open_state_engine
 
 ENTRIES_PER_READ: Final = 1_024
 _CHUNK: Final = 1024 * 1024

@@ -47,9 +47,10 @@ from store.open_queues import OpenQueues
 from store.parts import StoreParts, open_parts, stop_of
 from store.paths import StorePaths, segment_name
 from store.pins import SegmentPins
+from store.progress import ReportProgress
 from store.queue_opening import advising
 from store.queue_phase import QueuePhase
-from store.recovery import RecoveryReport, ReportProgress, backfill, recover
+from store.recovery import RecoveryReport, backfill, recover
 from store.repair import NO_ORDERS, Damage, Orders, give_up_damaged, set_queues_aside
 from store.rocketmq import import_metadata, read_metadata
 from store.security.policies import PolicyTable

@@ -18,10 +18,11 @@ from store.offline import OfflineStore
 from store.offsets import PhysicalOffset
 from store.parts import stop_of
 from store.paths import StorePaths
+from store.progress import ReportProgress
 from store.queue_phase import QueuePhase
-from store.recovery import Findings, ReportProgress, examine, refusal
+from store.recovery import Findings, examine, refusal
 from store.repair import Damage, Orders, find_damage
-from store.state import open_state_engine
+from store.state_engine import open_state_engine
 from store.verdict import Stop, Verdict
 
 

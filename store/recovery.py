@@ -18,6 +18,7 @@ from store.consumequeue import ConsumeQueueStore, RocksConsumeQueues
 from store.dispatch import DenseNumbering, LightQueueNumbering
 from store.errors import StoreDamaged
 from store.offsets import PhysicalOffset
+from store.progress import Progress, ReportProgress
 from store.record import Blank, Corrupt, EndOfData, Torn
 from store.scan import FoundRecords, LogScan, RecordBatch, found_in, scan_in_bulk, scan_log
 from store.verdict import Place, Stop, Verdict, judge, place_of
@@ -25,21 +26,6 @@ from store.verdict import Place, Stop, Verdict, judge, place_of
 SAVE_EVERY_BYTES: Final = 256 << 20  # how much log a killed recovery reads again at most
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a long piece of work is, in bytes of commit log. `detail`: what else there is to tell, in a few words."""
-
-    phase: str
-    done_bytes: int
-    total_bytes: int
-    detail: str = ""
-
-    @property
-    def percent(self) -> int:
-        return 100 if self.total_bytes <= 0 else min(100, 100 * self.done_bytes // self.total_bytes)
-
-
-ReportProgress = Callable[[Progress], None]
 SavePosition = Callable[[PhysicalOffset], None]
 """Told an offset below which the work is done for good."""
 

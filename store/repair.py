@@ -24,10 +24,10 @@ from store.kind import DATABASE_MARKER, FoundStore, StoreKind
 from store.offsets import PhysicalOffset
 from store.parts import StoreParts, open_identity, stop_of
 from store.paths import PHYSICAL_OFFSET_MAXIMUM, StorePaths
+from store.progress import Progress, ReportProgress
 from store.queue_phase import parse_phase
 from store.record import Corrupt, EndOfData, Torn, encode_replacement
 from store.record.layout import BLANK_SIZE, RECORD_SIZE_MINIMUM
-from store.recovery import Progress, ReportProgress
 from store.scan import is_whole, next_whole, scan_in_bulk
 from store.verdict import Stop
 

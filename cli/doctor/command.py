@@ -12,7 +12,7 @@ from cli.contexts import Context, chosen
 from cli.doctor.findings import Finding, Verdict, fault, fine
 from cli.exit import Exit
 from cli.offline.arguments import Json
-from cli.offline.record_text import one_line
+from cli.one_line import one_line
 from cli.online.output import json_line
 
 _MARKS: Final = {

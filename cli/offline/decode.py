@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from cli.exit import Exit, end
-from cli.offline.arguments import Json, Store, opened
+from cli.offline.arguments import Json, Store
+from cli.offline.opened_store import opened
 from cli.offline.record_text import json_line, record_fields, record_lines
 from store.offline import OfflineStore
 from store.offsets import PhysicalOffset, QueueId, QueueOffset

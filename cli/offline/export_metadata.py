@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from cli.offline.arguments import Json, Store, opened
+from cli.offline.arguments import Json, Store
+from cli.offline.opened_store import opened
 from cli.offline.record_text import json_line
 from store.clock import SystemClock
 from store.rocketmq import TIMER_STATE, Form

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from cli.exit import Exit
-from cli.offline.arguments import Json, Store, logs_aside, reporting_errors
+from cli.offline.arguments import Json, Store
+from cli.offline.opened_store import logs_aside, reporting_errors
 from cli.offline.record_text import json_line
 from cli.progress import shown_progress
 from store.clock import SystemClock

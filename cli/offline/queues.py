@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
-from cli.offline.arguments import Json, Queue, Source, Store, Topic, opened
+from cli.offline.arguments import Json, Queue, Store, Topic
+from cli.offline.opened_store import opened
 from cli.offline.record_text import json_line, time_text
 from store.offline import OfflineStore, QueueSource
 from store.offsets import QueueId
+
+Source = Annotated[
+    QueueSource | None,
+    typer.Option("--source", help="Where to read the queues. Default: what a broker would read.", show_default=False),
+]
 
 
 def list_queues(open_store: OfflineStore, source: QueueSource | None, *, as_json: bool) -> None:

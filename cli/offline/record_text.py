@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from cli.one_line import one_line
 from store.message import host_text
 from store.record import Blank, StoredMessage, offset_message_id
 
@@ -75,8 +76,3 @@ def time_text(timestamp_ms: int) -> str:
     except OverflowError:
         return str(timestamp_ms)
     return moment.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00") + "Z"
-
-
-def one_line(value: str) -> str:
-    """As it is, unless it would do something to a terminal."""
-    return value if value.isprintable() else repr(value)

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from cli.offline.arguments import Json, reporting_errors
+from cli.offline.arguments import Json
+from cli.offline.opened_store import reporting_errors
 from cli.offline.record_text import json_line
 from cli.progress import shown_progress
 from store.backup import check_restore

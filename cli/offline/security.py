@@ -9,13 +9,9 @@ from typing import Annotated, Final
 import typer
 
 from cli.exit import Exit, end
-from cli.key_file import make_key_file
-from cli.offline.arguments import Json, Store, logs_aside, reporting_errors
+from cli.offline.arguments import Json, Store
 from cli.offline.record_text import json_line
 from store.clock import SystemClock
-from store.disk import PosixDisk
-from store.security.offline import make_first_administrator, users_of
-from store.security.sealing import Sealer, read_keys
 
 commands: Final = typer.Typer(no_args_is_help=True)
 
@@ -40,6 +36,8 @@ def make_key(
 
     Without the key no secret of the store can be read: keep a copy of it, and not where the store's backups are.
     """
+    from cli.key_file import make_key_file  # not at the top, as in `bootstrap`
+
     try:
         make_key_file(file)
     except OSError as error:
@@ -65,6 +63,12 @@ def bootstrap(
 
     The secret is shown once. Exit code 2: it could not run.
     """
+    # Not at the top: the other commands of `quarry user` need nothing of a store.
+    from cli.offline.opened_store import logs_aside, reporting_errors
+    from store.disk import PosixDisk
+    from store.security.offline import make_first_administrator, users_of
+    from store.security.sealing import Sealer, read_keys
+
     given = secret_text(secret_file)
     with (
         reporting_errors(store),

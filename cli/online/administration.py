@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Final, TypeVar, cast
 
@@ -12,7 +12,6 @@ from cli.contexts import chosen
 from cli.exit import Exit, end
 from cli.hints import Names
 from cli.online.channel import open_channel
-from cli.online.known_names import names_of
 from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 
 _PLAIN: Final = frozenset({grpc.StatusCode.NOT_FOUND, grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.INVALID_ARGUMENT})
@@ -42,7 +41,13 @@ def service_port(
 
 def asked_names(address: str) -> Names:
     """The names that the broker at this admin port has, when a hint is looked for."""
-    return lambda kind: names_of(kind, address, chosen())
+
+    def names(kind: str) -> Sequence[str]:
+        from cli.online.known_names import names_of  # not at the top: only errors need it
+
+        return names_of(kind, address, chosen())
+
+    return names
 
 
 def refusal(error: grpc.RpcError, address: str, *, plain: Collection[grpc.StatusCode] = ()) -> str:

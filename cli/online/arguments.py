@@ -10,7 +10,7 @@ import typer
 
 from cli.contexts import admin_of_context, chosen, endpoint_of_context
 from cli.times import time_ms
-from server.wire.messages import TIME_MS_MAX
+from server.wire.times import TIME_MS_MAX
 
 ADMIN_DEFAULT: Final = "127.0.0.1:8082"
 ENDPOINT_DEFAULT: Final = "127.0.0.1:8081"

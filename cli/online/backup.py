@@ -12,7 +12,7 @@ import grpc
 import typer
 
 from cli.exit import Exit, end
-from cli.offline.arguments import opened, reporting_errors
+from cli.offline.opened_store import opened, reporting_errors
 from cli.offline.verify import show, verified
 from cli.online.administration import admin_port, refusal
 from cli.online.arguments import Json, broker_of
@@ -24,7 +24,7 @@ from store.backup import BackupPoint, BackupReport, plan_live, plan_stopped, wri
 from store.clock import SystemClock
 from store.disk import PosixCopyingDisk
 from store.offsets import PhysicalOffset
-from store.recovery import Progress
+from store.progress import Progress
 
 CALL_TIMEOUT_S: Final = 60.0
 RENEWALS_PER_LEASE: Final = 4

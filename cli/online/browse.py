@@ -19,7 +19,6 @@ from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.quarry.admin.v1 import browsing_pb2 as pb
 from server._generated.quarry.admin.v1.browsing_pb2_grpc import BrowsingServiceStub
 from server.compressed_bodies import uncompressed
-from server.wire.messages import fill_message
 
 NEWEST: Final = "newest"
 OLDEST: Final = "oldest"
@@ -137,6 +136,8 @@ def _followed(
 
 def _message(each: pb.BrowsedMessage, address: str) -> definition.Message:
     """As consumers get it, its body plain."""
+    from server.wire.messages import fill_message  # not at the top: half a broker comes with it
+
     message = definition.Message()
     fill_message(message, decoded(each.message, address), topic=each.topic, receipt_handle="", delivery_attempt=0)
     if message.system_properties.body_encoding == definition.GZIP:

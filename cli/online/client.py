@@ -35,6 +35,9 @@ POLLING_SLACK_S: Final = 1.0
 """How much longer a receive may last than it asks the broker to wait: the answer has to arrive."""
 
 HEARTBEAT_INTERVAL_S: Final = 10.0
+_MESSAGE_NUMBERS: Final = count()
+"""Of all clients of this process, so that no two messages have one id."""
+
 MESSAGE_ID_EPOCH_S: Final = 1_609_459_200  # 2021-01-01T00:00:00Z
 VERSION: Final = "5.0.0"
 """Of the protocol, not of Quarry: brokers compare it as text with the versions of the official clients."""
@@ -92,6 +95,121 @@ class Reader:
     expression: str = "*"
 
 
+class Requests:
+    """What one client says: who it is, its settings, its messages and its calls."""
+
+    def __init__(self, endpoint: str, clock: Clock) -> None:
+        self._endpoint = endpoint
+        self._clock = clock
+        self.client_id = f"{socket.gethostname()}@{os.getpid()}@{uuid.uuid4().hex[:8]}"
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """Of one call."""
+        return (
+            ("x-mq-client-id", self.client_id),
+            ("x-mq-language", "PYTHON"),
+            ("x-mq-client-version", VERSION),
+            ("x-mq-protocol", "v2"),
+            ("x-mq-request-id", str(uuid.uuid4())),
+            ("x-mq-namespace", ""),
+        )
+
+    def settings(self, reader: Reader | None) -> definition.Settings:
+        """Of a simple consumer; without a reader, of a producer."""
+        settings = definition.Settings(
+            access_point=self.access_point(),
+            user_agent=definition.UA(
+                language=definition.PYTHON, version=VERSION, platform=platform.platform(), hostname=socket.gethostname()
+            ),
+        )
+        settings.request_timeout.FromSeconds(REQUEST_TIMEOUT_S)
+        if reader is None:
+            settings.client_type = definition.PRODUCER
+            settings.publishing.SetInParent()
+            return settings
+        settings.client_type = definition.SIMPLE_CONSUMER
+        settings.subscription.group.name = reader.group
+        entry = settings.subscription.subscriptions.add()
+        entry.topic.name = reader.topic
+        entry.expression.type = definition.TAG
+        entry.expression.expression = reader.expression
+        return settings
+
+    def access_point(self) -> definition.Endpoints:
+        host, _, port = self._endpoint.rpartition(":")
+        return definition.Endpoints(
+            scheme=definition.DOMAIN_NAME, addresses=[definition.Address(host=host.strip("[]"), port=int(port))]
+        )
+
+    def message(self, message: Outgoing) -> definition.Message:
+        """With an id of its own, born now."""
+        wire = definition.Message(
+            topic=definition.Resource(name=message.topic),
+            user_properties=message.properties,
+            system_properties=definition.SystemProperties(
+                tag=message.tag,
+                keys=message.keys,
+                message_id=self.new_message_id(),
+                message_type=message.type,
+                body_encoding=definition.GZIP if message.is_compressed else definition.IDENTITY,
+                born_host=socket.gethostname(),
+                message_group=message.message_group,
+                priority=message.priority,
+                lite_topic=message.lite_topic,
+            ),
+            body=message.body,
+        )
+        wire.system_properties.born_timestamp.FromMilliseconds(self._clock.wall_ms())
+        if message.deliver_at_ms is not None:
+            wire.system_properties.delivery_timestamp.FromMilliseconds(message.deliver_at_ms)
+        return wire
+
+    def receive(self, reader: Reader, *, limit: int, invisible_s: int, wait_s: float) -> service.ReceiveMessageRequest:
+        request = service.ReceiveMessageRequest(
+            group=definition.Resource(name=reader.group),
+            message_queue=definition.MessageQueue(topic=definition.Resource(name=reader.topic), id=-1),
+            filter_expression=definition.FilterExpression(type=definition.TAG, expression=reader.expression),
+            batch_size=limit,
+        )
+        request.invisible_duration.FromSeconds(invisible_s)
+        request.long_polling_timeout.FromMilliseconds(int(wait_s * 1000))
+        return request
+
+    def acknowledgement(self, reader: Reader, message: definition.Message) -> service.AckMessageRequest:
+        properties = message.system_properties
+        return service.AckMessageRequest(
+            group=definition.Resource(name=reader.group),
+            topic=definition.Resource(name=reader.topic),
+            entries=[
+                service.AckMessageEntry(message_id=properties.message_id, receipt_handle=properties.receipt_handle)
+            ],
+        )
+
+    def heartbeat(self, reader: Reader | None) -> service.HeartbeatRequest:
+        if reader is None:
+            return service.HeartbeatRequest(client_type=definition.PRODUCER)
+        return service.HeartbeatRequest(
+            group=definition.Resource(name=reader.group), client_type=definition.SIMPLE_CONSUMER
+        )
+
+    def goodbye(self, reader: Reader | None) -> service.NotifyClientTerminationRequest:
+        request = service.NotifyClientTerminationRequest()
+        if reader is not None:
+            request.group.name = reader.group
+        return request
+
+    def new_message_id(self) -> str:
+        """Version, network address, process, seconds since 2021 and a number, as all clients make them."""
+        parts = (
+            (1, 1),
+            (uuid.getnode(), 6),
+            (os.getpid() & 0xFFFF, 2),
+            (self._clock.wall_ms() // 1000 - MESSAGE_ID_EPOCH_S, 4),
+            (next(_MESSAGE_NUMBERS), 4),
+        )
+        return b"".join(value.to_bytes(size, "big") for value, size in parts).hex().upper()
+
+
 class MessagingClient:
     """A producer, or with a `reader` a simple consumer. Use it as a context manager.
 
@@ -106,20 +224,19 @@ class MessagingClient:
         context: Context | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._endpoint = endpoint
         self._reader = reader
         self._clock = clock or SystemClock()
-        self._client_id = f"{socket.gethostname()}@{os.getpid()}@{uuid.uuid4().hex[:8]}"
+        self._requests = Requests(endpoint, self._clock)
+        self._client_id = self._requests.client_id
         self._channel = open_channel(endpoint, context, clock=self._clock)
         self._stub: Any = MessagingServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._commands: SimpleQueue[service.TelemetryCommand | None] = SimpleQueue()
         self._telemetry: Any = None
-        self._message_numbers = count()
         self._last_heartbeat_s = self._clock.monotonic_s()
 
     def __enter__(self) -> Self:
-        self._telemetry = self._stub.Telemetry(iter(self._commands.get, None), metadata=self._metadata())
-        self._commands.put(service.TelemetryCommand(settings=self._settings()))
+        self._telemetry = self._stub.Telemetry(iter(self._commands.get, None), metadata=self._requests.metadata())
+        self._commands.put(service.TelemetryCommand(settings=self._requests.settings(self._reader)))
         # A broker serves a consumer only once it has its settings; the answer says that it has.
         for command in self._telemetry:
             require_ok(command.status)
@@ -142,60 +259,33 @@ class MessagingClient:
 
     def _say_goodbye(self) -> None:
         """Free what the broker keeps for this client now, not when it misses its heartbeats."""
-        request = service.NotifyClientTerminationRequest()
-        if self._reader is not None:
-            request.group.name = self._reader.group
-        self._stub.NotifyClientTermination(request, metadata=self._metadata(), timeout=CALL_TIMEOUT_S)
+        request = self._requests.goodbye(self._reader)
+        self._stub.NotifyClientTermination(request, metadata=self._requests.metadata(), timeout=CALL_TIMEOUT_S)
 
     def send(self, *messages: Outgoing) -> list[Sent]:
         """All of them in one request, in one queue and in their order, or none. They are of one topic and type."""
-        request = service.SendMessageRequest(messages=map(self._wire, messages))
-        answer = self._stub.SendMessage(request, metadata=self._metadata(), timeout=CALL_TIMEOUT_S)
+        request = service.SendMessageRequest(messages=map(self._requests.message, messages))
+        answer = self._stub.SendMessage(request, metadata=self._requests.metadata(), timeout=CALL_TIMEOUT_S)
         require_ok(answer.status)
         for entry in answer.entries:
             require_ok(entry.status)
         return [Sent(entry.message_id, entry.offset) for entry in answer.entries]
 
-    def _wire(self, message: Outgoing) -> definition.Message:
-        wire = definition.Message(
-            topic=definition.Resource(name=message.topic),
-            user_properties=message.properties,
-            system_properties=definition.SystemProperties(
-                tag=message.tag,
-                keys=message.keys,
-                message_id=self._new_message_id(),
-                message_type=message.type,
-                body_encoding=definition.GZIP if message.is_compressed else definition.IDENTITY,
-                born_host=socket.gethostname(),
-                message_group=message.message_group,
-                priority=message.priority,
-                lite_topic=message.lite_topic,
-            ),
-            body=message.body,
-        )
-        wire.system_properties.born_timestamp.FromMilliseconds(self._clock.wall_ms())
-        if message.deliver_at_ms is not None:
-            wire.system_properties.delivery_timestamp.FromMilliseconds(message.deliver_at_ms)
-        return wire
-
     def require_topic(self, topic: str) -> None:
         """Raises CallRefused when the broker has no such topic and makes none."""
-        request = service.QueryRouteRequest(topic=definition.Resource(name=topic), endpoints=self._access_point())
-        require_ok(self._stub.QueryRoute(request, metadata=self._metadata(), timeout=CALL_TIMEOUT_S).status)
+        request = service.QueryRouteRequest(
+            topic=definition.Resource(name=topic), endpoints=self._requests.access_point()
+        )
+        require_ok(self._stub.QueryRoute(request, metadata=self._requests.metadata(), timeout=CALL_TIMEOUT_S).status)
 
     def receive(self, *, limit: int, invisible_s: int, wait_s: float) -> list[definition.Message]:
         """At most `limit` messages, hidden from others for `invisible_s`; none when none comes within `wait_s`."""
         reader = self._require_reader()
         self._keep_alive()
-        request = service.ReceiveMessageRequest(
-            group=definition.Resource(name=reader.group),
-            message_queue=definition.MessageQueue(topic=definition.Resource(name=reader.topic), id=-1),
-            filter_expression=definition.FilterExpression(type=definition.TAG, expression=reader.expression),
-            batch_size=limit,
+        request = self._requests.receive(reader, limit=limit, invisible_s=invisible_s, wait_s=wait_s)
+        answer = self._stub.ReceiveMessage(
+            request, metadata=self._requests.metadata(), timeout=wait_s + POLLING_SLACK_S
         )
-        request.invisible_duration.FromSeconds(invisible_s)
-        request.long_polling_timeout.FromMilliseconds(int(wait_s * 1000))
-        answer = self._stub.ReceiveMessage(request, metadata=self._metadata(), timeout=wait_s + POLLING_SLACK_S)
         messages = []
         for item in answer:
             match item.WhichOneof("content"):
@@ -206,16 +296,8 @@ class MessagingClient:
         return messages
 
     def acknowledge(self, message: definition.Message) -> None:
-        reader = self._require_reader()
-        properties = message.system_properties
-        request = service.AckMessageRequest(
-            group=definition.Resource(name=reader.group),
-            topic=definition.Resource(name=reader.topic),
-            entries=[
-                service.AckMessageEntry(message_id=properties.message_id, receipt_handle=properties.receipt_handle)
-            ],
-        )
-        answer = self._stub.AckMessage(request, metadata=self._metadata(), timeout=CALL_TIMEOUT_S)
+        request = self._requests.acknowledgement(self._require_reader(), message)
+        answer = self._stub.AckMessage(request, metadata=self._requests.metadata(), timeout=CALL_TIMEOUT_S)
         require_ok(answer.status)
 
     def give_back(self, messages: Iterable[definition.Message]) -> None:
@@ -229,7 +311,9 @@ class MessagingClient:
                 message_id=message.system_properties.message_id,
             )
             request.invisible_duration.FromSeconds(0)
-            answer = self._stub.ChangeInvisibleDuration(request, metadata=self._metadata(), timeout=CALL_TIMEOUT_S)
+            answer = self._stub.ChangeInvisibleDuration(
+                request, metadata=self._requests.metadata(), timeout=CALL_TIMEOUT_S
+            )
             require_ok(answer.status)
 
     def _keep_alive(self) -> None:
@@ -237,57 +321,8 @@ class MessagingClient:
         if now_s - self._last_heartbeat_s < HEARTBEAT_INTERVAL_S:
             return
         self._last_heartbeat_s = now_s
-        request = service.HeartbeatRequest(
-            group=definition.Resource(name=self._require_reader().group), client_type=definition.SIMPLE_CONSUMER
-        )
-        require_ok(self._stub.Heartbeat(request, metadata=self._metadata(), timeout=CALL_TIMEOUT_S).status)
-
-    def _settings(self) -> definition.Settings:
-        settings = definition.Settings(
-            access_point=self._access_point(),
-            user_agent=definition.UA(
-                language=definition.PYTHON, version=VERSION, platform=platform.platform(), hostname=socket.gethostname()
-            ),
-        )
-        settings.request_timeout.FromSeconds(REQUEST_TIMEOUT_S)
-        if self._reader is None:
-            settings.client_type = definition.PRODUCER
-            settings.publishing.SetInParent()
-            return settings
-        settings.client_type = definition.SIMPLE_CONSUMER
-        settings.subscription.group.name = self._reader.group
-        entry = settings.subscription.subscriptions.add()
-        entry.topic.name = self._reader.topic
-        entry.expression.type = definition.TAG
-        entry.expression.expression = self._reader.expression
-        return settings
-
-    def _access_point(self) -> definition.Endpoints:
-        host, _, port = self._endpoint.rpartition(":")
-        return definition.Endpoints(
-            scheme=definition.DOMAIN_NAME, addresses=[definition.Address(host=host.strip("[]"), port=int(port))]
-        )
-
-    def _metadata(self) -> Iterable[tuple[str, str]]:
-        return (
-            ("x-mq-client-id", self._client_id),
-            ("x-mq-language", "PYTHON"),
-            ("x-mq-client-version", VERSION),
-            ("x-mq-protocol", "v2"),
-            ("x-mq-request-id", str(uuid.uuid4())),
-            ("x-mq-namespace", ""),
-        )
-
-    def _new_message_id(self) -> str:
-        """Version, network address, process, seconds since 2021 and a number, as all clients make them."""
-        parts = (
-            (1, 1),
-            (uuid.getnode(), 6),
-            (os.getpid() & 0xFFFF, 2),
-            (self._clock.wall_ms() // 1000 - MESSAGE_ID_EPOCH_S, 4),
-            (next(self._message_numbers), 4),
-        )
-        return b"".join(value.to_bytes(size, "big") for value, size in parts).hex().upper()
+        request = self._requests.heartbeat(self._require_reader())
+        require_ok(self._stub.Heartbeat(request, metadata=self._requests.metadata(), timeout=CALL_TIMEOUT_S).status)
 
     def _require_reader(self) -> Reader:
         if self._reader is None:

@@ -11,7 +11,8 @@ from typing import Annotated, Final
 import typer
 
 from cli.exit import Exit
-from cli.offline.arguments import Json, logs_aside, opened, reporting_errors
+from cli.offline.arguments import Json
+from cli.offline.opened_store import logs_aside, opened, reporting_errors
 from cli.online.administration import service_port
 from cli.online.arguments import AdminOrNone, StoreOrNone, broker_of, pairs
 from cli.online.output import print_object, print_rows, time_text

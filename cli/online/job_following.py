@@ -17,7 +17,7 @@ from cli.online.output import print_object
 from cli.progress import shown_progress
 from server._generated.quarry.admin.v1 import jobs_pb2 as pb
 from server._generated.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
-from store.recovery import Progress
+from store.progress import Progress
 
 CALL_TIMEOUT_S: Final = 60.0
 POLL_S: Final = 0.3

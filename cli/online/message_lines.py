@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Final, NamedTuple
 
 from cli.online.client import Outgoing
 from cli.times import time_ms
-from server.wire.messages import TIME_MS_MAX
+from server.wire.times import TIME_MS_MAX
 
 LINE_SIZE_MAX: Final = 32 * 1024 * 1024
 """Bytes. A body has at most 4 MiB, which JSON may write as six times as much."""

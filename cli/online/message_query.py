@@ -22,7 +22,6 @@ from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.quarry.admin.v1 import query_pb2 as pb
 from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
 from server.compressed_bodies import uncompressed
-from server.wire.messages import fill_message
 
 COLUMNS: Final = ("messageId", "storedAt", "queue", "offset", "tag", "keys", "size")
 PAGE_ROWS: Final = 256
@@ -112,6 +111,8 @@ def _by_time(wanted: Wanted, limit: int, address: str) -> Iterator[definition.Me
 
 
 def _by_key(wanted: Wanted, limit: int, address: str) -> Iterator[definition.Message]:
+    from server.wire.messages import fill_message  # not at the top: half a broker comes with it
+
     is_filtered = wanted.queue is not None or wanted.lite is not None
     request = pb.QueryMessagesRequest(
         topic=wanted.topic,

@@ -9,7 +9,8 @@ from typing import Annotated, Final
 import typer
 
 from cli.exit import Exit, end
-from cli.offline.record_text import one_line, record_fields, time_text
+from cli.offline.record_text import record_fields, time_text
+from cli.one_line import one_line
 from cli.online.administration import service_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Json
 from cli.online.bodies import body_fields

@@ -11,7 +11,7 @@ from typing import Final
 
 import typer
 
-from cli.offline.record_text import one_line
+from cli.one_line import one_line
 
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 

@@ -22,7 +22,7 @@ from cli.online.message_lines import Line, LineInvalid, lines_as_they_come, mess
 from cli.online.output import json_line
 from cli.progress import shown_progress
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from store.recovery import Progress, ReportProgress
+from store.progress import Progress, ReportProgress
 
 BATCH_MESSAGES: Final = 32
 BATCH_BYTES: Final = 1024 * 1024

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from cli.exit import Exit
-from cli.offline.arguments import Json, Topic, opened
+from cli.offline.arguments import Json, Topic
 from cli.offline.record_text import json_line, record_fields, record_lines
 from cli.online.administration import service_port
 from cli.online.arguments import AdminOrNone, StoreOrNone, broker_of
 from cli.online.found_messages import decoded, found_pages
-from cli.progress import is_watched, progress_bar
+from cli.progress import shown_progress
 from server._generated.quarry.admin.v1 import query_pb2 as pb
 from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
-from store.index import TIME_MAX_MS
-from store.index.offline import OfflineIndex, indexes_of
 from store.record import StoredMessage
-from store.recovery import Progress
 
 
 def query(
@@ -64,12 +60,13 @@ def query(
 def _of_store(
     store: Path, topic: str, key: str, *, times_ms: tuple[int, int | None], limit: int
 ) -> list[StoredMessage]:
+    # Not at the top: who asks a live broker needs nothing of a store.
+    from cli.offline.opened_store import opened
+    from store.index import TIME_MAX_MS
+    from store.index.offline import OfflineIndex, indexes_of
+
     begin_ms, end_ms = times_ms
-    with (
-        opened(store) as open_store,
-        indexes_of(open_store) as indexes,
-        progress_bar() if is_watched() else nullcontext(_in_silence) as report,
-    ):
+    with opened(store) as open_store, indexes_of(open_store) as indexes, shown_progress() as report:
         return OfflineIndex(open_store, indexes).find(
             topic,
             key,
@@ -87,7 +84,3 @@ def _of_broker(address: str, request: pb.QueryMessagesRequest) -> Iterator[Store
             if behind > 0 and number == 0:
                 typer.echo(f"{address}: the index has to catch up with {behind} bytes of the log", err=True)
             yield from (decoded(each, address) for each in page.messages)
-
-
-def _in_silence(_: Progress) -> None:
-    pass

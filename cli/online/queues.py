@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from cli.offline.arguments import Json, Source, opened
-from cli.offline.queues import list_queues
+from cli.offline.arguments import Json
+from cli.offline.opened_store import opened
+from cli.offline.queues import Source, list_queues
 from cli.online.arguments import broker_of
 from cli.online.queue_summary import summary_of_broker
 from cli.queue_summary import show_summary

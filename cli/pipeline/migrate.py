@@ -12,8 +12,8 @@ from cli.offline.migrate import show
 from cli.pipeline.session import Conf, Master, spark_session
 from store.clock import SystemClock
 from store.disk import PosixDisk
+from store.progress import Progress
 from store.queue_phase import QueuePhase
-from store.recovery import Progress
 
 PHASES = ("reading the log", "writing the queues")
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from cli.exit import Exit, end
-from cli.offline.arguments import logs_aside, reporting_errors
+from cli.offline.opened_store import logs_aside, reporting_errors
 from cli.progress import shown_progress
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from store.disk import Disk
 from store.migration.offline import Migrated, Orders, Target
 from store.migration.offline import migrate as migrate_store
 from store.offsets import PhysicalOffset
-from store.recovery import ReportProgress
+from store.progress import ReportProgress
 
 
 def migrate(

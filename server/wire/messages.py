@@ -14,7 +14,7 @@ from typing import Final
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server.wire import reserved
 from server.wire.message_types import stored_message_type
-from server.wire.times import fill_ms, to_ms
+from server.wire.times import TIME_MS_MAX, fill_ms, to_ms
 from server.wire.validate import CheckedMessage, has_control_character
 from store.dispatch import LIGHT_QUEUE_NAMES
 from store.message import Host, Message, host_text
@@ -27,8 +27,6 @@ NO_HOST: Final = Host(bytes(4), 0)
 """For peers that have no address, such as Unix sockets."""
 
 PORT_MAX: Final = 65_535
-TIME_MS_MAX: Final = 253_402_300_799_999
-"""The end of the year 9999, where protobuf's timestamps end. Beyond it the record's field could overflow."""
 
 _V4_MAPPED: Final = ip_network("::ffff:0:0/96")
 

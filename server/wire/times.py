@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
+
+TIME_MS_MAX: Final = 253_402_300_799_999
+"""The end of the year 9999, where protobuf's timestamps end. Beyond it the record's field could overflow."""
 
 
 def to_ms(time: Duration | Timestamp) -> int:

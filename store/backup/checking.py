@@ -6,7 +6,7 @@ from pathlib import Path
 
 from store.backup.manifest import Manifest
 from store.disk import CopyingDisk
-from store.recovery import Progress, ReportProgress
+from store.progress import Progress, ReportProgress
 
 
 def damaged_files(disk: CopyingDisk, directory: Path, manifest: Manifest, report: ReportProgress) -> list[str]:

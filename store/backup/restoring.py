@@ -13,7 +13,7 @@ from store.backup.manifest import BackupFile, Manifest, read_manifest
 from store.disk import CopyingDisk
 from store.errors import NotAStore, StoreDamaged, StoreLocked
 from store.paths import StorePaths
-from store.recovery import Progress, ReportProgress
+from store.progress import Progress, ReportProgress
 
 DAMAGED_NAMED_MAX: Final = 20
 _MAY_LIE_THERE: Final = frozenset({"lock", "lost+found", ".snapshot"})

@@ -13,7 +13,7 @@ from store.backup.plan import BackupPlan, PlannedFile
 from store.clock import Clock
 from store.disk import CopyingDisk
 from store.errors import Busy, StoreDamaged
-from store.recovery import Progress, ReportProgress
+from store.progress import Progress, ReportProgress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,8 @@ from typing import Final
 from store.commitlog import SegmentList
 from store.held.messages import HeldMessages
 from store.offsets import PhysicalOffset
-from store.recovery import Progress, ReportProgress, whole_batches
+from store.progress import Progress, ReportProgress
+from store.recovery import whole_batches
 from store.scan import held_requests
 
 FLUSH_EVERY_BYTES: Final = 1 << 30

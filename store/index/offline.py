@@ -26,8 +26,8 @@ from store.index.wanted import WantedMessages
 from store.kind import StoreKind
 from store.offline import OfflineStore
 from store.offsets import PhysicalOffset
+from store.progress import Progress, ReportProgress
 from store.record import Blank, Corrupt, EndOfData, StoredMessage, Torn
-from store.recovery import Progress, ReportProgress
 from store.scan import RecordBatch, scan_log
 from store.settings import HASH_ITEMS, HASH_SLOTS, IndexSettings
 from store.state import META

@@ -14,7 +14,8 @@ from store.consumequeue.windows import UnitReader, UnitWindow
 from store.disk import Disk
 from store.migration.held_units import HeldNumbering, HeldUnits
 from store.offsets import PhysicalOffset, QueueId
-from store.recovery import Progress, ReportProgress, whole_runs
+from store.progress import Progress, ReportProgress
+from store.recovery import whole_runs
 
 UNITS_PER_WINDOW: Final = 65_536
 QUEUES_PER_FLUSH: Final = 10_000

@@ -39,8 +39,8 @@ from store.offsets import PhysicalOffset, QueueId
 from store.opening import open_store
 from store.parts import open_identity
 from store.paths import StorePaths
+from store.progress import Progress, ReportProgress
 from store.queue_phase import QueueMode, QueuePhase, parse_phase
-from store.recovery import Progress, ReportProgress
 from store.repair import aside_of, databases, free_database_place, set_databases_aside, set_names_aside
 from store.settings import UNITS_PER_FILE, StoreSettings
 

@@ -25,9 +25,9 @@ from store.migration.comparison import begin_comparison
 from store.migration.copying import windows_of
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from store.opening import OpenStore, open_store
+from store.progress import Progress, ReportProgress
 from store.queue_phase import QueuePhase
 from store.record import StoredMessage
-from store.recovery import Progress, ReportProgress
 from store.settings import StoreSettings
 
 

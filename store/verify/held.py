@@ -11,7 +11,7 @@ from store.held import HeldBefore, HeldMessages, open_held_engine, reading
 from store.held.catching_up import bring_up_to
 from store.offline import OfflineStore
 from store.offsets import PhysicalOffset
-from store.recovery import ReportProgress
+from store.progress import ReportProgress
 from store.verify.report import Check, Difference, Findings, Note
 
 

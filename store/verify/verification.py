@@ -16,8 +16,8 @@ from store.kind import StoreKind
 from store.migration import MigrationRows, Removing
 from store.offline import OfflineStore, QueueSource
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
+from store.progress import Progress, ReportProgress
 from store.record import Blank, Corrupt, Torn
-from store.recovery import Progress, ReportProgress
 from store.rocketmq import read_metadata
 from store.scan import RecordBatch
 from store.state import META

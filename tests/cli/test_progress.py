@@ -4,8 +4,8 @@ import io
 
 from rich.console import Console
 
-from cli.progress import progress_bar
-from store.recovery import Progress
+from cli.progress_bar import progress_bar
+from store.progress import Progress
 
 
 def test_the_bar_names_each_phase() -> None:

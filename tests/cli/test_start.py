@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from cli.main import app
 from tests.e2e.broker import PROJECT
 
-HEAVY = {"aiohttp", "cryptography", "jsonschema", "numpy", "pydantic", "pyspark", "rocksdict", "structlog", "textual"}
+HEAVY = {"aiohttp", "cryptography", "jsonschema", "numpy", "pyspark", "structlog", "textual"}
 
 
 def imported(*words: str) -> set[str]:
@@ -27,7 +27,7 @@ def imported(*words: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split())
 
 
-@pytest.mark.parametrize("words", [("--version",), ("--help",)])
+@pytest.mark.parametrize("words", [("--version",), ("--help",), ("topic", "list", "--help"), ("produce", "--help")])
 def test_a_command_imports_what_it_needs_alone(words: tuple[str, ...]) -> None:
     """Shells ask `quarry` at each tabulator key, and scripts call it in loops."""
     needless = HEAVY if "topic" in words or "produce" in words else HEAVY | {"grpc", "google"}

@@ -15,6 +15,8 @@ from tests.documents.pages import Block, Command, blocks, commands
 from tests.documents.session import FOREGROUND, Session
 
 START_TIMEOUT_S: Final = 60.0
+INTERRUPTED: Final = 130
+"""The status by which some say that Ctrl-C ended them. Brokers have stopped in good order and say 0."""
 SETTLE_TIMEOUT_S: Final = 5.0
 """For what a broker says once it is ready."""
 
@@ -24,6 +26,9 @@ _HERE: Final = re.compile(r"^(\w+)=(\S*)( +# put your .*)$")
 
 PLACES: Final = ("/etc/quarry", "/var/lib/quarry", "/var/log/quarry", "/backups", "/data")
 """Folders of the machine that pages name. Here they lie in a folder beside the page's own."""
+
+HERE: Final = {"mq.example.com": "localhost"}
+"""The machine that pages call by an example's name, and its name here, in commands and in what comes of them."""
 
 _PLACE: Final = re.compile(rf"(?<![\w./~$-])({'|'.join(PLACES)})(?![\w-])")
 
@@ -84,7 +89,8 @@ class _Player:
     def _command(self, block: Block, command: Command) -> None:
         typed = self._typed(command.typed)
         if command.is_interrupt:
-            self._judge(block, command, *self._session.interrupt())
+            status, output = self._session.interrupt()
+            self._judge(block, command, 0 if status == INTERRUPTED else status, output)
         elif FOREGROUND.match(typed):
             self._start(block, command, typed)
         else:
@@ -96,7 +102,7 @@ class _Player:
 
     def _typed(self, text: str) -> str:
         """With the names of this run, and with the places of the machine where they are here."""
-        return _PLACE.sub(rf"{self._machine}\1", self._bindings.put_into(text))
+        return _PLACE.sub(rf"{self._machine}\1", _here(self._bindings.put_into(text)))
 
     def _shown(self, output: Sequence[str]) -> list[str]:
         for own, shown in self._theirs.items():
@@ -120,8 +126,7 @@ class _Player:
     def _has_come(self, command: Command, output: list[str]) -> bool:
         if self._record is not None:
             return READY_LINE in output and "" in output[output.index(READY_LINE) :]
-        unsaid = (ANYTHING, READY_LINE, ANYTHING) if " serve" in command.typed else (ANYTHING,)
-        return matches(command.output or unsaid, output, self._bindings)
+        return matches(_expected(command) or _unsaid(command.typed), output, self._bindings)
 
     def _judge(self, block: Block, command: Command, status: int, output: list[str]) -> None:
         output = self._shown(output)
@@ -129,13 +134,30 @@ class _Player:
         if {"first", "outputs"} & block.orders.keys():
             expected, as_said = [ANYTHING], True
         else:
-            expected, as_said = list(command.output), matches(command.output, output, self._bindings)
+            expected, as_said = list(command.output), matches(_expected(command), output, self._bindings)
         if self._record is not None:
             if expected != [ANYTHING]:
                 self._record(command, output)
             as_said = True
         if status != (int(wanted[1]) if wanted else 0) or not as_said:
             raise PageWrong(_difference(block, Command(command.typed, expected, command.line), status, output))
+
+
+def _here(text: str) -> str:
+    for example, here in HERE.items():
+        text = text.replace(example, here)
+    return text
+
+
+def _unsaid(typed: str) -> list[str]:
+    """What has to come of a command whose output the page does not show."""
+    if " serve" not in typed:
+        return [ANYTHING, f"{ANYTHING} Ctrl-C ends it"]  # before that it would not hear of it
+    return [ANYTHING, f"{ANYTHING} shards are ready." if "--shards" in typed else READY_LINE, ANYTHING]
+
+
+def _expected(command: Command) -> list[str]:
+    return [_here(line) for line in command.output]
 
 
 def _difference(block: Block, command: Command, status: int, output: Sequence[str]) -> str:

@@ -32,7 +32,7 @@ with socket.socket() as any_socket:
     fcntl.ioctl(any_socket, 0x8914, struct.pack("16sh14x", b"lo", 0x41))  # SIOCSIFFLAGS: IFF_UP, IFF_RUNNING
 os.execvp(sys.argv[1], sys.argv[1:])
 """
-FOREGROUND: Final = re.compile(r"^(\w+=\S+ )*(quarry( --context \S+)? (serve|top|console)\b|make serve\b)(?!.*&$)")
+FOREGROUND: Final = re.compile(r"^(\w+=\S+ )*(quarry( --context \S+)? (serve|console)\b|make serve\b)(?!.*&$)")
 """What runs until it is told to stop: its terminal is busy, and the page goes on in another one."""
 
 

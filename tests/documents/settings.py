@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any, Final
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
-from cli.contexts import _KEYS as CONTEXT_KEYS
-from server.settings import BrokerSettings
+from server.settings import BrokerSettings, in_one_line
 
 SECTIONS: Final = BrokerSettings.model_fields
 
 
-def unknown(text: str) -> list[str]:
-    """Keys that neither a broker nor a context has; those without a section may be of any. Raises TOMLDecodeError."""
-    return list(_unknown(tomllib.loads(text)))
+def mistake(text: str) -> str | None:
+    """What a broker would say of this file; None if it would start with it. Raises TOMLDecodeError."""
+    return mistake_in(tomllib.loads(text))
+
+
+def mistake_in(sections: Mapping[str, Any]) -> str | None:
+    """The same of settings by section."""
+    try:
+        BrokerSettings.model_validate(sections)
+    except ValidationError as error:
+        return in_one_line(error)
+    return None
 
 
 def exists(name: str) -> bool:
@@ -30,14 +38,3 @@ def _keys(section: str) -> dict[str, Any]:
     assert isinstance(model, type)
     assert issubclass(model, BaseModel)
     return dict(model.model_fields)
-
-
-def _unknown(tables: dict[str, Any]) -> Iterator[str]:
-    for name, value in tables.items():
-        if not isinstance(value, dict):
-            if not any(name in _keys(section) for section in SECTIONS):
-                yield name
-        elif name in SECTIONS:
-            yield from (f"{name}.{key}" for key in value if key not in _keys(name))
-        else:
-            yield from (f"{name}.{key}" for key in value if key not in CONTEXT_KEYS)

@@ -7,18 +7,24 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import jsonschema
 import promql_parser
 import pytest
 import yaml
 
 from server.filters.sql import SqlFilter
+from server.settings import BrokerSettings
 from tests.documents import settings
 from tests.documents.invocations import in_block, in_prose, mistake
 from tests.documents.pages import PAGES, ROOT, Block, blocks
 from tests.documents.table import FREE_LANGUAGES, NOT_RUN, PLAYED, SLOW
 
 LANGUAGES = {"console", "toml", "yaml", "json", "python", "sql", "promql", *FREE_LANGUAGES}
+CHART = ROOT / "deploy" / "helm" / "quarry"
+READ_HERE = {"toml", "yaml", "promql", "sql"}
+"""Languages whose blocks the tests below take for what they are, unless their page uses them."""
 TYPED = re.compile(r"^(\$ |quarry |make |docker |kubectl |helm |pip |curl |openssl |sudo |systemctl )")
 
 
@@ -85,8 +91,22 @@ def test_targets_of_make_exist() -> None:
     assert found - targets == set()
 
 
-def test_settings_exist() -> None:
-    assert [(block.place, wrong) for block in each_block("toml") if (wrong := settings.unknown(block.text))] == []
+def test_every_block_of_data_or_code_is_used() -> None:
+    """Beside those that are typed: each is written to a file of its page, played by a test, or read here."""
+    left = [
+        block.place
+        for block in each_block()
+        if block.language not in {"console", *FREE_LANGUAGES, *READ_HERE}
+        and not {"file", "elsewhere", "not run"} & block.orders.keys()
+    ]
+    assert left == []
+
+
+def test_settings_are_good() -> None:
+    """Each alone makes a broker's settings."""
+    for block in each_block("toml"):
+        if not {"file", "elsewhere"} & block.orders.keys():
+            assert settings.mistake(block.text) is None, block.place
 
 
 def test_settings_in_the_text_exist() -> None:
@@ -108,15 +128,35 @@ def is_module(dotted: str) -> bool:
     return path.is_dir() or path.with_suffix(".py").is_file() or dotted.endswith((".py", ".md", ".x", ".json", ".key"))
 
 
-def test_yaml_parses() -> None:
+def test_yaml_is_what_the_chart_takes_or_what_prometheus_scrapes() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    jobs = []
     for block in each_block("yaml"):
-        assert yaml.safe_load(block.text), block.place
+        values = yaml.safe_load(block.text)
+        if "scrape_configs" in values:
+            jobs += values["scrape_configs"]
+        else:
+            whole = merged(yaml.safe_load((CHART / "values.yaml").read_text()), values)
+            assert list(jsonschema.Draft7Validator(schema).iter_errors(whole)) == [], block.place
+            assert settings.mistake_in(values.get("settings", {})) is None, block.place
+    assert [job["job_name"] for job in jobs] == ["quarry", "quarry"]  # as the alert rules expect
+    for job in jobs:
+        assert set(job) == {"job_name", "scheme", "tls_config", "authorization", "static_configs"}
+        (port,) = {target.rpartition(":")[2] for each in job["static_configs"] for target in each["targets"]}
+        assert BrokerSettings().network.http.endswith(f":{port}")
+
+
+def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """As Helm puts values over those of the chart."""
+    return below | {
+        name: merged(below[name], value) if isinstance(value, dict) and name in below else value
+        for name, value in above.items()
+    }
 
 
 def test_json_parses() -> None:
     for block in each_block("json"):
-        texts = [block.text] if block.text.startswith(("{\n", "[\n")) else block.text.splitlines()
-        assert all(json.loads(text) for text in texts), block.place
+        assert all(json.loads(text) for text in block.text.splitlines()), block.place
 
 
 def test_python_compiles() -> None:

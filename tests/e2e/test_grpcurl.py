@@ -34,14 +34,15 @@ class Command(NamedTuple):
 
 
 def commands(heading: str) -> Iterator[Command]:
-    """Those of one part of the page: lines that begin with `$`, and what follows them."""
+    """Those of grpcurl in one part of the page: lines that begin with `$`, and what follows them."""
     part = re.split(rf"^## {heading}$", PAGE, flags=re.MULTILINE)[1].split("\n## ")[0]
     for block in re.findall(r"^```console\n(.*?)^```$", part, flags=re.MULTILINE | re.DOTALL):
         for typed in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             first, *rest = typed.splitlines(keepends=True)
             while first.endswith("\\\n"):
                 first = first.removesuffix("\\\n") + rest.pop(0)
-            yield Command(shlex.split(first), "".join(rest))
+            if first.startswith("grpcurl "):
+                yield Command(shlex.split(first), "".join(rest))
 
 
 @pytest.fixture(scope="module")

@@ -22,9 +22,10 @@ from store.held.topics import HALF_TOPIC, OPERATION_DONE, OPERATION_TOPIC, TIMER
 from store.message import DispatchRequest
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from store.paths import StorePaths
+from store.progress import Progress
 from store.record import StoredMessage
 from store.record.tags import SCHEDULE_TOPIC
-from store.recovery import Progress, whole_batches
+from store.recovery import whole_batches
 from store.rocketmq.held_progress import HALVES_RESOLVED, held_files, read_held_progress
 from store.rocketmq.model import ConsumerOffset, DataVersion, Warnings
 from store.scan import found_in, held_requests

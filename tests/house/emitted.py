@@ -19,7 +19,7 @@ from server.process_figures import ProcessFigures, RecoveryFigures
 from server.process_metrics import process_figures, recovery_figures, watch_python
 from store.clock import SystemClock
 from store.metadata import TopicType
-from store.recovery import Progress
+from store.progress import Progress
 from store.security.sealing import new_key
 from tests.conformance.broker import RunningBroker, run, running_broker, until
 from tests.conformance.client import Client, consumer_settings, message, producer_settings

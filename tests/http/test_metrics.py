@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from server.metrics import ServerMetrics
 from server.rocksdb_metrics import OF_CAUSE, OF_DATABASE, OF_FAMILY, OF_LEVEL
-from store.state import open_state_engine
+from store.state_engine import open_state_engine
 
 
 class Delivery:

@@ -9,7 +9,8 @@ import pytest
 
 from kv import KeyValueEngine
 from kv.memory import MemoryEngine
-from store.state import FAMILIES, open_state_engine
+from store.state import FAMILIES
+from store.state_engine import open_state_engine
 
 
 @pytest.fixture(params=["memory", "rocksdb"])

@@ -24,7 +24,7 @@ from store.offsets import QueueId, QueueOffset
 from store.opening import OpenStore
 from store.paths import StorePaths
 from store.queue_phase import QueueMode, QueuePhase
-from store.state import open_state_engine
+from store.state_engine import open_state_engine
 from store.verify import verify
 from tests.store.assembly import message
 from tests.store.test_queue_modes import crash, entries, opened, send

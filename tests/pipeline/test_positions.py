@@ -20,7 +20,8 @@ from store.metadata import ConsumerOffsetTable
 from store.offsets import QueueId, QueueOffset
 from store.paths import StorePaths
 from store.rocketmq import read_metadata
-from store.state import FAMILIES, INFLIGHT, OFFSETS, open_state_engine
+from store.state import FAMILIES, INFLIGHT, OFFSETS
+from store.state_engine import open_state_engine
 from tests import golden
 from tests.conftest import GoldenStore
 from tests.pipeline.tables import table

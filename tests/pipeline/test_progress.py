@@ -7,7 +7,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from pipeline.progress import reported
-from store.recovery import Progress
+from store.progress import Progress
 
 
 def test_stages_are_told_by_name_with_tasks_and_rows(spark: SparkSession, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from store.offline import OfflineStore
 from store.offsets import QueueId, QueueOffset
 from store.paths import StorePaths
 from store.rocketmq import read_metadata
-from store.state import open_state_engine
+from store.state_engine import open_state_engine
 from tests import golden
 from tests.conftest import GoldenStore
 from tests.pipeline.logs import Stored, write_store

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 from structlog.testing import capture_logs
@@ -83,6 +84,16 @@ def test_the_file_holds_an_object_a_line_and_is_opened_anew_when_it_is_moved(tmp
         "outcome": "done",
     }
     assert (second["event"], second["reason"]) == ("call denied", "no\nsuch secret")
+
+
+def test_the_line_that_the_manual_shows_is_one(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text(encoding="utf-8")
+    at = int(datetime(2026, 3, 1, 8, 30, tzinfo=UTC).timestamp() * 1000) + 123
+    audit = Audit(ManualClock(at), AuditFile(tmp_path / "audit.log"))
+    subject = Subject("admin", "AdminService/DeleteTopic", "192.0.2.7:50123", "operator", "signature")
+    audit.changed(subject, "topic:orders", "done")
+    audit.close()
+    assert f"\n```json\n{(tmp_path / 'audit.log').read_text()}```\n" in page
 
 
 def test_a_file_that_cannot_be_written_is_said_once_and_ends_no_call(tmp_path: Path) -> None:

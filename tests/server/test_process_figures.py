@@ -6,7 +6,7 @@ import gc
 
 from server.process_figures import ProcessFigures, RecoveryFigures
 from store.clock import ManualClock, SystemClock
-from store.recovery import Progress
+from store.progress import Progress
 
 
 def count(figures: ProcessFigures) -> float:

@@ -15,7 +15,8 @@ from store.security.sealing import Sealer
 from store.shared import Applied, ChangePage, Conflict, Ledger, Position, SharedKind, SharedRow, SharedRows, is_shared
 from store.shared.layout import ORDER_RANGE, VALUES, VERSIONS, Stamp, parse_order_key, row_id
 from store.shared.shared_rows import TABLES
-from store.state import FAMILIES, open_state_engine
+from store.state import FAMILIES
+from store.state_engine import open_state_engine
 
 KEY = b"MDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDA="
 SECRET = "correct-horse-battery"

@@ -16,7 +16,8 @@ from store.held import FAMILY, HeldMessages, reading
 from store.message import Host, Message
 from store.message_store import MessageStore
 from store.offsets import PhysicalOffset
-from store.recovery import Progress, RecoveryReport, SavePosition, recover
+from store.progress import Progress
+from store.recovery import RecoveryReport, SavePosition, recover
 from store.scan import LogScan, scan_in_bulk
 from store.settings import StoreSettings
 from store.verdict import Stop

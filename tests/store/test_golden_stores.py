@@ -19,7 +19,7 @@ from store.message_store import MessageStore
 from store.offsets import QueueId, QueueOffset
 from store.opening import OpenStore, open_store
 from store.paths import StorePaths
-from store.recovery import Progress
+from store.progress import Progress
 from store.settings import SEGMENT_SIZE, StoreSettings
 
 GOLDEN = ("file-clean", "file-kill", "rocks-clean", "double-clean")

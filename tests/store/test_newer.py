@@ -23,7 +23,8 @@ from store.opening import OpenStore, open_store
 from store.paths import StorePaths
 from store.repair import NO_ORDERS, Orders
 from store.settings import StoreSettings
-from store.state import FAMILIES, META, open_state_engine
+from store.state import FAMILIES, META
+from store.state_engine import open_state_engine
 from tests.cli.offline_runner import refusal
 
 COMMANDS: Final = [

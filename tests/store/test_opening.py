@@ -16,7 +16,7 @@ from store.disk import PosixDisk
 from store.errors import NotAStore, StoreDamaged, StoreLocked, StoreUnusable
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from store.paths import StorePaths
-from store.recovery import Progress
+from store.progress import Progress
 from tests.store.assembly import message
 from tests.store.test_golden_stores import opened, units_of
 

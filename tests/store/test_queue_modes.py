@@ -21,7 +21,7 @@ from store.preview import preview
 from store.queue_phase import QueueMode, QueuePhase
 from store.repair import NO_ORDERS, Orders
 from store.settings import StoreSettings
-from store.state import open_state_engine
+from store.state_engine import open_state_engine
 from store.verify import verify
 from tests.store.assembly import message
 

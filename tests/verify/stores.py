@@ -19,7 +19,7 @@ from store.offsets import QueueId, QueueOffset
 from store.opening import OpenStore, open_store
 from store.paths import StorePaths
 from store.settings import StoreSettings
-from store.state import open_state_engine
+from store.state_engine import open_state_engine
 from store.verify import Check, Difference, VerifyReport, verify
 from tests.store.assembly import message
 

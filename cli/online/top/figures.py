@@ -62,7 +62,7 @@ def quantile_s(tally: Tally, share: float) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageFigures:
-    """A stage of a call in some span of time. None: nothing came through, or it is no share of the call."""
+    """A stage of a call in some span of time. None: none was timed, or it is no share of the call."""
 
     call: str
     name: str

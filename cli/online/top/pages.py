@@ -265,7 +265,7 @@ def _slowest(known: Known) -> list[Text]:
     for call in ("send", "receive"):
         of_call = [stage for stage in stages if stage.call == call]
         if not of_call:
-            items.append(item(call, "nothing came through"))
+            items.append(item(call, "none timed"))
             continue
         worst = max(of_call, key=lambda stage: stage.p99_s or 0.0)
         text = f"{worst.name} p99 {span_text(worst.p99_s)}" + (" SLOW" if worst.is_slow else "")

@@ -11,7 +11,7 @@ from typing import Any, Final, Self, TypeVar, cast
 import grpc
 
 from cli.contexts import Context
-from cli.offline.record_text import one_line
+from cli.one_line import one_line
 from cli.online.administration import refusal
 from cli.online.channel import open_channel
 from cli.online.top.facts import (

@@ -73,7 +73,7 @@ def span_ms_text(milliseconds: int | None) -> str:
 
 
 def latency_text(seconds: float | None, *, bound_s: float | None = None) -> str:
-    """Of a percentile; `-` where nothing came through, `> 4.2 s` above the last bound."""
+    """Of a percentile; `-` where none was timed, `> 4.2 s` above the last bound."""
     if seconds is None:
         return "-"
     if math.isinf(seconds):

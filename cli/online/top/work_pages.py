@@ -63,7 +63,7 @@ def stages_page(known: Known, canvas: Canvas) -> list[Text]:
     lines: list[Text] = []
     for call, title in CALLS:
         of_call = [figure for figure in figures if figure.call == call]
-        remark = span if any(figure.values for figure in of_call) else f"none {span}"
+        remark = span if any(figure.values for figure in of_call) else f"none timed {span}"
         lines.append(heading(title, remark, canvas.width, plain=canvas.plain))
         lines += table(_stage_columns(known, of_call, canvas), of_call, canvas, known.now_ms)
         lines.append(styled(""))

@@ -13,9 +13,8 @@ from server.cluster.members import Members
 from server.pacing import Pacing
 from server.rpc.admin_port.official.edge import Names
 from server.wire.message_types import ACCEPTED_TYPES
-from server.wire.messages import TIME_MS_MAX
 from server.wire.status import Refused
-from server.wire.times import to_ms
+from server.wire.times import TIME_MS_MAX, to_ms
 from store.metadata import READ_WRITE, Permission
 
 DESCRIPTION: Final = "description"

@@ -1,0 +1,65 @@
+"""How offline commands open a store, and how they end when that or more does not work."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import structlog
+
+from cli.exit import Exit, end
+from kv import EngineCorrupt, KvError
+from store.disk import PosixDisk
+from store.errors import BrokerError, StoreDamaged
+from store.offline import OfflineStore
+
+
+@contextmanager
+def opened(store: Path) -> Iterator[OfflineStore]:
+    """The store, open while the block runs; errors as `reporting_errors` has them.
+
+    Nothing is logged: what there is to tell of a store that is only looked at is the command's result.
+    """
+    with reporting_errors(store), logs_aside(logging.CRITICAL), OfflineStore.open(PosixDisk(), store) as open_store:
+        yield open_store
+
+
+@contextmanager
+def logs_aside(level: int) -> Iterator[None]:
+    """Logs of the block, from a level on, go to stderr: they must not stand between the lines of the result."""
+    structlog.configure(
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+    )
+    try:
+        yield
+    finally:
+        structlog.reset_defaults()
+
+
+@contextmanager
+def reporting_errors(store: Path) -> Iterator[None]:
+    """Errors of the block become one line on stderr and an exit code.
+
+    Damage is a finding; everything else (no store, locked, unreadable, no such queue) means that the command could
+    not run.
+    """
+    try:
+        yield
+    except (StoreDamaged, EngineCorrupt) as damage:
+        end(Exit.FINDING, _line(store, str(damage)))
+    except BrokenPipeError:
+        raise  # of our own output: typer knows what to do
+    except (BrokerError, KvError) as error:
+        end(Exit.COULD_NOT_RUN, _line(store, str(error)))
+    except OSError as error:
+        end(Exit.COULD_NOT_RUN, _line(store, f"{error.filename or store}: {error.strerror or error}"))
+
+
+def _line(store: Path, text: str) -> str:
+    """One line that names the store, or a file in it."""
+    line = " ".join(text.split())
+    return line if str(store) in line else f"{store}: {line}"

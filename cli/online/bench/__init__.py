@@ -1,0 +1,1 @@
+"""`quarry bench`: load on a live broker, as clients make it."""

@@ -1,0 +1,165 @@
+"""`quarry bench`: what a broker does under load, as its clients see it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+import typer
+
+from cli.contexts import ContextInvalid, check_tls_files, chosen
+from cli.exit import Exit, end
+from cli.online.administration import asked_names
+from cli.online.arguments import ADMIN_DEFAULT, ENDPOINT_DEFAULT, Admin, Endpoint, Json
+from cli.online.bench.figures import Plan
+from cli.online.bench.load import Load
+from cli.online.bench.places import Place, Wanted, place_of
+from cli.online.bench.session import Dial
+from cli.online.client import CallRefused
+from cli.online.messages import terminated_as_interrupted
+from cli.online.output import json_line
+from cli.progress import shown_progress
+from store.clock import SystemClock
+
+DURATION_S: Final = 10.0
+INTERRUPTED: Final = 130
+CLIENTS_MAX: Final = 400
+"""Of each side: their connections are waited for by `select`, which takes 1,024."""
+
+COLUMNS: Final = ("messages", "perSecond", "mbPerSecond", "p50Ms", "p99Ms", "p999Ms", "maxMs")
+HEADINGS: Final = ("messages", "messages/s", "MB/s", "p50 ms", "p99 ms", "p99.9 ms", "max ms")
+
+
+Topic = Annotated[
+    str | None,
+    typer.Option("--topic", metavar="TOPIC", help="Into this topic, and not one of its own.", show_default=False),
+]
+Size = Annotated[int, typer.Option("--size", metavar="BYTES", min=1, help="Of a body.")]
+Rate = Annotated[
+    float | None,
+    typer.Option(
+        "--rate", metavar="N", min=0.001, help="Messages per second, of all producers together.", show_default=False
+    ),
+]
+Producers = Annotated[int, typer.Option("--producers", metavar="N", min=1, max=CLIENTS_MAX, help="Who send.")]
+Consumers = Annotated[
+    int, typer.Option("--consumers", metavar="N", min=0, max=CLIENTS_MAX, help="Who receive; 0: nobody.")
+]
+InFlight = Annotated[
+    int, typer.Option("--in-flight", metavar="N", min=1, help="Sends that one producer has open at once, at most.")
+]
+Duration = Annotated[
+    float | None,
+    typer.Option(
+        "--duration", metavar="SECONDS", min=0.1, help="Send for so long; 10 unless given.", show_default=False
+    ),
+]
+Count = Annotated[
+    int | None, typer.Option("--count", metavar="N", min=1, help="Send so many messages.", show_default=False)
+]
+Queues = Annotated[
+    int | None,
+    typer.Option(
+        "--queues", metavar="N", min=1, help="Of its topic; the broker's default unless given.", show_default=False
+    ),
+]
+
+
+def bench(
+    *,
+    topic: Topic = None,
+    size: Size = 1024,
+    rate: Rate = None,
+    producers: Producers = 4,
+    consumers: Consumers = 4,
+    in_flight: InFlight = 16,
+    duration: Duration = None,
+    count: Count = None,
+    queues: Queues = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Write into a topic that is there.")] = False,
+    endpoint: Endpoint = ENDPOINT_DEFAULT,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Put load on a broker as clients do, and show what it did: messages, bytes, times and errors.
+
+    Topic and group are its own and go at the end. Exit code 1: some calls failed, or messages did not come.
+    """
+    if duration is not None and count is not None:
+        raise typer.BadParameter("does not go with --duration", param_hint="--count")
+    run = f"quarry-bench-{uuid.uuid4().hex[:12]}"
+    wanted = Wanted(run, topic, queues, has_consumers=consumers > 0, may_write=yes)
+    dial = _dial(endpoint)
+    with terminated_as_interrupted(), place_of(admin, wanted) as place:
+        plan = Plan(
+            topic=place.topic,
+            size=size,
+            rate=rate,
+            producers=producers,
+            consumers=consumers,
+            in_flight=in_flight,
+            duration_s=DURATION_S if duration is None and count is None else duration,
+            count=count,
+        )
+        load = _loaded(plan, dial, place, admin)
+    fields = {**load.figures.fields(), "queues": place.queues, "isInterrupted": load.is_interrupted}
+    if as_json:
+        typer.echo(json_line(fields))
+    else:
+        _show(fields, place)
+    if load.is_interrupted:
+        raise typer.Exit(INTERRUPTED)
+    raise typer.Exit(Exit.FINDING if load.figures.errors or load.figures.missing else Exit.FINE)
+
+
+def _dial(endpoint: str) -> Dial:
+    context = chosen()
+    try:
+        if context is not None and context.tls:
+            check_tls_files(context)
+        return Dial(endpoint, context)
+    except ContextInvalid as error:
+        end(Exit.COULD_NOT_RUN, str(error))
+    except ValueError as error:
+        end(Exit.COULD_NOT_RUN, f"{endpoint}: {error}")
+
+
+def _loaded(plan: Plan, dial: Dial, place: Place, admin: str) -> Load:
+    """The load when it is over. Ends the command where it cannot begin."""
+    with shown_progress() as report:
+        load = Load(plan, dial, run=place.group, group=place.group, clock=SystemClock(), report=report)
+        try:
+            load.run()
+        except CallRefused as error:
+            end(Exit.COULD_NOT_RUN, str(error), asked_names(admin))
+        except OSError as error:
+            end(Exit.COULD_NOT_RUN, f"{dial.endpoint}: no answer from a broker ({str(error) or 'in time'})")
+    return load
+
+
+def _show(fields: Mapping[str, Any], place: Place) -> None:
+    pace = "as fast as they go" if fields["rate"] is None else f"{fields['rate']:,g} per second"
+    who = f"{fields['producers']} producers with {fields['inFlight']} in flight, {fields['consumers']} consumers"
+    errors = ", ".join(f"{count:,} {code}" for code, count in fields["errors"].items())
+    for name, text in (
+        ("topic", f"{place.topic}, {place.queues} queues" + (", removed" if place.is_temporary else "")),
+        ("load", f"{who}, {fields['size']:,} bytes, {pace}"),
+        ("client", f"{fields['clientCpu']:.2f} of a core in {fields['seconds']:.1f} s"),
+        ("errors", errors or "none"),
+    ):
+        typer.echo(f"{name:<10}{text}")
+    if fields["missing"]:
+        typer.echo(f"{'missing':<10}{fields['missing']:,} messages were sent and did not come")
+    if fields["again"]:
+        typer.echo(f"{'again':<10}{fields['again']:,} deliveries of messages that had come before")
+    typer.echo(" " * 10 + "".join(f"{heading:>12}" for heading in HEADINGS))
+    for side in ("sent", "received"):
+        if fields[side] is not None:
+            typer.echo(f"{side:<10}" + "".join(f"{_cell(fields[side][column]):>12}" for column in COLUMNS))
+
+
+def _cell(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"

@@ -1,0 +1,144 @@
+"""What came of a load: messages, bytes, times and errors."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+from cli.online.bench.latencies import Latencies
+from store.clock import Clock
+
+PERCENTILES: Final = (("p50Ms", 0.5), ("p99Ms", 0.99), ("p999Ms", 0.999))
+_SENT: Final = 1
+_RECEIVED: Final = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """The load that is wanted. One of `duration_s` and `count` is given."""
+
+    topic: str
+    size: int
+    rate: float | None
+    """Messages per second of all producers together; None: as many as they can."""
+    producers: int
+    consumers: int
+    in_flight: int
+    """Sends of one producer that are not answered yet, at most."""
+    duration_s: float | None
+    count: int | None
+
+
+class Figures:
+    """Counted while the load goes on. Times are on the clock's monotonic time."""
+
+    def __init__(self, plan: Plan, clock: Clock) -> None:
+        self.plan = plan
+        self.sent = 0
+        self.received = 0
+        self.again = 0
+        """Deliveries of messages that had been received before."""
+        self.send_times = Latencies()
+        self.end_to_end = Latencies()
+        self.errors: Counter[str] = Counter()
+        """By call and code."""
+        self.began_s = self.sent_until_s = self.received_until_s = clock.monotonic_s()
+        self.missing = 0
+        """Messages that the broker has acknowledged and that no consumer was given so far."""
+        self._states = bytearray()
+        self._clock = clock
+        self._cpu_s = _cpu_s()
+        self._cpu_used_s = 0.0
+        self._ended_s = self.began_s
+
+    def begin(self) -> None:
+        """The clients are there: now the load begins."""
+        self.began_s = self.sent_until_s = self.received_until_s = self._clock.monotonic_s()
+        self._cpu_s = _cpu_s()
+
+    def end(self) -> None:
+        self._cpu_used_s = _cpu_s() - self._cpu_s
+        self._ended_s = self._clock.monotonic_s()
+
+    def new_number(self) -> int:
+        """Of a message that is about to be sent."""
+        self._states.append(0)
+        return len(self._states) - 1
+
+    def was_sent(self, number: int, due_s: float) -> None:
+        """Now, and it should have been sent at `due_s`."""
+        self.sent_until_s = self._clock.monotonic_s()
+        self.sent += 1
+        self.send_times.add(self.sent_until_s - due_s)
+        self._mark(number, _SENT, _RECEIVED, 1)
+
+    def was_received(self, number: int, due_s: float) -> None:
+        if not 0 <= number < len(self._states):
+            return
+        if self._states[number] & _RECEIVED:
+            self.again += 1
+            return
+        self.received_until_s = self._clock.monotonic_s()
+        self.received += 1
+        self.end_to_end.add(self.received_until_s - due_s)
+        self._mark(number, _RECEIVED, _SENT, -1)
+
+    def _mark(self, number: int, what: int, other: int, step: int) -> None:
+        """Whatever comes first, the answer to a send or the message."""
+        if self.plan.consumers and bool(self._states[number] & other) is (step < 0):
+            self.missing += step
+        self._states[number] |= what
+
+    def failed(self, call: str, code: str, count: int = 1) -> None:
+        self.errors[f"{call} {code}"] += count
+
+    @property
+    def elapsed_s(self) -> float:
+        return self._clock.monotonic_s() - self.began_s
+
+    def fields(self) -> dict[str, object]:
+        """As JSON."""
+        plan = self.plan
+        received = None
+        if plan.consumers:
+            received = self._side(self.received, self.received_until_s, self.end_to_end)
+        return {
+            "topic": plan.topic,
+            "size": plan.size,
+            "rate": plan.rate,
+            "producers": plan.producers,
+            "consumers": plan.consumers,
+            "inFlight": plan.in_flight,
+            "seconds": round(self._ended_s - self.began_s, 3),
+            "sent": self._side(self.sent, self.sent_until_s, self.send_times),
+            "received": received,
+            "again": self.again,
+            "missing": self.missing,
+            "errors": dict(sorted(self.errors.items())),
+            "clientCpu": round(self._cpu_used_s / max(1e-9, self._ended_s - self.began_s), 2),
+        }
+
+    def _side(self, messages: int, until_s: float, times: Latencies) -> dict[str, object]:
+        seconds = max(1e-9, until_s - self.began_s)
+        fields: dict[str, object] = {
+            "messages": messages,
+            "bytes": messages * self.plan.size,
+            "perSecond": round(messages / seconds, 1),
+            "mbPerSecond": round(messages * self.plan.size / seconds / 1e6, 3),
+        }
+        for name, share in PERCENTILES:
+            fields[name] = _ms(times.percentile_us(share))
+        fields["maxMs"] = _ms(times.max_us if times.count else None)
+        return fields
+
+
+def _ms(microseconds: int | None) -> float | None:
+    return None if microseconds is None else round(microseconds / 1000, 3)
+
+
+def _cpu_s() -> float:
+    """Of this process, so far."""
+    times = os.times()
+    return times.user + times.system

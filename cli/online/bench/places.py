@@ -1,0 +1,110 @@
+"""The topic and the group of a load, which are gone when it is over."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, NamedTuple, cast
+
+import grpc
+import typer
+
+from cli.exit import Exit, end
+from cli.online.administration import admin_port, refusal
+from cli.online.groups import CALL_TIMEOUT_S, RESET_TIMEOUT_S, reset_request
+from server._generated.quarry.admin.v1 import admin_pb2 as pb
+from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+
+TAKES_NORMAL: Final = (pb.TOPIC_TYPE_UNSPECIFIED, pb.TOPIC_TYPE_NORMAL, pb.TOPIC_TYPE_MIXED)
+
+
+class Wanted(NamedTuple):
+    """`topic` None: a new one of the name of the run. `queues` None: as many as the broker gives a topic."""
+
+    run: str
+    topic: str | None
+    queues: int | None
+    has_consumers: bool
+    may_write: bool
+    """Whether somebody has agreed to messages in a topic that is there."""
+
+
+class Place(NamedTuple):
+    topic: str
+    group: str
+    queues: int
+    is_temporary: bool
+    """Whether the topic goes when the load is over."""
+
+
+@contextmanager
+def place_of(admin: str, wanted: Wanted) -> Iterator[Place]:
+    """Where the load goes. What was made for it is removed at the end, and what could not be is told."""
+    with admin_port(admin) as broker:
+        name = wanted.topic or wanted.run
+        found = None if wanted.topic is None else _found(broker, name)
+        if found is not None:
+            _require(found, wanted)
+        made: list[str] = []
+        try:
+            if found is None:
+                made.append("topic")
+                found = broker.CreateTopic(
+                    pb.CreateTopicRequest(name=name, write_queues=wanted.queues, read_queues=wanted.queues),
+                    timeout=CALL_TIMEOUT_S,
+                )
+            if wanted.has_consumers:
+                made.append("group")
+                broker.CreateGroup(pb.CreateGroupRequest(name=wanted.run), timeout=CALL_TIMEOUT_S)
+                broker.ResetOffset(reset_request(wanted.run, name, "latest"), timeout=RESET_TIMEOUT_S)
+            yield Place(name, wanted.run, found.write_queues, "topic" in made)
+        finally:
+            # the group first: it is the topic's reader
+            if "group" in made:
+                _remove(broker, admin, "group", wanted.run)
+            if "topic" in made:
+                _remove(broker, admin, "topic", name)
+
+
+def _found(broker: AdminServiceStub, name: str) -> pb.Topic | None:
+    try:
+        topic: pb.Topic = broker.GetTopic(pb.GetTopicRequest(name=name), timeout=CALL_TIMEOUT_S)
+    except grpc.RpcError as error:
+        if cast("grpc.Call", error).code() is grpc.StatusCode.NOT_FOUND:
+            return None
+        raise
+    return topic
+
+
+def _require(topic: pb.Topic, wanted: Wanted) -> None:
+    """Ends the command unless the load may go there."""
+    if wanted.queues is not None and wanted.queues != topic.write_queues:
+        raise typer.BadParameter(f"topic {topic.name} is there and has {topic.write_queues}", param_hint="--queues")
+    if topic.type not in TAKES_NORMAL:
+        kind = pb.TopicType.Name(topic.type).removeprefix("TOPIC_TYPE_").lower()
+        end(Exit.COULD_NOT_RUN, f"topic {topic.name} is of type {kind} and takes no NORMAL messages")
+    if wanted.may_write:
+        return
+    if not sys.stdin.isatty():
+        raise typer.BadParameter(
+            f"topic {topic.name} is there: messages written into it stay, and its consumers get them",
+            param_hint="--yes",
+        )
+    typer.confirm(
+        f"Write into topic {topic.name}? The messages stay, and its consumers get them.", abort=True, err=True
+    )
+
+
+def _remove(broker: AdminServiceStub, admin: str, kind: str, name: str) -> None:
+    try:
+        if kind == "group":
+            broker.DeleteGroup(pb.DeleteGroupRequest(name=name), timeout=CALL_TIMEOUT_S)
+        else:
+            broker.DeleteTopic(pb.DeleteTopicRequest(name=name), timeout=CALL_TIMEOUT_S)
+    except grpc.RpcError as error:
+        if cast("grpc.Call", error).code() is not grpc.StatusCode.NOT_FOUND:
+            typer.echo(
+                f"{kind} {name} is left behind, `quarry {kind} delete {name}` removes it: {refusal(error, admin)}",
+                err=True,
+            )

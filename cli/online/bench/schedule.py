@@ -1,0 +1,67 @@
+"""When messages are due: as fast as they go, or so many per second whatever becomes of those before."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cli.online.bench.figures import Plan
+from store.clock import Clock
+
+LATE_S: Final = 1.0
+"""For so long after the duration goes out what was due in it, where there is a rate to keep."""
+
+
+class Schedule:
+    """Hands out the times at which messages should be sent, until duration or count are over.
+
+    With a rate they do not depend on how fast the broker answers: what it holds up counts as late.
+    """
+
+    def __init__(self, plan: Plan, clock: Clock) -> None:
+        self._plan = plan
+        self._clock = clock
+        self._began_s = clock.monotonic_s()
+        self._taken = 0
+        self._is_stopped = False
+
+    def take(self) -> float | None:
+        """When the next message should go, which is now or was before; None: not yet, or no more."""
+        if self.is_over:
+            return None
+        now_s = self._clock.monotonic_s()
+        due_s = now_s if self._plan.rate is None else self._due_s
+        if due_s > now_s:
+            return None
+        self._taken += 1
+        return due_s
+
+    def waits_s(self) -> float | None:
+        """Until the next one is due, 0 if it is; None where there is no rate to keep, or no more to come."""
+        if self._plan.rate is None or self.is_over:
+            return None
+        return max(0.0, self._due_s - self._clock.monotonic_s())
+
+    def stop(self) -> None:
+        self._is_stopped = True
+
+    @property
+    def is_over(self) -> bool:
+        plan = self._plan
+        if self._is_stopped or (plan.count is not None and self._taken >= plan.count):
+            return True
+        if plan.duration_s is None:
+            return False
+        is_all_taken = plan.rate is not None and self._taken / plan.rate >= plan.duration_s
+        return is_all_taken or self.left_s == 0.0
+
+    @property
+    def left_s(self) -> float | None:
+        """Until nothing more is sent in any case; None where a count ends the load."""
+        if self._plan.duration_s is None:
+            return None
+        late_s = 0.0 if self._plan.rate is None else LATE_S
+        return max(0.0, self._began_s + self._plan.duration_s + late_s - self._clock.monotonic_s())
+
+    @property
+    def _due_s(self) -> float:
+        return self._began_s + self._taken / (self._plan.rate or 1.0)

@@ -1,0 +1,171 @@
+"""Those who send and those who receive."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from cli.online.bench.figures import Figures
+from cli.online.bench.schedule import Schedule
+from cli.online.bench.session import Session
+from cli.online.client import Outgoing, Reader
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from store.clock import Clock
+
+TAG: Final = "quarry-bench"
+PROPERTY: Final = "quarry-bench"
+"""Of each message: the run that it is of, its number there, and the µs at which it should have been sent."""
+
+RECEIVE_MESSAGES: Final = 32
+RECEIVE_WAIT_S: Final = 5.0
+INVISIBLE_S: Final = 60
+ERROR_PAUSE_S: Final = 0.1
+"""After a call that failed, as the official clients wait, too."""
+
+
+class Mark:
+    """What is written on the messages of one run."""
+
+    def __init__(self, run: str, clock: Clock) -> None:
+        self._prefix = f"{run}:"
+        self._clock = clock
+        self._zero_s = clock.monotonic_s()
+
+    def text(self, number: int, due_s: float) -> str:
+        return f"{self._prefix}{number}:{int((due_s - self._zero_s) * 1e6)}"
+
+    def read(self, text: str) -> tuple[int, float] | None:
+        """Number and time; None for a message that another run has sent."""
+        if not text.startswith(self._prefix):
+            return None
+        number, _, microseconds = text[len(self._prefix) :].partition(":")
+        return int(number), self._zero_s + int(microseconds) / 1e6
+
+
+class Producer:
+    """Sends what is due, each message by a call of its own, and so many at a time."""
+
+    def __init__(self, session: Session, schedule: Schedule, figures: Figures, mark: Mark, clock: Clock) -> None:
+        plan = figures.plan
+        self._session = session
+        self._schedule = schedule
+        self._figures = figures
+        self._mark = mark
+        self._clock = clock
+        self._room = plan.in_flight
+        self._loop = asyncio.get_running_loop()
+        message = session.requests.message(Outgoing(topic=plan.topic, body=bytes(plan.size), tag=TAG))
+        self._request = service.SendMessageRequest(messages=[message])
+        self.open_sends = 0
+
+    def send_due(self, most: int | None = None) -> int:
+        """As many as are due and there is room for, and not more than `most`; returns how many."""
+        sent = 0
+        while self._room and sent != most and (due_s := self._schedule.take()) is not None:
+            self._send(due_s)
+            sent += 1
+        return sent
+
+    def _send(self, due_s: float) -> None:
+        number = self._figures.new_number()
+        (message,) = self._request.messages
+        message.system_properties.message_id = self._session.requests.new_message_id()
+        message.system_properties.born_timestamp.FromMilliseconds(self._clock.wall_ms())
+        message.user_properties[PROPERTY] = self._mark.text(number, due_s)
+        self._room -= 1
+        self.open_sends += 1
+        code: list[int] = []
+
+        def took(answer: bytes) -> None:
+            code.append(service.SendMessageResponse.FromString(answer).status.code)
+
+        def ended(outcome: str | None) -> None:
+            self.open_sends -= 1
+            failure = failure_of(outcome, code)
+            if failure is None:
+                self._figures.was_sent(number, due_s)
+                self._free()
+            else:
+                self._figures.failed("send", failure)
+                self._loop.call_later(ERROR_PAUSE_S, self._free)
+
+        self._session.call("SendMessage", self._request.SerializeToString(), took, ended)
+
+    def _free(self) -> None:
+        self._room += 1
+        self.send_due()
+
+
+class Consumer:
+    """Receives without end and acknowledges each message by a call of its own, as the official clients do."""
+
+    def __init__(self, session: Session, reader: Reader, figures: Figures, mark: Mark) -> None:
+        self._session = session
+        self._reader = reader
+        self._figures = figures
+        self._mark = mark
+        self._loop = asyncio.get_running_loop()
+        wanted = session.requests.receive(
+            reader, limit=RECEIVE_MESSAGES, invisible_s=INVISIBLE_S, wait_s=RECEIVE_WAIT_S
+        )
+        self._request = wanted.SerializeToString()
+        self.open_acknowledgements = 0
+        self.is_stopped = False
+
+    def receive(self) -> None:
+        if self.is_stopped:
+            return
+        code: list[int] = []
+
+        def took(answer: bytes) -> None:
+            item = service.ReceiveMessageResponse.FromString(answer)
+            match item.WhichOneof("content"):
+                case "message":
+                    self._take(item.message)
+                case "status":
+                    code.append(item.status.code)
+
+        def ended(outcome: str | None) -> None:
+            failure = failure_of(outcome, code, fine=(definition.OK, definition.MESSAGE_NOT_FOUND))
+            if failure is None:
+                self.receive()
+            elif not self.is_stopped:
+                self._figures.failed("receive", failure)
+                self._loop.call_later(ERROR_PAUSE_S, self.receive)
+
+        self._session.call("ReceiveMessage", self._request, took, ended)
+
+    def _take(self, message: definition.Message) -> None:
+        found = self._mark.read(message.user_properties.get(PROPERTY, ""))
+        if found is not None:
+            self._figures.was_received(*found)
+        code: list[int] = []
+
+        def took(answer: bytes) -> None:
+            code.append(service.AckMessageResponse.FromString(answer).status.code)
+
+        def ended(outcome: str | None) -> None:
+            self.open_acknowledgements -= 1
+            failure = failure_of(outcome, code)
+            if failure is not None:
+                self._figures.failed("acknowledge", failure)
+
+        self.open_acknowledgements += 1
+        request = self._session.requests.acknowledgement(self._reader, message)
+        self._session.call("AckMessage", request.SerializeToString(), took, ended)
+
+
+def failure_of(outcome: str | None, codes: list[int], *, fine: tuple[int, ...] = (definition.OK,)) -> str | None:
+    """What went wrong with a call, by a name to count it under; None: nothing.
+
+    `codes` are those of its answers' statuses.
+    """
+    if outcome is not None:
+        return outcome
+    if not codes:
+        return "NO_STATUS"
+    code = codes[0]
+    if code in fine:
+        return None
+    return definition.Code.Name(code) if code in definition.Code.values() else str(code)

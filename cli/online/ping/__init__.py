@@ -1,0 +1,1 @@
+"""`quarry ping`: how long a broker takes to answer."""

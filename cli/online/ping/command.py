@@ -1,0 +1,158 @@
+"""`quarry ping`: how long a broker takes to answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from enum import StrEnum
+from typing import Annotated, Final
+
+import typer
+
+from cli.contexts import chosen
+from cli.exit import Exit, end
+from cli.online.administration import asked_names
+from cli.online.arguments import ADMIN_DEFAULT, ENDPOINT_DEFAULT, Admin, Endpoint, Json
+from cli.online.messages import terminated_as_interrupted
+from cli.online.output import json_line
+from cli.online.ping.tries import Times, Way, figures_of, milliseconds, paced
+from cli.online.ping.trips import AdminTrip, MessageTrip, MessagingTrip
+from store.clock import SystemClock
+
+INTERRUPTED: Final = 130
+LABELS: Final = {"messaging": "messaging", "admin": "admin", "send": "sent", "roundTrip": "round trip"}
+
+
+class Port(StrEnum):
+    BOTH = "both"
+    ADMIN = "admin"
+    MESSAGING = "messaging"
+
+
+def ping(
+    *,
+    topic: Annotated[
+        str | None,
+        typer.Option(
+            "--topic",
+            metavar="TOPIC",
+            help="Send a test message into this topic and find it there, each time.",
+            show_default=False,
+        ),
+    ] = None,
+    port: Annotated[
+        Port, typer.Option("--port", metavar="both|admin|messaging", help="Which ports are tried.")
+    ] = Port.BOTH,
+    count: Annotated[int, typer.Option("--count", metavar="N", min=1, help="How many tries.")] = 4,
+    interval: Annotated[
+        float, typer.Option("--interval", metavar="SECONDS", min=0.0, help="From one try to the next.")
+    ] = 1.0,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", min=0.001, help="For so long an answer is waited for.")
+    ] = 5.0,
+    within_ms: Annotated[
+        float | None,
+        typer.Option(
+            "--within-ms", metavar="MS", min=0.0, help="The status is 1 when a try took longer.", show_default=False
+        ),
+    ] = None,
+    endpoint: Endpoint = ENDPOINT_DEFAULT,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Measure how long a broker takes to answer, on its messaging port and its admin port, or for a message.
+
+    Exit code 1: a try failed, or took longer than --within-ms. 2: nothing was answered. No group is made or read as.
+    """
+    if topic is not None and port is not Port.BOTH:
+        raise typer.BadParameter("a message needs both ports", param_hint="--port")
+    interrupted = False
+    with _ways(topic, port, endpoint, admin, timeout_s=timeout) as ways, terminated_as_interrupted():
+        tries = 0
+        try:
+            for number in paced(count, interval, SystemClock()):
+                times = {name: time_s for way in ways for name, time_s in way.try_once().items()}
+                tries = number
+                _show_try(number, times, ways, as_json=as_json)
+        except KeyboardInterrupt:
+            interrupted = True
+        slowest_ms = max(
+            (time_s * 1000 for way in ways for each in way.times_s.values() for time_s in each), default=0.0
+        )
+        is_late = within_ms is not None and slowest_ms > within_ms
+        _show_summary(tries, ways, within_ms=within_ms, is_late=is_late, as_json=as_json)
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)
+    for way in ways:
+        if not way.has_answered:
+            end(Exit.COULD_NOT_RUN, way.reason or "no answer", asked_names(admin))
+    has_failed = any(len(each) < tries for way in ways for each in way.times_s.values())
+    raise typer.Exit(Exit.FINDING if is_late or has_failed else Exit.FINE)
+
+
+@contextmanager
+def _ways(topic: str | None, port: Port, endpoint: str, admin: str, *, timeout_s: float) -> Iterator[list[Way]]:
+    """What each try goes through."""
+    context, clock = chosen(), SystemClock()
+
+    def timed(go: Callable[[], None]) -> Callable[[], tuple[float]]:
+        def measured() -> tuple[float]:
+            began_s = clock.monotonic_s()
+            go()
+            return (clock.monotonic_s() - began_s,)
+
+        return measured
+
+    with ExitStack() as stack:
+        ways = []
+        if port is not Port.ADMIN:
+            messaging = stack.enter_context(closing(MessagingTrip(endpoint, context, timeout_s, clock)))
+            if topic is not None:
+                names = asked_names(admin)
+                trip = stack.enter_context(
+                    closing(MessageTrip(topic, messaging, admin, context, names=names, clock=clock))
+                )
+                both = f"{endpoint}, {admin}"
+                ways.append(
+                    Way(both, ("send", "roundTrip"), lambda: trip.prepare(timeout_s), lambda: trip.go(timeout_s))
+                )
+            else:
+                ways.append(Way(endpoint, ("messaging",), messaging.prepare, timed(messaging.go)))
+        if port is not Port.MESSAGING and topic is None:
+            on_admin = stack.enter_context(closing(AdminTrip(admin, context, timeout_s)))
+            ways.append(Way(admin, ("admin",), on_admin.prepare, timed(on_admin.go)))
+        yield ways
+
+
+def _show_try(number: int, times: Times, ways: list[Way], *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(
+            json_line(
+                {
+                    "try": number,
+                    "times": {name: milliseconds(times.get(name)) for way in ways for name in way.names},
+                    "failures": [way.reason for way in ways if way.reason is not None],
+                }
+            )
+        )
+        return
+    cells = [
+        f"{LABELS[name]} {milliseconds(times[name]):.2f} ms" for way in ways if way.reason is None for name in way.names
+    ]
+    typer.echo(
+        "  ".join([f"{number:>4}", *cells, *(f"failed: {way.reason}" for way in ways if way.reason is not None)])
+    )
+
+
+def _show_summary(tries: int, ways: list[Way], *, within_ms: float | None, is_late: bool, as_json: bool) -> None:
+    rows = {name: figures_of(times_s) for way in ways for name, times_s in way.times_s.items()}
+    if as_json:
+        typer.echo(json_line({"tries": tries, "withinMs": within_ms, "isLate": is_late, "figures": rows}))
+        return
+    typer.echo("".join(f"{heading:>12}" for heading in ("answered", "min ms", "p50 ms", "p99 ms", "max ms")))
+    for name, row in rows.items():
+        cells = [f"{row['answered']} of {tries}"]
+        cells += ["-" if row[key] is None else f"{row[key]:.2f}" for key in ("minMs", "p50Ms", "p99Ms", "maxMs")]
+        typer.echo("".join(f"{cell:>12}" for cell in cells) + f"  {LABELS[name]}")
+    if is_late:
+        typer.echo(f"slower than {within_ms:g} ms")

@@ -1,0 +1,161 @@
+"""Round trips to a broker: a heartbeat, a small call of the admin port, a message through a topic."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import Any, Final
+
+import grpc
+
+from cli.contexts import Context
+from cli.exit import Exit, end
+from cli.hints import Names
+from cli.online.channel import open_channel
+from cli.online.client import Outgoing, Requests, require_ok
+from cli.online.found_messages import decoded, message_id_of
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server._generated.apache.rocketmq.v2.service_pb2_grpc import MessagingServiceStub
+from server._generated.quarry.admin.v1 import admin_pb2 as admin
+from server._generated.quarry.admin.v1 import browsing_pb2 as browsing
+from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from server._generated.quarry.admin.v1.browsing_pb2_grpc import BrowsingServiceStub
+from store.clock import Clock
+
+TAG: Final = "quarry-ping"
+GROUP: Final = "quarry-ping"
+"""The message group in a FIFO topic."""
+
+BODY: Final = b"A test message of quarry ping. It means nothing."
+TAKES_NORMAL: Final = (admin.TOPIC_TYPE_UNSPECIFIED, admin.TOPIC_TYPE_NORMAL, admin.TOPIC_TYPE_MIXED)
+LOOK_INTERVAL_S: Final = 0.001
+LOOKED_AT: Final = 50
+OPTIONS: Final = (("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1000))
+"""Whoever waits for a broker to come back sees it soon."""
+
+
+class Unanswered(Exception):
+    """A message was sent, and was not found again in time."""
+
+
+class AdminTrip:
+    """GetBroker on the admin port."""
+
+    def __init__(self, address: str, context: Context | None, timeout_s: float) -> None:
+        self.address = address
+        self._timeout_s = timeout_s
+        self._channel = open_channel(address, context, options=OPTIONS)
+        self._stub = AdminServiceStub(self._channel)  # type: ignore[no-untyped-call]
+
+    def prepare(self) -> None:
+        """The connection is made, so that no trip is measured with it. Raises grpc.RpcError."""
+        self.go()
+
+    def go(self) -> None:
+        """Raises grpc.RpcError."""
+        self._stub.GetBroker(admin.GetBrokerRequest(), timeout=self._timeout_s)
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+class MessagingTrip:
+    """A heartbeat on the messaging port, of a client that the broker is never made known to."""
+
+    def __init__(self, endpoint: str, context: Context | None, timeout_s: float, clock: Clock) -> None:
+        self.address = endpoint
+        self._timeout_s = timeout_s
+        self._requests = Requests(endpoint, clock)
+        self._channel = open_channel(endpoint, context, clock=clock, options=OPTIONS)
+        self._stub: Any = MessagingServiceStub(self._channel)  # type: ignore[no-untyped-call]
+
+    def prepare(self) -> None:
+        """As of `AdminTrip`."""
+        self.go()
+
+    def go(self) -> None:
+        """Raises grpc.RpcError, and CallRefused for who may not call."""
+        answer = self._stub.Heartbeat(
+            self._requests.heartbeat(None), metadata=self._requests.metadata(), timeout=self._timeout_s
+        )
+        if answer.status.code != definition.UNRECOGNIZED_CLIENT_TYPE:  # it does not know us, and has said so
+            require_ok(answer.status)
+
+    def send(self, message: Outgoing) -> str:
+        """The id that the message has got. Raises as `go`."""
+        request = service.SendMessageRequest(messages=[self._requests.message(message)])
+        answer = self._stub.SendMessage(request, metadata=self._requests.metadata(), timeout=self._timeout_s)
+        require_ok(answer.status)
+        for entry in answer.entries:
+            require_ok(entry.status)
+        return str(answer.entries[0].message_id)
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+class MessageTrip:
+    """A message into a topic by the messaging port, and out of it by the admin port: no group reads it for that."""
+
+    def __init__(
+        self, topic: str, messaging: MessagingTrip, address: str, context: Context | None, *, names: Names, clock: Clock
+    ) -> None:
+        self._topic = topic
+        self._messaging = messaging
+        self._names = names
+        self._clock = clock
+        self._message: Outgoing | None = None
+        self.address = address
+        self._channel = open_channel(address, context, options=OPTIONS)
+        self._topics = AdminServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._browsing = BrowsingServiceStub(self._channel)  # type: ignore[no-untyped-call]
+
+    def prepare(self, timeout_s: float) -> None:
+        """As of the others. Ends the command where the topic is not there or takes no such messages."""
+        self._messaging.prepare()
+        try:
+            topic = self._topics.GetTopic(admin.GetTopicRequest(name=self._topic), timeout=timeout_s)
+        except grpc.RpcError as error:
+            call: Any = error
+            if call.code() is grpc.StatusCode.NOT_FOUND:
+                end(Exit.COULD_NOT_RUN, call.details(), self._names)
+            raise
+        self._message = _message_for(topic)
+
+    def go(self, timeout_s: float) -> tuple[float, float]:
+        """Seconds until the broker had it, and until it was found again.
+
+        Raises grpc.RpcError, CallRefused, and Unanswered when it was not found in time.
+        """
+        assert self._message is not None, "not prepared"
+        began_s = self._clock.monotonic_s()
+        message_id = self._messaging.send(self._message)
+        sent_s = self._clock.monotonic_s() - began_s
+        pause = threading.Event()
+        while not self._has(message_id, timeout_s):
+            if self._clock.monotonic_s() - began_s > timeout_s:
+                raise Unanswered(f"message {message_id} was sent, and is not in topic {self._topic} yet")
+            pause.wait(LOOK_INTERVAL_S)
+        return sent_s, self._clock.monotonic_s() - began_s
+
+    def _has(self, message_id: str, timeout_s: float) -> bool:
+        """Whether it is among the newest test messages."""
+        request = browsing.BrowseMessagesRequest(
+            topic=self._topic, limit=LOOKED_AT, filter=browsing.MessageFilter(expression=TAG)
+        )
+        page = self._browsing.BrowseMessages(request, timeout=timeout_s)
+        return any(message_id_of(decoded(each.message, self.address)) == message_id for each in page.messages)
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+def _message_for(topic: admin.Topic) -> Outgoing:
+    plain = Outgoing(topic=topic.name, body=BODY, tag=TAG, properties={TAG: "test"})
+    if topic.type == admin.TOPIC_TYPE_FIFO:
+        return replace(plain, message_group=GROUP)
+    if topic.type not in TAKES_NORMAL:
+        kind = admin.TopicType.Name(topic.type).removeprefix("TOPIC_TYPE_").lower()
+        end(Exit.COULD_NOT_RUN, f"topic {topic.name} is of type {kind} and takes no NORMAL messages")
+    return plain
