@@ -115,7 +115,12 @@ def test_what_is_not_known_is_said_to_be_unknown(console: Console) -> None:
     console.go("")
 
     row = console.page.locator("tr", has_text="alone").first
-    expect(row.locator("td[data-label='Sent yesterday']")).to_have_text("unknown")
+    cell = row.locator("td[data-label='Sent yesterday']")
+    expect(cell).to_have_text("unknown")
+    cell.locator(".unknown").focus()
+    shown = cell.locator(".unknown").evaluate("(one) => getComputedStyle(one, '::after').content")
+    assert "attr" not in shown
+    assert len(shown) > len('": "')
 
 
 def test_what_waits_is_at_least_so_much_where_not_all_groups_are_counted(console: Console) -> None:

@@ -46,7 +46,7 @@ def test_whoever_logs_has_a_logger_called_log() -> None:
     """The tests of this file find events by it."""
     users = {path for path in production_files() if any(each.module == "structlog" for each in imports(path))}
     configuring = {
-        "cli/offline/arguments.py",
+        "cli/offline/opened_store.py",
         "server/logs/__init__.py",
         "server/logs/levels.py",
         "server/logs/repeats.py",

@@ -9,8 +9,9 @@ export function isKnown(value) {
   return value !== undefined && value !== null && value !== "" && !Number.isNaN(Number(value));
 }
 
+// By keyboard and on a phone, where nothing hovers, the reason shows while it has the focus.
 export function unknown(why = "the broker does not know") {
-  return h("span", { class: "unknown", title: why }, "unknown");
+  return h("span", { class: "unknown", title: why, "data-why": why, tabindex: "0" }, "unknown");
 }
 
 export function none(text = "none") {
