@@ -15,6 +15,8 @@ from tests.e2e.broker import PROJECT, Broker, environment_of
 from tests.schemas import command_of
 
 ELSEWHERE = {
+    "bench": "tests/cli/test_bench.py",
+    "ping": "tests/cli/test_ping.py",
     "acl allow": "tests/cli/test_security.py",
     "acl deny": "tests/cli/test_security.py",
     "acl list": "tests/cli/test_security.py",
