@@ -31,7 +31,7 @@ PAGES: Final = {
 """Pages whose text lies outside of `docs`, by their path in the site."""
 
 COPIES: Final = "repository/"
-LINK: Final = re.compile(r"(?<!!)\[((?:[^\[\]`]|`[^`]*`)+)\]\(([^()\s]+)\)")
+LINK: Final = re.compile(r"\[((?:[^\[\]`]|`[^`]*`)+)\]\(([^()\s]+)\)")
 CODE: Final = re.compile(r"`[^`]*`")
 ITEM: Final = re.compile(r"([-*]|\d+\.) ")
 FENCE: Final = "```"
