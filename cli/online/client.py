@@ -31,7 +31,7 @@ from store.clock import Clock, SystemClock
 
 CALL_TIMEOUT_S: Final = 10.0
 REQUEST_TIMEOUT_S: Final = 3
-POLLING_SLACK_S: Final = 1.0
+POLLING_SLACK_S: Final = 3.0
 """How much longer a receive may last than it asks the broker to wait: the answer has to arrive."""
 
 HEARTBEAT_INTERVAL_S: Final = 10.0
