@@ -59,7 +59,7 @@ def properties() -> dict[str, str]:
 
 def submits() -> list[list[str]]:
     """The documented commands, as a shell takes them apart."""
-    blocks = re.findall(r"^```\n(spark-submit .+?)^```$", MANUAL, flags=re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```console\n\$ (spark-submit .+?)^```$", MANUAL, flags=re.MULTILINE | re.DOTALL)
     return [shlex.split(block.replace("\\\n", " ")) for block in blocks]
 
 

@@ -62,7 +62,7 @@ def test_the_example_of_the_page_is_a_file_by_rocketmq(golden_store: Callable[[s
 
 
 def test_the_example_of_the_page_is_what_is_written() -> None:
-    (example,) = re.findall(r"```\n(.*?)```", PAGE, re.DOTALL)
+    (example,) = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
     shown = bytes.fromhex("".join(line.partition("|")[0] for line in example.splitlines()))
     assert shown == encode_checkpoint(EXAMPLE)[: FIELDS.size]
 
