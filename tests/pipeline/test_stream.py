@@ -33,7 +33,7 @@ EXPIRING = {
     "store.durability": "async",
     "limits.body_size": "256KiB",
     "topics.default_queues": 1,
-    "expiry.retention_hours": 0.0001,  # a third of a second
+    "expiry.retention_hours": 0.00001,  # 36 ms
     "expiry.interval_ms": 100,
     "expiry.pause_ms": 0,
     "expiry.start_delay_ms": 3_600_000,
