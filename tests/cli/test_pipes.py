@@ -163,7 +163,7 @@ def test_a_pipe_that_ends_ends_it_quietly_and_gives_the_rest_back(quarry: Quarry
         reading.stdout.close()
         said = reading.stderr.read()
         assert (reading.wait(30), said) == (128 + signal.SIGPIPE, b"")
-    assert len(consumed(quarry, topic)) == 5
+    assert len(consumed(quarry, topic, "--wait", 10, "--limit", 5)) == 5
 
 
 def test_an_interrupt_gives_back_what_is_not_shown(quarry: Quarry, topic: str) -> None:

@@ -27,7 +27,7 @@ SMALL: Final = {
     "delivery.polling_min_ms": 0,
     "network.stop_grace_ms": 500,
     "expiry.start_delay_ms": 3_600_000,
-    "expiry.retention_hours": 0.0001,
+    "expiry.retention_hours": 0.00001,
     "expiry.interval_ms": 100,
     "expiry.pause_ms": 0,
 }

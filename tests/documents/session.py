@@ -166,7 +166,7 @@ class Session:
             time.sleep(0.005)
 
     def _environment(self) -> dict[str, str]:
-        theirs = ("QUARRY_", "PYTEST_", "XDG_", "COLUMNS", "LINES")
+        theirs = ("QUARRY_", "PYTEST_", "XDG_", "COLUMNS", "LINES", "MAKE", "MFLAGS")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(theirs)}
         return {
             **kept,

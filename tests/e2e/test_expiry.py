@@ -20,7 +20,7 @@ SETTINGS = {
     "delivery.polling_min_ms": 0,
     "delivery.polling_max_ms": 100,
     "network.stop_grace_ms": 500,
-    "expiry.retention_hours": 0.0001,  # a third of a second
+    "expiry.retention_hours": 0.00001,  # 36 ms
     "expiry.interval_ms": 100,
     "expiry.pause_ms": 0,
 }
