@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from typing import Annotated, Final
 
 import typer
@@ -49,7 +51,18 @@ def quarry(
 
 def main() -> None:
     """Entry point of the command and of `python -m cli.main`."""
+    _write_whole_lines()
     app()
+
+
+def _write_whole_lines() -> None:
+    """With PYTHONUNBUFFERED a text stream does not notice that a pipe took a part of a line alone, since its reader has
+    gone: a message would count as shown that was not.
+    """
+    unbuffered = sys.stdout.buffer
+    if isinstance(unbuffered, io.RawIOBase):
+        whole = io.BufferedWriter(unbuffered)
+        sys.stdout = io.TextIOWrapper(whole, sys.stdout.encoding, sys.stdout.errors, line_buffering=True)
 
 
 if __name__ == "__main__":

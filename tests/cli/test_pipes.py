@@ -153,7 +153,11 @@ def test_a_line_is_sent_before_the_next_one_comes(quarry: Quarry, topic: str) ->
         assert sending.wait(30) == 0
 
 
-def test_a_pipe_that_ends_ends_it_quietly_and_gives_the_rest_back(quarry: Quarry, topic: str) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_pipe_that_ends_ends_it_quietly_and_gives_the_rest_back(
+    quarry: Quarry, topic: str, unbuffered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     quarry.run("produce", topic, "x" * 200_000, "--count", 5)
     reading = process(quarry, "consume", topic, "--group", f"{topic}-readers", "--invisible", "3600")
     assert reading.stdout is not None
