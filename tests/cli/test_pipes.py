@@ -185,7 +185,7 @@ def test_an_interrupt_gives_back_what_is_not_shown(quarry: Quarry, topic: str) -
     left: set[object] = set()
 
     def all_are_back() -> bool:
-        left.update(each["queueOffset"] for each in consumed(quarry, topic, "--no-ack", "--invisible", 1))
+        left.update(each["queueOffset"] for each in consumed(quarry, topic, "--no-ack", "--limit", 1))
         return bool(left)
 
     until(all_are_back, "what was not shown")

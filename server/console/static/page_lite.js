@@ -9,6 +9,7 @@ import { isAbort, namedPanel, section } from "./view.js";
 import { workButton } from "./work.js";
 
 const LIMIT = 100;
+const LOOKED_AT = 200;
 
 export async function show(view) {
   view.begin("Lite topics");
@@ -44,9 +45,9 @@ export async function show(view) {
 }
 
 async function parents(view) {
-  const { topics, hasMore } = await view.call("OverviewService/ListTopicFigures", { limit: 500 });
+  const { topics, hasMore } = await view.call("OverviewService/ListTopicFigures", { limit: LOOKED_AT });
   const found = topics.filter((one) => one.topic.type === "TOPIC_TYPE_LITE");
-  const bound = await readers(view);
+  const bound = found.length ? await readers(view) : new Map();
   return [
     table(
       "Topics of type lite",
@@ -63,9 +64,9 @@ async function parents(view) {
         },
       ],
       found,
-      { empty: hasMore ? "None among the first 500 topics." : "There is none." },
+      { empty: hasMore ? `None among the first ${LOOKED_AT} topics: type its name.` : "There is none." },
     ),
-    hasMore && h("p", { class: "note" }, "among the first 500 topics"),
+    hasMore && h("p", { class: "note" }, `among the first ${LOOKED_AT} topics`),
   ];
 }
 
@@ -73,7 +74,7 @@ async function parents(view) {
 async function readers(view) {
   const bound = new Map();
   try {
-    const { groups } = await view.call("OverviewService/ListGroupFigures", { limit: 500 });
+    const { groups } = await view.call("OverviewService/ListGroupFigures", { limit: LOOKED_AT });
     for (const { group } of groups) {
       const parent = group.attributes?.["lite.bind.topic"];
       if (parent) bound.set(parent, [...(bound.get(parent) ?? []), group.name]);
