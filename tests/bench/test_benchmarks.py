@@ -196,6 +196,7 @@ def test_keys_are_looked_for_in_every_stage(run_bench: RunBench) -> None:
     assert row.count(" µs") + row.count(" ms") == 9
 
 
+@pytest.mark.slow
 def test_all_ways_to_keep_keys_answer_alike(run_bench: RunBench) -> None:
     [line] = run_bench("key_stores", "--tiny")
     stores = line["cases"][0]["stores"]

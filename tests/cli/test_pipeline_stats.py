@@ -17,6 +17,7 @@ QUEUES = 4
 SENT, TAKEN, KEPT = 40, 10, 3
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("java")
 def test_stats_are_told_as_text_and_as_a_page(golden_store: GoldenStore, tmp_path: Path) -> None:
     root, page = golden_store("rocks-clean") / "store", tmp_path / "report.html"
