@@ -131,8 +131,10 @@ def test_types_by_options(quarry: Quarry, topic: str) -> None:
 
 
 def process(quarry: Quarry, *words: str) -> subprocess.Popen[bytes]:
+    """Also of a shell's background job, which ignores it, Ctrl-C ends the command."""
+    python = ["env", "--default-signal=INT", sys.executable]
     return subprocess.Popen(
-        [sys.executable, "-m", "cli.main", *words, "--endpoint", quarry.broker.endpoint],
+        [*python, "-m", "cli.main", *words, "--endpoint", quarry.broker.endpoint],
         cwd=PROJECT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
