@@ -53,13 +53,17 @@ def run_bench(tmp_path: Path) -> RunBench:
 
 NEED_JAVA = {"front", "clients", "many_queues", "security_cost", "spark_jobs"}
 TAKE_LONG = {
-    "million_queues",
-    "console_pages",
+    "cluster_exchange",
     "console_opening",
+    "console_pages",
+    "key_stores",
+    "lite_expiry",
     "lite_topics",
+    "million_queues",
+    "recovery",
     "redelivery",
     "shard_scaling",
-    "cluster_exchange",
+    "timers",
 }
 """However small their scale: they start brokers, or wait for what a broker does in its own time."""
 

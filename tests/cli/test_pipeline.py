@@ -18,6 +18,7 @@ from tests.verify.stores import ORDERS, delete, fill, queue_rows, verified
 pytestmark = pytest.mark.timeout(600)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("java")
 def test_rebuild_makes_the_queues(golden_copy: GoldenStore) -> None:
     root = golden_copy("file-clean") / "store"
@@ -29,6 +30,7 @@ def test_rebuild_makes_the_queues(golden_copy: GoldenStore) -> None:
     assert inspect_store(PosixDisk(), root).rocksdb_directory.name == "consumequeue_rocksdb"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("java")
 def test_export_writes_files_and_goes_on_where_it_ended(golden_store: GoldenStore, tmp_path: Path) -> None:
     root, place = golden_store("file-kill") / "store", tmp_path / "out"

@@ -23,6 +23,7 @@ def test_a_job_runs_in_the_session_that_spark_submit_configured(golden_copy: Gol
     assert "INFO" in done.stderr, "what is logged is for spark-submit to say"
 
 
+@pytest.mark.slow
 def test_a_finding_is_the_exit_status_of_spark_submit(golden_copy: GoldenStore) -> None:
     root = golden_copy("rocks-clean") / "store"
     path = root / "commitlog" / f"{0:020}"

@@ -8,16 +8,25 @@ from typing import Final
 
 import pytest
 
-from tests.e2e.clients import ClientError, Language
+from tests.e2e.clients import ClientError
 from tests.e2e.languages import LANGUAGES
 from tests.matrix.__main__ import BEGIN, END, NOT_IN_THE_CLIENT, README, markdown
 from tests.matrix.features import FEATURES, UNSUPPORTED
 from tests.matrix.stages import Stages, open_stages
 
-SLOW = ("go", "rust")
-"""Compiled at their first test."""
-PLAYED: Final = [pytest.param(name, marks=[pytest.mark.slow] * feature.is_lite) for name, feature in FEATURES.items()]
-"""A consumer of lite topics that pushes takes seconds to begin and to end; `tests/e2e/test_lite.py` has a quick one."""
+QUICK: Final = {
+    "python": frozenset(name for name, feature in FEATURES.items() if not feature.is_lite),
+    "java": frozenset({"push consumer", "transaction"}),
+    "node": frozenset({"push consumer", "simple consumer"}),
+}
+"""What is not slow. Java and Node take seconds to begin, Go and Rust are compiled at their first test; a consumer of
+lite topics that pushes takes seconds to begin and to end; `tests/e2e/test_lite.py` has a quick one.
+"""
+PLAYED: Final = [
+    pytest.param(name, feature, marks=[pytest.mark.slow] * (feature not in QUICK.get(name, ())))
+    for feature in FEATURES
+    for name in LANGUAGES
+]
 
 
 @pytest.fixture(scope="module")
@@ -26,16 +35,11 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
         yield opened
 
 
-@pytest.fixture(params=[pytest.param(each, marks=[pytest.mark.slow] * (each in SLOW)) for each in LANGUAGES])
-def language(request: pytest.FixtureRequest) -> Language:
-    return LANGUAGES[request.param]()
-
-
 @pytest.mark.parametrize("tls", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["plain", "tls"])
-@pytest.mark.parametrize("feature", PLAYED)
-def test_feature(feature: str, language: Language, stages: Stages, *, tls: bool) -> None:
+@pytest.mark.parametrize(("language", "feature"), PLAYED)
+def test_feature(language: str, feature: str, stages: Stages, *, tls: bool) -> None:
     try:
-        stages.play(feature, language, tls=tls)
+        stages.play(feature, LANGUAGES[language](), tls=tls)
     except ClientError as error:
         if error.kind != UNSUPPORTED:
             raise
