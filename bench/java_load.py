@@ -23,9 +23,17 @@ SEND_AND_RECEIVE: Final[Modes] = {
 }
 """In this order: receiving takes what sending left."""
 
+SEND_STEADILY_TOO: Final[Modes] = {
+    "send": SEND_AND_RECEIVE["send"],
+    "pipeline": SEND_AND_RECEIVE["pipeline"],
+    "steady": {"rate": 1_000, "body": 1024},
+    "receive": SEND_AND_RECEIVE["receive"],
+}
+
 TITLES: Final = {
     "send": "send, 32 threads that wait",
     "pipeline": "send, 256 in flight",
+    "steady": "send, at a fixed rate",
     "receive": "receive 32, acknowledge each",
 }
 
@@ -84,24 +92,33 @@ class JavaLoad:
             self._run_for(seconds / len(self._modes), mode, server)
 
     def compare(
-        self, mode: str, rounds: int, ours: Server, peer: Server
+        self, mode: str, rounds: int, ours: Server, peer: Server, **words: object
     ) -> tuple[list[Sample], list[Sample], dict[str, object]]:
-        """Samples of both, and what else is to be said of them: CPU time of the servers, latencies, errors."""
+        """Samples of both, and what else is to be said of them: CPU time of the servers, latencies, errors.
+
+        `words` take the place of the mode's.
+        """
         answers: tuple[list[dict[str, Any]], list[dict[str, Any]]] = ([], [])
         samples = alternate(
-            rounds, lambda: self._sample(mode, ours, answers[0]), lambda: self._sample(mode, peer, answers[1])
+            rounds,
+            lambda: self._sample(mode, ours, words, answers[0]),
+            lambda: self._sample(mode, peer, words, answers[1]),
         )
         details = {
             "mode": mode,
             "server_cpu_ratio": round(median(a.cpu_us / b.cpu_us for a, b in zip(*samples, strict=True)), 4),
             **_latencies("", answers[0]),
             **_latencies("peer_", answers[1]),
+            **{
+                f"{name}_ratio": round(median(a[of] / b[of] for a, b in zip(*answers, strict=True)), 4)
+                for name, of in (("p50", "p50_ms"), ("p99", "p99_ms"), ("p999", "p999_ms"))
+            },
         }
         return *samples, details
 
-    def _sample(self, mode: str, server: Server, answers: list[dict[str, Any]]) -> Sample:
+    def _sample(self, mode: str, server: Server, words: Mapping[str, object], answers: list[dict[str, Any]]) -> Sample:
         before_s = cpu_s_of(server.pid)
-        answer = self._run_for(self._sample_s, mode, server)
+        answer = self._run_for(self._sample_s, mode, server, words)
         cpu_s = cpu_s_of(server.pid) - before_s
         messages = answer["messages"]
         if not messages:
@@ -110,8 +127,10 @@ class JavaLoad:
         # the CPU time is that of all messages, some of which ended after the window
         return Sample(messages, answer["seconds"], cpu_s * messages / answer["total"])
 
-    def _run_for(self, seconds: float, mode: str, server: Server) -> dict[str, Any]:
-        return self._run(mode, server, {"seconds": seconds, "seed": self._seed, **self._modes[mode]})
+    def _run_for(
+        self, seconds: float, mode: str, server: Server, words: Mapping[str, object] = MappingProxyType({})
+    ) -> dict[str, Any]:
+        return self._run(mode, server, {"seconds": seconds, "seed": self._seed, **self._modes[mode], **words})
 
     def _run(self, mode: str, server: Server, words: Mapping[str, object]) -> dict[str, Any]:
         access = self._access.get(server.endpoint, {})
@@ -120,6 +139,6 @@ class JavaLoad:
 
 def _latencies(prefix: str, answers: list[dict[str, Any]]) -> dict[str, object]:
     """`errors` other than 0 and, in mode receive, `empty_receives` other than 0 make a rate doubtful."""
-    medians = {name: median(answer[name] for answer in answers) for name in ("p50_ms", "p99_ms")}
+    medians = {name: median(answer[name] for answer in answers) for name in ("p50_ms", "p99_ms", "p999_ms")}
     sums = {name: sum(answer[name] for answer in answers) for name in ("errors", "empty_receives")}
     return {prefix + name: value for name, value in {**medians, **sums}.items()}

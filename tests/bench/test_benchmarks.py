@@ -118,7 +118,7 @@ def test_the_official_client_is_run_against_quarry_and_rocketmq(run_bench: RunBe
     if "skipped" in line:
         pytest.skip(line["skipped"])
     assert {(case["durability"], case["mode"]) for case in line["cases"]} == {
-        (durability, mode) for durability in ("sync", "async") for mode in ("send", "pipeline", "receive")
+        (durability, mode) for durability in ("sync", "async") for mode in ("send", "pipeline", "steady", "receive")
     }
     for case in line["cases"]:
         assert case["ratio"] > 0

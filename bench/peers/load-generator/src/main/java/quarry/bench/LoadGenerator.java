@@ -14,6 +14,7 @@ import java.util.Random;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.LockSupport;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
 import org.apache.rocketmq.client.apis.ClientConfigurationBuilder;
 import org.apache.rocketmq.client.apis.ClientException;
@@ -37,6 +38,7 @@ public final class LoadGenerator {
     private static final Duration INVISIBLE = Duration.ofSeconds(60);
     private static final Duration AWAIT = Duration.ofSeconds(1);
     private static final int LAST_ANSWERS_S = 20;
+    private static final int STEADY_IN_FLIGHT_MAX = 8192;
 
     private final Map<String, Producer> producers = new HashMap<>();
     private final Map<String, SimpleConsumer> consumers = new HashMap<>();
@@ -64,6 +66,7 @@ public final class LoadGenerator {
             case "probe" -> probe(command);
             case "send" -> send(command);
             case "pipeline" -> pipeline(command);
+            case "steady" -> steady(command);
             case "receive" -> receive(command);
             default -> throw new IllegalArgumentException("unknown mode " + command.text("mode"));
         };
@@ -103,18 +106,42 @@ public final class LoadGenerator {
         Run run = new Run(command.seconds());
         while (run.goesOn()) {
             room.acquire();
-            long begin = System.nanoTime();
-            producer.sendAsync(message(command, body)).whenComplete((receipt, error) -> {
-                if (error == null) {
-                    run.succeeded(begin);
-                } else {
-                    run.failed(error);
-                }
-                room.release();
-            });
+            sendAsync(producer, message(command, body), System.nanoTime(), run, room);
         }
         room.tryAcquire(inFlight, LAST_ANSWERS_S, TimeUnit.SECONDS);
         return run.answer();
+    }
+
+    /** One thread sends at a fixed rate. Time counts from when a send was due, so that nobody gains by being late. */
+    private String steady(Command command) throws Exception {
+        Producer producer = producer(command);
+        byte[] body = body(command);
+        double interval = 1e9 / command.number("rate");
+        Semaphore room = new Semaphore(STEADY_IN_FLIGHT_MAX);
+        Run run = new Run(command.seconds());
+        long start = System.nanoTime();
+        for (long sent = 0; run.goesOn(); sent++) {
+            long due = start + (long) (sent * interval);
+            long early = due - System.nanoTime();
+            if (early > 0) {
+                LockSupport.parkNanos(early);
+            }
+            room.acquire();
+            sendAsync(producer, message(command, body), due, run, room);
+        }
+        room.tryAcquire(STEADY_IN_FLIGHT_MAX, LAST_ANSWERS_S, TimeUnit.SECONDS);
+        return run.answer();
+    }
+
+    private static void sendAsync(Producer producer, Message message, long begin, Run run, Semaphore room) {
+        producer.sendAsync(message).whenComplete((receipt, error) -> {
+            if (error == null) {
+                run.succeeded(begin);
+            } else {
+                run.failed(error);
+            }
+            room.release();
+        });
     }
 
     /** Every thread receives a batch, acknowledges all of it, receives again. A message counts when acknowledged. */
@@ -312,10 +339,10 @@ public final class LoadGenerator {
             long[] sorted = Arrays.copyOf(latencies, counted);
             Arrays.sort(sorted);
             return String.format(Locale.ROOT,
-                "{\"messages\":%d,\"seconds\":%.4f,\"total\":%d,\"p50_ms\":%.3f,\"p99_ms\":%.3f,"
+                "{\"messages\":%d,\"seconds\":%.4f,\"total\":%d,\"p50_ms\":%.3f,\"p99_ms\":%.3f,\"p999_ms\":%.3f,"
                     + "\"empty_receives\":%d,\"errors\":%d,\"first_error\":%s}",
-                counted, seconds, total, percentile(sorted, 0.50), percentile(sorted, 0.99), empty, errors,
-                quoted(firstError));
+                counted, seconds, total, percentile(sorted, 0.50), percentile(sorted, 0.99), percentile(sorted, 0.999),
+                empty, errors, quoted(firstError));
         }
 
         private static double percentile(long[] sorted, double share) {
