@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bench.harness import CannotRun, Case, Options, Scale, median_rate
-from bench.java_load import GROUP, SEND_STEADILY_TOO, TITLES, JavaLoad, Server
+from bench.java_load import GROUP, SEND_STEADILY_TOO, TITLES, JavaLoad
 from bench.peers import load as load_generator
 from bench.peers import rocketmq as rocketmq_server
 from bench.peers.load import LoadGenerator
@@ -74,29 +74,18 @@ def _cases(options: Options, sizes: Sizes, durability: Durability) -> list[Case]
             aimed.wait_until_served(server)
         aimed.warm(rocketmq, sizes.warm_rocketmq_s)
         aimed.warm(quarry, sizes.warm_quarry_s)
-        comparing = _Comparing(aimed, durability, sizes.rounds, quarry, rocketmq)
-        send, pipeline = comparing.case("send"), comparing.case("pipeline")
+
+        def case(mode: str, **words: object) -> Case:
+            ours, theirs, details = aimed.compare(mode, sizes.rounds, quarry, rocketmq, **words)
+            return Case(
+                name=f"{durability.value}: {TITLES[mode]}",
+                unit="messages",
+                peer="RocketMQ 5.5.0",
+                ours=ours,
+                theirs=theirs,
+                details={"durability": durability.value, **details, **words},
+            )
+
+        send, pipeline = case("send"), case("pipeline")
         half = round(min(median_rate(pipeline.ours), median_rate(pipeline.theirs)) / 2)
-        return [send, pipeline, comparing.case("steady", rate=max(1, half)), comparing.case("receive")]
-
-
-@dataclass(frozen=True, slots=True)
-class _Comparing:
-    """Two warm servers, one of them ours."""
-
-    aimed: JavaLoad
-    durability: Durability
-    rounds: int
-    ours: Server
-    peer: Server
-
-    def case(self, mode: str, **words: object) -> Case:
-        ours, theirs, details = self.aimed.compare(mode, self.rounds, self.ours, self.peer, **words)
-        return Case(
-            name=f"{self.durability.value}: {TITLES[mode]}",
-            unit="messages",
-            peer="RocketMQ 5.5.0",
-            ours=ours,
-            theirs=theirs,
-            details={"durability": self.durability.value, **details, **words},
-        )
+        return [send, pipeline, case("steady", rate=max(1, half)), case("receive")]

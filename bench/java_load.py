@@ -23,12 +23,9 @@ SEND_AND_RECEIVE: Final[Modes] = {
 }
 """In this order: receiving takes what sending left."""
 
-SEND_STEADILY_TOO: Final[Modes] = {
-    "send": SEND_AND_RECEIVE["send"],
-    "pipeline": SEND_AND_RECEIVE["pipeline"],
-    "steady": {"rate": 1_000, "body": 1024},
-    "receive": SEND_AND_RECEIVE["receive"],
-}
+SEND_STEADILY_TOO: Final[Modes] = {**SEND_AND_RECEIVE, "steady": {"rate": 1_000, "body": 1024}}
+
+PERCENTILES: Final = ("p50", "p99", "p999")
 
 TITLES: Final = {
     "send": "send, 32 threads that wait",
@@ -110,8 +107,10 @@ class JavaLoad:
             **_latencies("", answers[0]),
             **_latencies("peer_", answers[1]),
             **{
-                f"{name}_ratio": round(median(a[of] / b[of] for a, b in zip(*answers, strict=True)), 4)
-                for name, of in (("p50", "p50_ms"), ("p99", "p99_ms"), ("p999", "p999_ms"))
+                f"{name}_ratio": round(
+                    median(a[f"{name}_ms"] / b[f"{name}_ms"] for a, b in zip(*answers, strict=True)), 4
+                )
+                for name in PERCENTILES
             },
         }
         return *samples, details
@@ -139,6 +138,6 @@ class JavaLoad:
 
 def _latencies(prefix: str, answers: list[dict[str, Any]]) -> dict[str, object]:
     """`errors` other than 0 and, in mode receive, `empty_receives` other than 0 make a rate doubtful."""
-    medians = {name: median(answer[name] for answer in answers) for name in ("p50_ms", "p99_ms", "p999_ms")}
+    medians = {f"{name}_ms": median(answer[f"{name}_ms"] for answer in answers) for name in PERCENTILES}
     sums = {name: sum(answer[name] for answer in answers) for name in ("errors", "empty_receives")}
     return {prefix + name: value for name, value in {**medians, **sums}.items()}
