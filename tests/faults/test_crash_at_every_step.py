@@ -199,16 +199,9 @@ def test_the_chosen_place() -> None:
 
 
 @pytest.mark.parametrize("durability", list(Durability))
-@pytest.mark.parametrize("seed", [0])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 1 + SEEDS))])
 def test_a_crash_at_any_step_breaks_no_promise(seed: int, durability: Durability) -> None:
     """Jepsen on NATS: acknowledged writes were lost in a power cut. rmq#10417: bounds were inverted after one."""
-    crash_at_every_step(seed, durability)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("durability", list(Durability))
-@pytest.mark.parametrize("seed", range(1, 1 + SEEDS))
-def test_a_crash_at_any_step_breaks_no_promise_in_many_histories(seed: int, durability: Durability) -> None:
     crash_at_every_step(seed, durability)
 
 
