@@ -4,6 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 TOOLS  := $(VENV)/.installed-dev
+NATIVE := $(VENV)/.installed-native
 SERVE_ARGS ?=
 CLIENTS_ARGS ?=
 # a third of the time tests wait for servers of their own; more than four would wait for the same disk
@@ -11,7 +12,7 @@ WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(4, (os.cpu_count() or 1) *
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve demo test test-slow test-clients check fix bench bench-queues proto manifests docs docs-serve clean
+.PHONY: help install native serve demo test test-slow test-clients check fix bench bench-queues proto manifests docs docs-serve clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,24 +32,37 @@ $(TOOLS): $(STAMP)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $(TOOLS)
 
-install: $(TOOLS)  ## make the virtual environment and install everything
+# optional: where it cannot be built all of it is done in Python
+$(NATIVE): $(STAMP) $(wildcard native/src/*.rs) native/Cargo.toml native/Cargo.lock
+	@if command -v cargo >/dev/null; then \
+	  echo "building the native part into $(VENV) (first time only)"; mkdir -p build; \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps ./native >build/native.log 2>&1 || \
+	    echo "it could not be built (build/native.log says why): Quarry runs in Python alone"; \
+	else echo "no cargo here, so no native part: Quarry runs in Python alone"; fi
+	@touch $(NATIVE)
 
-serve: $(STAMP)  ## run the broker in the foreground on its embedded store (SERVE_ARGS="--store DIR ...")
+native: ## build the native part anew (needs Rust)
+	@rm -f $(NATIVE)
+	@$(MAKE) --no-print-directory $(NATIVE)
+
+install: $(TOOLS) $(NATIVE)  ## make the virtual environment and install everything
+
+serve: $(STAMP) $(NATIVE)  ## run the broker in the foreground on its embedded store (SERVE_ARGS="--store DIR ...")
 	@exec $(BIN)/quarry serve $(SERVE_ARGS)
 
-demo: $(STAMP)  ## send and receive one message with the official Python client on a temporary broker
+demo: $(STAMP) $(NATIVE)  ## send and receive one message with the official Python client on a temporary broker
 	@$(BIN)/python -m cli.demo
 
-test: $(TOOLS)  ## the test suite (the fast part; under 20 minutes on 2 cores)
+test: $(TOOLS) $(NATIVE)  ## the test suite (the fast part; under 20 minutes on 2 cores)
 	@$(PYTEST)
 
-test-slow: $(TOOLS)  ## crash loops, power cuts (as root), many clients, clients of other languages
+test-slow: $(TOOLS) $(NATIVE)  ## crash loops, power cuts (as root), many clients, clients of other languages
 	@$(PYTEST) -m slow --timeout 1800
 
-test-clients: $(TOOLS)  ## every feature with every official client; CLIENTS_ARGS="--write" puts the matrix into the README
+test-clients: $(TOOLS) $(NATIVE)  ## every feature with every official client; CLIENTS_ARGS="--write" puts the matrix into the README
 	@$(BIN)/python -m tests.matrix $(CLIENTS_ARGS)
 
-check: $(TOOLS)  ## format, lint, types, tests
+check: $(TOOLS) $(NATIVE)  ## format, lint, types, tests
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
@@ -58,10 +72,10 @@ fix: $(TOOLS)  ## format and apply the safe lint fixes
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: $(TOOLS)  ## every benchmark, one JSON line each
+bench: $(TOOLS) $(NATIVE)  ## every benchmark, one JSON line each
 	@$(BIN)/python -m bench
 
-bench-queues: $(TOOLS)  ## a million queues beside a thousand, RocksDB beside files and RocketMQ: the tables of docs/benchmarks.md
+bench-queues: $(TOOLS) $(NATIVE)  ## a million queues beside a thousand, RocksDB beside files and RocketMQ: the tables of docs/benchmarks.md
 	@$(BIN)/python -m bench many_queues million_queues
 	@$(BIN)/python -m bench.queue_table
 

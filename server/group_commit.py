@@ -16,7 +16,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import structlog
 
@@ -24,7 +24,7 @@ from kv import EngineFull, KvError
 from server.stages import SendStages
 from store.clock import Clock
 from store.errors import DiskRefused, Invalid, StorePoisoned, Unavailable
-from store.message import Appended, DispatchRequest, Message
+from store.message import Appended, DispatchRequest, EncodedMessage, Message
 from store.offsets import PhysicalOffset
 from store.settings import Durability
 
@@ -66,6 +66,8 @@ class AppendingStore(Protocol):
 
     def append(self, messages: Sequence[Message]) -> list[Appended]: ...
 
+    def append_encoded(self, messages: list[EncodedMessage]) -> list[Appended]: ...
+
     def flush(self) -> PhysicalOffset: ...
 
     def dispatch(self, up_to: PhysicalOffset) -> list[DispatchRequest]: ...
@@ -81,9 +83,15 @@ class GroupCommitMetrics(Protocol):
     def observe_round(self, messages: int) -> None: ...
 
 
-class _Send(NamedTuple):
-    messages: Sequence[Message]
+MessageT = TypeVar("MessageT", Message, EncodedMessage)
+
+
+class _Send(NamedTuple, Generic[MessageT]):
+    """What is told of together: a send, or `sends` of one message each."""
+
+    messages: Sequence[MessageT]
     stored: Stored
+    sends: int = 1
 
 
 class _Waiting(NamedTuple):
@@ -121,7 +129,7 @@ class GroupCommit:
         self._queue_flush_bytes = queue_flush_bytes
         self._clock = clock
         self._executor = executor
-        self._after_pass = after_pass
+        self.after_pass: Final = after_pass
         self._messages_arrived = messages_arrived
         self._poisoned = poisoned
         self._sends_refused = sends_refused
@@ -129,7 +137,8 @@ class GroupCommit:
         self._stages = stages or SendStages()
         self._gathering_since_s = 0.0
         self._appended_s = 0.0
-        self._incoming: list[_Send] = []
+        self._incoming: list[_Send[Message]] = []
+        self._incoming_encoded: list[_Send[EncodedMessage]] = []
         self._waiting: deque[_Waiting] = deque()
         self._flush_task: asyncio.Task[None] | None = None
         self._queue_flush_task: asyncio.Task[None] | None = None
@@ -151,7 +160,19 @@ class GroupCommit:
         if len(self._incoming) == 1:
             self._gathering_since_s = self._clock.monotonic_s()
             if not self._round_follows_flush:
-                self._after_pass(self._run_round)
+                self.after_pass(self._run_round)
+
+    def send_encoded(self, messages: list[EncodedMessage], stored: Stored, since_s: float) -> None:
+        """Store the messages of as many sends, which came in during the pass that ends now, from `since_s` on.
+
+        `stored` is called once for all. With an error other than a failure of the store none is in the log, and it may
+        be the fault of one: send them one by one.
+        """
+        if not self._incoming and not self._incoming_encoded:
+            self._gathering_since_s = since_s
+        self._incoming_encoded.append(_Send(messages, stored, len(messages)))
+        if not self._round_follows_flush:
+            self._run_round()
 
     # -- rounds
 
@@ -162,24 +183,39 @@ class GroupCommit:
 
     def _run_round(self) -> None:
         sends, self._incoming = self._incoming, []
-        if not sends:
+        encoded, self._incoming_encoded = self._incoming_encoded, []
+        if not sends and not encoded:
             return  # a flush that ended in this pass has taken them along
         refusal = self._failure or self._no_room or self._too_full
         if refusal is not None:
-            for send in sends:
-                send.stored((), refusal)
+            for stored in [*(send.stored for send in sends), *(each.stored for each in encoded)]:
+                stored((), refusal)
             return
         began_s = self._clock.monotonic_s()
         self._stages.gather.add(began_s - self._gathering_since_s)
+        if sends:
+            self._append(sends, self._store.append)
+        for each in encoded:
+            self._append([each], self._store.append_encoded)
+        if self._failure is not None:
+            return
+        self._stages.append.add(self._appended_s - began_s)
+        messages = sum(len(send.messages) for send in sends) + sum(len(each.messages) for each in encoded)
+        self._metrics.observe_round(messages)
+        self._go_on()
+
+    def _append(self, sends: Sequence[_Send[MessageT]], append: Callable[[list[MessageT]], Sequence[Appended]]) -> None:
+        if self._failure is not None:
+            for send in sends:
+                send.stored((), self._failure)
+            return
         try:
-            appended = self._store.append([message for send in sends for message in send.messages])
+            appended = append([message for send in sends for message in send.messages])
             self._appended_s = self._clock.monotonic_s()
-            self._stages.append.add(self._appended_s - began_s)
         except REFUSALS as error:
-            self._append_one_by_one(sends, error)
+            self._append_one_by_one(sends, append, error)
         except Exception as error:  # noqa: BLE001 - every send of the round ends with it
             self._fail(error, sends)
-            return
         else:
             if self._refusing:
                 self._tell_refusing("")
@@ -187,10 +223,13 @@ class GroupCommit:
             for send in sends:
                 self._await_durable(send, appended[at : at + len(send.messages)])
                 at += len(send.messages)
-        self._metrics.observe_round(sum(len(send.messages) for send in sends))
-        self._go_on()
 
-    def _append_one_by_one(self, sends: Sequence[_Send], error: Exception) -> None:
+    def _append_one_by_one(
+        self,
+        sends: Sequence[_Send[MessageT]],
+        append: Callable[[list[MessageT]], Sequence[Appended]],
+        error: Exception,
+    ) -> None:
         """One send of the round is at fault, or does not fit any more: find out which and store the others."""
         if isinstance(error, DiskRefused):
             self._tell_refusing(str(error))
@@ -199,7 +238,7 @@ class GroupCommit:
             return
         for send in sends:
             try:
-                appended = self._store.append(send.messages)
+                appended = append(list(send.messages))
                 self._appended_s = self._clock.monotonic_s()
             except REFUSALS as own_error:
                 send.stored((), own_error)
@@ -208,11 +247,11 @@ class GroupCommit:
             else:
                 self._await_durable(send, appended)
 
-    def _await_durable(self, send: _Send, appended: Sequence[Appended]) -> None:
+    def _await_durable(self, send: _Send[MessageT], appended: Sequence[Appended]) -> None:
         last = appended[-1]
         if not self._unflushed_sends:
             self._unflushed_since_s = self._appended_s
-        self._unflushed_sends += 1
+        self._unflushed_sends += send.sends
         end = PhysicalOffset(last.physical_offset + last.size)
         self._waiting.append(_Waiting(end, appended, send.stored, self._appended_s))
 
@@ -295,14 +334,15 @@ class GroupCommit:
             each.stored(each.appended, None)
         stages.answer.add(self._clock.monotonic_s() - woken_s)
 
-    def _fail(self, error: Exception, sends: Sequence[_Send]) -> None:
+    def _fail(self, error: Exception, sends: Sequence[_Send[MessageT]]) -> None:
         if self._failure is None:
             final = f"{error}; restart to go on from what is on disk"
             self._failure = error if isinstance(error, StorePoisoned) else StorePoisoned(final)
             self._failure.__cause__ = error
             log.error("store poisoned", error=str(error))
             self._poisoned(self._failure)
-        waiting, self._waiting = self._waiting, deque()
+        waiting: list[_Waiting] = [*self._waiting]
+        self._waiting.clear()
         for stored in [*(send.stored for send in sends), *(each.stored for each in waiting)]:
             stored((), self._failure)
 
@@ -408,7 +448,7 @@ class GroupCommit:
 
     async def drain(self) -> None:
         """Store and answer everything that was accepted; called when no new sends can come in."""
-        if self._incoming:
+        if self._incoming or self._incoming_encoded:
             self._run_round()
         while self._failure is None and (self._flush_task is not None or self._queue_flush_task is not None):
             await asyncio.gather(*(task for task in (self._flush_task, self._queue_flush_task) if task is not None))

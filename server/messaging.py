@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import structlog
+
 from server.clients import LITE_CONSUMERS, ClientRegistry, ClientSettings
 from server.cluster.grouped_sends import GroupedSends
 from server.cluster.lite_spreading import LiteSpreading
@@ -47,7 +49,10 @@ from server.wire.limits import WireLimits
 from store.clock import Clock
 from store.errors import GroupNotFound
 from store.message import Host
+from store.native import NATIVE, WHY_NOT, Native
 from store.opening import OpenStore
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +110,7 @@ class Messaging:
             subscribed=self._start_groups,
             command_answered=self.commands.answered,
         )
-        self.sending = self._make_sending(self._edge, limits)
+        self.sending = self._make_sending(self._edge, limits, _native(settings))
         # for operators, whom the admin port has let in
         self._operators_sending = self._make_sending(
             Edge(components.clients, components.faults, limits_met=components.limits_met), limits
@@ -165,7 +170,7 @@ class Messaging:
         """The same for messages that were stored before."""
         return self._operators_sending.resending()
 
-    def _make_sending(self, edge: Edge, limits: WireLimits) -> SendService:
+    def _make_sending(self, edge: Edge, limits: WireLimits, native: Native | None = None) -> SendService:
         its = self._components
         return SendService(
             edge,
@@ -180,6 +185,7 @@ class Messaging:
             waiting_sizes=self._waiting_sizes,
             lite_births=LiteBirths(its.lite_topics, its.store.messages),
             grouped=its.grouped_sends,
+            native=native,
         )
 
     def _make_messages(self, limits: WireLimits) -> MessageService:
@@ -247,6 +253,12 @@ class Messaging:
         for topic in found:
             queues = range(topic.queue_count)
             self._components.delivery.start_group(group, topic.name, queues)
+
+
+def _native(settings: BrokerSettings) -> Native | None:
+    if settings.broker.native and NATIVE is None:
+        log.info("no native part: all is done in Python", reason=WHY_NOT)
+    return NATIVE if settings.broker.native else None
 
 
 def _waiting_sizes(settings: BrokerSettings) -> dict[str, int]:

@@ -143,6 +143,12 @@ class ServerMetrics:
         self._messages_stored.inc(messages)
         self.send_duration.add(seconds)
 
+    def sent_each(self, sends: int, seconds: float) -> None:
+        """As many send requests of one message each were answered together."""
+        self._stored.inc(sends)
+        self._messages_stored.inc(sends)
+        self.send_duration.add(seconds, sends)
+
     def received(self, messages: int) -> None:
         """A receive request was answered."""
         (self._receives_with_messages if messages else self._receives_empty).inc()

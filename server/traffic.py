@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
@@ -78,6 +79,16 @@ class Traffic:
         row = self.sent_by_topic.row(InKey(topic, message_type), messages)
         row.count(messages, size)
         row.sizes.add(size / messages, messages)
+
+    def sent_each(self, topic: str, message_type: str, sizes: Sequence[int]) -> None:
+        """As many sends of one message each were stored; `sizes` are those of the records."""
+        messages, size = len(sizes), sum(sizes)
+        self.messages_sent += messages
+        self.bytes_sent += size
+        row = self.sent_by_topic.row(InKey(topic, message_type), messages)
+        row.count(messages, size)
+        for each, times in Counter(sizes).items():
+            row.sizes.add(each, times)
 
     def received(self, group: str, topic: str, messages: int, size: int, *, is_retry: bool) -> None:
         """A receive was answered with messages, whose records have `size` bytes together."""

@@ -44,6 +44,23 @@ class Message(NamedTuple):
     prepared_transaction_offset: int = 0
 
 
+class EncodedMessage(NamedTuple):
+    """A message whose properties are in their stored form (`store.record.properties`) already.
+
+    It is queued where it says and nowhere else: no transaction, no light queues. `tags_code` is that of the properties.
+    """
+
+    topic: str
+    queue_number: int
+    body: bytes
+    raw_properties: bytes
+    born_timestamp_ms: int
+    born_host: Host
+    store_host: Host
+    system_flag: int
+    tags_code: int
+
+
 class Appended(NamedTuple):
     """Where one message went."""
 

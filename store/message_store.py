@@ -42,10 +42,12 @@ from store.dispatch import (
 from store.errors import DiskRefused, MessageGivenUp, MessageTooLarge, OffsetOutOfRange, StoreDamaged
 from store.held import HeldMessages
 from store.index import NO_INDEXES, KeyIndexes
-from store.message import Appended, DispatchRequest, Message
+from store.message import Appended, DispatchRequest, EncodedMessage, Message
 from store.numbering import LightFloor, NextOffsets
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from store.record import REPLACED_TOPIC, Corrupt, StoredMessage, Torn, encode_properties, encode_record, tags_code
+from store.record.bulk import encode_records
+from store.record.properties import EncodedProperties
 from store.settings import StoreSettings
 from store.time_search import TimeBoundary, offset_at_time
 
@@ -187,20 +189,76 @@ class MessageStore:
                     )
                 results.append(_make(Appended, (offset, at, size, now_ms)))
             writer.commit()
-        except OSError as cause:
-            self._discard_round()
-            raise DiskRefused(f"the commit log cannot grow: {cause}") from cause
-        except BaseException:
-            self._discard_round()
+        except BaseException as error:
+            self._discard_round(error)
             raise
         self._last_store_timestamp_ms = now_ms
         self._next_offsets.advance(assigned)
         self._undispatched.extend(requests)
         return results
 
-    def _discard_round(self) -> None:
+    def append_encoded(self, messages: list[EncodedMessage]) -> list[Appended]:
+        """As `append`, for messages that are encoded already; they cost a third of what others do."""
+        writer, now_ms = self._writer, max(self._clock.wall_ms(), self._last_store_timestamp_ms)
+        queues = [(message.topic, message.queue_number) for message in messages]
+        self._next_offsets.load(queues)
+        next_offset = self._next_offsets.get
+        assigned: dict[tuple[str, int], QueueOffset] = {}
+        offsets: list[QueueOffset] = []
+        for queue in queues:
+            offset = assigned.get(queue)
+            if offset is None:
+                offset = next_offset(queue)
+            assigned[queue] = QueueOffset(offset + 1)
+            offsets.append(offset)
+        try:
+            places = self._add_records(messages, offsets, now_ms)
+            writer.commit()
+        except BaseException as error:
+            self._discard_round(error)
+            raise
+        results: list[Appended] = []
+        for (topic, number, _, raw_properties, _, _, _, flag, code), offset, (at, size) in zip(
+            messages, offsets, places, strict=True
+        ):
+            properties = EncodedProperties(raw_properties)
+            self._undispatched.append(
+                _make(DispatchRequest, (topic, number, offset, at, size, code, now_ms, flag, properties, ()))
+            )
+            results.append(_make(Appended, (offset, at, size, now_ms)))
+        self._last_store_timestamp_ms = now_ms
+        self._next_offsets.advance(assigned)
+        return results
+
+    def _add_records(
+        self, messages: list[EncodedMessage], offsets: list[QueueOffset], now_ms: int
+    ) -> list[tuple[PhysicalOffset, int]]:
+        """Give the records to the writer; returns where each lies and its size."""
+        writer, with_crc = self._writer, self._settings.record_crc
+        at = writer.next
+        records, sizes = encode_records(messages, offsets, at, now_ms, crc_property=with_crc)
+        largest = max(sizes)
+        if largest > self._settings.record_size_max:
+            raise MessageTooLarge(f"record of {largest} bytes; at most {self._settings.record_size_max}")
+        places: list[tuple[PhysicalOffset, int]] = []
+        if len(records) <= writer.room:
+            writer.add(records)
+            for size in sizes:
+                places.append((at, size))
+                at = PhysicalOffset(at + size)
+            return places
+        for message, offset, size in zip(messages, offsets, sizes, strict=True):
+            at = writer.place(size)  # a record holds its own place, so it is encoded again
+            writer.add(encode_records([message], [offset], at, now_ms, crc_property=with_crc)[0])
+            places.append((at, size))
+        return places
+
+    def _discard_round(self, error: BaseException) -> None:
+        """Be as before. Raises DiskRefused for an error of the disk."""
         self._writer.discard()
         self._bound_next_offsets()  # no dispatch may follow
+        if isinstance(error, OSError):
+            raise DiskRefused(f"the commit log cannot grow: {error}") from error
 
     def _number_light_queues(
         self, message: Message, assigned: dict[tuple[str, int], QueueOffset]

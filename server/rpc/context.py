@@ -6,7 +6,7 @@ answer, since clients take any other gRPC status than OK for a broken network an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol, TypeVar
 
 from google.protobuf.message import Message
@@ -41,6 +41,9 @@ class Answer(Protocol):
 
     def SerializeToString(self) -> bytes: ...
 
+
+RequestHandler = Callable[[Call, "Identity | None", str, bytes], None]
+"""Serves the request of a caller that was let in: who it is, its client's id, the request's bytes. Raises."""
 
 RequestT = TypeVar("RequestT", bound=Message)
 AnswerT = TypeVar("AnswerT", bound=Answer)
@@ -98,8 +101,13 @@ class Edge:
 
     def authorize(self, call: Call, identity: Identity | None, needs: Needs, request: Message) -> None:
         """Raises PermissionDenied, Refused."""
-        if self.gate is not None and identity is not None:
-            self.gate.authorize(call, identity, needs(request))
+        if identity is not None:
+            self.require(call, identity, needs(request))
+
+    def require(self, call: Call, identity: Identity, needs: Iterable[Need]) -> None:
+        """Raises PermissionDenied."""
+        if self.gate is not None:
+            self.gate.authorize(call, identity, needs)
 
     def may(self, call: Call, need: Need) -> bool:
         """Whether the caller is allowed something that the call does not need by itself."""
@@ -118,22 +126,32 @@ class Edge:
         serve: Callable[[Call, str, RequestT], AnswerT | None],
     ) -> MessageHandler:
         """A handler of one request and one response."""
-        needs = needs_of(request_type)
+        serve_admitted = self.unary_admitted(request_type, serve)
 
         def handler(call: Call, body: bytes) -> None:
             try:
                 # before the parsing: who does not say who he is gets no other answer
                 identity = self.identify(call)
-                client_id = self.caller(call, identity)
-                request = request_type.FromString(body)
-                self.authorize(call, identity, needs, request)
-                answer = serve(call, client_id, request)
-                if answer is not None:
-                    call.reply(answer.SerializeToString())
+                serve_admitted(call, identity, self.caller(call, identity), body)
             except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the client gets an answer
                 self.refuse_unary(call, answer_type, error)
 
         return handler
+
+    def unary_admitted(
+        self, request_type: type[RequestT], serve: Callable[[Call, str, RequestT], Answer | None]
+    ) -> RequestHandler:
+        """The part of `unary` that follows when the caller is let in."""
+        needs = needs_of(request_type)
+
+        def serve_admitted(call: Call, identity: Identity | None, client_id: str, body: bytes) -> None:
+            request = request_type.FromString(body)
+            self.authorize(call, identity, needs, request)
+            answer = serve(call, client_id, request)
+            if answer is not None:
+                call.reply(answer.SerializeToString())
+
+        return serve_admitted
 
     def server_stream(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
@@ -22,8 +22,9 @@ from server.metrics import ServerMetrics
 from server.observing import Observing
 from server.queue_choice import QueueChooser, queue_of_group, queue_of_priority
 from server.rpc.context import DEFAULT_REQUEST_TIMEOUT_MS, Edge
+from server.rpc.plain_sends import PlainSends
 from server.wire.limits import WireLimits
-from server.wire.message_types import check_types
+from server.wire.message_types import TYPE_WORDS, check_types
 from server.wire.messages import to_message
 from server.wire.parsing import parsed
 from server.wire.status import Refused, fill_ok
@@ -33,9 +34,7 @@ from store.clock import Clock
 from store.errors import Forbidden, TopicNotFound
 from store.message import Appended, Host, Message
 from store.metadata import Permission, Topic, TopicType
-
-TYPE_WORDS: Final = {number: name.lower() for name, number in definition.MessageType.items()}
-"""What message types are called in figures."""
+from store.native import Native
 
 
 class _Accepted(NamedTuple):
@@ -69,10 +68,12 @@ class SendService:
         waiting_sizes: HeldSizes,
         lite_births: LiteBirths,
         grouped: GroupedSends | None = None,
+        native: Native | None = None,
     ) -> None:
         """`waiting_sizes` counts the bodies of sends that are not answered yet.
 
-        `grouped` brings messages of message groups to the member that has them; None where there is one member.
+        `grouped` brings messages of message groups to the member that has them; None where there is one member. With
+        `native` plain sends are served together when a pass ends.
         """
         self._edge = edge
         self._directory = directory
@@ -87,17 +88,33 @@ class SendService:
         self._waiting_sizes = waiting_sizes
         self._lite_births = lite_births
         self._grouped = grouped
+        self._plain: PlainSends | None = None
+        if native is not None:
+            self._plain = PlainSends(
+                native,
+                edge,
+                ordinary=edge.unary_admitted(service.SendMessageRequest, self._send),
+                directory=directory,
+                commit=commit,
+                queues=self._queues,
+                limits=limits,
+                store_host=store_host,
+                clock=clock,
+                metrics=metrics,
+                observing=observing,
+                waiting_sizes=waiting_sizes,
+            )
 
     def configure(self, limits: WireLimits) -> None:
         self._limits = limits
+        if self._plain is not None:
+            self._plain.configure(limits)
 
     def methods(self) -> dict[str, Method]:
-        unary = self._edge.unary
-        return {
-            "SendMessage": Method(
-                self._timed(unary(service.SendMessageRequest, service.SendMessageResponse, self._send))
-            ),
-        }
+        if self._plain is not None:
+            return {"SendMessage": Method(self._plain.take)}
+        send = self._edge.unary(service.SendMessageRequest, service.SendMessageResponse, self._send)
+        return {"SendMessage": Method(self._timed(send))}
 
     def resending(self) -> MessageHandler:
         """SendMessage of messages that are in the log already: one of a transaction needs no other."""

@@ -171,3 +171,7 @@ class BrokerSection(Section):
     cluster: str = Field(
         default="DefaultCluster", pattern=r"^[A-Za-z0-9_.-]{1,255}$", description="The cluster's name, for display."
     )
+    native: bool = Field(
+        default=True,
+        description="Use the native part where it is installed; without it everything is done in Python.",
+    )

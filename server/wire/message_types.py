@@ -21,6 +21,10 @@ ACCEPTED_TYPES: Final[Mapping[TopicType, tuple[definition.MessageType, ...]]] = 
 }
 
 
+TYPE_WORDS: Final = {number: name.lower() for name, number in definition.MessageType.items()}
+"""What message types are called in figures."""
+
+
 def derive_message_type(properties: definition.SystemProperties) -> definition.MessageType:
     """The type of a message that is sent.
 

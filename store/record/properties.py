@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from store.errors import Invalid
@@ -70,6 +70,30 @@ def decode_properties(raw: bytes) -> dict[str, str]:
         if name and value:
             properties[name] = value
     return properties
+
+
+class EncodedProperties(Mapping[str, str]):
+    """The stored form, decoded when somebody wants to know: of most messages nobody does."""
+
+    __slots__ = ("_decoded", "raw")
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+        self._decoded: dict[str, str] | None = None
+
+    def _entries(self) -> dict[str, str]:
+        if self._decoded is None:
+            self._decoded = decode_properties(self.raw)
+        return self._decoded
+
+    def __getitem__(self, name: str) -> str:
+        return self._entries()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries())
+
+    def __len__(self) -> int:
+        return len(self._entries())
 
 
 def _joined(properties: Mapping[str, str]) -> str:

@@ -13,13 +13,22 @@ AsyncTest = Callable[[RunningBroker], Coroutine[object, object, None]]
 WithBroker = Callable[..., None]
 
 
+both_ways = pytest.mark.parametrize("native", [True, False], ids=["as installed", "python"])
+"""Of a module whose calls may be served by the native part: once with it, if it is there, and once without."""
+
+
 @pytest.fixture
-def with_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WithBroker:
+def native() -> bool:
+    return True
+
+
+@pytest.fixture
+def with_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, native: bool) -> WithBroker:
     """`with_broker(test, delivery={…})` runs `test(broker)` against a running broker."""
 
     def start(test: AsyncTest, **changes: Mapping[str, object]) -> None:
         async def whole() -> None:
-            async with running_broker(tmp_path, monkeypatch, **changes) as broker:
+            async with running_broker(tmp_path, monkeypatch, **{"broker": {"native": native}, **changes}) as broker:
                 await test(broker)
 
         run(whole())

@@ -5,7 +5,9 @@ from __future__ import annotations
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from tests.conformance.broker import RunningBroker
 from tests.conformance.client import Client, message
-from tests.conformance.conftest import WithBroker
+from tests.conformance.conftest import WithBroker, both_ways
+
+pytestmark = both_ways
 
 
 def test_point_20_a_normal_message_is_stored_under_the_id_its_client_gave_it(with_broker: WithBroker) -> None:

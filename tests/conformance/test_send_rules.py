@@ -17,7 +17,9 @@ from store.metadata import Topic, TopicType
 from store.metadata.topics import Permission
 from tests.conformance.broker import RunningBroker
 from tests.conformance.client import Client, message
-from tests.conformance.conftest import WithBroker
+from tests.conformance.conftest import WithBroker, both_ways
+
+pytestmark = both_ways
 
 Messages = list[definition.Message]
 OK: Final = definition.OK

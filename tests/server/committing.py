@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 from kv import EngineFull, WriteBatch
 from kv.memory import MemoryEngine
-from server.group_commit import GroupCommit
+from server.group_commit import GroupCommit, Stored
 from store.clock import ManualClock
 from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
-from store.message import Appended, DispatchRequest, Message
+from store.message import Appended, DispatchRequest, EncodedMessage, Message
 from store.settings import Durability
 from tests.faults.disk import FaultyDisk
 from tests.store.assembly import assemble
@@ -93,16 +93,26 @@ class Bench:
         asyncio.get_running_loop().call_soon(callback)
 
     def send(self, *messages: Message) -> asyncio.Future[Sequence[Appended]]:
-        answer: asyncio.Future[Sequence[Appended]] = asyncio.get_running_loop().create_future()
-
-        def stored(appended: Sequence[Appended], error: Exception | None) -> None:
-            if error is None:
-                answer.set_result(appended)
-            else:
-                answer.set_exception(error)
-
+        answer, stored = _answer()
         self.commit.send(messages, stored)
         return answer
+
+    def send_encoded(self, *messages: EncodedMessage) -> asyncio.Future[Sequence[Appended]]:
+        answer, stored = _answer()
+        self.commit.send_encoded(list(messages), stored, self.clock.monotonic_s())
+        return answer
+
+
+def _answer() -> tuple[asyncio.Future[Sequence[Appended]], Stored]:
+    answer: asyncio.Future[Sequence[Appended]] = asyncio.get_running_loop().create_future()
+
+    def stored(appended: Sequence[Appended], error: Exception | None) -> None:
+        if error is None:
+            answer.set_result(appended)
+        else:
+            answer.set_exception(error)
+
+    return answer, stored
 
 
 def run(test: Callable[[ThreadPoolExecutor], Awaitable[None]]) -> None:

@@ -1,0 +1,25 @@
+//! The per-message work of a broker that costs most in Python, once more in Rust.
+//!
+//! Optional: Quarry runs without it, and what it does is what the Python code does, byte for byte
+//! (`tests/native` holds the two against each other). It knows the plain case alone. Whatever is
+//! unusual, wrong or too large it leaves alone by returning `None`, and the Python code decides,
+//! which is also the only place that refuses anything.
+
+use pyo3::prelude::*;
+
+mod records;
+mod sends;
+mod wire;
+
+/// What Python code it goes with. Raised whenever the two have to change together: `store/native.py` does
+/// without a build of another number.
+const CONTRACT: u32 = 1;
+
+#[pymodule]
+fn quarry_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("CONTRACT", CONTRACT)?;
+    module.add_class::<sends::SendReader>()?;
+    module.add_function(wrap_pyfunction!(sends::send_answer, module)?)?;
+    module.add_function(wrap_pyfunction!(records::encode_records, module)?)?;
+    Ok(())
+}

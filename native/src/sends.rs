@@ -1,0 +1,278 @@
+//! A plain SendMessage: one NORMAL message within the limits, from its request to what the store takes in.
+
+use std::collections::HashSet;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyString, PyTuple};
+
+use crate::wire::{plain_label, plain_text, put_bytes, put_varint, Fields};
+
+/// RocketMQ's `Code.OK`, and the status that says so: `Status { code, message: "OK" }`.
+const OK: u64 = 20_000;
+
+const GZIP: u64 = 2;
+const NORMAL: u64 = 1;
+const COMPRESSED: u32 = 1;
+const TIME_MS_MAX: i64 = 253_402_300_799_999;
+
+/// The fields of a message that a plain one may have.
+#[derive(Default)]
+struct Plain<'a> {
+    topic: &'a [u8],
+    body: Option<&'a [u8]>,
+    tag: Option<&'a [u8]>,
+    keys: Vec<&'a [u8]>,
+    message_id: Option<&'a [u8]>,
+    born_host: Option<&'a [u8]>,
+    born_ms: Option<i64>,
+    is_compressed: bool,
+    properties: Vec<(&'a [u8], &'a [u8])>,
+}
+
+/// Reads the requests of plain sends; holds what is asked about each.
+#[pyclass(frozen)]
+pub struct SendReader {
+    body_size_max: usize,
+    properties_max: usize,
+    properties_size_max: usize,
+    unusual_names: HashSet<Vec<u8>>,
+    unusual_prefix: Vec<u8>,
+}
+
+#[pymethods]
+impl SendReader {
+    /// Sizes in bytes. User properties with one of the names, or the prefix, are not plain.
+    #[new]
+    fn new(
+        body_size_max: usize,
+        properties_max: usize,
+        properties_size_max: usize,
+        unusual_names: HashSet<String>,
+        unusual_prefix: String,
+    ) -> Self {
+        SendReader {
+            body_size_max,
+            properties_max,
+            properties_size_max,
+            unusual_names: unusual_names.into_iter().map(String::into_bytes).collect(),
+            unusual_prefix: unusual_prefix.into_bytes(),
+        }
+    }
+
+    /// `(topic, message id, body, stored properties, tags code, born at ms, system flag)`, or None: not plain.
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        request: &[u8],
+        peer: &str,
+        now_ms: i64,
+    ) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        let Some(plain) = self.plain(request) else { return Ok(None) };
+        let (Some(topic), Some(message_id)) = (plain_label(plain.topic), plain.message_id.and_then(plain_label)) else {
+            return Ok(None);
+        };
+        let born_ms = plain.born_ms.unwrap_or(now_ms);
+        let Some(properties) = stored_properties(&plain, peer, born_ms) else { return Ok(None) };
+        let tags_code = plain.tag.map_or(0, java_hash);
+        let system_flag = if plain.is_compressed { COMPRESSED } else { 0 };
+        let fields = (
+            PyString::new(py, topic),
+            PyString::new(py, message_id),
+            PyBytes::new(py, plain.body.unwrap_or_default()),
+            PyBytes::new(py, &properties),
+            tags_code,
+            born_ms,
+            system_flag,
+        );
+        fields.into_pyobject(py).map(Some)
+    }
+}
+
+impl SendReader {
+    fn plain<'a>(&self, request: &'a [u8]) -> Option<Plain<'a>> {
+        let mut fields = Fields::of(request);
+        let (number, value) = fields.next()??;
+        if number != 1 || fields.next()?.is_some() {
+            return None; // no message, more than one, or something else
+        }
+        let mut plain = Plain::default();
+        let (mut has_topic, mut has_system) = (false, false);
+        let mut fields = Fields::of(value.bytes()?);
+        while let Some((number, value)) = fields.next()? {
+            let bytes = value.bytes()?;
+            match number {
+                1 if !has_topic => {
+                    has_topic = true;
+                    plain.topic = resource_name(bytes)?;
+                }
+                2 => plain.properties.push(entry(bytes)?),
+                3 if !has_system => {
+                    has_system = true;
+                    read_system(bytes, &mut plain)?;
+                }
+                4 if plain.body.is_none() => plain.body = Some(bytes),
+                _ => return None,
+            }
+        }
+        self.is_within_limits(&plain).then_some(plain)
+    }
+
+    fn is_within_limits(&self, plain: &Plain<'_>) -> bool {
+        let body_size = plain.body.map_or(0, <[u8]>::len);
+        if body_size == 0 || body_size > self.body_size_max || plain.properties.len() > self.properties_max {
+            return false;
+        }
+        if plain.tag.is_some_and(|tag| plain_label(tag).is_none() || tag.contains(&b'|')) {
+            return false;
+        }
+        if plain.keys.iter().any(|key| plain_label(key).is_none()) {
+            return false;
+        }
+        let mut size = plain.tag.map_or(0, <[u8]>::len) + plain.keys.iter().map(|key| key.len()).sum::<usize>();
+        for (index, (name, value)) in plain.properties.iter().enumerate() {
+            size += name.len() + value.len();
+            if name.is_empty()
+                || plain_text(name).is_none()
+                || plain_text(value).is_none()
+                || name.starts_with(&self.unusual_prefix)
+                || self.unusual_names.contains(*name)
+                || plain.properties[..index].iter().any(|(other, _)| other == name)
+            {
+                return false;
+            }
+        }
+        size <= self.properties_size_max
+    }
+}
+
+fn resource_name(resource: &[u8]) -> Option<&[u8]> {
+    let mut name: Option<&[u8]> = None;
+    let mut fields = Fields::of(resource);
+    while let Some((number, value)) = fields.next()? {
+        if number != 2 || name.is_some() {
+            return None;
+        }
+        name = Some(value.bytes()?);
+    }
+    name
+}
+
+fn entry(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (mut name, mut text): (Option<&[u8]>, Option<&[u8]>) = (None, None);
+    let mut fields = Fields::of(bytes);
+    while let Some((number, value)) = fields.next()? {
+        let of = match number {
+            1 => &mut name,
+            2 => &mut text,
+            _ => return None,
+        };
+        if of.replace(value.bytes()?).is_some() {
+            return None;
+        }
+    }
+    Some((name?, text.unwrap_or_default()))
+}
+
+/// Fields that say what a plain message says too: the queue and the place are the broker's to choose.
+fn read_system<'a>(bytes: &'a [u8], plain: &mut Plain<'a>) -> Option<()> {
+    let mut fields = Fields::of(bytes);
+    while let Some((number, value)) = fields.next()? {
+        let was_there = match number {
+            1 => plain.tag.replace(value.bytes()?).is_some(),
+            2 => {
+                plain.keys.push(value.bytes()?);
+                false
+            }
+            3 => plain.message_id.replace(value.bytes()?).is_some(),
+            5 => {
+                plain.is_compressed = value.number()? == GZIP;
+                false
+            }
+            6 => value.number()? > NORMAL,
+            7 => plain.born_ms.replace(timestamp_ms(value.bytes()?)?).is_some(),
+            8 => plain.born_host.replace(value.bytes()?).is_some(),
+            13 => value.number().is_none(),
+            _ => true,
+        };
+        if was_there {
+            return None;
+        }
+    }
+    if plain.tag.is_some_and(<[u8]>::is_empty) {
+        plain.tag = None;
+    }
+    Some(())
+}
+
+fn timestamp_ms(bytes: &[u8]) -> Option<i64> {
+    let (mut seconds, mut nanos) = (0i64, 0i64);
+    let mut fields = Fields::of(bytes);
+    while let Some((number, value)) = fields.next()? {
+        let value = i64::try_from(value.number()?).ok()?;
+        match number {
+            1 => seconds = value,
+            2 => nanos = value,
+            _ => return None,
+        }
+    }
+    if nanos >= 1_000_000_000 {
+        return None;
+    }
+    let ms = seconds.checked_mul(1000)? + nanos / 1_000_000;
+    (ms <= TIME_MS_MAX).then_some(ms)
+}
+
+/// As `server.wire.messages.to_message` and `store.record.properties.encode_properties` make them.
+fn stored_properties(plain: &Plain<'_>, peer: &str, born_ms: i64) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(256);
+    let mut put = |name: &[u8], value: &[u8]| {
+        out.extend_from_slice(name);
+        out.push(1);
+        out.extend_from_slice(value);
+        out.push(2);
+    };
+    for (name, value) in &plain.properties {
+        put(name, value);
+    }
+    if let Some(tag) = plain.tag {
+        put(b"TAGS", tag);
+    }
+    if !plain.keys.is_empty() {
+        put(b"KEYS", &plain.keys.join(&b' '));
+    }
+    put(b"UNIQ_KEY", plain.message_id?);
+    put(b"PGROUP", plain.topic);
+    put(b"BORN_TIMESTAMP", born_ms.to_string().as_bytes());
+    let born_host = match plain.born_host {
+        Some(host) if !host.is_empty() => plain_text(host)?,
+        _ => plain_text(peer.as_bytes())?,
+    };
+    put(b"__BORNHOST", born_host.as_bytes());
+    Some(out)
+}
+
+/// `store.record.tags.java_hash` of an ASCII text.
+fn java_hash(tag: &[u8]) -> i64 {
+    let hash = tag.iter().fold(0i32, |hash, byte| hash.wrapping_mul(31).wrapping_add(i32::from(*byte)));
+    i64::from(hash)
+}
+
+/// The response to a send of one message that is stored.
+#[pyfunction]
+pub fn send_answer<'py>(py: Python<'py>, message_id: &str, queue_offset: u64) -> Bound<'py, PyBytes> {
+    let mut status = Vec::with_capacity(8);
+    put_varint(&mut status, 1 << 3);
+    put_varint(&mut status, OK);
+    put_bytes(&mut status, 2, b"OK");
+    let mut entry = Vec::with_capacity(64);
+    put_bytes(&mut entry, 1, &status);
+    put_bytes(&mut entry, 2, message_id.as_bytes());
+    if queue_offset > 0 {
+        put_varint(&mut entry, 4 << 3);
+        put_varint(&mut entry, queue_offset);
+    }
+    let mut answer = Vec::with_capacity(96);
+    put_bytes(&mut answer, 1, &status);
+    put_bytes(&mut answer, 2, &entry);
+    PyBytes::new(py, &answer)
+}

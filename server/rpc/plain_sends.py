@@ -1,0 +1,206 @@
+"""Sends that have nothing unusual: those of a loop pass together, and the work per message in native code.
+
+Plain is a request of one NORMAL message within all limits. Whatever is not goes the ordinary way (`SendService`), which
+alone refuses messages; so nothing here is needed for a right answer, and who has no native part misses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server.front import Call
+from server.group_commit import GroupCommit
+from server.limits import HeldSizes
+from server.metadata import Directory
+from server.metrics import ServerMetrics
+from server.observing import Observing
+from server.queue_choice import QueueChooser
+from server.rpc.access import publish
+from server.rpc.context import Edge, RequestHandler
+from server.security.credentials import Identity
+from server.wire.limits import WireLimits
+from server.wire.message_types import ACCEPTED_TYPES, TYPE_WORDS
+from server.wire.messages import host_from_text
+from server.wire.reserved import RESERVED_PREFIX, RESERVED_PROPERTIES
+from server.wire.validate import check_topic
+from store.clock import Clock
+from store.dispatch import LIGHT_QUEUE_NAMES
+from store.message import Appended, EncodedMessage, Host
+from store.metadata import Permission, Topic
+from store.native import Native, SendReader
+
+_UNUSUAL_NAMES: Final = RESERVED_PROPERTIES | {LIGHT_QUEUE_NAMES}
+_NORMAL_WORD: Final = TYPE_WORDS[definition.NORMAL]
+
+
+def make_reader(native: Native, limits: WireLimits) -> SendReader:
+    return native.SendReader(
+        limits.body_size_max,
+        limits.user_properties_max,
+        limits.user_properties_size_max,
+        _UNUSUAL_NAMES,
+        RESERVED_PREFIX,
+    )
+
+
+class _PlainSend(NamedTuple):
+    """A send that nothing speaks against. `size` is that of its body."""
+
+    call: Call
+    identity: Identity | None
+    body: bytes
+    client_id: str
+    message_id: str
+    topic: str
+    size: int
+
+
+class _Accepted:
+    """What is known and accepted in a pass. `topics` holds None for those that plain messages may not go to."""
+
+    __slots__ = ("messages", "now_ms", "sends", "store_host", "topics")
+
+    def __init__(self, now_ms: int, store_host: Host) -> None:
+        self.now_ms = now_ms
+        self.store_host = store_host
+        self.topics: dict[str, Topic | None] = {}
+        self.sends: list[_PlainSend] = []
+        self.messages: list[EncodedMessage] = []
+
+
+class PlainSends:
+    """The sends of a pass, and what becomes of them."""
+
+    def __init__(
+        self,
+        native: Native,
+        edge: Edge,
+        *,
+        ordinary: RequestHandler,
+        directory: Directory,
+        commit: GroupCommit,
+        queues: QueueChooser,
+        limits: WireLimits,
+        store_host: Callable[[], Host],
+        clock: Clock,
+        metrics: ServerMetrics,
+        observing: Observing,
+        waiting_sizes: HeldSizes,
+    ) -> None:
+        """`ordinary` serves whatever is not plain; `queues` is shared with it, so that all queues get their turns."""
+        self._native = native
+        self._edge = edge
+        self._ordinary = ordinary
+        self._directory = directory
+        self._commit = commit
+        self._queues = queues
+        self._store_host = store_host
+        self._clock = clock
+        self._metrics = metrics
+        self._observing = observing
+        self._waiting_sizes = waiting_sizes
+        self._gathered: list[tuple[Call, bytes]] = []
+        self._since_s = 0.0
+        self._reader = make_reader(self._native, limits)
+
+    def configure(self, limits: WireLimits) -> None:
+        self._reader = make_reader(self._native, limits)
+
+    def take(self, call: Call, body: bytes) -> None:
+        """Serve the call when the pass ends."""
+        if not self._gathered:
+            self._since_s = self._clock.monotonic_s()
+            self._commit.after_pass(self._serve)
+        self._gathered.append((call, body))
+
+    def _serve(self) -> None:
+        gathered, self._gathered = self._gathered, []
+        began_s = self._clock.monotonic_s()
+        accepted = _Accepted(self._clock.wall_ms(), self._store_host())
+        for call, body in gathered:
+            try:
+                self._check(call, body, accepted)
+            except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the client gets an answer
+                self._edge.refuse_unary(call, service.SendMessageResponse, error)
+        stages = self._observing.send_stages
+        if stages.is_turn():
+            stages.check.add((self._clock.monotonic_s() - began_s) / len(gathered))
+        if accepted.sends:
+            stored = partial(self._stored, accepted.sends, began_s)
+            self._commit.send_encoded(accepted.messages, stored, self._since_s)
+
+    def _check(self, call: Call, body: bytes, accepted: _Accepted) -> None:
+        """Accept the send, or serve it the ordinary way. Raises whatever it is to be refused for."""
+        edge = self._edge
+        identity = edge.identify(call)
+        client_id = edge.caller(call, identity)
+        peer = call.peer
+        plain = self._reader.read(body, peer, accepted.now_ms)
+        if plain is None:
+            self._ordinary(call, identity, client_id, body)
+            return
+        name, message_id, content, properties, tags_code, born_ms, system_flag = plain
+        topics = accepted.topics
+        topic = topics[name] if name in topics else self._plain_topic(name, topics)
+        if topic is None:
+            self._ordinary(call, identity, client_id, body)
+            return
+        if identity is not None:
+            edge.require(call, identity, [publish(name)])
+        size = len(content)
+        self._waiting_sizes.take(client_id, size)
+        accepted.sends.append(_PlainSend(call, identity, body, client_id, message_id, name, size))
+        accepted.messages.append(
+            EncodedMessage(
+                name,
+                self._queues.next_queue(topic),
+                content,
+                properties,
+                born_ms,
+                host_from_text(peer),
+                accepted.store_host,
+                system_flag,
+                tags_code,
+            )
+        )
+
+    def _plain_topic(self, name: str, topics: dict[str, Topic | None]) -> Topic | None:
+        """The topic, made now if need be; None when the ordinary way has to say what is wrong with it."""
+        check_topic(name)
+        topic = self._directory.topic_to_send(name, self._edge.user)
+        takes_it = (
+            definition.NORMAL in ACCEPTED_TYPES[topic.type]
+            and Permission.WRITE in topic.permission
+            and topic.write_queues > 0
+        )
+        topics[name] = topic if takes_it else None
+        return topics[name]
+
+    def _stored(
+        self, sends: list[_PlainSend], began_s: float, appended: Sequence[Appended], error: Exception | None
+    ) -> None:
+        for send in sends:
+            self._waiting_sizes.give(send.client_id, send.size)
+        if error is not None:
+            self._send_one_by_one(sends)
+            return
+        answer = self._native.send_answer
+        sizes_by_topic: dict[str, list[int]] = {}
+        for send, where in zip(sends, appended, strict=True):
+            sizes_by_topic.setdefault(send.topic, []).append(where.size)
+            send.call.reply(answer(send.message_id, where.queue_offset))
+        self._metrics.sent_each(len(sends), self._clock.monotonic_s() - began_s)
+        for topic, sizes in sizes_by_topic.items():
+            self._observing.traffic.sent_each(topic, _NORMAL_WORD, sizes)
+
+    def _send_one_by_one(self, sends: list[_PlainSend]) -> None:
+        """None of them is stored, and it may be the fault of one."""
+        for send in sends:
+            try:
+                self._ordinary(send.call, send.identity, send.client_id, send.body)
+            except Exception as error:  # noqa: BLE001 - as in `_serve`
+                self._edge.refuse_unary(send.call, service.SendMessageResponse, error)

@@ -1,0 +1,79 @@
+"""The native part of Quarry, where it is installed (`make native`; docs/adr/0043).
+
+It does again, faster, what Python code here does, for the plain case alone. So everything works without it, and each
+function that is typed here names the Python code it must agree with; `tests/native` holds them against each other.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence, Set
+from typing import Final, Protocol, cast
+
+from store.message import EncodedMessage
+from store.offsets import PhysicalOffset, QueueOffset
+
+MODULE: Final = "quarry_native"
+CONTRACT: Final = 1
+"""Of the build that goes with this code; one of another number is left alone."""
+
+PlainSend = tuple[str, str, bytes, bytes, int, int, int]
+"""Topic, message id, body, stored properties, tags code, born at (ms), system flag."""
+
+
+class SendReader(Protocol):
+    """Reads requests to send."""
+
+    def read(self, request: bytes, peer: str, now_ms: int, /) -> PlainSend | None:
+        """The one NORMAL message of the request, as `check_send` and `to_message` would have it; None: not plain.
+
+        User properties are stored in the order of the request.
+        """
+
+
+class SendReaderMaker(Protocol):
+    def __call__(
+        self,
+        body_size_max: int,
+        properties_max: int,
+        properties_size_max: int,
+        unusual_names: Set[str],
+        unusual_prefix: str,
+        /,
+    ) -> SendReader: ...
+
+
+class Native(Protocol):
+    """What the module offers."""
+
+    @property
+    def SendReader(self) -> SendReaderMaker: ...
+
+    def send_answer(self, message_id: str, queue_offset: int, /) -> bytes:
+        """The serialized `SendMessageResponse` of one message that is stored."""
+
+    def encode_records(
+        self,
+        messages: list[EncodedMessage],
+        queue_offsets: Sequence[QueueOffset],
+        physical_offset: PhysicalOffset,
+        stored_ms: int,
+        crc_property: bool,  # noqa: FBT001
+        /,
+    ) -> tuple[bytes, list[int]]:
+        """See `store.record.bulk.encode_records`."""
+
+
+def _load() -> tuple[Native | None, str]:
+    try:
+        module = importlib.import_module(MODULE)
+    except ImportError as error:
+        return None, str(error)
+    found = getattr(module, "CONTRACT", None)
+    if found != CONTRACT:
+        return None, f"it has contract {found}, wanted is {CONTRACT}: run `make native`"
+    return cast(Native, module), ""
+
+
+NATIVE, WHY_NOT = _load()
+"""None where it cannot be used, and why."""

@@ -1,0 +1,223 @@
+"""What the native part reads out of a request to send is what Python makes of it, or nothing."""
+
+from __future__ import annotations
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server.rpc.plain_sends import make_reader
+from server.wire.limits import WireLimits
+from server.wire.messages import NO_HOST, to_message
+from server.wire.reserved import RESERVED_PREFIX, RESERVED_PROPERTIES
+from server.wire.status import fill_ok
+from server.wire.validate import check_send
+from store.metadata import IllegalTopicName
+from store.native import NATIVE, Native, PlainSend
+from store.record import decode_properties, encode_properties, tags_code
+from tests.wire.builders import NOW_MS, message, send
+
+LIMITS = WireLimits(body_size_max=64, user_properties_max=3, user_properties_size_max=80)
+PEER = "192.0.2.7:50123"
+
+needs_native = pytest.mark.skipif(NATIVE is None, reason="no native part")
+
+
+def read(native: Native, request: bytes, peer: str = PEER) -> PlainSend | None:
+    return make_reader(native, LIMITS).read(request, peer, NOW_MS)
+
+
+def of_python(request: bytes, peer: str = PEER) -> PlainSend:
+    """The same of a request that Python takes. Raises what it is refused for."""
+    parsed = service.SendMessageRequest.FromString(request)
+    topic, [checked] = check_send(parsed, LIMITS, NOW_MS)
+    assert checked.type == definition.NORMAL
+    taken = to_message(checked, topic=topic, queue_number=0, peer=peer, store_host=NO_HOST, now_ms=NOW_MS)
+    return (
+        topic,
+        parsed.messages[0].system_properties.message_id,
+        taken.body,
+        encode_properties(taken.properties),
+        tags_code(topic, taken.properties, NOW_MS),
+        taken.born_timestamp_ms,
+        taken.system_flag,
+    )
+
+
+def agrees(native: Native, request: bytes) -> bool:
+    """Whether it reads nothing, or what Python makes of it; who asks it looks at the topic's name himself."""
+    plain = read(native, request)
+    if plain is None:
+        return True
+    try:
+        expected = of_python(request)
+    except IllegalTopicName:
+        return True
+    return in_one_order(plain) == in_one_order(expected)
+
+
+def in_one_order(plain: PlainSend) -> tuple[object, ...]:
+    """The order of user properties is nobody's promise: protobuf's maps have none."""
+    topic, message_id, body, properties, *rest = plain
+    return topic, message_id, body, len(properties), decode_properties(properties), *rest
+
+
+ODD_TEXTS = st.sampled_from(
+    ["", " ", "\t", "a\x01b", "\x7f", "\x85", "ä", "中文", "🙂", "a|b", "\u2028", " a ", "\u200b"]
+)
+TEXTS = st.one_of(st.text(alphabet="abcXYZ 09_-%", max_size=12), ODD_TEXTS)
+NAMES = st.one_of(TEXTS, st.sampled_from([*sorted(RESERVED_PROPERTIES), f"{RESERVED_PREFIX}x", "INNER_MULTI_DISPATCH"]))
+NUMBERS = st.one_of(st.integers(-3, 3), st.integers(-(2**31), 2**31 - 1))
+TIMES = st.builds(
+    Timestamp,
+    seconds=st.one_of(st.integers(-2, 2_000_000_000), st.sampled_from([253_402_300_799, 253_402_300_800, 2**62])),
+    nanos=st.sampled_from([0, 1, 999_999, 1_000_000, 999_999_999, 1_000_000_000, -1]),
+)
+USUAL_FIELDS = {
+    "tag": TEXTS,
+    "keys": st.lists(TEXTS, max_size=3),
+    "message_id": TEXTS,
+    "body_encoding": st.sampled_from([0, 1, 2, 3]),
+    "message_type": st.sampled_from([0, 1, 2, 5]),
+    "born_timestamp": TIMES,
+    "born_host": TEXTS,
+    "queue_id": NUMBERS,
+}
+RARE_FIELDS = {
+    "body_digest": st.builds(definition.Digest, checksum=TEXTS),
+    "store_timestamp": TIMES,
+    "store_host": TEXTS,
+    "delivery_timestamp": TIMES,
+    "receipt_handle": TEXTS,
+    "queue_offset": NUMBERS,
+    "invisible_duration": st.builds(Duration, seconds=st.integers(0, 9)),
+    "delivery_attempt": NUMBERS,
+    "message_group": TEXTS,
+    "trace_context": TEXTS,
+    "lite_topic": TEXTS,
+    "priority": NUMBERS,
+}
+SYSTEMS = st.builds(
+    lambda usual, rare: definition.SystemProperties(**usual, **rare),
+    st.fixed_dictionaries({}, optional=USUAL_FIELDS),
+    st.one_of(st.just({}), st.just({}), st.fixed_dictionaries({}, optional=RARE_FIELDS)),
+)
+MESSAGES = st.builds(
+    definition.Message,
+    topic=st.builds(definition.Resource, name=st.sampled_from(["orders", "", "a b", "%DLQ%x", "t" * 127, "ö"])),
+    user_properties=st.dictionaries(NAMES, TEXTS, max_size=4),
+    system_properties=SYSTEMS,
+    body=st.binary(max_size=70),
+)
+PLAIN_MESSAGES = st.builds(
+    message,
+    body=st.binary(min_size=1, max_size=64),
+    user_properties=st.dictionaries(st.text("abc", min_size=1), st.text("xyz "), max_size=3),
+    tag=st.text("abcd", max_size=5),
+    keys=st.lists(st.text("abcd", min_size=1, max_size=5), max_size=3),
+    born_timestamp=st.builds(Timestamp, seconds=st.integers(0, 2_000_000_000), nanos=st.integers(0, 999_999_999)),
+    born_host=st.text("abc.", max_size=9),
+    body_encoding=st.sampled_from([0, 1, 2]),
+    message_type=st.sampled_from([0, 1]),
+    queue_id=st.integers(0, 9),
+)
+
+
+@needs_native
+@settings(max_examples=600, deadline=None)
+@given(st.lists(MESSAGES, min_size=1, max_size=2))
+def test_what_it_reads_is_what_python_makes_of_it(messages: list[definition.Message]) -> None:
+    assert NATIVE is not None
+    request = send(*messages).SerializeToString()
+    assert agrees(NATIVE, request)
+
+
+@needs_native
+@settings(max_examples=200, deadline=None)
+@given(PLAIN_MESSAGES)
+def test_plain_messages_are_read(sent: definition.Message) -> None:
+    assert NATIVE is not None
+    request = send(sent).SerializeToString()
+    plain = read(NATIVE, request)
+    try:
+        expected = of_python(request)
+    except Exception:
+        assert plain is None
+    else:
+        assert plain is not None
+        assert in_one_order(plain) == in_one_order(expected)
+        if len(sent.user_properties) < 2:
+            assert plain == expected
+
+
+@needs_native
+@settings(max_examples=600, deadline=None)
+@given(PLAIN_MESSAGES, st.data())
+def test_bytes_that_went_wrong_are_read_as_python_reads_them_or_not_at_all(
+    sent: definition.Message, data: st.DataObject
+) -> None:
+    assert NATIVE is not None
+    request = bytearray(send(sent).SerializeToString())
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(request) - 1))
+        if data.draw(st.booleans()):
+            request[at] = data.draw(st.integers(0, 255))
+        else:
+            del request[at]
+    assert agrees(NATIVE, bytes(request))
+
+
+@pytest.mark.parametrize(
+    "peer", ["unix", "[2001:db8::1]:7", "", "a\x01b"], ids=["unix", "IPv6", "none", "control character"]
+)
+def test_who_names_no_host_is_known_by_its_address(native: Native, peer: str) -> None:
+    request = send(message()).SerializeToString()
+    plain = read(native, request, peer)
+    if plain is not None:
+        assert plain == of_python(request, peer)
+    assert (plain is None) is ("\x01" in peer)
+
+
+@pytest.mark.parametrize(
+    "unusual",
+    [
+        definition.Message(),
+        message(body=b""),
+        message(body=bytes(65)),
+        message(message_id=" "),
+        message(message_group="g"),
+        message(lite_topic="l"),
+        message(priority=0),
+        message(delivery_timestamp=Timestamp(seconds=1)),
+        message(message_type=definition.TRANSACTION),
+        message(trace_context="t"),
+        message(delivery_attempt=2),
+        message(tag="a|b"),
+        message(user_properties={"TAGS": "a"}),
+        message(user_properties={"INNER_MULTI_DISPATCH": "%LMQ%a"}),
+        message(user_properties={f"{RESERVED_PREFIX}a": "b"}),
+        message(user_properties={str(number): "" for number in range(4)}),
+        message(user_properties={"a": "b" * 80}),
+    ],
+    ids=lambda each: str(each).replace("\n", " ")[-60:],
+)
+def test_what_is_unusual_is_left_to_python(native: Native, unusual: definition.Message) -> None:
+    assert read(native, send(unusual).SerializeToString()) is None
+
+
+def test_requests_of_no_message_and_of_two_are_left_to_python(native: Native) -> None:
+    assert read(native, b"") is None
+    assert read(native, send(message(), message()).SerializeToString()) is None
+
+
+@pytest.mark.parametrize("offset", [0, 1, 127, 128, 2**31, 2**62])
+@pytest.mark.parametrize("message_id", ["0156F7E71C361B21BC024CCDBE00000000", "ä", "x" * 300])
+def test_an_answer_is_what_protobuf_writes(native: Native, message_id: str, offset: int) -> None:
+    expected = service.SendMessageResponse(entries=[service.SendResultEntry(message_id=message_id, offset=offset)])
+    fill_ok(expected.status)
+    fill_ok(expected.entries[0].status)
+    assert native.send_answer(message_id, offset) == expected.SerializeToString()
