@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence, Set
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from store.message import EncodedMessage
 from store.offsets import PhysicalOffset, QueueOffset
@@ -45,6 +45,10 @@ class SendReaderMaker(Protocol):
 
 class Native(Protocol):
     """What the module offers."""
+
+    @property
+    def CallScanner(self) -> Any:
+        """A `server.front.h2.scanning.ScannerMaker`, which the store knows nothing of."""
 
     @property
     def SendReader(self) -> SendReaderMaker: ...

@@ -7,6 +7,7 @@
 
 use pyo3::prelude::*;
 
+mod calls;
 mod records;
 mod sends;
 mod wire;
@@ -18,6 +19,7 @@ const CONTRACT: u32 = 1;
 #[pymodule]
 fn quarry_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("CONTRACT", CONTRACT)?;
+    module.add_class::<calls::CallScanner>()?;
     module.add_class::<sends::SendReader>()?;
     module.add_function(wrap_pyfunction!(sends::send_answer, module)?)?;
     module.add_function(wrap_pyfunction!(records::encode_records, module)?)?;

@@ -8,6 +8,7 @@ from server.front.contract import Call, Front, FrontLimits, Method, Methods, Tls
 from server.front.figures import FrontFigures
 from server.front.grpcio import GrpcioFront
 from server.front.h2 import H2Front
+from server.front.h2.scanning import ScannerMaker
 from server.front.status import GrpcStatus
 from server.front.tls import LiveTls, Shown
 
@@ -21,6 +22,7 @@ __all__ = [
     "LiveTls",
     "Method",
     "Methods",
+    "ScannerMaker",
     "Shown",
     "TlsFiles",
     "make_front",
@@ -30,11 +32,19 @@ FrontKind = Literal["grpcio", "h2"]
 
 
 def make_front(
-    kind: FrontKind, methods: Methods, *, limits: FrontLimits | None = None, access_log: bool = False
+    kind: FrontKind,
+    methods: Methods,
+    *,
+    limits: FrontLimits | None = None,
+    access_log: bool = False,
+    make_scanner: ScannerMaker | None = None,
 ) -> Front:
-    """The front of that name, not yet listening. With `access_log` each call that has ended is a line of the log."""
+    """The front of that name, not yet listening.
+
+    With `access_log` each call that has ended is a line of the log. `make_scanner` is for `h2`, which can do without.
+    """
     match kind:
         case "grpcio":
             return GrpcioFront(methods, limits=limits, access_log=access_log)
         case "h2":
-            return H2Front(methods, limits=limits, access_log=access_log)
+            return H2Front(methods, limits=limits, access_log=access_log, make_scanner=make_scanner)

@@ -86,6 +86,12 @@ class EncodedProperties(Mapping[str, str]):
             self._decoded = decode_properties(self.raw)
         return self._decoded
 
+    def __contains__(self, name: object) -> bool:
+        # asked of every message about names that hardly one has
+        if self._decoded is None and isinstance(name, str) and name.encode() not in self.raw:
+            return False
+        return name in self._entries()
+
     def __getitem__(self, name: str) -> str:
         return self._entries()[name]
 

@@ -12,6 +12,7 @@ from server.front.h2.connection import Connection
 from server.front.h2.frames import FRAME_HEAD, FRAME_HEAD_SIZE, PREFACE, U32, Flag, FrameType
 from server.front.h2.grpc_messages import with_prefix
 from server.front.h2.header_blocks import encode_fields
+from server.front.h2.scanning import ScannerMaker
 from server.front.h2.switchboard import Switchboard
 
 ECHO: Final = "/test.Service/Echo"
@@ -138,6 +139,7 @@ class Engine:
         served: Mapping[str, Method] | None = None,
         limits: FrontLimits | None = None,
         call_ended: Callable[[H2Call, GrpcStatus], None] | None = None,
+        make_scanner: ScannerMaker | None = None,
     ) -> None:
         self.clock = Clock()
         self.figures = FrontFigures()
@@ -151,6 +153,7 @@ class Engine:
             clock=self.clock,
             soon=self.later.append,
             call_ended=call_ended,
+            make_scanner=make_scanner,
         )
         self.connection = Connection(self.board, Client("127.0.0.1:5"), self._notified)
 

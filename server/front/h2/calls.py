@@ -121,6 +121,25 @@ class Calls:
         if client_done:
             self.end_of_request(call)
 
+    def take_found(self, stream_id: int, path: bytes, fields: dict[bytes, bytes], body: bytes) -> bool:
+        """A call that is there whole, as `begin` and `take_whole` would take it; False when it needs them."""
+        board = self._board
+        figures = board.figures
+        served = board.methods.get(path)
+        if served is None or served[1].streaming_in or figures.calls_open >= board.limits.max_open_calls:
+            return False
+        timeout = fields.get(b"grpc-timeout")
+        try:
+            remaining_s = None if timeout is None else timeout_s(decoded(timeout))
+        except BadMessage:
+            return False
+        figures.calls += 1
+        call = H2Call(self, stream_id, served, fields, remaining_s)
+        call.client_done = True
+        self._add(call)
+        self._deliver(call, body)
+        return True
+
     def refuse(self, stream_id: int, status: GrpcStatus, message: str, client_done: bool) -> None:  # noqa: FBT001
         """Answer a call that is not begun."""
         self._board.figures.calls_failed[status] += 1

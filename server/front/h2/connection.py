@@ -36,8 +36,17 @@ from server.front.h2.frames import (
     PeerError,
     Setting,
 )
-from server.front.h2.header_blocks import BlockDecoder, PartialBlock
-from server.front.h2.request_head import HeadReader, Malformed, NotGrpc, TooLarge, check_trailers
+from server.front.h2.grpc_messages import MESSAGE_PREFIX_SIZE
+from server.front.h2.header_blocks import BlockDecoder, HuffmanCoded, PartialBlock
+from server.front.h2.request_head import (
+    FAST_BLOCK_SIZE_MAX,
+    HeadReader,
+    Malformed,
+    NotGrpc,
+    TooLarge,
+    check_trailers,
+)
+from server.front.h2.scanning import Scanner
 from server.front.h2.sending import Sender
 from server.front.h2.stream_rules import RULES, Outcome, StreamState
 from server.front.h2.switchboard import Switchboard
@@ -50,6 +59,7 @@ CONTINUATIONS_MAX: Final = 64
 """Frames of one header block; the whole block is bounded as well."""
 
 UNLIMITED: Final = 1 << 62
+_HEADERS: Final = int(FrameType.HEADERS)
 
 DECODED_BEYOND_LIMIT: Final = 4
 """Header blocks of up to so many times the limit are still decoded, so that only their call is refused."""
@@ -95,7 +105,8 @@ class Connection:
         self._begin = 0
         self._block_size_max = DECODED_BEYOND_LIMIT * board.limits.max_metadata_size
         self._decoder = BlockDecoder(self._block_size_max)
-        self._heads = HeadReader(self._decoder, board.limits.max_metadata_size)
+        self._scanner = None if board.make_scanner is None else board.make_scanner(FAST_BLOCK_SIZE_MAX, HuffmanCoded)
+        self._heads = HeadReader(self._decoder, board.limits.max_metadata_size, self._scanner)
         self._partial: PartialBlock | None = None
         self._expected: FrameType | None = FrameType.SETTINGS  # what the next frame has to be
         self._last_stream_id = 0
@@ -138,6 +149,11 @@ class Connection:
             if self.frames_received >= frames_end or clock() > end_s:
                 self.behind_size = end
                 break
+            if kind == _HEADERS and self._scanner is not None and self.state is State.OPEN and self._expected is None:
+                found_end = self._take_found(self._scanner, data, position, frames_end, end_s)
+                if found_end > position:
+                    position = found_end
+                    continue
             position = start + size
             self.frames_received += 1
             if self._expected is not None and kind != self._expected:
@@ -151,6 +167,28 @@ class Connection:
         if self._received >= CONNECTION_WINDOW // 2:
             self.sender.control(frames.window_update(0, self._received))
             self._received = 0
+
+    def _take_found(self, scanner: Scanner, data: bytes, position: int, frames_end: int, end_s: float) -> int:
+        """Take the calls that a scanner finds; returns where the last one ends that was taken."""
+        calls, clock = self.calls, self._board.clock
+        calls_max = min((frames_end - self.frames_received) // 2, STREAMS_MAX - len(calls.open))
+        size_max = self._board.limits.max_message_size
+        for stream_id, path, fields, start, end in scanner.scan(
+            data, position, self._last_stream_id, calls_max, size_max
+        ):
+            self._last_stream_id = stream_id
+            self.frames_received += 2
+            position = end
+            if calls.take_found(stream_id, path, fields, data[start:end]):
+                self._received += end - start + MESSAGE_PREFIX_SIZE
+                if self._received > CONNECTION_WINDOW:
+                    raise PeerError(ErrorCode.FLOW_CONTROL_ERROR, "more data than the connection's window")
+            else:
+                calls.begin(stream_id, (path, fields), client_done=False)
+                self.on_data(Flag.END_STREAM, stream_id, data, start - MESSAGE_PREFIX_SIZE, end)
+            if clock() > end_s:
+                break
+        return position
 
     def _read_preface(self, data: bytes) -> bool:
         """Whether the preface is here whole. Raises PeerError when it cannot become one."""

@@ -15,6 +15,7 @@ from server.front.figures import FrontFigures
 from server.front.h2.adapter import H2Protocol
 from server.front.h2.call import H2Call, run_guarded
 from server.front.h2.door import Door
+from server.front.h2.scanning import ScannerMaker
 from server.front.h2.switchboard import Switchboard
 from server.front.h2.turns import Source, Turns
 from server.front.inherited import close_inherited, inherited_sockets
@@ -40,8 +41,17 @@ it has read the GOAWAY. It may be gone for good."""
 class H2Front:
     """Serves `methods` on our own engine. Implements server.front.contract.Front."""
 
-    def __init__(self, methods: Methods, *, limits: FrontLimits | None = None, access_log: bool = False) -> None:
+    def __init__(
+        self,
+        methods: Methods,
+        *,
+        limits: FrontLimits | None = None,
+        access_log: bool = False,
+        make_scanner: ScannerMaker | None = None,
+    ) -> None:
+        """With `make_scanner` calls that are there whole are found by native code."""
         check_methods(methods)
+        self._make_scanner = make_scanner
         self._methods = methods
         self._limits = limits or FrontLimits()
         self._access_log = access_log
@@ -114,6 +124,7 @@ class H2Front:
             clock=loop.time,
             soon=soon,
             call_ended=_log_call if self._access_log else None,
+            make_scanner=self._make_scanner,
         )
         self._every("deadlines", DEADLINES_S, self._board.expire)
         self._every("look after", LOOK_AFTER_S, self._look_after)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from server.front.h2.header_blocks import BlockDecoder, Field, HuffmanCoded, decoded, integer, size_of
+from server.front.h2.scanning import Scanner
 
 RUNS_MAX: Final = 16
 """Runs that a connection remembers: a client uses a dozen methods."""
@@ -63,8 +64,10 @@ coded still (`header_blocks.text_of`). A plain tuple, because one is made per ca
 class HeadReader:
     """Reads the header blocks of one connection, in order."""
 
-    def __init__(self, decoder: BlockDecoder, size_max: int) -> None:
+    def __init__(self, decoder: BlockDecoder, size_max: int, scanner: Scanner | None = None) -> None:
+        """`scanner` is told what is learned."""
         self._decoder = decoder
+        self._scanner = scanner
         self._size_max = size_max
         self._runs: dict[bytes, RequestHead] = {}
         self._run_lengths: list[int] = []  # the one that matched last comes first
@@ -152,8 +155,12 @@ class HeadReader:
             if field.name not in _NEVER_PLAIN:
                 if len(self._plain_names) < FIELDS_KNOWN_MAX:
                     self._plain_names[field.raw_name] = field.name
+                    if self._scanner is not None:
+                        self._scanner.learn_name(field.raw_name, field.name)
             elif len(raw_field) <= KNOWN_FIELD_SIZE_MAX and len(self._sound_fields) < FIELDS_KNOWN_MAX:
                 self._sound_fields[raw_field] = field.name
+                if self._scanner is not None:
+                    self._scanner.learn_field(raw_field, field.name)
 
     def _learn_run(self, path: bytes, block: bytes, fields: list[Field]) -> None:
         """Remember what the start of the block has in common with the last one for the same path."""
@@ -165,10 +172,14 @@ class HeadReader:
         common = [field for field in fields if block[: field.end] == last[: field.end]]
         if not {field.name for field in common} >= _REQUIRED:
             return
-        self._runs.pop(self._run_of_path.pop(path, b""), None)
+        given_up = self._run_of_path.pop(path, b"")
+        self._runs.pop(given_up, None)
         run = block[: common[-1].end]
         self._runs[run] = check(common)
         self._run_of_path[path] = run
+        if self._scanner is not None:
+            self._scanner.forget_run(given_up)
+            self._scanner.learn_run(run, *self._runs[run])
         self._run_lengths = list({len(each) for each in self._runs})
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from server.front.contract import FrontLimits, Method, Methods
 from server.front.figures import FrontFigures
+from server.front.h2.scanning import ScannerMaker
 from server.front.h2.sending import Unread
 from server.front.status import GrpcStatus
 
@@ -35,6 +36,7 @@ class Switchboard:
         clock: Callable[[], float],
         soon: Callable[[Callable[[], None]], None],
         call_ended: Callable[[H2Call, GrpcStatus], None] | None = None,
+        make_scanner: ScannerMaker | None = None,
     ) -> None:
         self.methods: dict[bytes, tuple[str, Method]] = {
             path.encode(): (path, method) for path, method in methods.items()
@@ -43,6 +45,7 @@ class Switchboard:
         self.clock = clock
         self.soon = soon
         self.call_ended = call_ended
+        self.make_scanner = make_scanner
         self.figures = figures
         self.buffered_size = 0
         """Bytes of messages that have not come in whole, of all connections."""

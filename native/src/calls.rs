@@ -1,0 +1,229 @@
+//! Whole unary calls in what a peer has sent: the header block and the one message of each, in two frames that follow
+//! each other (RFC 9113; gRPC over HTTP/2). Anything else is for the engine in Python, which knows the rules.
+
+use std::collections::HashMap;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+
+const FRAME_HEAD_SIZE: usize = 9;
+const FRAME_SIZE_MAX: usize = 16_384;
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+const MESSAGE_PREFIX_SIZE: usize = 5;
+const CONTENT_TYPE: &[u8] = b"content-type";
+const CONTENT_LENGTH: &[u8] = b"content-length";
+
+/// Fields at the start of header blocks that are checked already.
+struct Run {
+    block: Vec<u8>,
+    path: Py<PyBytes>,
+    fields: Py<PyDict>,
+    has_content_type: bool,
+}
+
+/// What one connection has learned of its peer's header blocks, as `HeadReader` tells it.
+#[pyclass]
+pub struct CallScanner {
+    block_size_max: usize,
+    huffman_coded: Py<PyAny>,
+    runs: Vec<Run>,
+    names: HashMap<Vec<u8>, Py<PyBytes>>,
+    fields: HashMap<Vec<u8>, Py<PyBytes>>,
+}
+
+/// Stream id, path, fields, and where the message lies without its prefix.
+type Found<'py> = (u32, Py<PyBytes>, Bound<'py, PyDict>, usize, usize);
+
+#[pymethods]
+impl CallScanner {
+    /// `huffman_coded` wraps values that are Huffman coded.
+    #[new]
+    fn new(block_size_max: usize, huffman_coded: Py<PyAny>) -> Self {
+        CallScanner { block_size_max, huffman_coded, runs: Vec::new(), names: HashMap::new(), fields: HashMap::new() }
+    }
+
+    fn learn_run(&mut self, py: Python<'_>, block: Vec<u8>, path: Py<PyBytes>, fields: Py<PyDict>) -> PyResult<()> {
+        let known = fields.bind(py);
+        if !known.contains(PyBytes::new(py, CONTENT_LENGTH))? {
+            let has_content_type = known.contains(PyBytes::new(py, CONTENT_TYPE))?;
+            self.runs.push(Run { block, path, fields, has_content_type });
+        }
+        Ok(())
+    }
+
+    fn forget_run(&mut self, block: &[u8]) {
+        self.runs.retain(|run| run.block != block);
+    }
+
+    fn learn_name(&mut self, raw_name: Vec<u8>, name: Py<PyBytes>) {
+        self.names.insert(raw_name, name);
+    }
+
+    fn learn_field(&mut self, raw_field: Vec<u8>, name: Py<PyBytes>) {
+        self.fields.insert(raw_field, name);
+    }
+
+    /// The calls from `position` on, up to the first frame that is none of such a call, or is not there whole.
+    fn scan<'py>(
+        &mut self,
+        py: Python<'py>,
+        data: &[u8],
+        position: usize,
+        last_stream_id: u32,
+        calls_max: usize,
+        message_size_max: usize,
+    ) -> PyResult<Vec<Found<'py>>> {
+        let mut found = Vec::new();
+        let (mut position, mut last_stream_id) = (position, last_stream_id);
+        while found.len() < calls_max {
+            let Some(call) = whole_call(data, position) else { break };
+            if call.stream_id <= last_stream_id
+                || call.block.len() > self.block_size_max
+                || call.message_end - call.message_start > message_size_max
+            {
+                break;
+            }
+            let Some((path, fields)) = self.head(py, call.block)? else { break };
+            position = call.message_end;
+            last_stream_id = call.stream_id;
+            found.push((call.stream_id, path, fields, call.message_start, call.message_end));
+        }
+        Ok(found)
+    }
+}
+
+impl CallScanner {
+    /// Path and fields of a block of which everything is known to be sound.
+    fn head<'py>(&mut self, py: Python<'py>, block: &[u8]) -> PyResult<Option<(Py<PyBytes>, Bound<'py, PyDict>)>> {
+        let Some(index) = self.runs.iter().position(|run| block.starts_with(&run.block)) else { return Ok(None) };
+        if index > 0 {
+            self.runs.swap(0, index);
+        }
+        let run = &self.runs[0];
+        let fields = run.fields.bind(py).copy()?;
+        let mut has_content_type = run.has_content_type;
+        let mut rest = &block[run.block.len()..];
+        while !rest.is_empty() {
+            let Some(field) = RawField::first_of(rest) else { return Ok(None) };
+            let Some(name) = self.names.get(&rest[..field.name_end]).or_else(|| self.fields.get(&rest[..field.end]))
+            else {
+                return Ok(None);
+            };
+            let name = name.bind(py);
+            match name.as_bytes() {
+                CONTENT_LENGTH => return Ok(None),
+                CONTENT_TYPE => has_content_type = true,
+                _ => {}
+            }
+            let value = PyBytes::new(py, &rest[field.value_start..field.end]);
+            if field.is_huffman_coded {
+                fields.set_item(name, self.huffman_coded.bind(py).call1((value,))?)?;
+            } else {
+                fields.set_item(name, value)?;
+            }
+            rest = &rest[field.end..];
+        }
+        Ok(has_content_type.then(|| (run.path.clone_ref(py), fields)))
+    }
+}
+
+struct WholeCall<'a> {
+    stream_id: u32,
+    block: &'a [u8],
+    message_start: usize,
+    message_end: usize,
+}
+
+fn whole_call(data: &[u8], position: usize) -> Option<WholeCall<'_>> {
+    let headers = Frame::at(data, position)?;
+    if headers.kind != HEADERS || headers.flags != END_HEADERS || headers.stream_id & 1 == 0 {
+        return None;
+    }
+    let message = Frame::at(data, headers.end)?;
+    if message.kind != DATA || message.flags != END_STREAM || message.stream_id != headers.stream_id {
+        return None;
+    }
+    let prefix = data.get(message.start..message.start + MESSAGE_PREFIX_SIZE)?;
+    let message_start = message.start + MESSAGE_PREFIX_SIZE;
+    let size = u32::from_be_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]) as usize;
+    if prefix[0] != 0 || message_start + size != message.end {
+        return None;
+    }
+    Some(WholeCall {
+        stream_id: headers.stream_id,
+        block: &data[headers.start..headers.end],
+        message_start,
+        message_end: message.end,
+    })
+}
+
+struct Frame {
+    kind: u8,
+    flags: u8,
+    stream_id: u32,
+    start: usize,
+    end: usize,
+}
+
+impl Frame {
+    /// The frame, if all of it is there.
+    fn at(data: &[u8], position: usize) -> Option<Frame> {
+        let head = data.get(position..position + FRAME_HEAD_SIZE)?;
+        let size = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+        let start = position + FRAME_HEAD_SIZE;
+        if size > FRAME_SIZE_MAX || start + size > data.len() {
+            return None;
+        }
+        let stream_id = u32::from_be_bytes([head[5], head[6], head[7], head[8]]) & 0x7FFF_FFFF;
+        Some(Frame { kind: head[3], flags: head[4], stream_id, start, end: start + size })
+    }
+}
+
+/// Where the parts of one field lie that is no reference to a whole field of a table (RFC 7541 §6.2).
+struct RawField {
+    name_end: usize,
+    value_start: usize,
+    end: usize,
+    is_huffman_coded: bool,
+}
+
+impl RawField {
+    fn first_of(block: &[u8]) -> Option<RawField> {
+        let first = *block.first()?;
+        if first & 0x80 != 0 {
+            return None;
+        }
+        let mask = if first & 0x40 != 0 { 0x3F } else { 0x0F };
+        let name_end = if first & mask == 0 {
+            2 + usize::from(block.get(1)? & 0x7F)
+        } else if first & mask == mask {
+            2
+        } else {
+            1
+        };
+        let size_at = *block.get(name_end)?;
+        let (size, value_start) = integer(block, name_end)?;
+        let end = value_start.checked_add(size)?;
+        if end > block.len() {
+            return None;
+        }
+        Some(RawField { name_end, value_start, end, is_huffman_coded: size_at & 0x80 != 0 })
+    }
+}
+
+/// A length of up to three bytes (RFC 7541 §5.1), and where it ends.
+fn integer(block: &[u8], position: usize) -> Option<(usize, usize)> {
+    let first = usize::from(block[position] & 0x7F);
+    if first < 0x7F {
+        return Some((first, position + 1));
+    }
+    let low = usize::from(*block.get(position + 1)?);
+    if low < 0x80 {
+        return Some((0x7F + low, position + 2));
+    }
+    let high = usize::from(*block.get(position + 2)?);
+    (high < 0x80).then_some((0x7F + (low & 0x7F) + (high << 7), position + 3))
+}
