@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import structlog
 
 from server.front.h2.call import Client
-from server.front.h2.connection import Connection, State
+from server.front.h2.connection import Connection
 from server.front.h2.frames import ErrorCode
 from server.front.h2.patience import Patience
+from server.front.h2.states import State
 from server.front.h2.turns import Source
 
 if TYPE_CHECKING:

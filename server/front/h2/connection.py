@@ -12,7 +12,6 @@ An error of the peer is a `PeerError`, raised anywhere below `receive` and turne
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
 from typing import Final, NoReturn
 
 from server.front.h2 import frames
@@ -35,6 +34,8 @@ from server.front.h2.frames import (
     FrameType,
     PeerError,
     Setting,
+    check_dependency,
+    unpadded,
 )
 from server.front.h2.grpc_messages import MESSAGE_PREFIX_SIZE
 from server.front.h2.header_blocks import BlockDecoder, HuffmanCoded, PartialBlock
@@ -48,6 +49,7 @@ from server.front.h2.request_head import (
 )
 from server.front.h2.scanning import Scanner
 from server.front.h2.sending import Sender
+from server.front.h2.states import TRANSITIONS, State
 from server.front.h2.stream_rules import RULES, Outcome, StreamState
 from server.front.h2.switchboard import Switchboard
 from server.front.status import GrpcStatus
@@ -69,25 +71,6 @@ HTTP_1_ANSWER: Final = (
     b"HTTP/1.1 505 HTTP Version Not Supported\r\nContent-Type: text/plain\r\nContent-Length: 43\r\n"
     b"Connection: close\r\n\r\nThis port speaks gRPC, which needs HTTP/2.\r\n"
 )
-
-
-class State(Enum):
-    """Where a connection stands. `TRANSITIONS` says where it may go."""
-
-    NEW = "awaits the preface"
-    GREETED = "awaits the first SETTINGS"
-    OPEN = "open"
-    DRAINING = "takes no new calls"
-    OVER = "says nothing more"
-
-
-TRANSITIONS: Final = {
-    State.NEW: {State.GREETED, State.OVER},
-    State.GREETED: {State.OPEN, State.DRAINING, State.OVER},
-    State.OPEN: {State.DRAINING, State.OVER},
-    State.DRAINING: {State.OVER},
-    State.OVER: set[State](),
-}
 
 
 class Connection:
@@ -231,7 +214,7 @@ class Connection:
             self._out_of_place(FrameType.DATA, stream_id, call)
             return
         if flags & Flag.PADDED:
-            start, end = _unpadded(data, start, end)
+            start, end = unpadded(data, start, end)
         if flags & Flag.END_STREAM:
             call.client_done = True
             if call.reader is None and not call.method.streaming_in:
@@ -245,9 +228,9 @@ class Connection:
         if stream_id & 1 == 0:
             raise PeerError(ErrorCode.PROTOCOL_ERROR, f"HEADERS on stream {stream_id}")
         if flags & Flag.PADDED:
-            start, end = _unpadded(data, start, end)
+            start, end = unpadded(data, start, end)
         if flags & Flag.PRIORITY:
-            _check_dependency(stream_id, data, start, end)
+            check_dependency(stream_id, data, start, end)
             start += 5
         if flags & Flag.END_HEADERS:
             self._header_block(stream_id, flags, data[start:end])
@@ -273,7 +256,7 @@ class Connection:
             raise PeerError(ErrorCode.PROTOCOL_ERROR, "PRIORITY on stream 0")
         if end - start != 5:
             raise PeerError(ErrorCode.FRAME_SIZE_ERROR, "PRIORITY has 5 bytes")
-        _check_dependency(stream_id, data, start, end)
+        check_dependency(stream_id, data, start, end)
 
     def on_rst_stream(self, _flags: int, stream_id: int, data: bytes, start: int, end: int) -> None:
         self._spend(1)
@@ -488,21 +471,6 @@ class Connection:
         if state not in TRANSITIONS[self.state]:
             raise AssertionError(f"from {self.state} to {state}")
         self.state = state
-
-
-def _unpadded(data: bytes, start: int, end: int) -> tuple[int, int]:
-    """Where the payload lies in a padded frame (§6.1)."""
-    if start == end or data[start] >= end - start:
-        raise PeerError(ErrorCode.PROTOCOL_ERROR, "padding longer than its frame")
-    return start + 1, end - data[start]
-
-
-def _check_dependency(stream_id: int, data: bytes, start: int, end: int) -> None:
-    """Priorities are ignored (§5.3), but no stream may depend on itself."""
-    if end - start < 5:
-        raise PeerError(ErrorCode.FRAME_SIZE_ERROR, "no room for a priority")
-    if U32.unpack_from(data, start)[0] & STREAM_MASK == stream_id:
-        raise PeerError(ErrorCode.PROTOCOL_ERROR, f"stream {stream_id} depends on itself")
 
 
 def _code_name(code: int) -> str:

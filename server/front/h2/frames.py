@@ -121,3 +121,18 @@ def ping(opaque: bytes, *, ack: bool) -> bytes:
 
 
 SETTINGS_ACK: Final = frame(FrameType.SETTINGS, Flag.ACK, 0)
+
+
+def unpadded(data: bytes, start: int, end: int) -> tuple[int, int]:
+    """Where the payload lies in a padded frame (§6.1). Raises PeerError."""
+    if start == end or data[start] >= end - start:
+        raise PeerError(ErrorCode.PROTOCOL_ERROR, "padding longer than its frame")
+    return start + 1, end - data[start]
+
+
+def check_dependency(stream_id: int, data: bytes, start: int, end: int) -> None:
+    """Priorities are ignored (§5.3), but no stream may depend on itself. Raises PeerError."""
+    if end - start < 5:
+        raise PeerError(ErrorCode.FRAME_SIZE_ERROR, "no room for a priority")
+    if U32.unpack_from(data, start)[0] & STREAM_MASK == stream_id:
+        raise PeerError(ErrorCode.PROTOCOL_ERROR, f"stream {stream_id} depends on itself")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from server.front.h2.connection import Connection, State
+from server.front.h2.connection import Connection
 from server.front.h2.frames import ErrorCode, PeerError
+from server.front.h2.states import State
 
 GREETING_S: Final = 10.0
 """How long a peer may take to say its preface and SETTINGS; only then is it a client."""
