@@ -19,6 +19,7 @@ from server.cluster.cluster import Cluster
 from server.delivery import Delivery
 from server.health import HealthState
 from server.main import FLUSH_THREADS
+from server.messaging import Messaging
 from server.settings import BrokerSettings
 from server.supervision import Supervisor
 from store.clock import SystemClock
@@ -81,6 +82,10 @@ class RunningBroker:
     @property
     def delivery(self) -> Delivery:
         return self.broker._delivery
+
+    @property
+    def messaging(self) -> Messaging:
+        return self.broker._messaging
 
     @property
     def cluster(self) -> Cluster:

@@ -1,0 +1,194 @@
+"""Sends that come in during one pass: each is answered as if it had come alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from kv import KvError
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from store.message import Appended, EncodedMessage
+from store.metadata import Permission, Topic, TopicType
+from store.offsets import QueueId
+from tests.conformance.broker import RunningBroker, until
+from tests.conformance.client import message
+from tests.conformance.conftest import WithBroker, both_ways
+from tests.rpc.fake_call import FakeCall
+
+pytestmark = both_ways
+
+PATH = "/apache.rocketmq.v2.MessagingService/SendMessage"
+
+
+async def sent_in_one_pass(
+    broker: RunningBroker, *bodies: bytes, client_ids: Sequence[str | None] = ()
+) -> list[service.SendMessageResponse]:
+    """The answers to calls with these bodies."""
+    handler = broker.messaging.methods()[PATH].handler
+    calls = [FakeCall(client_id=client_id) for client_id in client_ids] or [FakeCall() for _ in bodies]
+    for call, body in zip(calls, bodies, strict=True):
+        handler(call, body)
+    await until(lambda: all(call.closed for call in calls), "all are answered")
+    return [call.answer(service.SendMessageResponse) for call in calls]
+
+
+def request(*messages: definition.Message) -> bytes:
+    return service.SendMessageRequest(messages=messages).SerializeToString()
+
+
+def stored_count(broker: RunningBroker, topic: str, queues: int = 4) -> int:
+    return sum(broker.store.messages.bounds(QueueId(topic, number)).maximum for number in range(queues))
+
+
+def codes(answers: Sequence[service.SendMessageResponse]) -> list[definition.Code]:
+    return [answer.status.code for answer in answers]
+
+
+def test_each_is_answered_by_what_it_is(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders")
+        broker.topic("fifo", TopicType.FIFO)
+        later = Timestamp(seconds=broker.clock.wall_ms() // 1000 + 3600)
+        bodies = [
+            request(message("orders", b"1", message_id="one")),
+            request(message("orders", b"2", message_id=" ")),
+            b"\xff\xff",
+            request(message("orders", b"3", delivery_timestamp=later)),
+            request(message("fifo", b"4", message_group="g")),
+            request(message("fifo", b"5")),
+            request(message("no such topic!", b"6")),
+            request(message("orders", b"7", message_id="seven"), message("orders", b"8", message_id="eight")),
+            request(message("orders", b"9", message_id="nine")),
+            request(),
+        ]
+        answers = await sent_in_one_pass(broker, *bodies)
+        assert codes(answers) == [
+            definition.OK,
+            definition.ILLEGAL_MESSAGE_ID,
+            definition.BAD_REQUEST,
+            definition.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+            definition.OK,
+            definition.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+            definition.ILLEGAL_TOPIC,
+            definition.OK,
+            definition.OK,
+            definition.MESSAGE_CORRUPTED,
+        ]
+        ids = [[entry.message_id for entry in answers[number].entries] for number in (0, 7, 8)]
+        assert ids == [["one"], ["seven", "eight"], ["nine"]]
+        assert stored_count(broker, "orders") == 4
+
+    with_broker(test)
+
+
+def test_plain_and_other_sends_take_turns_in_the_queues(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders")
+        plain = request(message("orders", b"plain"))
+        other = request(message("orders", b"traced", trace_context="00-abc"))
+        await sent_in_one_pass(broker, *[plain, other] * 20)
+        counts = [broker.store.messages.bounds(QueueId("orders", number)).maximum for number in range(4)]
+        assert counts == [10, 10, 10, 10]
+
+    with_broker(test)
+
+
+def test_who_names_no_client_harms_nobody(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders")
+        body = request(message("orders"))
+        answers = await sent_in_one_pass(broker, body, body, body, client_ids=["a", None, "b"])
+        assert codes(answers) == [definition.OK, definition.CLIENT_ID_REQUIRED, definition.OK]
+
+    with_broker(test)
+
+
+def test_a_topic_is_made_by_the_first_of_them(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        answers = await sent_in_one_pass(broker, *[request(message("new"))] * 5)
+        assert codes(answers) == [definition.OK] * 5
+        assert broker.store.topics.get("new") is not None
+        broker.store.topics.create(Topic("closed", TopicType.NORMAL, 4, 4, Permission.READ))
+        [answer] = await sent_in_one_pass(broker, request(message("closed")))
+        assert answer.status.code == definition.FORBIDDEN
+
+    with_broker(test, topics={"auto_create": True})
+
+
+def test_what_waits_is_bounded_for_each_client(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders")
+        body = request(message("orders", bytes(600)))
+        answers = await sent_in_one_pass(broker, *[body] * 4, client_ids=["a", "a", "b", "a"])
+        assert codes(answers) == [
+            definition.OK,
+            definition.TOO_MANY_REQUESTS,
+            definition.OK,
+            definition.TOO_MANY_REQUESTS,
+        ]
+        assert codes(await sent_in_one_pass(broker, body)) == [definition.OK]
+        assert broker.messaging._waiting_sizes.total == 0
+
+    with_broker(test, limits={"waiting_sends_per_client": 1_000})
+
+
+def test_a_full_disk_is_told_to_each_and_nothing_is_held(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders")
+        commit = broker.messaging.components.commit
+        commit.refuse_sends("the disk is full")
+        body = request(message("orders"))
+        answers = await sent_in_one_pass(broker, *[body] * 3)
+        assert codes(answers) == [definition.TOO_MANY_REQUESTS] * 3
+        assert all("the disk is full" in answer.status.message for answer in answers)
+        commit.refuse_sends("")
+        assert codes(await sent_in_one_pass(broker, *[body] * 3)) == [definition.OK] * 3
+        assert stored_count(broker, "orders") == 3
+        assert broker.messaging._waiting_sizes.total == 0
+
+    with_broker(test)
+
+
+def test_sends_that_are_refused_together_are_tried_one_by_one(
+    with_broker: WithBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders")
+        refused = 0
+
+        def append_encoded(_messages: list[EncodedMessage]) -> list[Appended]:
+            nonlocal refused
+            refused += 1
+            raise KvError("where one of the queues ends cannot be read")
+
+        monkeypatch.setattr(broker.store.messages, "append_encoded", append_encoded)
+        answers = await sent_in_one_pass(broker, *[request(message("orders", b"%d" % n)) for n in range(3)])
+        assert codes(answers) == [definition.OK] * 3
+        assert stored_count(broker, "orders") == 3
+        assert refused <= 1
+        assert broker.messaging._waiting_sizes.total == 0
+
+    with_broker(test)
+
+
+def test_figures_count_each_of_them(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders")
+        bodies = [request(message("orders", bytes(size))) for size in (10, 3000, 10)]
+        await sent_in_one_pass(broker, *bodies)
+        await asyncio.sleep(0)
+        sample = broker.registry.get_sample_value
+        assert sample("quarry_sends_total", {"outcome": "stored"}) == 3
+        assert sample("quarry_messages_stored_total") == 3
+        assert sample("quarry_send_duration_seconds_count") == 3
+        traffic = broker.messaging.components.observing.traffic
+        [(key, row)] = traffic.sent_by_topic.rows()
+        assert (key.topic, key.message_type, row.messages) == ("orders", "normal", 3)
+        assert row.bytes == traffic.bytes_sent == broker.store.messages.appended_up_to
+        assert row.sizes.counts()[:2] == (2, 1)
+
+    with_broker(test)
