@@ -1,5 +1,6 @@
-//! Whole unary calls in what a peer has sent: the header block and the one message of each, in two frames that follow
-//! each other (RFC 9113; gRPC over HTTP/2). Anything else is for the engine in Python, which knows the rules.
+//! The frames of unary calls in what a peer has sent: a header block of which all is known to be sound, and the one
+//! message in one frame, often right behind it (RFC 9113; gRPC over HTTP/2). Anything else is for the engine in Python,
+//! which knows the rules.
 
 use std::collections::HashMap;
 
@@ -12,6 +13,8 @@ const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
+const PRIORITY: u8 = 0x20;
+const PRIORITY_SIZE: usize = 5;
 const MESSAGE_PREFIX_SIZE: usize = 5;
 const CONTENT_TYPE: &[u8] = b"content-type";
 const CONTENT_LENGTH: &[u8] = b"content-length";
@@ -34,8 +37,10 @@ pub struct CallScanner {
     fields: HashMap<Vec<u8>, Py<PyBytes>>,
 }
 
-/// Stream id, path, fields, and where the message lies without its prefix.
-type Found<'py> = (u32, Py<PyBytes>, Bound<'py, PyDict>, usize, usize);
+/// What the next frame is, or the next two: stream id, path and fields of its header block, where its message begins,
+/// without the prefix, and where the last of the frames ends. Without a block, or without a message, the parts of that
+/// are None.
+type Found<'py> = (u32, Option<(Py<PyBytes>, Bound<'py, PyDict>)>, Option<usize>, usize);
 
 #[pymethods]
 impl CallScanner {
@@ -66,30 +71,50 @@ impl CallScanner {
         self.fields.insert(raw_field, name);
     }
 
-    /// The calls from `position` on, up to the first frame that is none of such a call, or is not there whole.
+    /// What is found from `position` on, in up to so many frames with up to so many header blocks: up to the first frame
+    /// of anything else, or that is not there whole.
     fn scan<'py>(
         &mut self,
         py: Python<'py>,
         data: &[u8],
         position: usize,
         last_stream_id: u32,
-        calls_max: usize,
+        bounds: (usize, usize),
         message_size_max: usize,
     ) -> PyResult<Vec<Found<'py>>> {
+        let (frames_max, blocks_max) = bounds;
         let mut found = Vec::new();
         let (mut position, mut last_stream_id) = (position, last_stream_id);
-        while found.len() < calls_max {
-            let Some(call) = whole_call(data, position) else { break };
-            if call.stream_id <= last_stream_id
-                || call.block.len() > self.block_size_max
-                || call.message_end - call.message_start > message_size_max
-            {
+        let (mut frames, mut blocks) = (0, 0);
+        while frames < frames_max {
+            let Some(frame) = Frame::at(data, position) else {
+                break;
+            };
+            if frame.kind == DATA {
+                let Some(start) = frame.message_start(data, message_size_max) else {
+                    break;
+                };
+                found.push((frame.stream_id, None, Some(start), frame.end));
+                position = frame.end;
+                frames += 1;
+                continue;
+            }
+            let Some(block) = frame.block(data) else { break };
+            if frame.stream_id <= last_stream_id || block.len() > self.block_size_max || blocks == blocks_max {
                 break;
             }
-            let Some((path, fields)) = self.head(py, call.block)? else { break };
-            position = call.message_end;
-            last_stream_id = call.stream_id;
-            found.push((call.stream_id, path, fields, call.message_start, call.message_end));
+            let Some(head) = self.head(py, block)? else {
+                break;
+            };
+            last_stream_id = frame.stream_id;
+            (frames, blocks, position) = (frames + 1, blocks + 1, frame.end);
+            let message = Frame::at(data, position)
+                .filter(|next| frames < frames_max && next.kind == DATA && next.stream_id == frame.stream_id);
+            let start = message.as_ref().and_then(|message| message.message_start(data, message_size_max));
+            if let (Some(message), Some(_)) = (message, start) {
+                (frames, position) = (frames + 1, message.end);
+            }
+            found.push((frame.stream_id, Some(head), start, position));
         }
         Ok(found)
     }
@@ -98,7 +123,9 @@ impl CallScanner {
 impl CallScanner {
     /// Path and fields of a block of which everything is known to be sound.
     fn head<'py>(&mut self, py: Python<'py>, block: &[u8]) -> PyResult<Option<(Py<PyBytes>, Bound<'py, PyDict>)>> {
-        let Some(index) = self.runs.iter().position(|run| block.starts_with(&run.block)) else { return Ok(None) };
+        let Some(index) = self.runs.iter().position(|run| block.starts_with(&run.block)) else {
+            return Ok(None);
+        };
         if index > 0 {
             self.runs.swap(0, index);
         }
@@ -107,7 +134,9 @@ impl CallScanner {
         let mut has_content_type = run.has_content_type;
         let mut rest = &block[run.block.len()..];
         while !rest.is_empty() {
-            let Some(field) = RawField::first_of(rest) else { return Ok(None) };
+            let Some(field) = RawField::first_of(rest) else {
+                return Ok(None);
+            };
             let Some(name) = self.names.get(&rest[..field.name_end]).or_else(|| self.fields.get(&rest[..field.end]))
             else {
                 return Ok(None);
@@ -130,36 +159,6 @@ impl CallScanner {
     }
 }
 
-struct WholeCall<'a> {
-    stream_id: u32,
-    block: &'a [u8],
-    message_start: usize,
-    message_end: usize,
-}
-
-fn whole_call(data: &[u8], position: usize) -> Option<WholeCall<'_>> {
-    let headers = Frame::at(data, position)?;
-    if headers.kind != HEADERS || headers.flags != END_HEADERS || headers.stream_id & 1 == 0 {
-        return None;
-    }
-    let message = Frame::at(data, headers.end)?;
-    if message.kind != DATA || message.flags != END_STREAM || message.stream_id != headers.stream_id {
-        return None;
-    }
-    let prefix = data.get(message.start..message.start + MESSAGE_PREFIX_SIZE)?;
-    let message_start = message.start + MESSAGE_PREFIX_SIZE;
-    let size = u32::from_be_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]) as usize;
-    if prefix[0] != 0 || message_start + size != message.end {
-        return None;
-    }
-    Some(WholeCall {
-        stream_id: headers.stream_id,
-        block: &data[headers.start..headers.end],
-        message_start,
-        message_end: message.end,
-    })
-}
-
 struct Frame {
     kind: u8,
     flags: u8,
@@ -177,9 +176,41 @@ impl Frame {
         if size > FRAME_SIZE_MAX || start + size > data.len() {
             return None;
         }
-        let stream_id = u32::from_be_bytes([head[5], head[6], head[7], head[8]]) & 0x7FFF_FFFF;
+        let stream_id = stream_id_in(&head[5..]);
         Some(Frame { kind: head[3], flags: head[4], stream_id, start, end: start + size })
     }
+
+    /// The header block of a request that goes on, if it is all in this frame.
+    fn block<'a>(&self, data: &'a [u8]) -> Option<&'a [u8]> {
+        if self.kind != HEADERS || self.flags & !PRIORITY != END_HEADERS || self.stream_id & 1 == 0 {
+            return None;
+        }
+        let payload = &data[self.start..self.end];
+        if self.flags & PRIORITY == 0 {
+            return Some(payload);
+        }
+        // Java's library says one with each request; it may not name the stream itself (RFC 9113 §5.3)
+        let depends_on = stream_id_in(payload.get(..PRIORITY_SIZE)?);
+        (depends_on != self.stream_id).then(|| &payload[PRIORITY_SIZE..])
+    }
+
+    /// Where the message begins that is all of a request, uncompressed, if it is such a one.
+    fn message_start(&self, data: &[u8], size_max: usize) -> Option<usize> {
+        if self.flags != END_STREAM {
+            return None;
+        }
+        let start = self.start + MESSAGE_PREFIX_SIZE;
+        if start > self.end {
+            return None;
+        }
+        let prefix = &data[self.start..start];
+        let size = u32::from_be_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]) as usize;
+        (prefix[0] == 0 && start + size == self.end && size <= size_max).then_some(start)
+    }
+}
+
+fn stream_id_in(bytes: &[u8]) -> u32 {
+    u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) & 0x7FFF_FFFF
 }
 
 /// Where the parts of one field lie that is no reference to a whole field of a table (RFC 7541 §6.2).

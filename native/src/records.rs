@@ -13,7 +13,6 @@ const BORN_HOST_V6: i32 = 0x10;
 const STORE_HOST_V6: i32 = 0x20;
 const CRC_PROPERTY_SIZE: usize = 20;
 
-
 /// The records of the messages behind each other, the first at the physical offset, and the size of each.
 #[pyfunction]
 pub fn encode_records<'py>(
@@ -45,14 +44,16 @@ fn encode(
     crc_property: bool,
     out: &mut Vec<u8>,
 ) -> PyResult<()> {
-    let fields = message.downcast::<PyTuple>()?;
+    let fields = message.cast::<PyTuple>()?;
     let topic = fields.get_borrowed_item(0)?;
     let topic: &str = topic.extract()?;
     let queue_number: i32 = fields.get_borrowed_item(1)?.extract()?;
     let body = fields.get_borrowed_item(2)?;
-    let body = body.downcast::<PyBytes>()?.as_bytes();
+    let body = body.cast::<PyBytes>()?;
+    let body = body.as_bytes();
     let properties = fields.get_borrowed_item(3)?;
-    let properties = properties.downcast::<PyBytes>()?.as_bytes();
+    let properties = properties.cast::<PyBytes>()?;
+    let properties = properties.as_bytes();
     let born_ms: i64 = fields.get_borrowed_item(4)?.extract()?;
     let born_host = fields.get_borrowed_item(5)?;
     let store_host = fields.get_borrowed_item(6)?;
@@ -108,9 +109,10 @@ fn encode(
 
 /// Whether it is an IPv6 address.
 fn put_host(host: &Bound<'_, PyAny>, out: &mut Vec<u8>) -> PyResult<bool> {
-    let host = host.downcast::<PyTuple>()?;
+    let host = host.cast::<PyTuple>()?;
     let address = host.get_borrowed_item(0)?;
-    let address = address.downcast::<PyBytes>()?.as_bytes();
+    let address = address.cast::<PyBytes>()?;
+    let address = address.as_bytes();
     let port: i32 = host.get_borrowed_item(1)?.extract()?;
     if address.len() != 4 && address.len() != 16 {
         return Err(PyValueError::new_err("the length of a host's address"));

@@ -67,12 +67,16 @@ impl SendReader {
         peer: &str,
         now_ms: i64,
     ) -> PyResult<Option<Bound<'py, PyTuple>>> {
-        let Some(plain) = self.plain(request) else { return Ok(None) };
+        let Some(plain) = self.plain(request) else {
+            return Ok(None);
+        };
         let (Some(topic), Some(message_id)) = (plain_label(plain.topic), plain.message_id.and_then(plain_label)) else {
             return Ok(None);
         };
         let born_ms = plain.born_ms.unwrap_or(now_ms);
-        let Some(properties) = stored_properties(&plain, peer, born_ms) else { return Ok(None) };
+        let Some(properties) = stored_properties(&plain, peer, born_ms) else {
+            return Ok(None);
+        };
         let tags_code = plain.tag.map_or(0, java_hash);
         let system_flag = if plain.is_compressed { COMPRESSED } else { 0 };
         let fields = (

@@ -11,7 +11,7 @@ from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 
 from server.front import FrontLimits
 from server.front.h2.frames import FRAME_HEAD, FRAME_HEAD_SIZE, PREFACE
-from server.front.h2.scanning import FoundCall, Scanner
+from server.front.h2.scanning import Found, Scanner
 from store.native import NATIVE
 from tests.front.engine import BIDI, ECHO, GREETING, KEEP, NOTHING, RAISE, STREAM, Engine, call, data, headers
 from tests.front.fuzz import sequence, split
@@ -35,9 +35,9 @@ class Counting:
         self.learn_name, self.learn_field = self._scanner.learn_name, self._scanner.learn_field
 
     def scan(
-        self, data: bytes, position: int, last_stream_id: int, calls_max: int, message_size_max: int, /
-    ) -> list[FoundCall]:
-        found = self._scanner.scan(data, position, last_stream_id, calls_max, message_size_max)
+        self, data: bytes, position: int, last_stream_id: int, bounds: tuple[int, int], message_size_max: int, /
+    ) -> list[Found]:
+        found = self._scanner.scan(data, position, last_stream_id, bounds, message_size_max)
         type(self).found += len(found)
         return found
 
@@ -157,7 +157,34 @@ def test_whole_calls_are_found() -> None:
     assert Counting.found - before == 100
 
 
+def test_calls_that_several_threads_write_are_found_too() -> None:
+    pair = Pair()
+    pair.receive(GREETING + training())
+    before = Counting.found
+    streams = range(23, 63, 2)
+    blocks = b"".join(headers(stream_id, KEEP, FIELDS) for stream_id in streams)
+    messages = b"".join(data(stream_id, b"\0\0\0\0\1a", last=True) for stream_id in reversed(streams))
+    pair.receive(blocks + messages)
+    assert Counting.found - before == 2 * len(streams) - 1
+    pair.receive(blocks[:100])
+    pair.act()
+    pair.lose()
+
+
+@pytest.mark.parametrize("depends_on", [0, 3, 23, 0x8000_0017], ids=hex)
+def test_blocks_may_say_a_priority(depends_on: int) -> None:
+    """Java's library says one with each request."""
+    pair = Pair()
+    pair.receive(GREETING + training())
+    before = Counting.found
+    block = depends_on.to_bytes(4, "big") + b"\x0f" + headers(23, ECHO, FIELDS)[FRAME_HEAD_SIZE:]
+    pair.receive(FRAME_HEAD.pack(0, len(block), 1, 0x24, 23) + block + data(23, b"\0\0\0\0\1a", last=True))
+    assert Counting.found - before == (depends_on in (0, 3))
+    pair.lose()
+
+
 ODD = {
+    "no room for a priority": FRAME_HEAD.pack(0, 4, 1, 0x24, 23) + bytes(4),
     "stream id that is not new": call(23, b"1", ECHO, FIELDS) + call(23, b"2", ECHO, FIELDS),
     "lower stream id": call(25, b"1", ECHO, FIELDS) + call(23, b"2", ECHO, FIELDS),
     "even stream id": call(24, b"1", ECHO, FIELDS),

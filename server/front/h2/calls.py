@@ -25,7 +25,8 @@ from server.front.h2.grpc_messages import (
 )
 from server.front.h2.header_blocks import decoded
 from server.front.h2.message_reader import MessageReader
-from server.front.h2.request_head import NotGrpc, RequestHead
+from server.front.h2.request_head import NotGrpc
+from server.front.h2.scanning import RequestHead
 from server.front.h2.sending import Sender
 from server.front.h2.switchboard import Switchboard
 from server.front.status import GrpcStatus
@@ -121,10 +122,11 @@ class Calls:
         if client_done:
             self.end_of_request(call)
 
-    def take_found(self, stream_id: int, path: bytes, fields: dict[bytes, bytes], body: bytes) -> bool:
+    def take_found(self, stream_id: int, head: RequestHead, body: bytes) -> bool:
         """A call that is there whole, as `begin` and `take_whole` would take it; False when it needs them."""
         board = self._board
         figures = board.figures
+        path, fields = head
         served = board.methods.get(path)
         if served is None or served[1].streaming_in or figures.calls_open >= board.limits.max_open_calls:
             return False

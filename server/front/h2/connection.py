@@ -152,22 +152,23 @@ class Connection:
             self._received = 0
 
     def _take_found(self, scanner: Scanner, data: bytes, position: int, frames_end: int, end_s: float) -> int:
-        """Take the calls that a scanner finds; returns where the last one ends that was taken."""
+        """Take what a scanner finds; returns where the last frame ends that was taken."""
         calls, clock = self.calls, self._board.clock
-        calls_max = min((frames_end - self.frames_received) // 2, STREAMS_MAX - len(calls.open))
+        bounds = frames_end - self.frames_received, STREAMS_MAX - len(calls.open)
         size_max = self._board.limits.max_message_size
-        for stream_id, path, fields, start, end in scanner.scan(
-            data, position, self._last_stream_id, calls_max, size_max
-        ):
-            self._last_stream_id = stream_id
-            self.frames_received += 2
-            position = end
-            if calls.take_found(stream_id, path, fields, data[start:end]):
-                self._received += end - start + MESSAGE_PREFIX_SIZE
-                if self._received > CONNECTION_WINDOW:
-                    raise PeerError(ErrorCode.FLOW_CONTROL_ERROR, "more data than the connection's window")
-            else:
-                calls.begin(stream_id, (path, fields), client_done=False)
+        for stream_id, head, message_start, end in scanner.scan(data, position, self._last_stream_id, bounds, size_max):
+            position, start = end, message_start
+            if head is not None:
+                self._last_stream_id = stream_id
+                self.frames_received += 1
+                if start is not None and calls.take_found(stream_id, head, data[start:end]):
+                    self.frames_received += 1
+                    self._count_data(end - start + MESSAGE_PREFIX_SIZE)
+                    start = None
+                else:
+                    calls.begin(stream_id, head, client_done=False)
+            if start is not None:
+                self.frames_received += 1
                 self.on_data(Flag.END_STREAM, stream_id, data, start - MESSAGE_PREFIX_SIZE, end)
             if clock() > end_s:
                 break
@@ -206,9 +207,7 @@ class Connection:
 
     def on_data(self, flags: int, stream_id: int, data: bytes, start: int, end: int) -> None:
         size = end - start
-        self._received += size
-        if self._received > CONNECTION_WINDOW:
-            raise PeerError(ErrorCode.FLOW_CONTROL_ERROR, "more data than the connection's window")
+        self._count_data(size)
         call = self.calls.open.get(stream_id)
         if call is None or call.client_done:
             self._out_of_place(FrameType.DATA, stream_id, call)
@@ -223,6 +222,11 @@ class Connection:
         elif start == end:
             self._spend(1)
         self.calls.take_part(call, memoryview(data)[start:end], size)
+
+    def _count_data(self, size: int) -> None:
+        self._received += size
+        if self._received > CONNECTION_WINDOW:
+            raise PeerError(ErrorCode.FLOW_CONTROL_ERROR, "more data than the connection's window")
 
     def on_headers(self, flags: int, stream_id: int, data: bytes, start: int, end: int) -> None:
         if stream_id & 1 == 0:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from server.front.h2.header_blocks import BlockDecoder, Field, HuffmanCoded, decoded, integer, size_of
-from server.front.h2.scanning import Scanner
+from server.front.h2.scanning import RequestHead, Scanner
 
 RUNS_MAX: Final = 16
 """Runs that a connection remembers: a client uses a dozen methods."""
@@ -53,12 +53,6 @@ class NotGrpc(Exception):
 
 class TooLarge(Exception):
     """A request whose fields are more than a front takes: it is refused with a gRPC status."""
-
-
-RequestHead = tuple[bytes, dict[bytes, bytes]]
-"""A checked request: its path, and its regular fields, of repeated names the last one. Their values may be Huffman
-coded still (`header_blocks.text_of`). A plain tuple, because one is made per call.
-"""
 
 
 class HeadReader:

@@ -1,15 +1,23 @@
-"""Whole unary calls found in one go by native code. What it is: `native/src/calls.rs`; what it must agree with: here.
+"""The frames of unary calls found in one go by native code (`native/src/calls.rs`).
 
-A scanner knows what the `HeadReader` of its connection has learned. It finds calls whose header block is known to be
-sound and whose one message follows at once, in one frame and uncompressed; most calls are like that.
+A scanner knows what the `HeadReader` of its connection has learned. It finds header blocks of which all is known to be
+sound, and messages that are all of their request, each in one frame and uncompressed. Most calls consist of these two
+frames, which follow each other unless the client writes from several threads.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
-FoundCall = tuple[int, bytes, dict[bytes, bytes], int, int]
-"""Stream id, path, fields, and where the message lies without its prefix."""
+RequestHead = tuple[bytes, dict[bytes, bytes]]
+"""A checked request: its path, and its regular fields, of repeated names the last one. Their values may be Huffman
+coded still (`header_blocks.text_of`). A plain tuple, because one is made per call.
+"""
+
+Found = tuple[int, RequestHead | None, int | None, int]
+"""One frame, or the two of a call that is there whole: stream id, the head that the header block stands for, where the
+message begins, without its prefix, and where the frames end. `None`: there is no such frame.
+"""
 
 
 class Scanner(Protocol):
@@ -27,9 +35,15 @@ class Scanner(Protocol):
         """A field that is sound with this value."""
 
     def scan(
-        self, data: bytes, position: int, last_stream_id: int, calls_max: int, message_size_max: int, /
-    ) -> list[FoundCall]:
-        """The calls from `position` on, up to the first frame of anything else."""
+        self,
+        data: bytes,
+        position: int,
+        last_stream_id: int,
+        frames_and_blocks_max: tuple[int, int],
+        message_size_max: int,
+        /,
+    ) -> list[Found]:
+        """What lies from `position` on, up to the first frame of anything else or that is not there whole."""
 
 
 class ScannerMaker(Protocol):
