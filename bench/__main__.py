@@ -28,6 +28,7 @@ BENCHMARKS: Final = (
     "delivery",
     "in_flight",
     "filters",
+    "native_part",
     "key_index",
     "key_stores",
     "timers",

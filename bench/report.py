@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.harness import Case, Options
+from store.native import NATIVE
 
 Line = dict[str, Any]
 
@@ -43,6 +44,7 @@ def machine(scratch: Path) -> Mapping[str, object]:
         "kernel": platform.release(),
         "python": platform.python_version(),
         "filesystem": _filesystem(scratch.resolve()),
+        "native": NATIVE is not None,
         "load_1m": round(os.getloadavg()[0], 2),
     }
 

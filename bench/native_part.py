@@ -1,0 +1,176 @@
+"""What does the native part save, piece by piece?
+
+Each piece of work that it does is done in turns by it and by the Python code that it must agree with, on the same
+bytes: requests to send as the official Java client writes them, with bodies of 1 KiB, in the rounds of 64 that a busy
+pass of the loop brings. Nothing is stored, nothing goes over a socket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from bench.harness import CannotRun, Case, Options, Sample, Scale, alternate, measure
+from bench.send_requests import CLIENT_FIELDS, h2_calls, requests
+from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server.front import FrontFigures, FrontLimits, Method, ScannerMaker
+from server.front.h2 import frames
+from server.front.h2.call import Client
+from server.front.h2.connection import Connection
+from server.front.h2.frames import PREFACE
+from server.front.h2.switchboard import Switchboard
+from server.rpc.plain_sends import make_reader
+from server.wire.limits import DEFAULT_LIMITS
+from server.wire.messages import host_from_text, to_message
+from server.wire.status import fill_ok
+from server.wire.validate import check_send
+from store.message import EncodedMessage
+from store.native import NATIVE, WHY_NOT, Native
+from store.offsets import PhysicalOffset, QueueOffset
+from store.record import encode_properties, tags_code
+from store.record.bulk import encode_one_by_one
+
+QUESTION: Final = "What does the native part save, piece by piece?"
+PEER: Final = "the same in Python"
+ROUND: Final = 64
+PEER_ADDRESS: Final = "127.0.0.1:50123"
+HOST: Final = host_from_text(PEER_ADDRESS)
+NOW_MS: Final = 1_700_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How many rounds of `ROUND` messages make a sample, and how many samples are taken."""
+
+    rounds_per_sample: int
+    samples: int
+
+
+SIZES: Final = {
+    Scale.FULL: Sizes(rounds_per_sample=400, samples=7),
+    Scale.QUICK: Sizes(rounds_per_sample=100, samples=3),
+    Scale.TINY: Sizes(rounds_per_sample=2, samples=1),
+}
+
+Work = Callable[[], object]
+"""One round."""
+
+
+def run(options: Options) -> list[Case]:
+    if NATIVE is None:
+        raise CannotRun(f"there is no native part: {WHY_NOT}")
+    sizes = SIZES[options.scale]
+    sent = requests(Random(options.seed), ROUND)
+    pieces: dict[str, tuple[Work, Work]] = {
+        "requests to send, read and checked": _reading(NATIVE, sent),
+        "records made": _recording(NATIVE, sent),
+        "answers to sends": _answering(NATIVE),
+    }
+    cases = [_case(name, *works, sizes) for name, works in pieces.items()]
+    return [*cases, _calls_case(NATIVE, sent, sizes)]
+
+
+def _case(name: str, ours: Work, theirs: Work, sizes: Sizes) -> Case:
+    def sample(work: Work) -> Sample:
+        def rounds() -> int:
+            for _ in range(sizes.rounds_per_sample):
+                work()
+            return sizes.rounds_per_sample * ROUND
+
+        return measure(rounds)
+
+    samples = alternate(sizes.samples, lambda: sample(ours), lambda: sample(theirs))
+    return Case(name=name, unit="messages", peer=PEER, ours=samples[0], theirs=samples[1])
+
+
+def _reading(native: Native, sent: list[bytes]) -> tuple[Work, Work]:
+    reader = make_reader(native, DEFAULT_LIMITS)
+
+    def in_python(body: bytes) -> bytes:
+        topic, [checked] = check_send(service.SendMessageRequest.FromString(body), DEFAULT_LIMITS, NOW_MS)
+        message = to_message(checked, topic=topic, queue_number=0, peer=PEER_ADDRESS, store_host=HOST, now_ms=NOW_MS)
+        tags_code(topic, message.properties, NOW_MS)
+        return encode_properties(message.properties)
+
+    return (
+        lambda: [reader.read(body, PEER_ADDRESS, NOW_MS) for body in sent],
+        lambda: [in_python(body) for body in sent],
+    )
+
+
+def _recording(native: Native, sent: list[bytes]) -> tuple[Work, Work]:
+    reader = make_reader(native, DEFAULT_LIMITS)
+    messages: list[EncodedMessage] = []
+    for body in sent:
+        plain = reader.read(body, PEER_ADDRESS, NOW_MS)
+        if plain is None:
+            raise RuntimeError("a request of the official client is not plain")
+        topic, _, content, properties, code, born_ms, flag = plain
+        messages.append(EncodedMessage(topic, 0, content, properties, born_ms, HOST, HOST, flag, code))
+    offsets = [QueueOffset(number) for number in range(ROUND)]
+    at = PhysicalOffset(0)
+    return (
+        lambda: native.encode_records(messages, offsets, at, NOW_MS, True),
+        lambda: encode_one_by_one(messages, offsets, at, NOW_MS, crc_property=True),
+    )
+
+
+def _answering(native: Native) -> tuple[Work, Work]:
+    ids = [f"01{number:032X}" for number in range(ROUND)]
+
+    def in_python(message_id: str) -> bytes:
+        response = service.SendMessageResponse()
+        fill_ok(response.status)
+        entry = response.entries.add(message_id=message_id, offset=1_000_000)
+        fill_ok(entry.status)
+        return response.SerializeToString()
+
+    return (
+        lambda: [native.send_answer(message_id, 1_000_000) for message_id in ids],
+        lambda: [in_python(message_id) for message_id in ids],
+    )
+
+
+def _calls_case(native: Native, sent: list[bytes], sizes: Sizes) -> Case:
+    """Bytes of a connection to calls with their fields, which are answered with nothing."""
+
+    def sample(make_scanner: ScannerMaker | None) -> Sample:
+        connection = _connection(make_scanner)
+        rounds = [h2_calls(sent, 1 + 2 * ROUND * number) for number in range(sizes.rounds_per_sample + 4)]
+        for written in rounds[:4]:  # the peer's header blocks are learned
+            connection.receive(written)
+
+        def work() -> int:
+            for written in rounds[4:]:
+                connection.receive(written)
+                connection.sender.take()
+            return sizes.rounds_per_sample * ROUND
+
+        return measure(work)
+
+    ours, theirs = alternate(sizes.samples, lambda: sample(native.CallScanner), lambda: sample(None))
+    return Case(
+        name="calls found in what a connection brings, and answered",
+        unit="messages",
+        peer=PEER,
+        ours=ours,
+        theirs=theirs,
+        details={"header_fields": len(CLIENT_FIELDS)},
+    )
+
+
+def _connection(make_scanner: ScannerMaker | None) -> Connection:
+    path = "/apache.rocketmq.v2.MessagingService/SendMessage"
+    board = Switchboard(
+        {path: Method(lambda call, _: call.reply(b""))},
+        FrontLimits(),
+        FrontFigures(),
+        clock=lambda: 0.0,
+        soon=lambda _: None,
+        make_scanner=make_scanner,
+    )
+    connection = Connection(board, Client(PEER_ADDRESS), lambda: None)
+    connection.receive(PREFACE + frames.settings({}) + frames.SETTINGS_ACK + frames.window_update(0, 1 << 30))
+    return connection
