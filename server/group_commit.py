@@ -130,6 +130,7 @@ class GroupCommit:
         self._clock = clock
         self._executor = executor
         self.after_pass: Final = after_pass
+        """Runs a callback when the pass ends that is under way: where sends are put together."""
         self._messages_arrived = messages_arrived
         self._poisoned = poisoned
         self._sends_refused = sends_refused

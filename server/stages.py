@@ -37,7 +37,8 @@ class SendStages(_Sampled):
     def __init__(self) -> None:
         super().__init__()
         self.check: Final = Tally(BOUNDS_S)
-        """From the call's bytes to a message that waits for its round; one call of `SAMPLED`."""
+        """From the call's bytes to a message that waits for its round; one call of `SAMPLED`. Of plain sends, which are
+        checked together, the mean of one pass of so many."""
         self.gather: Final = Tally(BOUNDS_S)
         """Of the first send of a round: until the round begins."""
         self.append: Final = Tally(BOUNDS_S)

@@ -16,6 +16,7 @@ from packaging.version import Version
 
 from cli.doctor.findings import Finding, fault, fine, unknown, warning
 from server.settings import BrokerSettings
+from store.native import NATIVE
 
 DISTRIBUTION: Final = "quarry-mq"
 PYTHON_MIN: Final = (3, 11)
@@ -45,7 +46,9 @@ def versions() -> Iterator[Finding]:
     for name, found, wanted in wrong:
         yield fault("versions", f"{name} {found}, made for {wanted}", f"pip install '{name}{wanted}'")
     if not wrong and sys.version_info >= PYTHON_MIN:
-        yield fine("versions", f"Quarry {metadata.version(DISTRIBUTION)}, Python {python}, all libraries as wanted")
+        native = "native part" if NATIVE is not None else "no native part"
+        known = f"Quarry {metadata.version(DISTRIBUTION)}, Python {python}, all libraries as wanted"
+        yield fine("versions", f"{known}, {native}")
 
 
 def _wrong_libraries() -> Iterator[tuple[str, str, str]]:
