@@ -18,7 +18,7 @@ Nothing of it is kept in memory, but for what has not been written yet: a group 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from struct import Struct
 from typing import Final, NamedTuple
@@ -95,6 +95,16 @@ class InFlightTable:
         key, value = prefix + pack_position(number, offset), row.encode()
         batch.put(self._family, key, value)
         batch.put(self._family, index_key(key, value), b"")
+
+    def put_all(self, batch: WriteBatch, prefix: bytes, number: int, rows: Mapping[QueueOffset, InFlight]) -> None:
+        """The same for rows of one queue."""
+        index, pack_time = INDEX_BEGIN + prefix, _TIME.pack
+        pairs = []
+        for offset, row in rows.items():
+            position = pack_position(number, offset)
+            pairs.append((prefix + position, row.encode()))
+            pairs.append((index + pack_time(row.visible_at_ms) + position, b""))
+        batch.put_all(self._family, pairs)
 
     def delete(self, batch: WriteBatch, prefix: bytes, number: int, offset: int, row: InFlight) -> None:
         position = pack_position(number, offset)
