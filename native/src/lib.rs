@@ -7,6 +7,8 @@
 
 use pyo3::prelude::*;
 
+mod acks;
+mod receives;
 mod records;
 mod sends;
 mod wire;
@@ -20,6 +22,9 @@ fn quarry_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("CONTRACT", CONTRACT)?;
     module.add_class::<sends::SendReader>()?;
     module.add_function(wrap_pyfunction!(sends::send_answer, module)?)?;
+    module.add_class::<receives::ReceiveWriter>()?;
+    module.add_function(wrap_pyfunction!(acks::read_ack, module)?)?;
+    module.add_function(wrap_pyfunction!(acks::ack_answer, module)?)?;
     module.add_function(wrap_pyfunction!(records::encode_records, module)?)?;
     Ok(())
 }

@@ -10,7 +10,9 @@ from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client, consumer_settings, message, resource
-from tests.conformance.conftest import WithBroker
+from tests.conformance.conftest import WithBroker, both_ways
+
+pytestmark = both_ways
 
 PUSH = definition.PUSH_CONSUMER
 
