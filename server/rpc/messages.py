@@ -16,6 +16,7 @@ from server.metadata import Directory
 from server.metrics import ServerMetrics
 from server.observing import Observing
 from server.rpc.context import DEFAULT_REQUEST_TIMEOUT_MS, Edge
+from server.rpc.plain_acks import PlainAcks
 from server.rpc.receive_answers import message_items
 from server.wire.limits import WireLimits
 from server.wire.status import Refused, fill_ok, fill_overall, fill_status
@@ -62,6 +63,16 @@ class MessageService:
         self._metrics = metrics
         self._observing = observing
         self._items = message_items(native)
+        self._plain_acks: PlainAcks | None = None
+        if native is not None:
+            self._plain_acks = PlainAcks(
+                native,
+                edge,
+                ordinary=edge.unary_admitted(service.AckMessageRequest, self._acknowledge),
+                delivery=delivery,
+                state_writer=state_writer,
+                metrics=metrics,
+            )
 
     def configure(self, limits: WireLimits) -> None:
         self._limits = limits
@@ -73,7 +84,11 @@ class MessageService:
                 stream(service.ReceiveMessageRequest, service.ReceiveMessageResponse, self._receive, self._last_item),
                 streaming_out=True,
             ),
-            "AckMessage": Method(unary(service.AckMessageRequest, service.AckMessageResponse, self._acknowledge)),
+            "AckMessage": Method(
+                unary(service.AckMessageRequest, service.AckMessageResponse, self._acknowledge)
+                if self._plain_acks is None
+                else self._plain_acks.take
+            ),
             "ForwardMessageToDeadLetterQueue": Method(
                 unary(
                     service.ForwardMessageToDeadLetterQueueRequest,
