@@ -111,6 +111,8 @@ class Messaging:
             command_answered=self.commands.answered,
         )
         native = _native(settings)
+        if native is not None:
+            components.store.messages.use(native)
         self.sending = self._make_sending(self._edge, limits, native)
         # for operators, whom the admin port has let in
         self._operators_sending = self._make_sending(

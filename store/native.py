@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from store.message import EncodedMessage
+from store.message import EncodedMessage, Host
 from store.offsets import PhysicalOffset, QueueOffset
 
 if TYPE_CHECKING:
@@ -68,6 +68,20 @@ class ReceiveWriterMaker(Protocol):
         """Receivers see no property of a hidden name; a message with one of an unusual name is not plain."""
 
 
+class RecordReader(Protocol):
+    """Reads records of the commit log."""
+
+    def read(self, segment: memoryview, position: int, physical_offset: PhysicalOffset, /) -> StoredMessage | None:
+        """What `store.record.decode_record` finds with every CRC checked; None: not plain, or no whole record.
+
+        Plain is a record that ends in its CRC. May be called from any thread.
+        """
+
+
+class RecordReaderMaker(Protocol):
+    def __call__(self, record_type: type[StoredMessage], host_type: type[Host], /) -> RecordReader: ...
+
+
 class Native(Protocol):
     """What the module offers."""
 
@@ -76,6 +90,9 @@ class Native(Protocol):
 
     @property
     def ReceiveWriter(self) -> ReceiveWriterMaker: ...
+
+    @property
+    def RecordReader(self) -> RecordReaderMaker: ...
 
     def read_ack(self, request: bytes, /) -> PlainAck | None:
         """The one delivery that an `AckMessageRequest` names, by a handle of its group and topic; None: not plain.

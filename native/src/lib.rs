@@ -11,6 +11,7 @@ mod acks;
 mod receives;
 mod records;
 mod sends;
+mod stored;
 mod wire;
 
 /// What Python code it goes with. Raised whenever the two have to change together: `store/native.py` does
@@ -25,6 +26,7 @@ fn quarry_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<receives::ReceiveWriter>()?;
     module.add_function(wrap_pyfunction!(acks::read_ack, module)?)?;
     module.add_function(wrap_pyfunction!(acks::ack_answer, module)?)?;
+    module.add_class::<stored::RecordReader>()?;
     module.add_function(wrap_pyfunction!(records::encode_records, module)?)?;
     Ok(())
 }
