@@ -30,7 +30,7 @@ pub fn read_ack<'py>(py: Python<'py>, request: &[u8]) -> PyResult<Option<Bound<'
 }
 
 fn plain(request: &[u8]) -> Option<(&str, &str, &str, &str)> {
-    let (mut group, mut topic, mut delivery): (Option<&[u8]>, Option<&[u8]>, Option<&[u8]>) = (None, None, None);
+    let (mut group, mut topic, mut delivery) = (None, None, None);
     let mut fields = Fields::of(request);
     while let Some((number, value)) = fields.next()? {
         let of = match number {
@@ -43,7 +43,7 @@ fn plain(request: &[u8]) -> Option<(&str, &str, &str, &str)> {
             return None;
         }
     }
-    let (mut message_id, mut handle): (Option<&[u8]>, Option<&[u8]>) = (None, None);
+    let (mut message_id, mut handle) = (None, None);
     let mut fields = Fields::of(delivery?);
     while let Some((number, value)) = fields.next()? {
         let of = match number {

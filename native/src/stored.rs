@@ -72,7 +72,9 @@ impl RecordReader {
         let Some(cells) = buffer.as_slice(py) else { return Ok(None) };
         // SAFETY: a record that was appended is never written again, and the buffer lives as long as the slice
         let bytes = unsafe { std::slice::from_raw_parts(cells.as_ptr().cast::<u8>(), cells.len()) };
-        let Some(record) = bytes.get(position..).and_then(|rest| decode(rest, physical_offset)) else { return Ok(None) };
+        let Some(record) = bytes.get(position..).and_then(|rest| decode(rest, physical_offset)) else {
+            return Ok(None);
+        };
         let body_at = (position + record.body_start) as isize;
         let body = segment.get_item(PySlice::new(py, body_at, (position + record.body_end) as isize, 1))?;
         let topic = remembered(py, &self.topic, record.topic.as_bytes(), || {
