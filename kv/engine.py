@@ -77,6 +77,9 @@ class WriteBatch(Protocol):
 
     def delete(self, family: Family, key: bytes) -> None: ...
 
+    def delete_all(self, family: Family, keys: Iterable[bytes]) -> None:
+        """`delete` for each key."""
+
     def delete_range(self, family: Family, keys: KeyRange) -> None:
         """Delete all keys of the range; `keys.end` must not be None."""
 

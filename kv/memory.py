@@ -105,6 +105,9 @@ class MemoryBatch:
     def delete(self, family: Family, key: bytes) -> None:
         self._open_operations().append((family.name, _only(key), None))
 
+    def delete_all(self, family: Family, keys: Iterable[bytes]) -> None:
+        self._open_operations().extend((family.name, _only(key), None) for key in keys)
+
     def delete_range(self, family: Family, keys: KeyRange) -> None:
         if keys.end is None:
             raise ValueError("a range delete needs an end")

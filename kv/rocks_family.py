@@ -144,6 +144,15 @@ class RocksBatch:
         except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
             fail(error)
 
+    def delete_all(self, family: Family, keys: Iterable[bytes]) -> None:
+        handle = own_family(family).handle()
+        native_delete = self._native.delete
+        try:
+            for key in keys:
+                native_delete(key, handle)
+        except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
+            fail(error)
+
     def delete_range(self, family: Family, keys: KeyRange) -> None:
         if keys.end is None:
             raise ValueError("a range delete needs an end")

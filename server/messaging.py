@@ -110,12 +110,15 @@ class Messaging:
             subscribed=self._start_groups,
             command_answered=self.commands.answered,
         )
-        self.sending = self._make_sending(self._edge, limits, _native(settings))
+        native = _native(settings)
+        if native is not None:
+            components.store.messages.use(native)
+        self.sending = self._make_sending(self._edge, limits, native)
         # for operators, whom the admin port has let in
         self._operators_sending = self._make_sending(
             Edge(components.clients, components.faults, limits_met=components.limits_met), limits
         )
-        self._messages = self._make_messages(limits)
+        self._messages = self._make_messages(limits, native)
         self._pulling = self._make_pulling(limits)
         self.lite = LiteService(
             self._edge,
@@ -188,7 +191,7 @@ class Messaging:
             native=native,
         )
 
-    def _make_messages(self, limits: WireLimits) -> MessageService:
+    def _make_messages(self, limits: WireLimits, native: Native | None) -> MessageService:
         its = self._components
         return MessageService(
             self._edge,
@@ -200,6 +203,7 @@ class Messaging:
             clock=its.clock,
             metrics=its.metrics,
             observing=its.observing,
+            native=native,
         )
 
     def _make_pulling(self, limits: WireLimits) -> PullService:

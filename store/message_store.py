@@ -43,6 +43,7 @@ from store.errors import DiskRefused, MessageGivenUp, MessageTooLarge, OffsetOut
 from store.held import HeldMessages
 from store.index import NO_INDEXES, KeyIndexes
 from store.message import Appended, DispatchRequest, EncodedMessage, Message
+from store.native import Native
 from store.numbering import LightFloor, NextOffsets
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from store.record import REPLACED_TOPIC, Corrupt, StoredMessage, Torn, encode_properties, encode_record, tags_code
@@ -345,6 +346,10 @@ class MessageStore:
     def ends(self, topic: str, behind: int, limit: int) -> list[QueueEnd]:
         """Where the next queues of a topic end, by number; see `ConsumeQueueStore.ends`."""
         return self._queues.ends(topic, behind, limit)
+
+    def use(self, native: Native) -> None:
+        """Read records with the native part."""
+        self._reader.use(native)
 
     def read(self, entry: ConsumeQueueEntry) -> StoredMessage:
         """The record of an entry, every CRC checked: it costs 1 µs, and whoever gets a wrong bit cannot tell.

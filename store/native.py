@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence, Set
-from typing import Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from store.message import EncodedMessage
+from store.message import EncodedMessage, Host
 from store.offsets import PhysicalOffset, QueueOffset
+
+if TYPE_CHECKING:
+    from store.record import StoredMessage
+
+    HandedOut = tuple[StoredMessage, str, int, int]
+    """A message, its receipt handle, how often it was delivered, how long it is hidden (ms)."""
 
 MODULE: Final = "quarry_native"
 CONTRACT: Final = 1
@@ -43,6 +49,39 @@ class SendReaderMaker(Protocol):
     ) -> SendReader: ...
 
 
+PlainAck = tuple[str, str, str, str, int, int, int, int]
+"""Group, topic, message id, receipt handle; of the handle: queue number and offset, delivery id, expiry (ms)."""
+
+
+class ReceiveWriter(Protocol):
+    """Writes the messages of answers to receives."""
+
+    def write(self, topic: str, messages: Sequence[HandedOut], /) -> list[bytes | None]:
+        """The serialized `ReceiveMessageResponse` of each, as `fill_message` makes it; None: not plain.
+
+        User properties are in the order of the record.
+        """
+
+
+class ReceiveWriterMaker(Protocol):
+    def __call__(self, hidden_names: Set[str], unusual_names: Set[str], /) -> ReceiveWriter:
+        """Receivers see no property of a hidden name; a message with one of an unusual name is not plain."""
+
+
+class RecordReader(Protocol):
+    """Reads records of the commit log."""
+
+    def read(self, segment: memoryview, position: int, physical_offset: PhysicalOffset, /) -> StoredMessage | None:
+        """What `store.record.decode_record` finds with every CRC checked; None: not plain, or no whole record.
+
+        Plain is a record that ends in its CRC. May be called from any thread.
+        """
+
+
+class RecordReaderMaker(Protocol):
+    def __call__(self, record_type: type[StoredMessage], host_type: type[Host], /) -> RecordReader: ...
+
+
 class Native(Protocol):
     """What the module offers."""
 
@@ -52,6 +91,21 @@ class Native(Protocol):
 
     @property
     def SendReader(self) -> SendReaderMaker: ...
+
+    @property
+    def ReceiveWriter(self) -> ReceiveWriterMaker: ...
+
+    @property
+    def RecordReader(self) -> RecordReaderMaker: ...
+
+    def read_ack(self, request: bytes, /) -> PlainAck | None:
+        """The one delivery that an `AckMessageRequest` names, by a handle of its group and topic; None: not plain.
+
+        As `server.delivery.receipt_handle.ReceiptHandle.decode` decodes it. The names are still to be checked.
+        """
+
+    def ack_answer(self, message_id: str, receipt_handle: str, /) -> bytes:
+        """The serialized `AckMessageResponse` for one message that is done."""
 
     def send_answer(self, message_id: str, queue_offset: int, /) -> bytes:
         """The serialized `SendMessageResponse` of one message that is stored."""

@@ -7,9 +7,12 @@
 
 use pyo3::prelude::*;
 
+mod acks;
 mod calls;
+mod receives;
 mod records;
 mod sends;
+mod stored;
 mod wire;
 
 /// What Python code it goes with. Raised whenever the two have to change together: `store/native.py` does
@@ -22,6 +25,10 @@ fn quarry_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<calls::CallScanner>()?;
     module.add_class::<sends::SendReader>()?;
     module.add_function(wrap_pyfunction!(sends::send_answer, module)?)?;
+    module.add_class::<receives::ReceiveWriter>()?;
+    module.add_function(wrap_pyfunction!(acks::read_ack, module)?)?;
+    module.add_function(wrap_pyfunction!(acks::ack_answer, module)?)?;
+    module.add_class::<stored::RecordReader>()?;
     module.add_function(wrap_pyfunction!(records::encode_records, module)?)?;
     Ok(())
 }

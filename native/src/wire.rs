@@ -1,5 +1,8 @@
 //! Protobuf as far as the plain case needs it: varints and length-delimited fields.
 
+/// RocketMQ's `Code.OK`.
+const OK: u64 = 20_000;
+
 /// What a field holds.
 pub enum Value<'a> {
     Number(u64),
@@ -83,6 +86,35 @@ pub fn put_bytes(out: &mut Vec<u8>, field: u32, bytes: &[u8]) {
     put_varint(out, u64::from(field << 3 | 2));
     put_varint(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
+}
+
+/// A number that is left out when it is zero.
+pub fn put_number(out: &mut Vec<u8>, field: u32, value: u64) {
+    if value > 0 {
+        put_varint(out, u64::from(field << 3));
+        put_varint(out, value);
+    }
+}
+
+/// `Status { code: OK, message: "OK" }`.
+pub fn ok_status() -> Vec<u8> {
+    let mut status = Vec::with_capacity(8);
+    put_number(&mut status, 1, OK);
+    put_bytes(&mut status, 2, b"OK");
+    status
+}
+
+/// The name of a `Resource` that has nothing else.
+pub fn resource_name(resource: &[u8]) -> Option<&[u8]> {
+    let mut name: Option<&[u8]> = None;
+    let mut fields = Fields::of(resource);
+    while let Some((number, value)) = fields.next()? {
+        if number != 2 || name.is_some() {
+            return None;
+        }
+        name = Some(value.bytes()?);
+    }
+    name
 }
 
 /// The text, unless it is no UTF-8 or holds one of U+0000..U+001F, U+007F..U+009F.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from kv import WriteBatch
@@ -10,7 +10,7 @@ from server.delivery.due_walk import DueWalk
 from server.delivery.inflight import DueEntry, InFlight, InFlightTable
 from server.delivery.life_cycle import NEXT, Event, State
 from server.delivery.model import Delivered, DeliverySettings, ReceiveRequest, Timers
-from server.delivery.receipt_handle import ReceiptHandle
+from server.delivery.receipt_handle import ReceiptHandle, encode_all
 from server.delivery.registry import Lessees
 from server.delivery.state_writer import StateWriter
 from server.delivery.subscription import NEVER_MS, GroupMessage, QueueProgress, Subscription
@@ -159,6 +159,45 @@ class Deliveries:
         self._change(message, previous, Event.HANDED_OUT, row)
         return Delivered(record, _handle(message, row), row.attempt, invisible_ms)
 
+    def begin_new(
+        self,
+        subscription: Subscription,
+        progress: QueueProgress,
+        records: Sequence[tuple[QueueOffset, StoredMessage]],
+        request: ReceiveRequest,
+    ) -> list[Delivered]:
+        """Hand out messages of a queue that never were, all of them now: what `begin` does, in fewer steps."""
+        assert NEXT[State.WAITING, Event.HANDED_OUT] is State.HIDDEN
+        now_ms = self._clock.wall_ms()
+        leased = request.invisible_ms is None
+        invisible_ms = self._settings.lease_ms if request.invisible_ms is None else request.invisible_ms
+        visible_at_ms = now_ms + invisible_ms
+        lease_until_ms = now_ms + self._settings.lease_total_ms if leased else 0
+        client_id, attempt_id = request.client_id, request.attempt_id if request.is_ordered else ""
+        is_retry, delivery_id = subscription.is_retry, self._delivery_id
+        rows: dict[QueueOffset, InFlight] = {}
+        for offset, record in records:
+            delivery_id += 1
+            attempt = record.reconsume_times + 1 if is_retry else 1
+            rows[offset] = InFlight(visible_at_ms, delivery_id, lease_until_ms, attempt, client_id, attempt_id)
+        self._delivery_id = delivery_id
+        self._table.put_all(self._writer.batch(), subscription.prefix, progress.queue.number, rows)
+        self._add(subscription, len(rows))
+        self._watch(subscription, rows[offset], len(rows))
+        self._note_unwritten(progress)
+        progress.unwritten.update(rows)
+        handles = encode_all(
+            subscription.first_number + progress.queue.number,
+            [(offset, row.delivery_id) for offset, row in rows.items()],
+            lease_until_ms or visible_at_ms,
+            group=subscription.group,
+            topic=subscription.owner.topic,
+        )
+        return [
+            Delivered(record, handle, row.attempt, invisible_ms)
+            for (_, record), row, handle in zip(records, rows.values(), handles, strict=True)
+        ]
+
     def hand_out_again(
         self,
         message: GroupMessage,
@@ -172,6 +211,36 @@ class Deliveries:
     def end(self, message: GroupMessage, row: InFlight, event: Event) -> None:
         """The message is done."""
         self._change(message, row, event, None)
+
+    def end_standing(
+        self,
+        subscription: Subscription,
+        places: Sequence[tuple[QueueProgress, QueueOffset]],
+        delivery_ids: Sequence[int],
+    ) -> list[bool]:
+        """End those of the deliveries, by acknowledgement, that are hidden by their time under this id.
+
+        The places are different ones, whose rows are as they were written; `end` in fewer steps.
+        """
+        assert NEXT[State.HIDDEN, Event.ACKNOWLEDGED] is State.DONE
+        rows = self._table.get_many(subscription.prefix, [(each.queue.number, offset) for each, offset in places])
+        now_ms = self._clock.wall_ms()
+        standing = [
+            (progress, offset, row)
+            if row is not None and row.delivery_id == delivery_id and row.visible_at_ms > now_ms
+            else None
+            for (progress, offset), delivery_id, row in zip(places, delivery_ids, rows, strict=True)
+        ]
+        ending = [each for each in standing if each is not None]
+        if ending:
+            keys = [(progress.queue.number, offset, row.visible_at_ms) for progress, offset, row in ending]
+            self._table.delete_each(self._writer.batch(), subscription.prefix, keys)
+            self._add(subscription, -len(ending))
+        for progress, offset, row in ending:
+            self._unwatch(subscription, row)
+            self._note_unwritten(progress)
+            progress.unwritten[offset] = None
+        return [each is not None for each in standing]
 
     def forget(self, subscription: Subscription, progress: QueueProgress, start: int = 0) -> None:
         """Forget everything that is in flight of the queue from an offset on."""
@@ -326,12 +395,16 @@ class Deliveries:
         else:
             self._table.put(batch, subscription.prefix, number, offset, after)
             self._watch(subscription, after)
+        self._note_unwritten(progress)
+        progress.unwritten[offset] = after
+
+    def _note_unwritten(self, progress: QueueProgress) -> None:
+        """Some of its rows are about to change."""
         if not self._is_write_awaited:
             self._is_write_awaited = True
             self._writer.when_written(self._written)
         if not progress.unwritten:
             self._unwritten.append(progress)
-        progress.unwritten[offset] = after
 
     def _add(self, subscription: Subscription, change: int) -> None:
         """So many more are in flight, or fewer."""
@@ -345,9 +418,10 @@ class Deliveries:
         else:
             self._counts.pop(group, None)
 
-    def _watch(self, subscription: Subscription, row: InFlight) -> None:
+    def _watch(self, subscription: Subscription, row: InFlight, count: int = 1) -> None:
+        """`count` rows that differ in nothing that matters here."""
         if row.lease_until_ms:
-            self._lessees.add(row.client_id, subscription.group, subscription.owner.topic)
+            self._lessees.add(row.client_id, subscription.group, subscription.owner.topic, count)
         at_ms = row.visible_at_ms
         subscription.due_from = min(subscription.due_from, DueEntry(at_ms, 0, QueueOffset(0)))
         subscription.unwritten_due_ms = min(subscription.unwritten_due_ms, at_ms)

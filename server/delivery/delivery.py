@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from kv import WriteBatch
+from server.delivery.acknowledging import Acknowledging
 from server.delivery.deliveries import Deliveries
 from server.delivery.inflight import InFlightTable
 from server.delivery.life_cycle import Event
@@ -118,6 +119,8 @@ class Delivery:
         self.lite = self._make_lite(lite_table, lite_topics_from)
         self._lite_serving = self.lite.serving = serving(self.lite.take)
         self._subscriptions.begin(self._deliveries, self._positions, self._serving.end, self.lite.ready)
+        # of one group and topic, those that stand beyond doubt
+        self.acknowledge_all = Acknowledging(self._subscriptions, self._deliveries).acknowledge
         writer.stage_all = self._stage_all
 
     def _make_taking(self, dead_letters: DeadLetters, faults: Faults, stages: ReceiveStages) -> Taking:

@@ -18,7 +18,7 @@ Nothing of it is kept in memory, but for what has not been written yet: a group 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from struct import Struct
 from typing import Final, NamedTuple
@@ -96,10 +96,30 @@ class InFlightTable:
         batch.put(self._family, key, value)
         batch.put(self._family, index_key(key, value), b"")
 
+    def put_all(self, batch: WriteBatch, prefix: bytes, number: int, rows: Mapping[QueueOffset, InFlight]) -> None:
+        """The same for rows of one queue."""
+        index, pack_time = INDEX_BEGIN + prefix, _TIME.pack
+        pairs = []
+        for offset, row in rows.items():
+            position = pack_position(number, offset)
+            pairs.append((prefix + position, row.encode()))
+            pairs.append((index + pack_time(row.visible_at_ms) + position, b""))
+        batch.put_all(self._family, pairs)
+
     def delete(self, batch: WriteBatch, prefix: bytes, number: int, offset: int, row: InFlight) -> None:
         position = pack_position(number, offset)
         batch.delete(self._family, prefix + position)
         batch.delete(self._family, INDEX_BEGIN + prefix + _TIME.pack(row.visible_at_ms) + position)
+
+    def delete_each(self, batch: WriteBatch, prefix: bytes, rows: Iterable[tuple[int, QueueOffset, int]]) -> None:
+        """The same for rows of a subscription: queue number, offset, and when each becomes visible."""
+        index, pack_time = INDEX_BEGIN + prefix, _TIME.pack
+        keys = []
+        for number, offset, visible_at_ms in rows:
+            position = pack_position(number, offset)
+            keys.append(prefix + position)
+            keys.append(index + pack_time(visible_at_ms) + position)
+        batch.delete_all(self._family, keys)
 
     def delete_entry(self, batch: WriteBatch, prefix: bytes, entry: DueEntry) -> None:
         """Delete an entry of the index that means nothing."""
@@ -137,6 +157,11 @@ class InFlightTable:
     def get(self, prefix: bytes, number: int, offset: int) -> InFlight | None:
         value = self._family.get(prefix + pack_position(number, offset))
         return None if value is None else InFlight.decode(value)
+
+    def get_many(self, prefix: bytes, positions: Iterable[tuple[int, int]]) -> list[InFlight | None]:
+        """The rows of a subscription at some places, each a queue number and an offset."""
+        values = self._family.get_many([prefix + pack_position(number, offset) for number, offset in positions])
+        return [None if value is None else InFlight.decode(value) for value in values]
 
     def of_queue(
         self, prefix: bytes, number: int, start: int = 0, limit: int | None = None

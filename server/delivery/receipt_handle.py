@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as Base64Error
+from collections.abc import Iterable
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -49,10 +50,8 @@ class ReceiptHandle(NamedTuple):
 
     def encode(self, group: str, topic: str) -> str:
         """`topic`: where its queue is, be it a light queue."""
-        fields = _FIELDS.pack(VERSION, *self)
-        text = urlsafe_b64encode(_WHOLE.pack(fields, _check(fields, group, topic))).decode("ascii")
-        light = parse_light_queue_name(topic) if is_light_queue(topic) else None
-        return text if light is None else f"{text}{LITE_TOPIC_BEGIN}{light[1]}"
+        deliveries = ((self.queue_offset, self.delivery_id),)
+        return encode_all(self.queue_number, deliveries, self.expires_at_ms, group=group, topic=topic)[0]
 
     @classmethod
     def decode(cls, text: str, group: str, topic: str) -> ReceiptHandle:
@@ -64,9 +63,27 @@ class ReceiptHandle(NamedTuple):
         if len(raw) != _WHOLE.size:
             raise InvalidReceiptHandle("the receipt handle has the wrong length")
         fields, check = _WHOLE.unpack(raw)
-        if check != _check(fields, group, topic) or fields[0] != VERSION:
+        if check != crc32(_bound_to(group, topic), crc32(fields)) or fields[0] != VERSION:
             raise InvalidReceiptHandle("the receipt handle belongs to another group or topic, or is damaged")
         return cls(*_FIELDS.unpack(fields)[1:])
+
+
+def encode_all(
+    queue_number: int, deliveries: Iterable[tuple[int, int]], expires_at_ms: int, *, group: str, topic: str
+) -> list[str]:
+    """The handles of deliveries from one queue, each given as queue offset and delivery id.
+
+    `topic`: where the queue is, be it a light queue.
+    """
+    light = parse_light_queue_name(topic) if is_light_queue(topic) else None
+    end = "" if light is None else f"{LITE_TOPIC_BEGIN}{light[1]}"
+    bound_to = _bound_to(group, topic)
+    texts = []
+    for queue_offset, delivery_id in deliveries:
+        fields = _FIELDS.pack(VERSION, queue_number, queue_offset, delivery_id, expires_at_ms)
+        raw = _WHOLE.pack(fields, crc32(bound_to, crc32(fields)))
+        texts.append(urlsafe_b64encode(raw).decode("ascii") + end)
+    return texts
 
 
 def lite_topic_of(text: str) -> str:
@@ -80,5 +97,5 @@ def topic_of(text: str, topic: str) -> str:
     return light_queue_name(topic, lite_topic) if lite_topic else topic
 
 
-def _check(fields: bytes, group: str, topic: str) -> int:
-    return crc32(f"{group}\0{topic}".encode(), crc32(fields))
+def _bound_to(group: str, topic: str) -> bytes:
+    return f"{group}\0{topic}".encode()

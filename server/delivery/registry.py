@@ -130,10 +130,10 @@ class Lessees:
     def __init__(self) -> None:
         self._by_client: dict[str, dict[tuple[str, str], int]] = {}
 
-    def add(self, client_id: str, group: str, topic: str) -> None:
-        """One message more."""
+    def add(self, client_id: str, group: str, topic: str, count: int = 1) -> None:
+        """So many messages more."""
         of_client = self._by_client.setdefault(client_id, {})
-        of_client[group, topic] = of_client.get((group, topic), 0) + 1
+        of_client[group, topic] = of_client.get((group, topic), 0) + count
 
     def remove(self, client_id: str, group: str, topic: str) -> None:
         """One message less. Of those that were handed out before the broker was started nothing is known."""

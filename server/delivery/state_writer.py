@@ -44,6 +44,7 @@ class StateWriter:
         self._sign = sign
         self._batch: WriteBatch | None = None
         self._written: list[Written] = []
+        self._gathered: list[Callable[[], None]] = []
         self._behind: EngineFull | None = None
         self._failure: StorePoisoned | None = None
         self.stage_all: Callable[[WriteBatch], None] = lambda _: None
@@ -57,13 +58,18 @@ class StateWriter:
         """The batch of this pass; it is written when the pass ends."""
         if self._batch is None:
             self._batch = self._engine.batch()
-            self._after_pass(self.write_now)
+            self._after_pass(self._end_pass)
         return self._batch
 
     def when_written(self, written: Written) -> None:
         """Call back with None once everything staged so far is stored, or with the error that prevented it."""
         self.batch()
         self._written.append(written)
+
+    def before_write(self, change: Callable[[], None]) -> None:
+        """Call back when the pass ends, in time for its batch: for changes that are gathered until then."""
+        self.batch()
+        self._gathered.append(change)
 
     def write_now(self) -> None:
         """End the batch of this pass early."""
@@ -83,6 +89,13 @@ class StateWriter:
         Raises StorePoisoned or kv.EngineFull.
         """
         self.write_durably()
+
+    def _end_pass(self) -> None:
+        try:
+            while self._gathered:
+                self._gathered.pop(0)()
+        finally:
+            self._write(sync=False)
 
     def _write(self, *, sync: bool) -> None:
         batch, self._batch = self._batch, None

@@ -20,6 +20,7 @@ class Taken:
 
     __slots__ = (
         "_bytes_left",
+        "_count",
         "_messages_max",
         "_no_room",
         "_part_max",
@@ -32,6 +33,7 @@ class Taken:
 
     def __init__(self, request: ReceiveRequest, settings: DeliverySettings) -> None:
         self.messages: list[Delivered] = []
+        self._count = 0
         self.entries_left = settings.entries_scanned_per_pass
         self.new_ones_left = settings.in_flight_per_group_max
         """How many messages may be taken that are not in flight already."""
@@ -46,25 +48,25 @@ class Taken:
 
     def begin_part(self, messages_max: int) -> None:
         """From here on at most so many more, until the next part begins."""
-        self._part_max = min(self._messages_max, len(self.messages) + messages_max)
+        self._part_max = min(self._messages_max, self._count + messages_max)
 
     @property
     def is_over(self) -> bool:
         """Whether no part may add anything."""
-        return self._no_room or len(self.messages) >= self._messages_max or self.entries_left <= 0
+        return self._no_room or self._count >= self._messages_max or self.entries_left <= 0
 
     @property
     def is_full(self) -> bool:
-        return self._no_room or len(self.messages) >= self._part_max
+        return self._no_room or self._count >= self._part_max
 
     def has_room_for(self, entry: ConsumeQueueEntry) -> bool:
         """Whether the entry's record may be taken, too. The first may be of any size.
 
         After one that does not fit nothing does: smaller ones behind it would come out of order.
         """
-        if self.messages and entry.size > self._bytes_left:
+        if self._count and entry.size > self._bytes_left:
             self._no_room = True
-        return not self.is_full
+        return not (self._no_room or self._count >= self._part_max)
 
     def may_add_new(self) -> bool:
         """Whether a message may be taken that is not in flight already."""
@@ -73,4 +75,11 @@ class Taken:
 
     def add(self, entry: ConsumeQueueEntry, delivered: Delivered) -> None:
         self.messages.append(delivered)
+        self._count += 1
         self._bytes_left -= entry.size
+
+    def expect(self, entry: ConsumeQueueEntry) -> None:
+        """The entry's record, which is not in flight already, comes into `messages` later, with others."""
+        self._count += 1
+        self._bytes_left -= entry.size
+        self.new_ones_left -= 1

@@ -301,6 +301,8 @@ class Taking:
         is_held = request.is_ordered and not subscription.is_retry
         held_from = self.held_from(subscription.group, subscription.topic) if is_held else None
         wanted, drained = request.filter, False
+        wants_all = wanted.wants_all
+        found: list[tuple[QueueOffset, StoredMessage]] = []
         try:
             while not taken.is_full and taken.entries_left > 0 and not drained and not taken.is_over_limit:
                 limit = min(ENTRIES_PER_SCAN, taken.entries_left)
@@ -309,19 +311,19 @@ class Taking:
                 for entry in entries:
                     if held_from is not None and entry.physical_offset >= held_from:
                         return True
-                    may_match = wanted.may_match(entry.tags_code)
+                    may_match = wants_all or wanted.may_match(entry.tags_code)
                     if may_match and not (taken.has_room_for(entry) and taken.may_add_new()):
                         drained = False
                         break
                     taken.entries_left -= taken.entry_cost
                     record = self._read(entry, subscription) if may_match else None
-                    if record is not None and wanted.matches(record.properties):
-                        message = GroupMessage(subscription, progress, entry.queue_offset)
-                        delivered = self._deliveries.begin(message, record, request)
-                        taken.add(entry, delivered)
-                        taken.new_ones_left -= 1
+                    if record is not None and (wants_all or wanted.matches(record.properties)):
+                        found.append((entry.queue_offset, record))
+                        taken.expect(entry)
                     progress.next_offset = QueueOffset(entry.queue_offset + 1)
         finally:
+            if found:
+                taken.messages += self._deliveries.begin_new(subscription, progress, found, request)
             # with the rows of what was handed out: a message below the next offset without a row is done
             if progress.next_offset != before:
                 self._positions.store(subscription, progress)

@@ -13,6 +13,10 @@ class MessageFilter(Protocol):
     def length(self) -> int:
         """Characters of its expression, more or less: it takes up to 160 bytes of memory for each."""
 
+    @property
+    def wants_all(self) -> bool:
+        """Whether every message is wanted, so that nobody need look at any."""
+
     def may_match(self, tags_code: int) -> bool:
         """Whether a message with this tags code can be wanted; the record is read only then."""
 

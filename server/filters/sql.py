@@ -37,6 +37,10 @@ class SqlFilter:
         """Characters of the expression."""
         return len(self.expression)
 
+    @property
+    def wants_all(self) -> bool:
+        return False
+
     def may_match(self, tags_code: int) -> bool:  # noqa: ARG002 - which tag a message has is only one of its properties
         return True
 

@@ -33,6 +33,10 @@ class TagFilter(NamedTuple):
         """Characters that an expression of these tags has at least."""
         return sum(map(len, self.tags)) + len(SEPARATOR) * len(self.tags)
 
+    @property
+    def wants_all(self) -> bool:
+        return not self.tags
+
     def may_match(self, tags_code: int) -> bool:
         return not self.tags or tags_code in self.codes
 

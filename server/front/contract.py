@@ -6,7 +6,7 @@ block. Every implementation passes `tests/contracts/test_front.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -60,6 +60,9 @@ class Call(Protocol):
 
     def send(self, body: bytes) -> bool:
         """One message of a streaming answer. It is kept in any case; False asks to wait for `on_drain`."""
+
+    def send_all(self, bodies: Sequence[bytes]) -> bool:
+        """As many messages, as `send` for each, at less cost."""
 
     def finish(self, status: GrpcStatus = GrpcStatus.OK, message: str = "") -> None:
         """End a streaming call, or refuse any call with a status other than OK."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, Never
 from urllib.parse import unquote
@@ -161,6 +161,12 @@ class GrpcioCall:
         self._buffered += len(body)
         self._wake()
         return self._buffered <= self._buffer_limit
+
+    def send_all(self, bodies: Sequence[bytes]) -> bool:
+        may_go_on = True
+        for body in bodies:
+            may_go_on = self.send(body)
+        return may_go_on
 
     def finish(self, status: GrpcStatus = GrpcStatus.OK, message: str = "") -> None:
         if status == GrpcStatus.OK and not self._method.streaming_out:

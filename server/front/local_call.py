@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from server.front.contract import Call, MessageHandler
@@ -44,6 +44,12 @@ class LocalCall:
     def send(self, body: bytes) -> bool:
         self.reply(body)
         return True
+
+    def send_all(self, bodies: Sequence[bytes]) -> bool:
+        may_go_on = True
+        for body in bodies:
+            may_go_on = self.send(body)
+        return may_go_on
 
     def finish(self, status: GrpcStatus = GrpcStatus.OK, message: str = "") -> None:
         if not self.closed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
@@ -16,8 +16,9 @@ from server.metadata import Directory
 from server.metrics import ServerMetrics
 from server.observing import Observing
 from server.rpc.context import DEFAULT_REQUEST_TIMEOUT_MS, Edge
+from server.rpc.plain_acks import PlainAcks
+from server.rpc.receive_answers import message_items
 from server.wire.limits import WireLimits
-from server.wire.messages import fill_message
 from server.wire.status import Refused, fill_ok, fill_overall, fill_status
 from server.wire.times import fill_ms
 from server.wire.validate import (
@@ -32,6 +33,7 @@ from store.errors import BrokerError, Forbidden
 from store.metadata import Group, IllegalGroupName, Permission, TopicType
 from store.metadata.lite import LiteGroup
 from store.metadata.names import RETRY_PREFIX
+from store.native import Native
 
 
 class MessageService:
@@ -49,6 +51,7 @@ class MessageService:
         clock: Clock,
         metrics: ServerMetrics,
         observing: Observing,
+        native: Native | None = None,
     ) -> None:
         self._edge = edge
         self._directory = directory
@@ -59,6 +62,17 @@ class MessageService:
         self._clock = clock
         self._metrics = metrics
         self._observing = observing
+        self._items = message_items(native)
+        self._plain_acks: PlainAcks | None = None
+        if native is not None:
+            self._plain_acks = PlainAcks(
+                native,
+                edge,
+                ordinary=edge.unary_admitted(service.AckMessageRequest, self._acknowledge),
+                delivery=delivery,
+                state_writer=state_writer,
+                metrics=metrics,
+            )
 
     def configure(self, limits: WireLimits) -> None:
         self._limits = limits
@@ -70,7 +84,11 @@ class MessageService:
                 stream(service.ReceiveMessageRequest, service.ReceiveMessageResponse, self._receive, self._last_item),
                 streaming_out=True,
             ),
-            "AckMessage": Method(unary(service.AckMessageRequest, service.AckMessageResponse, self._acknowledge)),
+            "AckMessage": Method(
+                unary(service.AckMessageRequest, service.AckMessageResponse, self._acknowledge)
+                if self._plain_acks is None
+                else self._plain_acks.take
+            ),
             "ForwardMessageToDeadLetterQueue": Method(
                 unary(
                     service.ForwardMessageToDeadLetterQueueRequest,
@@ -166,21 +184,7 @@ class MessageService:
         began_s = self._clock.monotonic_s() if is_timed else 0.0
         handles = [delivered.receipt_handle for delivered in messages]
         call.on_close(lambda: self._delivery.undeliverable(group, topic, handles))
-        first = service.ReceiveMessageResponse()
-        fill_ok(first.status)
-        call.send(first.SerializeToString())
-        for delivered in messages:
-            response = service.ReceiveMessageResponse()
-            fill_message(
-                response.message,
-                delivered.record,
-                topic=topic,
-                receipt_handle=delivered.receipt_handle,
-                delivery_attempt=delivered.attempt,
-                invisible_ms=delivered.invisible_ms,
-            )
-            call.send(response.SerializeToString())
-        call.send(self._last_item())
+        call.send_all([_FIRST_ITEM, *self._items(topic, messages), self._last_item()])
         call.finish()
         if is_timed:
             stages.answer.add(self._clock.monotonic_s() - began_s)
@@ -268,6 +272,16 @@ class MessageService:
 
         self._state_writer.when_written(written)
         return None
+
+
+def _first_item() -> bytes:
+    response = service.ReceiveMessageResponse()
+    fill_ok(response.status)
+    return response.SerializeToString()
+
+
+_FIRST_ITEM: Final = _first_item()
+"""Of a receive that brings messages."""
 
 
 class _NamesDelivery(Protocol):

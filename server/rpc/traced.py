@@ -6,7 +6,7 @@ A client names its trace in the header `traceparent`, as instrumented gRPC libra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -95,6 +95,11 @@ class _TracedCall:
     def send(self, body: bytes) -> bool:
         _attempt(self._describe_answer, self._span, body)
         return self._call.send(body)
+
+    def send_all(self, bodies: Sequence[bytes]) -> bool:
+        for body in bodies:
+            _attempt(self._describe_answer, self._span, body)
+        return self._call.send_all(bodies)
 
     def finish(self, status: GrpcStatus = GrpcStatus.OK, message: str = "") -> None:
         if status is not GrpcStatus.OK:

@@ -44,6 +44,21 @@ def derive_message_type(properties: definition.SystemProperties) -> definition.M
     return definition.NORMAL
 
 
+SPECIAL_PROPERTIES: Final = frozenset(
+    {
+        reserved.TRANSACTION,
+        reserved.DELIVER_AT_MS,
+        reserved.DELAY_S,
+        reserved.DELAY_MS,
+        reserved.DELAY_LEVEL,
+        reserved.MESSAGE_GROUP,
+        reserved.PRIORITY,
+        reserved.LITE_TOPIC,
+    }
+)
+"""A stored message without any of these is NORMAL."""
+
+
 def stored_message_type(properties: Mapping[str, str]) -> definition.MessageType:
     """The type of a message as its stored properties tell it."""
     if properties.get(reserved.TRANSACTION) == "true":

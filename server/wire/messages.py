@@ -156,7 +156,7 @@ def fill_message(
     system.delivery_attempt = delivery_attempt
     if invisible_ms is not None:
         fill_ms(system.invisible_duration, invisible_ms)
-    if not properties.keys().isdisjoint(_RARE):
+    if not properties.keys().isdisjoint(RARE_PROPERTIES):
         _fill_rare(system, properties)
     user_properties = target.user_properties
     for name, value in properties.items():
@@ -164,7 +164,7 @@ def fill_message(
             user_properties[name] = value
 
 
-_RARE: Final = frozenset(
+RARE_PROPERTIES: Final = frozenset(
     {
         reserved.DELIVER_AT_MS,
         reserved.MESSAGE_GROUP,
@@ -175,6 +175,7 @@ _RARE: Final = frozenset(
         reserved.TRANSACTION_RECOVERY_S,
     }
 )
+"""Those that have fields of their own which most messages do not have."""
 
 
 def _fill_rare(system: definition.SystemProperties, properties: dict[str, str]) -> None:

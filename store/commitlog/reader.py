@@ -7,6 +7,8 @@ from pathlib import Path
 
 from store.commitlog.segments import SegmentList
 from store.errors import OffsetOutOfRange
+from store.message import Host
+from store.native import Native, RecordReader
 from store.offsets import PhysicalOffset
 from store.record import Blank, Decoded, EndOfData, StoredMessage, Torn, decode_record, is_replaced
 
@@ -25,6 +27,11 @@ class CommitLogReader:
         # The segment read last, because neighbours are read together: base, view and `removals` at that time.
         # Replaced as a whole, so that threads see what belongs together.
         self._last: tuple[PhysicalOffset, memoryview, int] | None = None
+        self._native: RecordReader | None = None
+
+    def use(self, native: Native) -> None:
+        """Decode with the native part what is plain."""
+        self._native = native.RecordReader(StoredMessage, Host)
 
     @property
     def end(self) -> PhysicalOffset:
@@ -51,7 +58,12 @@ class CommitLogReader:
     def decode(self, physical_offset: PhysicalOffset, *, check_crc: bool = False) -> Decoded:
         """The record at the offset, or what else lies there. Raises OffsetOutOfRange as `read` does."""
         base, view, _ = self._segment_of(physical_offset)
-        found = decode_record(view, physical_offset - base, physical_offset, check_crc=check_crc)
+        position = physical_offset - base
+        found: Decoded | None = None
+        if check_crc and self._native is not None:
+            found = self._native.read(view, position, physical_offset)
+        if found is None:
+            found = decode_record(view, position, physical_offset, check_crc=check_crc)
         if isinstance(found, StoredMessage) and physical_offset + found.size > self.end:
             return Torn(physical_offset, f"its {found.size} bytes reach over the log's end at {self.end}")
         return found

@@ -23,7 +23,7 @@ from store.metadata import TopicType
 from store.security.model import Decision, UserKind
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client, consumer_settings, message, producer_settings, resource
-from tests.conformance.conftest import WithBroker
+from tests.conformance.conftest import WithBroker, both_ways
 from tests.conformance.secured import SECRET, SECURED, add_user, allow, client_of, disable
 
 EARLIEST: Final = {"new_group_start": "earliest"}
@@ -83,6 +83,7 @@ def test_every_call_but_telemetry_is_asked_here() -> None:
     assert set(REQUESTS) | {"Telemetry"} == METHOD_NAMES
 
 
+@both_ways
 def test_no_call_is_served_without_a_good_signature_nor_to_a_user_without_rules(with_broker: WithBroker) -> None:
     async def test(broker: RunningBroker) -> None:
         broker.topic("orders")
@@ -109,6 +110,7 @@ def test_no_call_is_served_without_a_good_signature_nor_to_a_user_without_rules(
     with_broker(test, security={**SECURED, "failures_per_minute": 1000}, delivery=EARLIEST)
 
 
+@both_ways
 def test_who_may_gets_from_every_call_what_it_would_get_without_users(with_broker: WithBroker) -> None:
     """No answer is UNAUTHORIZED for who has exactly what RocketMQ's table asks for."""
 
@@ -144,6 +146,7 @@ def test_nothing_is_asked_where_nothing_is_set(with_broker: WithBroker) -> None:
     with_broker(test)
 
 
+@both_ways
 def test_who_calls_is_asked_before_the_client_id_and_before_the_request_is_read(with_broker: WithBroker) -> None:
     async def test(broker: RunningBroker) -> None:
         add_user(broker, "orders")
@@ -270,6 +273,7 @@ def test_a_client_is_its_users_own(with_broker: WithBroker) -> None:
     with_broker(test, security=SECURED)
 
 
+@both_ways
 def test_delivery_works_under_rules_from_end_to_end(with_broker: WithBroker) -> None:
     """rmq#9518, rmq#9862: PUB on the topic, SUB on topic and group, and nothing that nobody thinks of."""
 
@@ -322,6 +326,7 @@ def test_a_group_may_read_its_dead_letters_and_nobody_may_write_any(with_broker:
     with_broker(test, security=SECURED, delivery=EARLIEST)
 
 
+@both_ways
 def test_handles_reach_nothing_beyond_the_group_and_topic_that_the_caller_may_use(with_broker: WithBroker) -> None:
     """Handles have a check sum and no secret: a caller may make them up."""
 

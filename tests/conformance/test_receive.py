@@ -13,7 +13,9 @@ from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from store.metadata import Topic, TopicType
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client, consumer_settings, message, read_all
-from tests.conformance.conftest import WithBroker
+from tests.conformance.conftest import WithBroker, both_ways
+
+pytestmark = both_ways
 
 LATEST = {"new_group_start": "latest"}
 

@@ -10,7 +10,9 @@ from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client, consumer_settings, message, resource
-from tests.conformance.conftest import WithBroker
+from tests.conformance.conftest import WithBroker, both_ways
+
+pytestmark = both_ways
 
 PUSH = definition.PUSH_CONSUMER
 
@@ -28,6 +30,37 @@ def test_point_42_an_acknowledgement_may_be_repeated(with_broker: WithBroker) ->
                 assert entry.status.code == definition.OK
                 assert entry.receipt_handle == received.handles[0]
                 assert entry.message_id == f"id of {received.handles[0]}"
+
+    with_broker(test)
+
+
+def test_point_42_many_acknowledgements_at_once_have_an_answer_each(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders")
+        async with Client(broker.endpoint) as client:
+            await client.declare(consumer_settings("billing", "orders"))
+            for number in range(20):
+                await client.sent(message("orders", b"%d" % number))
+            handles: list[str] = []
+            while len(handles) < 20:
+                handles += (await client.receive("billing", "orders", invisible_s=30)).handles
+            calls = [client.ack("billing", "orders", handle) for handle in handles]
+            calls += [client.ack("billing", "orders", handles[0]), client.ack("others", "orders", handles[1])]
+            calls += [client.ack("billing", "or ders", handles[2]), client.ack("billing", "orders", "no handle")]
+            calls += [client.ack("billing", "orders"), client.ack("billing", "orders", *handles[:2], "no handle")]
+            answers = await asyncio.gather(*calls)
+            codes = [answer.status.code for answer in answers]
+            assert codes[:21] == [definition.OK] * 21
+            assert codes[21:] == [
+                definition.INVALID_RECEIPT_HANDLE,
+                definition.ILLEGAL_TOPIC,
+                definition.INVALID_RECEIPT_HANDLE,
+                definition.BAD_REQUEST,
+                definition.MULTIPLE_RESULTS,
+            ]
+            assert [entry.receipt_handle for answer in answers[:20] for entry in answer.entries] == handles
+            assert broker.delivery.inflight_count == 0
+            assert broker.registry.get_sample_value("quarry_messages_acknowledged_total") == 23
 
     with_broker(test)
 

@@ -73,7 +73,7 @@ def test_the_wrong_kind_of_answer_is_a_programming_error(kind: FrontKind) -> Non
         refusals: list[str] = []
 
         def unary(call: Call, body: bytes) -> None:
-            for wrong in (lambda: call.send(b""), call.finish):
+            for wrong in (lambda: call.send(b""), lambda: call.send_all([b""]), call.finish):
                 with pytest.raises(ValueError, match=UNARY) as caught:
                     wrong()
                 refusals.append(str(caught.value))
@@ -89,7 +89,7 @@ def test_the_wrong_kind_of_answer_is_a_programming_error(kind: FrontKind) -> Non
         async with serving(kind, methods) as (_, channel):
             assert await soon(channel.unary_unary(UNARY)(b"")) == b"fine"
             assert await soon(channel.unary_stream(STREAM)(b"").read()) is grpc.aio.EOF
-        assert len(refusals) == 3
+        assert len(refusals) == 4
 
     run(test())
 
@@ -218,6 +218,25 @@ def test_a_stream_sends_several_messages_and_ends(kind: FrontKind) -> None:
             call = channel.unary_stream(STREAM)(b"m")
             assert [message async for message in call] == [b"m0", b"m1", b"m2"]
             assert await soon(call.code()) is grpc.StatusCode.OK
+
+    run(test())
+
+
+def test_messages_sent_together_arrive_one_by_one_among_others(kind: FrontKind) -> None:
+    async def test() -> None:
+        many = [b"", *(bytes([number]) * size for number, size in enumerate([1, 9_000, 9_000, 100_000, 5])), b""]
+
+        def handler(call: Call, body: bytes) -> None:
+            assert call.send(b"first")
+            assert call.send_all([])
+            assert call.send_all(many)
+            assert call.send(b"last")
+            call.finish()
+            assert call.send_all([b"dropped"])
+
+        async with serving(kind, {STREAM: Method(handler, streaming_out=True)}) as (_, channel):
+            stream = channel.unary_stream(STREAM)(b"")
+            assert [item async for item in stream] == [b"first", *many, b"last"]
 
     run(test())
 

@@ -144,8 +144,9 @@ def test_a_batch_applies_in_order(engine: KeyValueEngine) -> None:
     batch.delete_range(first, KeyRange(b"a", b"b"))
     batch.delete(first, b"b")
     batch.put_all(first, [(b"b", b"3"), (b"b", b"2")])
-    batch.put_all(engine.family("second"), iter([(b"b", b"3")]))
-    assert len(batch) == 7
+    batch.put_all(engine.family("second"), iter([(b"b", b"3"), (b"c", b"4"), (b"d", b"5")]))
+    batch.delete_all(engine.family("second"), iter([b"c", b"d", b"missing"]))
+    assert len(batch) == 12
     assert first.scan(ALL) == [], "nothing before write"
     engine.write(batch)
     assert first.scan(ALL) == [(b"b", b"2")]
@@ -290,6 +291,7 @@ def test_parts_of_a_closed_engine_are_closed_too(engine: KeyValueEngine, tmp_pat
         lambda: batch.put(family, b"a", b"b"),
         lambda: batch.put_all(family, [(b"a", b"b")]),
         lambda: batch.delete(family, b"a"),
+        lambda: batch.delete_all(family, [b"a"]),
         lambda: batch.delete_range(family, KeyRange(b"a", b"b")),
         lambda: engine.compact(family, ALL),
         lambda: engine.write_table(family, tmp_path / "t.sst", [(b"a", b"")]),

@@ -17,6 +17,7 @@ from server.delivery import (
     ReceiveRequest,
     StateWriter,
 )
+from server.delivery.receipt_handle import ReceiptHandle
 from server.filters import MessageFilter, TagFilter
 from store.clock import ManualClock
 from store.consumequeue.protocol import ConsumeQueueEntry
@@ -234,6 +235,11 @@ class DeliveryBench:
         self.delivery.receive(request, polling_s, receive)
         self.end_pass()
         return receive
+
+    def acknowledge_all(self, handles: Sequence[str], group: str = GROUP) -> list[bool]:
+        """Those that it knows by the topic itself, before the pass has ended."""
+        decoded = [ReceiptHandle.decode(each, group, TOPIC) for each in handles]
+        return self.delivery.acknowledge_all(group, TOPIC, decoded)
 
     def acknowledge(self, delivered: Delivered) -> None:
         try:

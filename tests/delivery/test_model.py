@@ -146,8 +146,9 @@ class DeliveryMachine(RuleBasedStateMachine):
                 self.die()
             self.look()
 
-    @rule(data=st.data(), group=groups, crash=st.integers(0, 9))
-    def acknowledge(self, data: st.DataObject, group: Group, crash: int) -> None:
+    @rule(data=st.data(), group=groups, crash=st.integers(0, 9), together=st.booleans())
+    def acknowledge(self, data: st.DataObject, group: Group, crash: int, together: bool) -> None:
+        """`together`: as one of several, which go the ordinary way if they have to."""
         place = self._some_place(data, group)
         if place is None:
             return
@@ -155,7 +156,8 @@ class DeliveryMachine(RuleBasedStateMachine):
         could = self._handle_must_stand(group, place)
         done = known.is_done and not known.is_in_doubt
         try:
-            self.bench.delivery.acknowledge(group.name, TOPIC, known.handle)
+            if not together or self.bench.acknowledge_all([known.handle], group.name) == [False]:
+                self.bench.delivery.acknowledge(group.name, TOPIC, known.handle)
         except InvalidReceiptHandle:
             assert not could or done
             return
@@ -343,8 +345,11 @@ class DeliveryMachine(RuleBasedStateMachine):
             assert request.receive.ended
             messages = request.receive.messages
             places = self.promises.handed_out(request, messages, self.now_ms)
-            for place, message in zip(places, messages, strict=True):
-                self.bench.delivery.acknowledge(group.name, TOPIC, message.receipt_handle)
+            handles = [each.receipt_handle for each in messages]
+            done = self.bench.acknowledge_all(handles, group.name)
+            for place, handle, is_done in zip(places, handles, done, strict=True):
+                if not is_done:
+                    self.bench.delivery.acknowledge(group.name, TOPIC, handle)
                 self.bench.end_pass()
                 self.promises.acknowledged(group, place)
             count += len(places)

@@ -15,7 +15,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.front.h2.grpc_messages import MESSAGE_PREFIX, BadMessage, plain_body, timeout_s, trailers, with_prefix
+from server.front.h2.frames import FRAME_SIZE_MAX
+from server.front.h2.grpc_messages import (
+    MESSAGE_PREFIX,
+    BadMessage,
+    pack_messages,
+    plain_body,
+    timeout_s,
+    trailers,
+    with_prefix,
+)
 from server.front.h2.header_blocks import split_block
 from server.front.h2.message_reader import MessageReader
 from server.front.status import GrpcStatus
@@ -121,6 +130,16 @@ def test_a_long_status_message_is_cut_behind_a_whole_code(shift: int) -> None:
     (_, message) = split_block(trailers(GrpcStatus.UNKNOWN, "a" * shift + "\u00e9" * 900), 8 * 1024)
     assert 1_020 <= len(message.value) <= 1_024
     assert unquote(message.value.decode()).rstrip("\ufffd").strip("a") == "\u00e9" * ((len(message.value) - shift) // 6)
+
+
+@given(st.lists(st.integers(0, 20_000), max_size=12))
+def test_messages_are_packed_into_few_pieces_of_at_most_a_frame_unless_one_is_larger(sizes: list[int]) -> None:
+    messages = [bytes([number]) * size for number, size in enumerate(sizes)]
+    packed = list(pack_messages(messages))
+    assert b"".join(packed) == b"".join(map(with_prefix, messages))
+    whole = [with_prefix(each) for each in messages]
+    assert all(len(piece) <= FRAME_SIZE_MAX or piece in whole for piece in packed)
+    assert all(len(one) + len(other) > FRAME_SIZE_MAX for one, other in zip(packed[::2], packed[1::2], strict=False))
 
 
 bodies = st.lists(st.binary(max_size=300), max_size=6)

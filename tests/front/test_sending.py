@@ -196,6 +196,17 @@ def test_a_client_that_leaves_too_much_lying_loses_its_call(monkeypatch: pytest.
     assert not calls[0].closed
 
 
+def test_messages_sent_together_wait_within_the_same_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "WAITING_MAX", 100_000)
+    engine, calls = opened(2, FrontLimits(stream_buffer_size=50_000), initial_window=0)
+    assert calls[0].send_all([bytes(1_000)] * 40)
+    assert calls[0].send_all([bytes(1_000)] * 20) is False
+    calls[1].send_all([bytes(1_000)] * 1_000)
+    assert calls[1].closed
+    assert engine.connection.sender.waiting_size == 60 * (1_000 + MESSAGE_PREFIX_SIZE)
+    assert not calls[0].closed
+
+
 def test_send_says_slow_down_and_on_drain_says_go_on() -> None:
     engine, (first, *_) = opened(1, FrontLimits(stream_buffer_size=1_000), initial_window=0)
     drained: list[str] = []

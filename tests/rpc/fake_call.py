@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from google.protobuf.message import Message
@@ -89,6 +89,12 @@ class FakeCall:
         self.sent.append(body)
         self._waiting += 1
         return self._waiting < self._room
+
+    def send_all(self, bodies: Sequence[bytes]) -> bool:
+        may_go_on = True
+        for body in bodies:
+            may_go_on = self.send(body)
+        return may_go_on
 
     def finish(self, status: GrpcStatus = GrpcStatus.OK, message: str = "") -> None:
         if not self._closed:

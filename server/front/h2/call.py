@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
 from server.front.contract import Call, Method
+from server.front.h2.grpc_messages import pack_messages, with_prefix
 from server.front.h2.header_blocks import text_of
 from server.front.status import GrpcStatus
 
@@ -140,8 +141,17 @@ class H2Call:
             raise ValueError(f"{self._path} has one answer: use reply")
         if self._closed:
             return True
-        self._calls.stream(self, body)
+        self._calls.stream(self, with_prefix(body))
         return self.waiting_size <= self._calls.stream_buffer_size
+
+    def send_all(self, bodies: Sequence[bytes]) -> bool:
+        if not self._method.streaming_out:
+            raise ValueError(f"{self._path} has one answer: use reply")
+        for packed in pack_messages(bodies):
+            if self._closed:
+                return True
+            self._calls.stream(self, packed)
+        return self._closed or self.waiting_size <= self._calls.stream_buffer_size
 
     def finish(self, status: GrpcStatus = GrpcStatus.OK, message: str = "") -> None:
         if status == GrpcStatus.OK and not self._method.streaming_out:

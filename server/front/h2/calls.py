@@ -22,6 +22,7 @@ from server.front.h2.grpc_messages import (
     http_refusal,
     timeout_s,
     trailers,
+    with_prefix,
 )
 from server.front.h2.header_blocks import decoded
 from server.front.h2.message_reader import MessageReader
@@ -304,16 +305,16 @@ class Calls:
         if self.sender.answer(call, body):
             self._forget(call, OK)
         else:
-            self.stream(call, body)
+            self.stream(call, with_prefix(body))
             self.end(call, GrpcStatus.OK, "")
 
-    def stream(self, call: H2Call, body: bytes) -> None:
-        """One message of an answer; it ends the call when the client leaves too much lying here."""
+    def stream(self, call: H2Call, packed: bytes) -> None:
+        """Messages of an answer, packed; it ends the call when the client leaves too much lying here."""
         if self.sender.is_full:
             self._count("unread_size")
             self.fail(call, GrpcStatus.RESOURCE_EXHAUSTED, "too much waits to be read by this client")
         else:
-            self.sender.message(call, body)
+            self.sender.messages(call, packed)
 
     def end(self, call: H2Call, status: GrpcStatus, message: str) -> None:
         """The handler has ended the call; what it sent before may wait still."""

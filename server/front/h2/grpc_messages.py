@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from struct import Struct
 from typing import Final
 from urllib.parse import quote
 
+from server.front.h2.frames import FRAME_SIZE_MAX
 from server.front.h2.header_blocks import encode_fields
 from server.front.status import GrpcStatus
 
@@ -49,6 +51,22 @@ class BadMessage(Exception):
 
 def with_prefix(body: bytes) -> bytes:
     return MESSAGE_PREFIX.pack(0, len(body)) + body
+
+
+def pack_messages(bodies: Iterable[bytes]) -> Iterator[bytes]:
+    """Messages with their prefixes, as many behind each other as fit into one frame; a larger one is alone."""
+    parts: list[bytes] = []
+    size = 0
+    for body in bodies:
+        grown = size + MESSAGE_PREFIX_SIZE + len(body)
+        if parts and grown > FRAME_SIZE_MAX:
+            yield b"".join(parts)
+            parts.clear()
+            grown = MESSAGE_PREFIX_SIZE + len(body)
+        parts += (MESSAGE_PREFIX.pack(0, len(body)), body)
+        size = grown
+    if parts:
+        yield b"".join(parts)
 
 
 def timeout_s(value: bytes) -> float:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from server.front.h2 import frames
 from server.front.h2.frames import FRAME_SIZE_MAX, WINDOW_DEFAULT, WINDOW_MAX, ErrorCode, Flag, FrameType, PeerError
-from server.front.h2.grpc_messages import MESSAGE_PREFIX_SIZE, RESPONSE_HEAD, TRAILERS_OK, with_prefix
+from server.front.h2.grpc_messages import MESSAGE_PREFIX_SIZE, RESPONSE_HEAD, TRAILERS_OK
 
 if TYPE_CHECKING:
     from server.front.h2.call import H2Call
@@ -145,10 +145,10 @@ class Sender:
             call.headers_sent = True
             self.control(_OPENING.pack(0, _HEAD_SIZE, _HEADERS, Flag.END_HEADERS, call.stream_id, RESPONSE_HEAD))
 
-    def message(self, call: H2Call, body: bytes) -> None:
-        """One message, now or when there is room for it."""
+    def messages(self, call: H2Call, packed: bytes) -> None:
+        """One message or more, each with its prefix, now or when there is room for them."""
         self.open(call)
-        self._put(call, with_prefix(body))
+        self._put(call, packed)
 
     def refusal(self, call: H2Call, head: bytes, text: bytes) -> None:
         """An answer that is no gRPC: its own header block, a text, and the end."""

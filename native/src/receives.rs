@@ -1,0 +1,194 @@
+//! Messages as receives answer with them, from stored records of plain messages.
+
+use std::collections::HashSet;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use pyo3::buffer::PyBuffer;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList, PyTuple};
+
+use crate::wire::{put_bytes, put_number, put_varint};
+
+const COMPRESSED: i64 = 1;
+const MD5: u64 = 2;
+const IDENTITY: u64 = 1;
+const GZIP: u64 = 2;
+const NORMAL: u64 = 1;
+const PROPERTIES_MAX: usize = 64;
+
+/// Writes messages of topics; holds which properties no plain message has, and which no receiver sees.
+#[pyclass(frozen)]
+pub struct ReceiveWriter {
+    hidden_names: HashSet<Vec<u8>>,
+    unusual_names: HashSet<Vec<u8>>,
+}
+
+/// What the properties of a plain record say.
+#[derive(Default)]
+struct Properties<'a> {
+    tag: Option<&'a str>,
+    keys: Option<&'a str>,
+    message_id: Option<&'a str>,
+    of_user: Vec<(&'a str, &'a str)>,
+}
+
+#[pymethods]
+impl ReceiveWriter {
+    #[new]
+    fn new(hidden_names: HashSet<String>, unusual_names: HashSet<String>) -> Self {
+        ReceiveWriter {
+            hidden_names: hidden_names.into_iter().map(String::into_bytes).collect(),
+            unusual_names: unusual_names.into_iter().map(String::into_bytes).collect(),
+        }
+    }
+
+    /// The response with each message; None for one that is not plain. Each is record, handle, attempt, hidden for ms.
+    fn write<'py>(&self, topic: &str, messages: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
+        let py = messages.py();
+        let answers = PyList::empty(py);
+        for message in messages.try_iter()? {
+            match self.message(topic, message?.cast::<PyTuple>()?)? {
+                Some(answer) => answers.append(PyBytes::new(py, &answer))?,
+                None => answers.append(py.None())?,
+            }
+        }
+        Ok(answers)
+    }
+}
+
+impl ReceiveWriter {
+    fn message(&self, topic: &str, delivered: &Bound<'_, PyTuple>) -> PyResult<Option<Vec<u8>>> {
+        let record = delivered.get_item(0)?;
+        let record = record.cast::<PyTuple>()?;
+        let raw = record.get_item(16)?;
+        let raw = raw.cast::<PyBytes>()?.as_bytes();
+        let Some(properties) = self.properties(raw) else { return Ok(None) };
+        let body: PyBuffer<u8> = PyBuffer::get(&record.get_item(14)?)?;
+        let mut content = vec![0; body.item_count()];
+        body.copy_to_slice(delivered.py(), &mut content)?;
+        let Some(system) = system_properties(record, delivered, &properties, &content)? else { return Ok(None) };
+
+        let mut message = Vec::with_capacity(content.len() + system.len() + raw.len() + topic.len() + 64);
+        let mut part = Vec::with_capacity(topic.len() + 8);
+        put_bytes(&mut part, 2, topic.as_bytes());
+        put_bytes(&mut message, 1, &part);
+        for (name, value) in &properties.of_user {
+            part.clear();
+            put_bytes(&mut part, 1, name.as_bytes());
+            put_bytes(&mut part, 2, value.as_bytes());
+            put_bytes(&mut message, 2, &part);
+        }
+        put_bytes(&mut message, 3, &system);
+        if !content.is_empty() {
+            put_bytes(&mut message, 4, &content);
+        }
+        let mut answer = Vec::with_capacity(message.len() + 8);
+        put_bytes(&mut answer, 2, &message);
+        Ok(Some(answer))
+    }
+
+    /// As `store.record.properties.decode_properties` has them; None for those of no plain message.
+    fn properties<'a>(&self, raw: &'a [u8]) -> Option<Properties<'a>> {
+        let raw = std::str::from_utf8(raw).ok()?;
+        let mut names: Vec<&str> = Vec::with_capacity(16);
+        let mut found = Properties::default();
+        for entry in raw.split('\x02') {
+            let Some((name, value)) = entry.split_once('\x01') else { continue };
+            if name.is_empty() || value.is_empty() {
+                continue;
+            }
+            if names.len() == PROPERTIES_MAX || names.contains(&name) || self.unusual_names.contains(name.as_bytes()) {
+                return None;
+            }
+            names.push(name);
+            match name {
+                "TAGS" => found.tag = Some(value),
+                "KEYS" => found.keys = Some(value),
+                "UNIQ_KEY" => found.message_id = Some(value),
+                _ if self.hidden_names.contains(name.as_bytes()) => {}
+                _ => found.of_user.push((name, value)),
+            }
+        }
+        found.message_id.is_some().then_some(found)
+    }
+}
+
+/// The fields of `SystemProperties`, in the order of their numbers.
+fn system_properties(
+    record: &Bound<'_, PyTuple>,
+    delivered: &Bound<'_, PyTuple>,
+    properties: &Properties<'_>,
+    body: &[u8],
+) -> PyResult<Option<Vec<u8>>> {
+    let number = |index: usize| record.get_borrowed_item(index)?.extract::<i64>();
+    let (queue_id, queue_offset, stored_ms) = (number(3)?, number(5)?, number(10)?);
+    let handle = delivered.get_borrowed_item(1)?;
+    let handle: &str = handle.extract()?;
+    let attempt: i64 = delivered.get_borrowed_item(2)?.extract()?;
+    let invisible_ms: i64 = delivered.get_borrowed_item(3)?.extract()?;
+    let hosts = (host_text(&record.get_item(9)?)?, host_text(&record.get_item(11)?)?);
+    let (Some(born_host), Some(store_host)) = hosts else { return Ok(None) };
+    let is_in_range = |value: i64| i32::try_from(value).is_ok_and(|small| small >= 0);
+    if !is_in_range(queue_id) || !is_in_range(attempt) || queue_offset < 0 || stored_ms < 0 || invisible_ms < 0 {
+        return Ok(None);
+    }
+    let is_compressed = number(7)? & COMPRESSED != 0;
+
+    let mut out = Vec::with_capacity(384);
+    if let Some(tag) = properties.tag {
+        put_bytes(&mut out, 1, tag.as_bytes());
+    }
+    for key in properties.keys.unwrap_or_default().split(' ').filter(|key| !key.is_empty()) {
+        put_bytes(&mut out, 2, key.as_bytes());
+    }
+    put_bytes(&mut out, 3, properties.message_id.unwrap_or_default().as_bytes());
+    let mut digest = Vec::with_capacity(40);
+    put_number(&mut digest, 1, MD5);
+    put_bytes(&mut digest, 2, &upper_hex(md5::compute(body).0));
+    put_bytes(&mut out, 4, &digest);
+    put_number(&mut out, 5, if is_compressed { GZIP } else { IDENTITY });
+    put_number(&mut out, 6, NORMAL);
+    put_time(&mut out, 7, number(8)?.max(0));
+    put_bytes(&mut out, 8, born_host.as_bytes());
+    put_time(&mut out, 9, stored_ms);
+    put_bytes(&mut out, 10, store_host.as_bytes());
+    put_bytes(&mut out, 12, handle.as_bytes());
+    put_number(&mut out, 13, queue_id as u64);
+    put_varint(&mut out, 14 << 3);
+    put_varint(&mut out, queue_offset as u64);
+    put_time(&mut out, 15, invisible_ms);
+    put_varint(&mut out, 16 << 3);
+    put_varint(&mut out, attempt as u64);
+    Ok(Some(out))
+}
+
+/// A point or a span of time: seconds and nanoseconds.
+fn put_time(out: &mut Vec<u8>, field: u32, milliseconds: i64) {
+    let mut time = Vec::with_capacity(16);
+    put_number(&mut time, 1, milliseconds as u64 / 1000);
+    put_number(&mut time, 2, milliseconds as u64 % 1000 * 1_000_000);
+    put_bytes(out, field, &time);
+}
+
+/// As `store.message.host_text`; None for an IPv6 address that Python and Rust may write differently.
+fn host_text(host: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
+    let host = host.cast::<PyTuple>()?;
+    let address = host.get_item(0)?;
+    let address = address.cast::<PyBytes>()?.as_bytes();
+    let port: i64 = host.get_borrowed_item(1)?.extract()?;
+    if let Ok(bytes) = <[u8; 4]>::try_from(address) {
+        return Ok(Some(format!("{}:{port}", Ipv4Addr::from(bytes))));
+    }
+    let Ok(bytes) = <[u8; 16]>::try_from(address) else { return Ok(None) };
+    let address = Ipv6Addr::from(bytes);
+    Ok(address.to_ipv4().is_none().then(|| format!("[{address}]:{port}")))
+}
+
+fn upper_hex(digest: [u8; 16]) -> [u8; 32] {
+    let mut text = [0; 32];
+    for (index, byte) in digest.iter().enumerate() {
+        text[2 * index] = b"0123456789ABCDEF"[usize::from(byte >> 4)];
+        text[2 * index + 1] = b"0123456789ABCDEF"[usize::from(byte & 15)];
+    }
+    text
+}

@@ -1,0 +1,124 @@
+"""What the native part reads out of an acknowledgement is what Python makes of it, or nothing."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server.delivery.receipt_handle import ReceiptHandle
+from server.wire.status import fill_ok
+from store.native import NATIVE, Native, PlainAck
+
+needs_native = pytest.mark.skipif(NATIVE is None, reason="no native part")
+
+NAMES = st.sampled_from(["billing", "orders", "", "%RETRY%a_b", "ö", "t" * 127])
+NUMBERS = st.one_of(st.integers(0, 20), st.integers(0, 2**63 - 1))
+HANDLES = st.builds(ReceiptHandle, st.integers(0, 2**32 - 1), NUMBERS, NUMBERS, NUMBERS)
+TEXTS = st.one_of(st.text("0123456789ABCDEF", max_size=40), st.sampled_from(["", "ä", "\x01", "\x85"]))
+
+
+def request(group: str, topic: str, *entries: tuple[str, str]) -> service.AckMessageRequest:
+    return service.AckMessageRequest(
+        group=definition.Resource(name=group),
+        topic=definition.Resource(name=topic),
+        entries=[service.AckMessageEntry(message_id=name, receipt_handle=handle) for name, handle in entries],
+    )
+
+
+def of_python(body: bytes) -> PlainAck:
+    """The same of a request that Python takes. Raises what it is refused for."""
+    parsed = service.AckMessageRequest.FromString(body)
+    [entry] = parsed.entries
+    assert not entry.lite_topic
+    group, topic = parsed.group.name, parsed.topic.name
+    delivery = ReceiptHandle.decode(entry.receipt_handle, group, topic)
+    return (group, topic, entry.message_id, entry.receipt_handle, *delivery)
+
+
+def agrees(native: Native, body: bytes) -> bool:
+    plain = native.read_ack(body)
+    return plain is None or plain == of_python(body)
+
+
+@needs_native
+@settings(max_examples=400, deadline=None)
+@given(NAMES, NAMES, TEXTS, HANDLES)
+def test_plain_ones_are_read(group: str, topic: str, message_id: str, handle: ReceiptHandle) -> None:
+    assert NATIVE is not None
+    body = request(group, topic, (message_id, handle.encode(group, topic))).SerializeToString()
+    plain = NATIVE.read_ack(body)
+    if plain is None:
+        assert not (group and topic) or not message_id.isprintable()
+    else:
+        assert plain == of_python(body)
+
+
+@needs_native
+@settings(max_examples=800, deadline=None)
+@given(NAMES, NAMES, HANDLES, st.data())
+def test_bytes_that_went_wrong_are_read_as_python_reads_them_or_not_at_all(
+    group: str, topic: str, handle: ReceiptHandle, data: st.DataObject
+) -> None:
+    assert NATIVE is not None
+    body = bytearray(request(group, topic, ("id", handle.encode(group, topic))).SerializeToString())
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(body) - 1))
+        if data.draw(st.booleans()):
+            body[at] = data.draw(st.integers(0, 255))
+        else:
+            del body[at]
+    assert agrees(NATIVE, bytes(body))
+
+
+HANDLE = ReceiptHandle(1, 2, 3, 4).encode("billing", "orders")
+ENTRY = ("id", HANDLE)
+
+
+@needs_native
+@settings(max_examples=400, deadline=None)
+@given(st.one_of(st.text(max_size=60), st.text("AQ-_+/=.", min_size=50, max_size=54)))
+def test_handles_that_are_none_are_left_to_python(text: str) -> None:
+    assert NATIVE is not None
+    body = request("billing", "orders", ("id", text)).SerializeToString()
+    assert NATIVE.read_ack(body) is None
+
+
+@pytest.mark.parametrize(
+    "unusual",
+    [
+        service.AckMessageRequest(),
+        request("billing", "orders"),
+        request("billing", "orders", ENTRY, ENTRY),
+        request("other", "orders", ENTRY),
+        request("billing", "other", ENTRY),
+        request("", "orders", ENTRY),
+        request("billing", "orders", ("id", f"{HANDLE}.lite")),
+        request("billing", "orders", ("id", f"{HANDLE[:-2]}\n==")),
+        request("billing", "orders", ("id", HANDLE.replace("=", ""))),
+        service.AckMessageRequest(
+            group=definition.Resource(name="billing", resource_namespace="n"),
+            topic=definition.Resource(name="orders"),
+            entries=[service.AckMessageEntry(receipt_handle=HANDLE)],
+        ),
+        service.AckMessageRequest(
+            group=definition.Resource(name="billing"),
+            topic=definition.Resource(name="orders"),
+            entries=[service.AckMessageEntry(receipt_handle=HANDLE, lite_topic="l")],
+        ),
+    ],
+)
+def test_what_is_unusual_is_left_to_python(native: Native, unusual: service.AckMessageRequest) -> None:
+    assert native.read_ack(request("billing", "orders", ENTRY).SerializeToString()) is not None
+    assert native.read_ack(unusual.SerializeToString()) is None
+
+
+@pytest.mark.parametrize("message_id", ["", "0156F7E71C361B21BC024CCDBE00000000", "ä", "x" * 300])
+def test_an_answer_is_what_protobuf_writes(native: Native, message_id: str) -> None:
+    entry = service.AckMessageResultEntry(message_id=message_id, receipt_handle=HANDLE)
+    expected = service.AckMessageResponse(entries=[entry])
+    fill_ok(expected.status)
+    fill_ok(expected.entries[0].status)
+    assert native.ack_answer(message_id, HANDLE) == expected.SerializeToString()

@@ -1,0 +1,132 @@
+"""Messages as receives answer with them: native and Python write the same."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server.delivery import Delivered
+from server.rpc.receive_answers import UNUSUAL_PROPERTIES, message_items
+from server.wire.reserved import RESERVED_PROPERTIES
+from store.message import Host
+from store.native import NATIVE, Native
+from store.offsets import PhysicalOffset, QueueOffset
+from store.record import StoredMessage
+
+needs_native = pytest.mark.skipif(NATIVE is None, reason="no native part")
+
+ID = b"UNIQ_KEY\x01id-1\x02"
+LOOPBACK = Host(b"\x7f\0\0\1", 8081)
+ATTEMPTS = st.integers(1, 2**31 - 1)
+TIMES = st.one_of(st.integers(0, 2**40), st.sampled_from([0, 999, 1000, 253_402_300_799_999]))
+HOSTS = st.builds(
+    Host,
+    st.one_of(
+        st.binary(min_size=4, max_size=4),
+        st.binary(min_size=16, max_size=16),
+        st.sampled_from([bytes(16), bytes(10) + b"\xff\xff\1\2\3\4", bytes(15) + b"\1", b"\x20\1" + bytes(13) + b"\1"]),
+        st.lists(st.sampled_from([b"\0\0", b"\0\1", b"\x0a\xbc"]), min_size=8, max_size=8).map(b"".join),
+    ),
+    st.integers(0, 65_535),
+)
+NAMES = st.one_of(
+    st.sampled_from(sorted(RESERVED_PROPERTIES)),
+    st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY"]),
+    st.text("aä€\U0001f600 ", max_size=3),
+)
+VALUES = st.one_of(st.text("abä€\U0001f600 ", max_size=12), st.sampled_from(["true", "1", " a  b ", "\ufffd"]))
+ENTRIES = st.lists(st.tuples(NAMES, VALUES).map(lambda pair: f"{pair[0]}\x01{pair[1]}\x02".encode()), max_size=8)
+
+
+def handed_out(
+    raw_properties: bytes = ID,
+    body: bytes = b"body",
+    *,
+    hosts: tuple[Host, Host] = (LOOPBACK, LOOPBACK),
+    times: tuple[int, int] = (1_700_000_000_123, 1_700_000_000_456),
+    system_flag: int = 0,
+    place: tuple[int, int] = (3, 5),
+    delivery: tuple[str, int, int] = ("handle", 1, 10_000),
+) -> Delivered:
+    record = StoredMessage(
+        100, 0, 0, place[0], 0, QueueOffset(place[1]), PhysicalOffset(7), system_flag, times[0], hosts[0], times[1],
+        hosts[1], 0, 0, memoryview(body), "orders", raw_properties,
+    )  # fmt: skip
+    return Delivered(record, *delivery)
+
+
+DELIVERED = st.builds(
+    handed_out,
+    st.one_of(
+        st.lists(ENTRIES.map(b"".join), max_size=3).map(ID.join),
+        ENTRIES.map(lambda entries: ID + b"".join(entries)),
+        st.binary(max_size=30).map(lambda noise: ID + noise),
+        st.lists(st.sampled_from([b"\1", b"\2", b"a", b"TAGS", b"\xc3", b"\xa4", ID]), max_size=9).map(b"".join),
+    ),
+    st.binary(max_size=200),
+    hosts=st.tuples(HOSTS, HOSTS),
+    times=st.tuples(st.one_of(TIMES, st.integers(-5, 0)), TIMES),
+    system_flag=st.integers(0, 255),
+    place=st.tuples(st.integers(0, 2**31 - 1), st.integers(0, 2**62)),
+    delivery=st.tuples(st.text("abc_-=.ä", max_size=60), ATTEMPTS, TIMES),
+)
+
+
+def written(native: Native | None, topic: str, *messages: Delivered) -> list[service.ReceiveMessageResponse]:
+    return [service.ReceiveMessageResponse.FromString(item) for item in message_items(native)(topic, messages)]
+
+
+@needs_native
+@settings(max_examples=800, deadline=None)
+@given(st.sampled_from(["orders", "%RETRY%g", "t" * 127, "ö"]), st.lists(DELIVERED, max_size=3))
+def test_what_it_writes_is_what_python_writes(topic: str, messages: list[Delivered]) -> None:
+    assert written(NATIVE, topic, *messages) == written(None, topic, *messages)
+
+
+@needs_native
+@settings(max_examples=200, deadline=None)
+@given(
+    st.dictionaries(st.text("ab", min_size=1), st.text("xyz ", min_size=1), max_size=1),
+    st.text("rgb", max_size=3),
+    st.lists(st.text("k1", min_size=1), max_size=3),
+    st.binary(max_size=2_000),
+)
+def test_plain_messages_are_written_to_the_byte(user: dict[str, str], tag: str, keys: list[str], body: bytes) -> None:
+    assert NATIVE is not None
+    properties = {**user, "TAGS": tag, "KEYS": " ".join(keys), "UNIQ_KEY": "id", "PGROUP": "orders"}
+    raw = "".join(f"{name}\x01{value}\x02" for name, value in properties.items()).encode()
+    [native] = message_items(NATIVE)("orders", [handed_out(raw, body)])
+    [python] = message_items(None)("orders", [handed_out(raw, body)])
+    assert native == python
+
+
+@pytest.mark.parametrize(
+    "unusual",
+    [
+        handed_out(b""),
+        handed_out(b"TAGS\x01a\x02"),
+        handed_out(ID + ID),
+        handed_out(ID + b"a\x01b\x02a\x01c\x02"),
+        handed_out(ID + b"a\x01\xff\x02"),
+        handed_out(ID + b"".join(b"%d\x01b\x02" % number for number in range(64))),
+        handed_out(ID + b"TRAN_MSG\x01false\x02"),
+        handed_out(ID + b"__SHARDINGKEY\x01g\x02"),
+        handed_out(ID + b"TRACE_CONTEXT\x01t\x02"),
+        handed_out(ID + b"DLQ_ORIGIN_TOPIC\x01t\x02"),
+        handed_out(ID + b"DELAY\x013\x02"),
+        handed_out(hosts=(Host(bytes(10) + b"\xff\xff\1\2\3\4", 1), LOOPBACK)),
+    ],
+)  # fmt: skip
+def test_what_is_unusual_is_left_to_python(native: Native, unusual: Delivered) -> None:
+    writer = native.ReceiveWriter(RESERVED_PROPERTIES, UNUSUAL_PROPERTIES)
+    assert writer.write("orders", [unusual]) == [None]
+    assert written(native, "orders", handed_out(), unusual) == written(None, "orders", handed_out(), unusual)
+
+
+def test_what_is_no_message_is_told(native: Native) -> None:
+    writer = native.ReceiveWriter(set(), set())
+    for wrong in [(), (1,), (handed_out().record,), (tuple(range(17)), "h", 1, 1)]:
+        with pytest.raises((TypeError, IndexError, BufferError)):
+            writer.write("orders", [wrong])  # type: ignore[list-item]

@@ -1,0 +1,111 @@
+"""Records read natively are what Python reads, or left to Python."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from store.message import Host, Message
+from store.native import NATIVE, Native, RecordReader
+from store.offsets import PhysicalOffset, QueueOffset
+from store.record import StoredMessage, decode_record, encode_blank, encode_record
+
+needs_native = pytest.mark.skipif(NATIVE is None, reason="no native part")
+
+BEFORE = 7
+AT = PhysicalOffset(1_000_000)
+HOSTS = st.builds(
+    Host, st.one_of(st.binary(min_size=4, max_size=4), st.binary(min_size=16, max_size=16)), st.integers(0, 65_535)
+)
+PROPERTIES = st.sampled_from([b"", b"a\x01b\x02", b"a\x01b", b"KEYS\x01\xc3\xa4\x02", b"\xff\x02", b"a\x00\x02"])
+MESSAGES = st.builds(
+    Message,
+    topic=st.sampled_from(["orders", "ö" * 60, "t" * 127, "t" * 128, "t" * 255, "a\x01"]),
+    queue_number=st.integers(0, 2**31 - 1),
+    body=st.binary(max_size=100),
+    properties=st.just({}),
+    born_timestamp_ms=st.integers(-(2**63), 2**63 - 1),
+    born_host=HOSTS,
+    store_host=HOSTS,
+    flag=st.integers(-(2**31), 2**31 - 1),
+    system_flag=st.sampled_from([0, 1, 4, 8]),
+    reconsume_times=st.integers(-(2**31), 2**31 - 1),
+    prepared_transaction_offset=st.integers(-(2**63), 2**63 - 1),
+)
+
+
+def reader(native: Native) -> RecordReader:
+    return native.RecordReader(StoredMessage, Host)
+
+
+def segment_with(record: bytes) -> memoryview:
+    return memoryview(bytes(BEFORE) + record + bytes(200)).toreadonly()
+
+
+def encoded(message: Message, raw_properties: bytes, *, crc_property: bool = True) -> bytes:
+    return encode_record(message, QueueOffset(3), AT, 1_700_000_000_000, raw_properties, crc_property=crc_property)
+
+
+@needs_native
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.tuples(MESSAGES, PROPERTIES), min_size=1, max_size=3), st.booleans())
+def test_whole_records_are_read_as_python_reads_them(messages: list[tuple[Message, bytes]], crc_property: bool) -> None:
+    assert NATIVE is not None
+    native = reader(NATIVE)
+    for message, raw_properties in messages:
+        segment = segment_with(encoded(message, raw_properties, crc_property=crc_property))
+        found = native.read(segment, BEFORE, AT)
+        if found is None:
+            assert not crc_property or b"\0" in raw_properties or not raw_properties or not message.topic.isprintable()
+            continue
+        assert found == decode_record(segment, BEFORE, AT)
+        assert isinstance(found, StoredMessage)
+        assert isinstance(found.born_host, Host)
+        assert isinstance(found.store_host, Host)
+        assert isinstance(found.body, memoryview)
+        assert found.body.readonly
+
+
+@needs_native
+@settings(max_examples=1_000, deadline=None)
+@given(MESSAGES, PROPERTIES, st.data())
+def test_damaged_records_are_read_as_python_reads_them_or_not_at_all(
+    message: Message, raw_properties: bytes, data: st.DataObject
+) -> None:
+    assert NATIVE is not None
+    record = bytearray(encoded(message, raw_properties))
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(record) - 1))
+        if data.draw(st.booleans()):
+            record[at] = data.draw(st.integers(0, 255))
+        else:
+            del record[at]
+    segment = segment_with(bytes(record))[: data.draw(st.sampled_from([None, -1, -200, -220, 50]))]
+    found = reader(NATIVE).read(segment, BEFORE, AT)
+    assert found is None or found == decode_record(segment, BEFORE, AT)
+
+
+HOST = Host(b"\x7f\0\0\1", 8081)
+USUAL = encoded(Message("orders", 1, b"body", {}, 1, HOST, HOST), b"a\x01b\x02")
+
+
+def test_each_wrong_byte_is_noticed(native: Native) -> None:
+    assert reader(native).read(segment_with(USUAL), BEFORE, AT) is not None
+    for at in range(len(USUAL)):
+        wrong = bytearray(USUAL)
+        wrong[at] ^= 1
+        assert reader(native).read(segment_with(bytes(wrong)), BEFORE, AT) is None
+
+
+@pytest.mark.parametrize(
+    "other", [b"", bytes(300), encode_blank(300), USUAL[:-1], USUAL[:30]], ids=["end", "zeros", "blank", "cut", "torn"]
+)
+def test_what_is_no_whole_record_is_left_to_python(native: Native, other: bytes) -> None:
+    segment = memoryview(bytes(BEFORE) + other)
+    assert reader(native).read(segment, BEFORE, AT) is None
+    assert reader(native).read(segment, 10_000, AT) is None
+
+
+def test_one_that_lies_elsewhere_is_left_to_python(native: Native) -> None:
+    assert reader(native).read(segment_with(USUAL), BEFORE, PhysicalOffset(AT + 1)) is None
