@@ -14,7 +14,10 @@ from typing import Final
 
 from bench.harness import CannotRun, Case, Options, Sample, Scale, alternate, measure
 from bench.send_requests import CLIENT_FIELDS, h2_calls, requests
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server.delivery import Delivered
+from server.delivery.receipt_handle import ReceiptHandle
 from server.front import FrontFigures, FrontLimits, Method, ScannerMaker
 from server.front.h2 import frames
 from server.front.h2.call import Client
@@ -22,14 +25,15 @@ from server.front.h2.connection import Connection
 from server.front.h2.frames import PREFACE
 from server.front.h2.switchboard import Switchboard
 from server.rpc.plain_sends import make_reader
+from server.rpc.receive_answers import message_items
 from server.wire.limits import DEFAULT_LIMITS
 from server.wire.messages import host_from_text, to_message
 from server.wire.status import fill_ok
-from server.wire.validate import check_send
-from store.message import EncodedMessage
+from server.wire.validate import check_ack, check_send
+from store.message import EncodedMessage, Host
 from store.native import NATIVE, WHY_NOT, Native
 from store.offsets import PhysicalOffset, QueueOffset
-from store.record import encode_properties, tags_code
+from store.record import StoredMessage, decode_record, encode_properties, tags_code
 from store.record.bulk import encode_one_by_one
 
 QUESTION: Final = "What does the native part save, piece by piece?"
@@ -67,6 +71,9 @@ def run(options: Options) -> list[Case]:
         "requests to send, read and checked": _reading(NATIVE, sent),
         "records made": _recording(NATIVE, sent),
         "answers to sends": _answering(NATIVE),
+        "records read": _decoding(NATIVE, sent),
+        "messages of receives written": _delivering(NATIVE, sent),
+        "acknowledgements read": _acknowledging(NATIVE),
     }
     cases = [_case(name, *works, sizes) for name, works in pieces.items()]
     return [*cases, _calls_case(NATIVE, sent, sizes)]
@@ -100,7 +107,7 @@ def _reading(native: Native, sent: list[bytes]) -> tuple[Work, Work]:
     )
 
 
-def _recording(native: Native, sent: list[bytes]) -> tuple[Work, Work]:
+def _encoded(native: Native, sent: list[bytes]) -> list[EncodedMessage]:
     reader = make_reader(native, DEFAULT_LIMITS)
     messages: list[EncodedMessage] = []
     for body in sent:
@@ -109,12 +116,65 @@ def _recording(native: Native, sent: list[bytes]) -> tuple[Work, Work]:
             raise RuntimeError("a request of the official client is not plain")
         topic, _, content, properties, code, born_ms, flag = plain
         messages.append(EncodedMessage(topic, 0, content, properties, born_ms, HOST, HOST, flag, code))
+    return messages
+
+
+def _recording(native: Native, sent: list[bytes]) -> tuple[Work, Work]:
+    messages = _encoded(native, sent)
     offsets = [QueueOffset(number) for number in range(ROUND)]
     at = PhysicalOffset(0)
     return (
         lambda: native.encode_records(messages, offsets, at, NOW_MS, True),
         lambda: encode_one_by_one(messages, offsets, at, NOW_MS, crc_property=True),
     )
+
+
+def _segment(native: Native, sent: list[bytes]) -> tuple[memoryview, list[PhysicalOffset]]:
+    """Records behind each other, and where they begin."""
+    offsets = [QueueOffset(number) for number in range(ROUND)]
+    records, sizes = native.encode_records(_encoded(native, sent), offsets, PhysicalOffset(0), NOW_MS, True)
+    return memoryview(records), [PhysicalOffset(sum(sizes[:number])) for number in range(ROUND)]
+
+
+def _decoding(native: Native, sent: list[bytes]) -> tuple[Work, Work]:
+    segment, places = _segment(native, sent)
+    read = native.RecordReader(StoredMessage, Host).read
+    return (
+        lambda: [read(segment, at, at) for at in places],
+        lambda: [decode_record(segment, at, at) for at in places],
+    )
+
+
+def _delivering(native: Native, sent: list[bytes]) -> tuple[Work, Work]:
+    segment, places = _segment(native, sent)
+    records = [decode_record(segment, at, at) for at in places]
+    messages = [Delivered(each, "h" * 52, 1, 15_000) for each in records if isinstance(each, StoredMessage)]
+    ours, theirs = message_items(native), message_items(None)
+    return lambda: ours("bench-orders", messages), lambda: theirs("bench-orders", messages)
+
+
+def _acknowledging(native: Native) -> tuple[Work, Work]:
+    group, topic = "bench-billing", "bench-orders"
+    handles = [ReceiptHandle(0, number, number, NOW_MS).encode(group, topic) for number in range(ROUND)]
+    requests_ = [
+        service.AckMessageRequest(
+            group=definition.Resource(name=group),
+            topic=definition.Resource(name=topic),
+            entries=[service.AckMessageEntry(message_id=f"01{number:032X}", receipt_handle=handle)],
+        ).SerializeToString()
+        for number, handle in enumerate(handles)
+    ]
+
+    def in_python(body: bytes) -> None:
+        request = service.AckMessageRequest.FromString(body)
+        terms = check_ack(request)
+        for entry in request.entries:
+            ReceiptHandle.decode(entry.receipt_handle, terms.group, terms.topic)
+
+    def rounds_of(read: Callable[[bytes], object]) -> Work:
+        return lambda: [read(body) for body in requests_]
+
+    return rounds_of(native.read_ack), rounds_of(in_python)
 
 
 def _answering(native: Native) -> tuple[Work, Work]:

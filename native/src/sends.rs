@@ -5,10 +5,7 @@ use std::collections::HashSet;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString, PyTuple};
 
-use crate::wire::{plain_label, plain_text, put_bytes, put_varint, Fields};
-
-/// RocketMQ's `Code.OK`, and the status that says so: `Status { code, message: "OK" }`.
-const OK: u64 = 20_000;
+use crate::wire::{ok_status, plain_label, plain_text, put_bytes, put_number, resource_name, Fields};
 
 const GZIP: u64 = 2;
 const NORMAL: u64 = 1;
@@ -149,18 +146,6 @@ impl SendReader {
     }
 }
 
-fn resource_name(resource: &[u8]) -> Option<&[u8]> {
-    let mut name: Option<&[u8]> = None;
-    let mut fields = Fields::of(resource);
-    while let Some((number, value)) = fields.next()? {
-        if number != 2 || name.is_some() {
-            return None;
-        }
-        name = Some(value.bytes()?);
-    }
-    name
-}
-
 fn entry(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (mut name, mut text): (Option<&[u8]>, Option<&[u8]>) = (None, None);
     let mut fields = Fields::of(bytes);
@@ -264,17 +249,11 @@ fn java_hash(tag: &[u8]) -> i64 {
 /// The response to a send of one message that is stored.
 #[pyfunction]
 pub fn send_answer<'py>(py: Python<'py>, message_id: &str, queue_offset: u64) -> Bound<'py, PyBytes> {
-    let mut status = Vec::with_capacity(8);
-    put_varint(&mut status, 1 << 3);
-    put_varint(&mut status, OK);
-    put_bytes(&mut status, 2, b"OK");
+    let status = ok_status();
     let mut entry = Vec::with_capacity(64);
     put_bytes(&mut entry, 1, &status);
     put_bytes(&mut entry, 2, message_id.as_bytes());
-    if queue_offset > 0 {
-        put_varint(&mut entry, 4 << 3);
-        put_varint(&mut entry, queue_offset);
-    }
+    put_number(&mut entry, 4, queue_offset);
     let mut answer = Vec::with_capacity(96);
     put_bytes(&mut answer, 1, &status);
     put_bytes(&mut answer, 2, &entry);
