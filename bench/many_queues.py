@@ -116,7 +116,7 @@ def run(options: Options) -> list[Case]:
     if options.scale is not Scale.FULL and not options.named:
         raise CannotRun("RocketMQ takes minutes; `python -m bench many_queues` asks for it by name")
     class_path(ROCKETMQ_PROJECT)  # before anything is started
-    _raise_descriptor_limit()
+    raise_descriptor_limit()
     sizes = SIZES[options.scale]
     return [case for shape in sizes.shapes for case in _Comparison(options, sizes, shape).cases()]
 
@@ -136,7 +136,7 @@ class _Comparison:
         try:
             self._put()
             for kind, measured in self._measured.items():
-                measured.apparent_bytes, measured.allocated_bytes = _disk_usage(self._root(kind))
+                measured.apparent_bytes, measured.allocated_bytes = disk_usage(self._root(kind))
             self._get()
         finally:
             shutil.rmtree(self._directory, ignore_errors=True)
@@ -229,12 +229,12 @@ def _queues_of(kind: StoreKind, queues: int) -> int:
     return min(queues, (limit - SPARE_DESCRIPTORS) // 1_000 * 1_000) if limit > 2 * SPARE_DESCRIPTORS else queues
 
 
-def _raise_descriptor_limit() -> None:
+def raise_descriptor_limit() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _disk_usage(root: Path) -> tuple[int, int]:
+def disk_usage(root: Path) -> tuple[int, int]:
     """Lengths and allocated bytes of all that lies in the folders of consume queues, folders included."""
     apparent = allocated = 0
     for name in QUEUE_FOLDERS:
