@@ -20,7 +20,7 @@ from bench.peers.async_flush import AsyncFlush
 from kv import KeyRange
 from server.garbage import look_for_garbage_seldom
 from store.clock import SystemClock
-from store.consumequeue.rocks_layout import UNITS_FAMILY
+from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
 from store.disk import PosixDisk
 from store.message import Host, Message
 from store.offsets import QueueId, QueueOffset
@@ -149,8 +149,9 @@ class QueueStore:
         store = self._open_store
         store.messages.flush()
         store.messages.flush_queues()
-        if store.queues.engine is not None:
-            store.queues.engine.compact(store.queues.engine.family(UNITS_FAMILY), KeyRange(b"", None))
+        if (engine := store.queues.engine) is not None:
+            for name in (UNITS_FAMILY, OFFSET_FAMILY):
+                engine.compact(engine.family(name), KeyRange(b"", None))
         return 1
 
     def close(self) -> int:

@@ -33,6 +33,7 @@ import org.apache.rocketmq.store.config.MessageStoreConfig;
 import org.apache.rocketmq.store.queue.CqUnit;
 import org.apache.rocketmq.store.queue.ReferredIterator;
 import org.apache.rocketmq.store.queue.RocksDBConsumeQueueStore;
+import org.apache.rocketmq.store.rocksdb.ConsumeQueueRocksDBStorage;
 import org.apache.rocketmq.store.stats.BrokerStatsManager;
 import org.rocksdb.ColumnFamilyHandle;
 import org.rocksdb.CompactRangeOptions;
@@ -337,11 +338,13 @@ public final class QueueStore {
         if (store.getQueueStore() instanceof RocksDBConsumeQueueStore rocks) {
             Object storage = field(rocks, RocksDBConsumeQueueStore.class, "rocksDBStorage");
             RocksDB database = (RocksDB) field(storage, AbstractRocksDBStorage.class, "db");
-            ColumnFamilyHandle units =
-                (ColumnFamilyHandle) field(storage, AbstractRocksDBStorage.class, "defaultCFHandle");
             CompactRangeOptions how =
                 (CompactRangeOptions) field(storage, AbstractRocksDBStorage.class, "compactRangeOptions");
-            database.compactRange(units, null, null, how);
+            Object units = field(storage, AbstractRocksDBStorage.class, "defaultCFHandle");
+            Object offsets = field(storage, ConsumeQueueRocksDBStorage.class, "offsetCFHandle");
+            for (Object family : new Object[] {units, offsets}) {
+                database.compactRange((ColumnFamilyHandle) family, null, null, how);
+            }
         }
         return 1;
     }
