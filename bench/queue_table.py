@@ -38,7 +38,7 @@ def rocketmq_store(line: dict[str, Any]) -> Iterator[str]:
     for case in line["cases"]:
         if case["unit"] == "starts":
             sides = [
-                f"{1 / case[f'{side}per_second']:.2f} s, of them opening {case[f'{side}opened_s']:.2f} s"
+                f"{case[f'{side}ready_s']:.2f} s, of them opening {case[f'{side}opened_s']:.2f} s"
                 for side in ("", "peer_")
             ]
         else:

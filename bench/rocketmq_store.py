@@ -113,6 +113,11 @@ class Measured:
     def add(self, what: str, sample: Sample) -> None:
         self.samples.setdefault(what, []).append(sample)
 
+    def start_times(self, prefix: str) -> dict[str, float]:
+        """From the begin of the process, and the store's part of that."""
+        times = {"ready_s": [sample.wall_s for sample in self.samples[START]], "opened_s": self.opened_s}
+        return {prefix + name: round(median(each), 3) for name, each in times.items()}
+
     def look_at_memory(self, when: str, process: StoreProcess) -> None:
         self.facts[f"resident_mb_after_{when}"] = round(resident_bytes_of(process.pid) / MB, 1)
         self.facts[f"private_mb_after_{when}"] = round(private_bytes_of(process.pid) / MB, 1)
@@ -223,8 +228,7 @@ class _Comparison:
         if what in shape.targets:
             details["target"] = shape.targets[what]
         if what == START:
-            opened = {"opened_s": ours.opened_s, "peer_opened_s": theirs.opened_s}
-            details |= {name: round(median(each), 3) for name, each in opened.items()}
+            details |= {**ours.start_times(""), **theirs.start_times("peer_")}
         if what == APPEND:
             details |= {"facts": ours.facts, "peer_facts": theirs.facts, "facts_ratio": _ratios(ours, theirs)}
             if MEMORY in shape.targets:
