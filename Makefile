@@ -76,7 +76,7 @@ bench: $(TOOLS) $(NATIVE)  ## every benchmark, one JSON line each
 	@$(BIN)/python -m bench
 
 bench-queues: $(TOOLS) $(NATIVE)  ## a million queues beside a thousand, RocksDB beside files and RocketMQ: the tables of docs/benchmarks.md
-	@$(BIN)/python -m bench many_queues million_queues
+	@$(BIN)/python -m bench many_queues rocketmq_store million_queues
 	@$(BIN)/python -m bench.queue_table
 
 proto: $(TOOLS)  ## generate server/_generated from proto/

@@ -41,6 +41,7 @@ BENCHMARKS: Final = (
     "recovery",
     "spark_jobs",
     "many_queues",
+    "rocketmq_store",
     "million_queues",
     "metrics_scrape",
     "console_pages",

@@ -27,6 +27,7 @@ from store.settings import MIB
 
 QUESTION: Final = "What does a consume queue cost in RocksDB and in files, here and in RocketMQ?"
 QUEUE_FOLDERS: Final = ("consumequeue", "consumequeue_rocksdb")
+ROCKSDB_LOG: Final = "LOG"
 WARM_QUEUES: Final = 800
 WARM_ENTRIES: Final = 10
 SPARE_DESCRIPTORS: Final = 1_000
@@ -116,7 +117,7 @@ def run(options: Options) -> list[Case]:
     if options.scale is not Scale.FULL and not options.named:
         raise CannotRun("RocketMQ takes minutes; `python -m bench many_queues` asks for it by name")
     class_path(ROCKETMQ_PROJECT)  # before anything is started
-    _raise_descriptor_limit()
+    raise_descriptor_limit()
     sizes = SIZES[options.scale]
     return [case for shape in sizes.shapes for case in _Comparison(options, sizes, shape).cases()]
 
@@ -136,7 +137,7 @@ class _Comparison:
         try:
             self._put()
             for kind, measured in self._measured.items():
-                measured.apparent_bytes, measured.allocated_bytes = _disk_usage(self._root(kind))
+                measured.apparent_bytes, measured.allocated_bytes = disk_usage(self._root(kind))
             self._get()
         finally:
             shutil.rmtree(self._directory, ignore_errors=True)
@@ -229,17 +230,20 @@ def _queues_of(kind: StoreKind, queues: int) -> int:
     return min(queues, (limit - SPARE_DESCRIPTORS) // 1_000 * 1_000) if limit > 2 * SPARE_DESCRIPTORS else queues
 
 
-def _raise_descriptor_limit() -> None:
+def raise_descriptor_limit() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _disk_usage(root: Path) -> tuple[int, int]:
-    """Lengths and allocated bytes of all that lies in the folders of consume queues, folders included."""
+def disk_usage(root: Path) -> tuple[int, int]:
+    """Lengths and allocated bytes of all that lies in the folders of consume queues, folders included.
+
+    Without what RocksDB writes about itself, which RocketMQ has it write elsewhere.
+    """
     apparent = allocated = 0
     for name in QUEUE_FOLDERS:
         for folder, _, files in os.walk(root / name):
-            for path in (folder, *(f"{folder}/{file}" for file in files)):
+            for path in (folder, *(f"{folder}/{file}" for file in files if not file.startswith(ROCKSDB_LOG))):
                 status = os.stat(path)
                 apparent += status.st_size
                 allocated += status.st_blocks * 512

@@ -1,12 +1,13 @@
 """Load on one broker in which every call may go to another topic: sends, and receives with their acknowledgements.
 
-One call at a time on each connection, so as many are open on the broker as there are connections.
+One call at a time on each connection, so as many are open on the broker as there are connections; sends may be more.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
+from itertools import islice
 from random import Random
 from struct import Struct
 from typing import Final, Protocol
@@ -59,15 +60,19 @@ class QueueLoad:
 
     def sends(self, requests: Iterator[bytes]) -> Sample:
         """Send them all; messages are counted."""
-        return self._measured([self._send_each(requests) for _ in self._client.connections])
+        return self._measured(lambda: self._run([self._send_each(requests) for _ in self._client.connections]))
+
+    def sends_in_flight(self, requests: Iterator[bytes], depth: int) -> Sample:
+        """Send them all, with so many calls open on each connection; messages are counted."""
+        return self._measured(lambda: self._send_ahead(requests, depth))
 
     def receives(self, topics: Iterator[str]) -> Sample:
         """One receive from each topic, and one acknowledgement of all that came; messages are counted."""
-        return self._measured([self._receive_each(topics) for _ in self._client.connections])
+        return self._measured(lambda: self._run([self._receive_each(topics) for _ in self._client.connections]))
 
     def routes(self, topics: Iterator[str]) -> Sample:
         """One question for the route of each topic; answers are counted, and not read."""
-        return self._measured([self._route_each(topics) for _ in self._client.connections])
+        return self._measured(lambda: self._run([self._route_each(topics) for _ in self._client.connections]))
 
     @property
     def read_bytes(self) -> int:
@@ -104,9 +109,29 @@ class QueueLoad:
             _require_ok(service.AckMessageResponse.FromString(answer_to_all).status)
         return received
 
-    def _measured(self, work: Sequence[_Calls]) -> Sample:
+    def _send_ahead(self, requests: Iterator[bytes], depth: int) -> int:
+        """An answer is one frame, so those of a connection may be looked at one after the other."""
+        stored = 0
+        for connection in self._client.connections:
+            self._send_some(connection, requests, depth)
+        while any(connection.ended < sent for connection, sent in self._numbers.items()):
+            for connection in self._client.ready():
+                self._send_some(connection, requests, connection.read())
+                answer = self._answers[connection]
+                for message in _messages(answer):
+                    response = service.SendMessageResponse.FromString(message)
+                    _require_ok(response.status)
+                    stored += len(response.entries)
+                answer.clear()
+        return stored
+
+    def _send_some(self, connection: RawConnection, requests: Iterator[bytes], count: int) -> None:
+        for body in islice(requests, count):
+            self._call(connection, self._send, body)
+
+    def _measured(self, work: Callable[[], int]) -> Sample:
         cpu_s, begin_s = cpu_s_of(self._broker.pid), time.perf_counter()
-        done = self._run(work)
+        done = work()
         return Sample(done, time.perf_counter() - begin_s, cpu_s_of(self._broker.pid) - cpu_s)
 
     def _run(self, work: Sequence[_Calls]) -> int:

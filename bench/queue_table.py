@@ -1,4 +1,4 @@
-"""`python -m bench.queue_table`: tables in docs/benchmarks.md of the last results of `many_queues`, `million_queues`.
+"""`python -m bench.queue_table`: tables in docs/benchmarks.md of the last results of the benchmarks of many queues.
 
 What stands between the two marks of a table is replaced. Exit status 1 when there is no result.
 """
@@ -32,6 +32,34 @@ def many_queues(line: dict[str, Any]) -> Iterator[str]:
             )
 
 
+def rocketmq_store(line: dict[str, Any]) -> Iterator[str]:
+    yield "| | Quarry (CPU) | peer (CPU) | ratio | target |"
+    yield "|---|---|---|---|---|"
+    for case in line["cases"]:
+        if case["unit"] == "starts":
+            sides = [
+                f"{case[f'{side}ready_s']:.2f} s, of them opening {case[f'{side}opened_s']:.2f} s"
+                for side in ("", "peer_")
+            ]
+        else:
+            sides = [f"{case[f'{side}per_second']:,.0f}/s ({case[f'{side}cpu_us']:.1f} µs)" for side in ("", "peer_")]
+        target = f"{case['target']:g}" if "target" in case else ""
+        yield f"| {case['case']}; {case['peer']} | {' | '.join(sides)} | {case['ratio']:.2f} | {target} |"
+    yield ""
+    yield "| | B per entry | resident after appends, start, reads | private |"
+    yield "|---|---|---|---|"
+    for case in line["cases"]:
+        if "facts" not in case:
+            continue
+        for store, facts in (("Quarry", case["facts"]), (case["peer"], case["peer_facts"])):
+            resident, private = (
+                ", ".join(f"{facts[f'{what}_mb_after_{when}']:,.0f}" for when in ("appends", "start", "reads"))
+                for what in ("resident", "private")
+            )
+            name = f"{case['queues']:,} queues x {case['entries']}: {store}"
+            yield f"| {name} | {facts['bytes_per_entry']:,.2f} | {resident} MB | {private} MB |"
+
+
 def million_queues(line: dict[str, Any]) -> Iterator[str]:
     yield "| | rate | with few | ratio | server CPU per unit | load average |"
     yield "|---|---|---|---|---|---|"
@@ -44,17 +72,17 @@ def million_queues(line: dict[str, Any]) -> Iterator[str]:
             cpu = f"{case['cpu_us']:.1f} / {case['peer_cpu_us']:.1f} µs"
         yield f"| {case['case']} | {rates} | {cpu} | {case['load_1m']} |"
     yield ""
-    yield "| memory beyond an empty broker | idle after a start | after the sends | after the receives |"
-    yield "|---|---|---|---|"
+    yield "| memory beyond an empty broker | idle after a start | after sends | with many in flight | after receives |"
+    yield "|---|---|---|---|---|"
     for kind in ("queues of topics", "light queues"):
         cases = [case for case in line["cases"] if kind in case["case"] and "memory_mb_after" in case]
         for name, prefix in (("queues", ""), ("peer_queues", "peer_")):
             seen = [f"{cases[0][prefix + 'memory_mb_idle']:.0f} MB"]
             seen += [f"{case[prefix + 'memory_mb_after']:.0f} MB" for case in cases]
-            yield f"| {cases[0][name]:,} {kind} | {' | '.join(seen + [''] * (3 - len(seen)))} |"
+            yield f"| {cases[0][name]:,} {kind} | {' | '.join(seen + [''] * (4 - len(seen)))} |"
 
 
-TABLES: Final = {"many_queues": many_queues, "million_queues": million_queues}
+TABLES: Final = {"many_queues": many_queues, "rocketmq_store": rocketmq_store, "million_queues": million_queues}
 
 
 def main() -> int:

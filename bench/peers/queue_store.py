@@ -6,16 +6,21 @@ Works off commands from standard input, as `QueueStore.java` does for RocketMQ's
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from random import Random
 from typing import Final
 
+from bench.peers.async_flush import AsyncFlush
 from kv import KeyRange
 from server.garbage import look_for_garbage_seldom
 from store.clock import SystemClock
-from store.consumequeue.rocks_layout import UNITS_FAMILY
+from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
 from store.disk import PosixDisk
 from store.message import Host, Message
 from store.offsets import QueueId, QueueOffset
@@ -27,26 +32,50 @@ from store.settings import MIB, Durability, StoreSettings
 STEP: Final = 1_000_003
 QUEUES_PER_TOPIC: Final = 8
 ROUND: Final = 64
-BODY: Final = Random(1).randbytes(200)
+PORTION: Final = 512 * ROUND
+RANGE: Final = 32
+BODY_SIZE: Final = 200
 SEGMENT_SIZE: Final = 256 * MIB
 _HOST: Final = Host(b"\x7f\0\0\1", 10_911)
 _BORN_AT_MS: Final = 1_700_000_000_000
 
 
+class Stopwatch:
+    """Wall time and CPU time of all threads."""
+
+    def __init__(self) -> None:
+        self.times: dict[str, float] = {}
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """What was prepared before is not looked through for garbage meanwhile: see `bench.harness.measure`."""
+        gc.collect()
+        gc.freeze()
+        cpu_s, wall_s = time.process_time(), time.perf_counter()
+        yield
+        for name, taken in (("wall_s", time.perf_counter() - wall_s), ("cpu_s", time.process_time() - cpu_s)):
+            self.times[name] = self.times.get(name, 0.0) + taken
+        gc.unfreeze()
+
+
 class QueueStore:
-    """One store at a time, and what is done to it."""
+    """One store at a time, and what is done to it. The last command's own times, if it took some, are in `watch`."""
 
     def __init__(self, mode: QueueMode) -> None:
         self._mode = mode
         self._store: OpenStore | None = None
         self._queues = self._entries = 0
+        self._body = b""
+        self.watch = Stopwatch()
 
-    def open(self, root: str, queues: int, entries: int) -> int:
+    def open(self, root: str, queues: int, entries: int, body: int = BODY_SIZE) -> int:
         settings = StoreSettings(
             root=Path(root), durability=Durability.ASYNC, segment_size=SEGMENT_SIZE, queue_mode=self._mode
         )
-        self._store = open_store(settings, disk=PosixDisk(), clock=SystemClock(), report=lambda _: None)
+        with self.watch.running():
+            self._store = open_store(settings, disk=PosixDisk(), clock=SystemClock(), report=lambda _: None)
         self._queues, self._entries = queues, entries
+        self._body = Random(1).randbytes(body)
         return 1
 
     def put(self, first: int, count: int) -> int:
@@ -55,6 +84,19 @@ class QueueStore:
         for begin in range(first, end, ROUND):
             messages.append([self._message(number) for number in range(begin, min(begin + ROUND, end))])
             messages.dispatch(messages.appended_up_to)
+        return count
+
+    def append(self, first: int, count: int) -> int:
+        messages, end = self._open_store.messages, first + count
+        with closing(AsyncFlush(messages, StoreSettings(root=Path()))) as flush:
+            for begin in range(first, end, PORTION):
+                portion = [self._message(number) for number in range(begin, min(begin + PORTION, end))]
+                rounds = [portion[at : at + ROUND] for at in range(0, len(portion), ROUND)]
+                with self.watch.running():
+                    for each in rounds:
+                        messages.append(each)
+                        messages.dispatch(messages.appended_up_to)
+                        flush.after_round()
         return count
 
     def get(self, seed: int, count: int) -> int:
@@ -66,12 +108,50 @@ class QueueStore:
                 raise RuntimeError(f"another message at {offset}")
         return count
 
+    def units(self, seed: int, count: int) -> int:
+        random, entries = Random(seed), self._open_store.messages.entries
+        places = [
+            (self._queue(random.randrange(self._queues)), QueueOffset(random.randrange(self._entries)))
+            for _ in range(count)
+        ]
+        with self.watch.running():
+            for queue, offset in places:
+                [entry] = entries(queue, offset, 1)
+                if entry.queue_offset != offset:
+                    raise RuntimeError(f"another entry at {offset} of {queue}")
+        return count
+
+    def ranges(self, first: int, count: int) -> int:
+        entries, queues = self._open_store.messages.entries, self._scattered(first, count)
+        with self.watch.running():
+            for queue in queues:
+                offset = 0
+                while offset < self._entries:
+                    found = entries(queue, QueueOffset(offset), RANGE)
+                    if found[0].queue_offset != offset:
+                        raise RuntimeError(f"another entry at {offset} of {queue}")
+                    offset += len(found)
+        return count * self._entries
+
+    def records(self, first: int, count: int, decoded: int) -> int:  # noqa: ARG002 - they always are, CRCs included
+        messages, queues = self._open_store.messages, self._scattered(first, count)
+        with self.watch.running():
+            for queue in queues:
+                offset = 0
+                while offset < self._entries:
+                    for entry in messages.entries(queue, QueueOffset(offset), RANGE):
+                        if messages.read(entry).queue_offset != offset:
+                            raise RuntimeError(f"another message at {offset} of {queue}")
+                        offset += 1
+        return count * self._entries
+
     def compact(self) -> int:
         store = self._open_store
         store.messages.flush()
         store.messages.flush_queues()
-        if store.queues.engine is not None:
-            store.queues.engine.compact(store.queues.engine.family(UNITS_FAMILY), KeyRange(b"", None))
+        if (engine := store.queues.engine) is not None:
+            for name in (UNITS_FAMILY, OFFSET_FAMILY):
+                engine.compact(engine.family(name), KeyRange(b"", None))
         return 1
 
     def close(self) -> int:
@@ -87,10 +167,13 @@ class QueueStore:
     def _queue(self, number: int) -> QueueId:
         return QueueId(f"bench-{number // QUEUES_PER_TOPIC:07d}", number % QUEUES_PER_TOPIC)
 
+    def _scattered(self, first: int, count: int) -> Sequence[QueueId]:
+        return [self._queue(number * STEP % self._queues) for number in range(first, first + count)]
+
     def _message(self, number: int) -> Message:
         queue = self._queue(number * STEP % self._queues)
         properties = {TAGS: "created", UNIQUE_KEY: f"{number:032X}"}
-        return Message(queue.topic, queue.number, BODY, properties, _BORN_AT_MS, _HOST, _HOST)
+        return Message(queue.topic, queue.number, self._body, properties, _BORN_AT_MS, _HOST, _HOST)
 
 
 def main() -> None:
@@ -101,8 +184,9 @@ def main() -> None:
         named = dict(word.split("=", 1) for word in words)
         numbers = {key: int(value) for key, value in named.items() if key != "root"}
         paths = {key: value for key, value in named.items() if key == "root"}
+        store.watch = Stopwatch()
         try:
-            answer: dict[str, object] = {"done": getattr(store, name)(**paths, **numbers)}
+            answer: dict[str, object] = {"done": getattr(store, name)(**paths, **numbers), **store.watch.times}
         except Exception as error:  # noqa: BLE001 - the answer says so, whoever asked ends the run
             answer = {"error": repr(error)}
         print(json.dumps(answer), flush=True)

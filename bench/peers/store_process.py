@@ -66,7 +66,18 @@ class StoreProcess:
         answer: dict[str, Any] = json.loads(line) if line else {"error": "it has ended"}
         if "error" in answer:
             raise RuntimeError(f"{name} {words}: {answer['error']}: {self._errors.read_text()[-2000:]}")
+        if "wall_s" in answer:  # it has left out what is not the store's
+            return Sample(answer["done"], answer["wall_s"], answer["cpu_s"])
         return Sample(answer["done"], wall_s, cpu_s_of(self._process.pid) - cpu_s)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def cpu_s(self) -> float:
+        """Since its begin."""
+        return cpu_s_of(self._process.pid)
 
     @property
     def private_bytes(self) -> int:
@@ -80,5 +91,6 @@ class StoreProcess:
 def _command(kind: StoreKind, home: Path) -> list[str]:
     if not kind.is_rocketmq:
         return [sys.executable, "-m", "bench.peers.queue_store"]
-    options = [*JVM, f"-Xmx{HEAP_MAX}", f"-Duser.home={home}", "-cp", class_path(ROCKETMQ_PROJECT)]
-    return ["java", *options, "quarry.bench.QueueStore"]
+    # RocksDB's library is unpacked at each start, and stays where the process is killed
+    options = [*JVM, f"-Xmx{HEAP_MAX}", f"-Duser.home={home}", f"-Djava.io.tmpdir={home}"]
+    return ["java", *options, "-cp", class_path(ROCKETMQ_PROJECT), "quarry.bench.QueueStore"]

@@ -17,7 +17,7 @@ import pytest
 from bench.__main__ import BENCHMARKS, run
 from bench.harness import Case, Options, Sample, Scale, alternate, cpu_s_of, measure, peak_memory, resident_bytes_of
 from bench.index_table import key_index, key_stores
-from bench.queue_table import many_queues, million_queues
+from bench.queue_table import many_queues, million_queues, rocketmq_store
 from bench.shard_scaling import Reading, Round
 
 PROJECT = Path(__file__).parents[2]
@@ -51,7 +51,7 @@ def run_bench(tmp_path: Path) -> RunBench:
     return run_it
 
 
-NEED_JAVA = {"front", "clients", "many_queues", "security_cost", "spark_jobs"}
+NEED_JAVA = {"front", "clients", "many_queues", "rocketmq_store", "security_cost", "spark_jobs"}
 TAKE_LONG = {
     "cluster_exchange",
     "console_opening",
@@ -167,10 +167,29 @@ def test_rocketmqs_store_is_measured_beside_ours(run_bench: RunBench) -> None:
 
 
 @pytest.mark.slow
+def test_every_part_of_rocketmqs_store_is_measured_beside_ours(run_bench: RunBench) -> None:
+    """No figure is judged but how much there was to read, which no noise changes."""
+    [line] = run_bench("rocketmq_store", "--tiny")
+    if "skipped" in line:
+        pytest.skip(line["skipped"])
+    names = [case["case"] for case in line["cases"] if case["peer"] == "RocketMQ, RocksDB"]
+    assert names == [case["case"] for case in line["cases"] if case["peer"] == "RocketMQ, files"]
+    assert len(names) == 6
+    for case in line["cases"]:
+        assert case["ratio"] > 0
+        assert case["cpu_us"] > 0
+    for facts in (line["cases"][0]["facts"], line["cases"][0]["peer_facts"]):
+        assert len(facts) == 8
+        assert all(fact > 0 for fact in facts.values()), facts
+    rows = list(rocketmq_store(line))
+    assert sum(row.startswith("| 80 queues: append and dispatch; ") for row in rows) == 2
+
+
+@pytest.mark.slow
 def test_a_broker_with_many_queues_is_compared_in_all_that_its_page_says(run_bench: RunBench) -> None:
     [line] = run_bench("million_queues", "--tiny")
     rows = list(million_queues(line))
-    for what in ("made and filled", "start after a clean stop", "start after kill -9", "sends"):
+    for what in ("made and filled", "start after a clean stop", "start after kill -9", "sends", "sends, 256 in flight"):
         assert sum(f": {what} |" in row for row in rows) == 2, "of topics, and light ones"
 
 

@@ -1,0 +1,55 @@
+"""What a broker does beside appends under `async`, on a thread of its own: see `server.group_commit`."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from store.message_store import MessageStore
+from store.settings import StoreSettings
+
+
+class AsyncFlush:
+    """One flush of the log every half interval, and one of the queues for so many bytes of log."""
+
+    def __init__(self, messages: MessageStore, settings: StoreSettings) -> None:
+        self._messages = messages
+        self._interval_s = settings.flush_interval_ms / 2000
+        self._queue_flush_bytes = settings.queue_flush_bytes
+        self._thread = ThreadPoolExecutor(1, "flush")
+        self._running: Future[object] | None = None
+        self._due_s = time.monotonic() + self._interval_s
+        self._queues_are_due = False
+
+    def after_round(self) -> None:
+        """Begin what is due. Raises what a flush raised."""
+        if self._running is not None:
+            if not self._running.done():
+                return
+            self._running.result()
+            self._running = None
+            if self._queues_are_due:
+                self._end_queue_flush()
+        messages = self._messages
+        if messages.dispatched_up_to - messages.queues_durable_up_to >= self._queue_flush_bytes:
+            self._queues_are_due = True
+            self._running = self._thread.submit(self._begin_queue_flush)
+        elif time.monotonic() >= self._due_s:
+            self._due_s = time.monotonic() + self._interval_s
+            self._running = self._thread.submit(messages.flush)
+
+    def close(self) -> None:
+        """Wait for what has begun."""
+        self._thread.shutdown()
+        if self._running is not None:
+            self._running.result()
+
+    def _begin_queue_flush(self) -> None:
+        self._messages.flush()
+        self._messages.flush_entries()
+
+    def _end_queue_flush(self) -> None:
+        """What needs dispatch to pause: here appends pause too."""
+        self._queues_are_due = False
+        self._messages.flush()
+        self._messages.flush_queues()

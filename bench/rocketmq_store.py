@@ -1,0 +1,254 @@
+"""Does a store without a broker around it append, read and start as fast as RocketMQ's own, with few queues and many?
+
+Two stores in processes of their own, Quarry's and that of RocketMQ 5.5.0, both with queues in RocksDB and with 1 KiB
+messages; with few queues RocketMQ's with queue files, too. Both take the same messages in the same order, which visits
+the queues far from each other; both flush in the background, as their brokers do under asynchronous flush. Then tables
+are compacted and the queues' files measured, the stores are started again and again, each time in a new process, and
+entries and records are read, the page cache being warm. What is done once per message is timed alone: messages and
+places are made before. Everything is sampled in turns.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from bench.harness import CannotRun, Case, Options, Sample, Scale, private_bytes_of, require_room, resident_bytes_of
+from bench.many_queues import disk_usage, raise_descriptor_limit
+from bench.peers.maven import class_path
+from bench.peers.store_process import ROCKETMQ_PROJECT, StoreKind, StoreProcess
+from store.settings import MIB
+
+QUESTION: Final = "How fast does a store append, read and start beside RocketMQ's own, with few queues and a million?"
+OURS: Final = StoreKind.QUARRY_ROCKSDB
+BODY_SIZE: Final = 1024
+BYTES_PER_MESSAGE: Final = 1_400
+"""Of a record in the log and its entry."""
+
+WARM_QUEUES: Final = 800
+WARM_ROUNDS: Final = 2
+"""Of reads that are not counted: a virtual machine compiles what it runs often."""
+
+MB: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """So many queues with so many messages each, who they are measured beside, and what is asked of the ratios."""
+
+    queues: int
+    entries: int
+    peers: Sequence[StoreKind]
+    appends: int
+    """Samples that the messages are appended in."""
+    targets: Mapping[str, float] = field(default_factory=dict)
+
+
+BOTH: Final = (StoreKind.ROCKETMQ_ROCKSDB, StoreKind.ROCKETMQ_FILE)
+ROCKSDB: Final = (StoreKind.ROCKETMQ_ROCKSDB,)
+APPEND: Final = "append and dispatch"
+UNITS: Final = "single entries"
+RANGES: Final = "entries of whole queues"
+RECORDS: Final = "records of whole queues"
+DECODED: Final = "records of whole queues, decoded by both"
+START: Final = "start"
+READS: Final[Mapping[str, tuple[str, Mapping[str, int]]]] = {
+    UNITS: ("units", {}),
+    RANGES: ("ranges", {}),
+    RECORDS: ("records", {"decoded": 0}),
+    DECODED: ("records", {"decoded": 1}),
+}
+MEMORY: Final = "memory"
+AS_FAST: Final = {APPEND: 1.0, **dict.fromkeys(READS, 1.0)}
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """`reads` are entries per sample."""
+
+    shapes: tuple[Shape, ...]
+    warm_appends: int
+    reads: int
+    rounds: int
+
+
+SIZES: Final = {
+    Scale.FULL: Sizes(
+        (
+            Shape(1_000, 500, BOTH, appends=5, targets=AS_FAST),
+            Shape(100_000, 5, ROCKSDB, appends=5, targets={**AS_FAST, START: 5.0}),
+            # six samples: in the first two every message makes a queue
+            Shape(1_000_000, 3, ROCKSDB, appends=6, targets={**AS_FAST, APPEND: 1.5, START: 5.0, MEMORY: 1 / 8}),
+        ),
+        warm_appends=200_000,
+        reads=100_000,
+        rounds=5,
+    ),
+    Scale.QUICK: Sizes(
+        (Shape(1_000, 100, BOTH, appends=3), Shape(50_000, 3, ROCKSDB, appends=3)),
+        warm_appends=50_000,
+        reads=10_000,
+        rounds=3,
+    ),
+    Scale.TINY: Sizes((Shape(80, 4, BOTH, appends=1),), warm_appends=100, reads=40, rounds=1),
+}
+
+
+@dataclass(slots=True)
+class Measured:
+    """All about one kind of store with so many queues."""
+
+    samples: dict[str, list[Sample]] = field(default_factory=dict)
+    facts: dict[str, float] = field(default_factory=dict)
+    opened_s: list[float] = field(default_factory=list)
+    """Of each start, what the store itself took of it."""
+
+    def add(self, what: str, sample: Sample) -> None:
+        self.samples.setdefault(what, []).append(sample)
+
+    def start_times(self, prefix: str) -> dict[str, float]:
+        """From the begin of the process, and the store's part of that."""
+        times = {"ready_s": [sample.wall_s for sample in self.samples[START]], "opened_s": self.opened_s}
+        return {prefix + name: round(median(each), 3) for name, each in times.items()}
+
+    def look_at_memory(self, when: str, process: StoreProcess) -> None:
+        self.facts[f"resident_mb_after_{when}"] = round(resident_bytes_of(process.pid) / MB, 1)
+        self.facts[f"private_mb_after_{when}"] = round(private_bytes_of(process.pid) / MB, 1)
+
+
+def run(options: Options) -> list[Case]:
+    if options.scale is not Scale.FULL and not options.named:
+        raise CannotRun("RocketMQ takes minutes; `python -m bench rocketmq_store` asks for it by name")
+    class_path(ROCKETMQ_PROJECT)  # before anything is started
+    raise_descriptor_limit()
+    sizes = SIZES[options.scale]
+    return [case for shape in sizes.shapes for case in _Comparison(options, sizes, shape).cases()]
+
+
+class _Comparison:
+    """The kinds of stores, with so many queues each."""
+
+    def __init__(self, options: Options, sizes: Sizes, shape: Shape) -> None:
+        self._directory = options.scratch / str(shape.queues)
+        self._seed = options.seed
+        self._sizes = sizes
+        self._shape = shape
+        self._measured = {kind: Measured() for kind in (OURS, *shape.peers)}
+
+    def cases(self) -> list[Case]:
+        self._require_room()
+        try:
+            self._append()
+            for kind, measured in self._measured.items():
+                units = self._shape.queues * self._shape.entries
+                lengths, allocated = disk_usage(self._root(kind))
+                measured.facts["bytes_per_entry"] = round(lengths / units, 2)
+                measured.facts["allocated_bytes_per_entry"] = round(allocated / units, 2)
+            self._start()
+            self._read()
+        finally:
+            shutil.rmtree(self._directory, ignore_errors=True)
+        return [self._case(what, peer) for peer in self._shape.peers for what in (APPEND, START, *READS)]
+
+    def _append(self) -> None:
+        shape = self._shape
+        total = shape.queues * shape.entries
+        with ExitStack() as ending:
+            processes = {kind: ending.enter_context(closing(self._process(kind))) for kind in self._measured}
+            for kind, process in processes.items():
+                self._warm(kind, process)
+                self._open(kind, process)
+            for number in range(shape.appends):
+                first, end = total * number // shape.appends, total * (number + 1) // shape.appends
+                for kind, process in processes.items():
+                    self._measured[kind].add(APPEND, process.run("append", first=first, count=end - first))
+            for kind, process in processes.items():
+                self._measured[kind].look_at_memory("appends", process)
+                process.run("compact")
+                process.run("close")
+
+    def _start(self) -> None:
+        """From the begin of the process to a store that is ready, after a clean stop."""
+        for _ in range(self._sizes.rounds):
+            for kind, measured in self._measured.items():
+                begin_s = time.perf_counter()
+                with closing(self._process(kind)) as process:
+                    opened = self._open(kind, process)
+                    measured.add(START, Sample(1, time.perf_counter() - begin_s, process.cpu_s))
+                    measured.opened_s.append(opened.wall_s)
+                    measured.look_at_memory("start", process)
+                    process.run("close")
+
+    def _read(self) -> None:
+        sizes, shape = self._sizes, self._shape
+        with ExitStack() as ending:
+            processes = {kind: ending.enter_context(closing(self._process(kind))) for kind in self._measured}
+            for kind, process in processes.items():
+                self._open(kind, process)
+            for what, (command, words) in READS.items():
+                for number in range(WARM_ROUNDS + sizes.rounds):
+                    count = sizes.reads if what == UNITS else sizes.reads // shape.entries
+                    place = {"seed": self._seed + number} if what == UNITS else {"first": number * count}
+                    for kind, process in processes.items():
+                        sample = process.run(command, count=count, **place, **words)
+                        if number >= WARM_ROUNDS:
+                            self._measured[kind].add(what, sample)
+            for kind, process in processes.items():
+                self._measured[kind].look_at_memory("reads", process)
+                process.run("close")
+
+    def _process(self, kind: StoreKind) -> StoreProcess:
+        return StoreProcess(kind, self._directory / kind.name / "home")
+
+    def _root(self, kind: StoreKind) -> Path:
+        return self._directory / kind.name / "store"
+
+    def _open(self, kind: StoreKind, process: StoreProcess) -> Sample:
+        shape = self._shape
+        return process.run("open", root=self._root(kind), queues=shape.queues, entries=shape.entries, body=BODY_SIZE)
+
+    def _warm(self, kind: StoreKind, process: StoreProcess) -> None:
+        """On a store that is thrown away."""
+        scratch = self._directory / kind.name / "warm"
+        process.run("open", root=scratch, queues=WARM_QUEUES, entries=1, body=BODY_SIZE)
+        process.run("append", first=0, count=self._sizes.warm_appends)
+        process.run("close")
+        shutil.rmtree(scratch)
+
+    def _case(self, what: str, peer: StoreKind) -> Case:
+        shape, ours, theirs = self._shape, self._measured[OURS], self._measured[peer]
+        details: dict[str, object] = {"queues": shape.queues, "entries": shape.entries}
+        if what in shape.targets:
+            details["target"] = shape.targets[what]
+        if what == START:
+            details |= {**ours.start_times(""), **theirs.start_times("peer_")}
+        if what == APPEND:
+            details |= {"facts": ours.facts, "peer_facts": theirs.facts, "facts_ratio": _ratios(ours, theirs)}
+            if MEMORY in shape.targets:
+                details["memory_target"] = shape.targets[MEMORY]
+        return Case(
+            name=f"{shape.queues:,} queues: {what}",
+            unit={APPEND: "messages", START: "starts"}.get(what, "entries"),
+            peer=peer.value,
+            ours=ours.samples[what],
+            theirs=theirs.samples[what],
+            details={**details, "load_1m": round(os.getloadavg()[0], 1)},
+        )
+
+    def _require_room(self) -> None:
+        """For all stores, and for the one of the warm-up beside each."""
+        messages = self._shape.queues * self._shape.entries + self._sizes.warm_appends
+        self._directory.mkdir()
+        require_room(self._directory, len(self._measured) * (messages * BYTES_PER_MESSAGE + 1024 * MIB))
+
+
+def _ratios(ours: Measured, theirs: Measured) -> dict[str, float]:
+    """Less is better."""
+    return {name: round(fact / theirs.facts[name], 4) for name, fact in ours.facts.items()}
