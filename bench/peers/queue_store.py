@@ -22,10 +22,12 @@ from server.garbage import look_for_garbage_seldom
 from store.clock import SystemClock
 from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
 from store.disk import PosixDisk
-from store.message import Host, Message
+from store.message import EncodedMessage, Host
+from store.native import NATIVE
 from store.offsets import QueueId, QueueOffset
 from store.opening import OpenStore, open_store
 from store.queue_phase import QueueMode
+from store.record import encode_properties, java_hash
 from store.record.properties import TAGS, UNIQUE_KEY
 from store.settings import MIB, Durability, StoreSettings
 
@@ -38,6 +40,7 @@ BODY_SIZE: Final = 200
 SEGMENT_SIZE: Final = 256 * MIB
 _HOST: Final = Host(b"\x7f\0\0\1", 10_911)
 _BORN_AT_MS: Final = 1_700_000_000_000
+_TAGS_CODE: Final = java_hash("created")
 
 
 class Stopwatch:
@@ -74,6 +77,8 @@ class QueueStore:
         )
         with self.watch.running():
             self._store = open_store(settings, disk=PosixDisk(), clock=SystemClock(), report=lambda _: None)
+            if NATIVE is not None:
+                self._store.messages.use(NATIVE)
         self._queues, self._entries = queues, entries
         self._body = Random(1).randbytes(body)
         return 1
@@ -82,7 +87,7 @@ class QueueStore:
         messages = self._open_store.messages
         end = first + count
         for begin in range(first, end, ROUND):
-            messages.append([self._message(number) for number in range(begin, min(begin + ROUND, end))])
+            messages.append_encoded([self._message(number) for number in range(begin, min(begin + ROUND, end))])
             messages.dispatch(messages.appended_up_to)
         return count
 
@@ -94,7 +99,7 @@ class QueueStore:
                 rounds = [portion[at : at + ROUND] for at in range(0, len(portion), ROUND)]
                 with self.watch.running():
                     for each in rounds:
-                        messages.append(each)
+                        messages.append_encoded(each)
                         messages.dispatch(messages.appended_up_to)
                         flush.after_round()
         return count
@@ -170,10 +175,11 @@ class QueueStore:
     def _scattered(self, first: int, count: int) -> Sequence[QueueId]:
         return [self._queue(number * STEP % self._queues) for number in range(first, first + count)]
 
-    def _message(self, number: int) -> Message:
-        queue = self._queue(number * STEP % self._queues)
-        properties = {TAGS: "created", UNIQUE_KEY: f"{number:032X}"}
-        return Message(queue.topic, queue.number, self._body, properties, _BORN_AT_MS, _HOST, _HOST)
+    def _message(self, number: int) -> EncodedMessage:
+        """With its properties in their stored form, as sends bring them to the store on either side."""
+        topic, queue_number = self._queue(number * STEP % self._queues)
+        properties = encode_properties({TAGS: "created", UNIQUE_KEY: f"{number:032X}"})
+        return EncodedMessage(topic, queue_number, self._body, properties, _BORN_AT_MS, _HOST, _HOST, 0, _TAGS_CODE)
 
 
 def main() -> None:

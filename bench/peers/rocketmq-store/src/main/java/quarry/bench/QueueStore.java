@@ -216,11 +216,11 @@ public final class QueueStore {
         message.setBornTimestamp(System.currentTimeMillis());
         message.setBornHost(HOST);
         message.setStoreHost(HOST);
+        message.setPropertiesString(MessageDecoder.messageProperties2String(message.getProperties()));
         return message;
     }
 
     private void put(MessageExtBrokerInner message) {
-        message.setPropertiesString(MessageDecoder.messageProperties2String(message.getProperties()));
         PutMessageResult result = store.putMessage(message);
         if (!result.isOk()) {
             throw new IllegalStateException("put: " + result.getPutMessageStatus());
