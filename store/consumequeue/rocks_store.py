@@ -224,7 +224,10 @@ class RocksConsumeQueues:
         if limit <= 0:
             return []
         prefix = known.prefix
-        keys = KeyRange(prefix + _pack_offset(begin), prefix + _pack_offset(known.maximum))
+        first_key = prefix + _pack_offset(begin)
+        if limit == 1 and (unit := self._units.get(first_key)) is not None:
+            return [_make_entry((begin, *_unpack_unit(unit)))]  # half the price of a scan
+        keys = KeyRange(first_key, prefix + _pack_offset(known.maximum))
         at = len(prefix)
         return [
             _make_entry(_unpack_offset(key, at) + _unpack_unit(value))
