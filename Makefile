@@ -33,7 +33,7 @@ $(TOOLS): $(STAMP)
 	@touch $(TOOLS)
 
 # optional: where it cannot be built all of it is done in Python
-$(NATIVE): $(STAMP) $(wildcard native/src/*.rs) native/Cargo.toml native/Cargo.lock
+$(NATIVE): $(STAMP) $(wildcard native/src/*.rs native/Cargo.*)
 	@if command -v cargo >/dev/null; then \
 	  echo "building the native part into $(VENV) (first time only)"; mkdir -p build; \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps ./native >build/native.log 2>&1 || \
@@ -41,7 +41,7 @@ $(NATIVE): $(STAMP) $(wildcard native/src/*.rs) native/Cargo.toml native/Cargo.l
 	else echo "no cargo here, so no native part: Quarry runs in Python alone"; fi
 	@touch $(NATIVE)
 
-native: ## build the native part anew (needs Rust)
+native:  ## build the native part anew (needs Rust)
 	@rm -f $(NATIVE)
 	@$(MAKE) --no-print-directory $(NATIVE)
 

@@ -77,7 +77,7 @@ def test_the_image_is_made_of_all_packages_and_of_nothing_else_than_may_be_sent(
     copied = {word for words in copies if not words[0].startswith("--") for word in words[:-1]}
     packages = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     own = {"deploy/image/prepare.py", "deploy/image/quarry.toml"}
-    assert copied == {"pyproject.toml", PROJECT["project"]["readme"], *packages, *own}
+    assert copied == {"pyproject.toml", PROJECT["project"]["readme"], *packages, *own, "native"}
     assert all((ROOT / each).exists() for each in copied)
     sent = (DEPLOY / "image" / "Dockerfile.dockerignore").read_text().splitlines()
     assert {line[1:] for line in sent if line[0] == "!"} == copied
