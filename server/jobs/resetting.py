@@ -50,6 +50,7 @@ class ResetWork:
                 await running.rest()
             last = page[-1]
             await running.rest()
+        self._require_both(asked)  # of a group that is deleted there are no pages
 
     async def _count_light(self, asked: OffsetReset, running: Running) -> int:
         count, last = 0, None
@@ -61,8 +62,7 @@ class ResetWork:
 
     def _reset(self, asked: OffsetReset, queue: QueueId, running: Running, cursor: dict[str, object]) -> None:
         """Raises GroupNotFound or TopicNotFound for what was deleted meanwhile, StoreDamaged."""
-        self._administration.group(asked.group)
-        self._administration.topic(asked.topic)
+        self._require_both(asked)
         reset = self._administration.planned(asked.group, queue, asked.target)
         if LITE in cursor and reset.previous is None:
             running.did(1, cursor, {})  # it has expired
@@ -70,6 +70,10 @@ class ResetWork:
         if not running.job.is_dry_run:
             self._carry_out(asked.group, reset, is_light=LITE in cursor)
         running.did(1, cursor, {"reset": 1, "moved": int(reset.previous != reset.new)})
+
+    def _require_both(self, asked: OffsetReset) -> None:
+        self._administration.group(asked.group)
+        self._administration.topic(asked.topic)
 
     def _carry_out(self, group: str, reset: QueueReset, *, is_light: bool) -> None:
         if is_light:

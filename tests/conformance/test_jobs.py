@@ -22,6 +22,7 @@ from server._generated.quarry.admin.v1 import jobs_pb2 as pb
 from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from server._generated.quarry.admin.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
 from server._generated.quarry.admin.v1.verification_pb2_grpc import VerificationServiceStub
+from server.jobs.running import Running
 from server.rpc.resending import RESENT_FROM, RESENT_ID
 from store.metadata import Topic, TopicType
 from store.offsets import QueueId, QueueOffset
@@ -169,24 +170,27 @@ def test_after_a_restart_a_reset_goes_on_and_a_cancelled_one_does_not(
     run(test())
 
 
-def test_a_group_or_topic_that_is_deleted_ends_its_reset(with_broker: WithBroker) -> None:
+@pytest.mark.parametrize("deleted_after", [1, 4, 100], ids=["queues", "before lite topics", "lite topics"])
+def test_a_group_that_is_deleted_ends_its_reset(
+    with_broker: WithBroker, monkeypatch: pytest.MonkeyPatch, deleted_after: int
+) -> None:
     async def test(broker: RunningBroker) -> None:
-        broker.topic(PARENT, TopicType.LITE)
+        broker.topic(PARENT, TopicType.LITE, queues=4)
         broker.group("billing")
         stand_in_lite_topics(broker, "billing", PARENT, 1_500)
-        channel = grpc.aio.insecure_channel(broker.admin)
-        admin: Any = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
-        async with job_service(broker) as jobs:
+        async with grpc.aio.insecure_channel(broker.admin) as channel, job_service(broker) as jobs:
+            admin: Any = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
+
+            async def rest(running: Running) -> None:
+                if running.job.done == deleted_after:
+                    await admin.DeleteGroup(admin_pb2.DeleteGroupRequest(name="billing"))
+
+            monkeypatch.setattr(Running, "rest", rest)
             begun = await jobs.BeginJob(reset_to_latest("billing", PARENT))
-            await until(jobs, begun, lambda job: job.done > 0)
-            await admin.DeleteGroup(admin_pb2.DeleteGroupRequest(name="billing"))
             found = await until(jobs, begun, lambda job: job.state not in OPEN)
             assert (found.state, found.remark) == ("failed", "no group billing")
-        await channel.close()
 
-    with pytest.MonkeyPatch.context() as patch:
-        slow_down(patch)
-        with_broker(test)
+    with_broker(test)
 
 
 def test_one_call_moves_a_group_in_few_queues_and_names_the_job_for_more(
