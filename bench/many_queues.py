@@ -114,10 +114,7 @@ class Measured:
 
 
 def run(options: Options) -> list[Case]:
-    if options.scale is not Scale.FULL and not options.named:
-        raise CannotRun("RocketMQ takes minutes; `python -m bench many_queues` asks for it by name")
-    class_path(ROCKETMQ_PROJECT)  # before anything is started
-    raise_descriptor_limit()
+    prepare_for_stores(options, "many_queues")
     sizes = SIZES[options.scale]
     return [case for shape in sizes.shapes for case in _Comparison(options, sizes, shape).cases()]
 
@@ -230,7 +227,11 @@ def _queues_of(kind: StoreKind, queues: int) -> int:
     return min(queues, (limit - SPARE_DESCRIPTORS) // 1_000 * 1_000) if limit > 2 * SPARE_DESCRIPTORS else queues
 
 
-def raise_descriptor_limit() -> None:
+def prepare_for_stores(options: Options, name: str) -> None:
+    """What the benchmark of that name needs before anything is started. Raises CannotRun."""
+    if options.scale is not Scale.FULL and not options.named:
+        raise CannotRun(f"RocketMQ takes minutes; `python -m bench {name}` asks for it by name")
+    class_path(ROCKETMQ_PROJECT)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 

@@ -1,8 +1,8 @@
 """What does the native part save, piece by piece?
 
 Each piece of work that it does is done in turns by it and by the Python code that it must agree with, on the same
-bytes: requests to send as the official Java client writes them, with bodies of 1 KiB, in the rounds of 64 that a busy
-pass of the loop brings. Nothing is stored, nothing goes over a socket.
+bytes: requests to send with bodies of 1 KiB and the headers of the official Java client, in the rounds of 64 that a
+busy pass of the loop brings. Nothing is stored, nothing goes over a socket.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from random import Random
 from typing import Final
 
 from bench.harness import CannotRun, Case, Options, Sample, Scale, alternate, measure
-from bench.send_requests import CLIENT_FIELDS, h2_calls, requests
+from bench.raw_client import CallMaker
+from bench.scratch_store import TOPIC
+from bench.send_load import PATH, send_body
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.delivery import Delivered
@@ -34,7 +36,7 @@ from store.message import EncodedMessage, Host
 from store.native import NATIVE, WHY_NOT, Native
 from store.offsets import PhysicalOffset, QueueOffset
 from store.record import StoredMessage, decode_record, encode_properties, tags_code
-from store.record.bulk import encode_one_by_one
+from store.record.bulk import encode_records
 
 QUESTION: Final = "What does the native part save, piece by piece?"
 PEER: Final = "the same in Python"
@@ -66,7 +68,8 @@ def run(options: Options) -> list[Case]:
     if NATIVE is None:
         raise CannotRun(f"there is no native part: {WHY_NOT}")
     sizes = SIZES[options.scale]
-    sent = requests(Random(options.seed), ROUND)
+    random = Random(options.seed)
+    sent = [send_body(random) for _ in range(ROUND)]
     pieces: dict[str, tuple[Work, Work]] = {
         "requests to send, read and checked": _reading(NATIVE, sent),
         "records made": _recording(NATIVE, sent),
@@ -76,7 +79,7 @@ def run(options: Options) -> list[Case]:
         "acknowledgements read": _acknowledging(NATIVE),
     }
     cases = [_case(name, *works, sizes) for name, works in pieces.items()]
-    return [*cases, _calls_case(NATIVE, sent, sizes)]
+    return [*cases, _calls_case(NATIVE, sent, random, sizes)]
 
 
 def _case(name: str, ours: Work, theirs: Work, sizes: Sizes) -> Case:
@@ -125,7 +128,7 @@ def _recording(native: Native, sent: list[bytes]) -> tuple[Work, Work]:
     at = PhysicalOffset(0)
     return (
         lambda: native.encode_records(messages, offsets, at, NOW_MS, True),
-        lambda: encode_one_by_one(messages, offsets, at, NOW_MS, crc_property=True),
+        lambda: encode_records(messages, offsets, at, NOW_MS, True),
     )
 
 
@@ -150,11 +153,11 @@ def _delivering(native: Native, sent: list[bytes]) -> tuple[Work, Work]:
     records = [decode_record(segment, at, at) for at in places]
     messages = [Delivered(each, "h" * 52, 1, 15_000) for each in records if isinstance(each, StoredMessage)]
     ours, theirs = message_items(native), message_items(None)
-    return lambda: ours("bench-orders", messages), lambda: theirs("bench-orders", messages)
+    return lambda: ours(TOPIC, messages), lambda: theirs(TOPIC, messages)
 
 
 def _acknowledging(native: Native) -> tuple[Work, Work]:
-    group, topic = "bench-billing", "bench-orders"
+    group, topic = "bench-billing", TOPIC
     handles = [ReceiptHandle(0, number, number, NOW_MS).encode(group, topic) for number in range(ROUND)]
     requests_ = [
         service.AckMessageRequest(
@@ -193,12 +196,15 @@ def _answering(native: Native) -> tuple[Work, Work]:
     )
 
 
-def _calls_case(native: Native, sent: list[bytes], sizes: Sizes) -> Case:
+def _calls_case(native: Native, sent: list[bytes], random: Random, sizes: Sizes) -> Case:
     """Bytes of a connection to calls with their fields, which are answered with nothing."""
 
     def sample(make_scanner: ScannerMaker | None) -> Sample:
-        connection = _connection(make_scanner)
-        rounds = [h2_calls(sent, 1 + 2 * ROUND * number) for number in range(sizes.rounds_per_sample + 4)]
+        connection, maker = _connection(make_scanner), CallMaker(random, PATH)
+        rounds = [
+            b"".join(maker.call(number * ROUND + index, body) for index, body in enumerate(sent))
+            for number in range(sizes.rounds_per_sample + 4)
+        ]
         for written in rounds[:4]:  # the peer's header blocks are learned
             connection.receive(written)
 
@@ -217,14 +223,12 @@ def _calls_case(native: Native, sent: list[bytes], sizes: Sizes) -> Case:
         peer=PEER,
         ours=ours,
         theirs=theirs,
-        details={"header_fields": len(CLIENT_FIELDS)},
     )
 
 
 def _connection(make_scanner: ScannerMaker | None) -> Connection:
-    path = "/apache.rocketmq.v2.MessagingService/SendMessage"
     board = Switchboard(
-        {path: Method(lambda call, _: call.reply(b""))},
+        {PATH: Method(lambda call, _: call.reply(b""))},
         FrontLimits(),
         FrontFigures(),
         clock=lambda: 0.0,

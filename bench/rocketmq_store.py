@@ -20,10 +20,9 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from bench.harness import CannotRun, Case, Options, Sample, Scale, private_bytes_of, require_room, resident_bytes_of
-from bench.many_queues import disk_usage, raise_descriptor_limit
-from bench.peers.maven import class_path
-from bench.peers.store_process import ROCKETMQ_PROJECT, StoreKind, StoreProcess
+from bench.harness import Case, Options, Sample, Scale, private_bytes_of, require_room, resident_bytes_of
+from bench.many_queues import disk_usage, prepare_for_stores
+from bench.peers.store_process import StoreKind, StoreProcess
 from store.settings import MIB
 
 QUESTION: Final = "How fast does a store append, read and start beside RocketMQ's own, with few queues and a million?"
@@ -124,10 +123,7 @@ class Measured:
 
 
 def run(options: Options) -> list[Case]:
-    if options.scale is not Scale.FULL and not options.named:
-        raise CannotRun("RocketMQ takes minutes; `python -m bench rocketmq_store` asks for it by name")
-    class_path(ROCKETMQ_PROJECT)  # before anything is started
-    raise_descriptor_limit()
+    prepare_for_stores(options, "rocketmq_store")
     sizes = SIZES[options.scale]
     return [case for shape in sizes.shapes for case in _Comparison(options, sizes, shape).cases()]
 

@@ -65,7 +65,6 @@ from server.wire.messages import host_from_text
 from store.clock import SteadyClock, SystemClock
 from store.message import DispatchRequest, Host, Message
 from store.metadata.lite_subscriptions import LiteSubscriptionTable
-from store.native import NATIVE
 from store.opening import OpenStore
 from store.record import StoredMessage
 from store.settings import Durability
@@ -137,7 +136,7 @@ class Broker:
             self._messaging.methods(),
             limits=settings.for_front(),
             access_log=settings.log.access,
-            make_scanner=NATIVE.CallScanner if NATIVE is not None and settings.broker.native else None,
+            make_scanner=None if self._messaging.native is None else self._messaging.native.CallScanner,
         )
         self._take_changes()
         self._sources = self._make_sources(health, certificates, process)

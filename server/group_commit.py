@@ -157,11 +157,11 @@ class GroupCommit:
 
     def send(self, messages: Sequence[Message], stored: Stored) -> None:
         """Store the messages; `stored` is called once, when they are durable as configured and visible."""
-        self._incoming.append(_Send(messages, stored))
-        if len(self._incoming) == 1:
+        if not self._is_gathering:
             self._gathering_since_s = self._clock.monotonic_s()
-            if not self._round_follows_flush:
-                self.after_pass(self._run_round)
+        self._incoming.append(_Send(messages, stored))
+        if len(self._incoming) == 1 and not self._round_follows_flush:
+            self.after_pass(self._run_round)
 
     def send_encoded(self, messages: list[EncodedMessage], stored: Stored, since_s: float) -> None:
         """Store the messages of as many sends, which came in during the pass that ends now, from `since_s` on.
@@ -169,13 +169,18 @@ class GroupCommit:
         `stored` is called once for all. With an error other than a failure of the store none is in the log, and it may
         be the fault of one: send them one by one.
         """
-        if not self._incoming and not self._incoming_encoded:
+        if not self._is_gathering:
             self._gathering_since_s = since_s
         self._incoming_encoded.append(_Send(messages, stored, len(messages)))
         if not self._round_follows_flush:
             self._run_round()
 
     # -- rounds
+
+    @property
+    def _is_gathering(self) -> bool:
+        """Whether sends wait for their round."""
+        return bool(self._incoming or self._incoming_encoded)
 
     @property
     def _round_follows_flush(self) -> bool:
@@ -194,36 +199,38 @@ class GroupCommit:
             return
         began_s = self._clock.monotonic_s()
         self._stages.gather.add(began_s - self._gathering_since_s)
-        if sends:
-            self._append(sends, self._store.append)
-        for each in encoded:
-            self._append([each], self._store.append_encoded)
+        went_in = [self._append(sends, self._store.append)] if sends else []
+        went_in += [self._append([each], self._store.append_encoded) for each in encoded]
         if self._failure is not None:
             return
-        self._stages.append.add(self._appended_s - began_s)
+        if all(went_in):
+            self._stages.append.add(self._appended_s - began_s)
         messages = sum(len(send.messages) for send in sends) + sum(len(each.messages) for each in encoded)
         self._metrics.observe_round(messages)
         self._go_on()
 
-    def _append(self, sends: Sequence[_Send[MessageT]], append: Callable[[list[MessageT]], Sequence[Appended]]) -> None:
+    def _append(self, sends: Sequence[_Send[MessageT]], append: Callable[[list[MessageT]], Sequence[Appended]]) -> bool:
+        """Whether all of them went in together."""
         if self._failure is not None:
             for send in sends:
                 send.stored((), self._failure)
-            return
+            return False
         try:
             appended = append([message for send in sends for message in send.messages])
             self._appended_s = self._clock.monotonic_s()
         except REFUSALS as error:
             self._append_one_by_one(sends, append, error)
+            return False
         except Exception as error:  # noqa: BLE001 - every send of the round ends with it
             self._fail(error, sends)
-        else:
-            if self._refusing:
-                self._tell_refusing("")
-            at = 0
-            for send in sends:
-                self._await_durable(send, appended[at : at + len(send.messages)])
-                at += len(send.messages)
+            return False
+        if self._refusing:
+            self._tell_refusing("")
+        at = 0
+        for send in sends:
+            self._await_durable(send, appended[at : at + len(send.messages)])
+            at += len(send.messages)
+        return True
 
     def _append_one_by_one(
         self,
@@ -449,7 +456,7 @@ class GroupCommit:
 
     async def drain(self) -> None:
         """Store and answer everything that was accepted; called when no new sends can come in."""
-        if self._incoming or self._incoming_encoded:
+        if self._is_gathering:
             self._run_round()
         while self._failure is None and (self._flush_task is not None or self._queue_flush_task is not None):
             await asyncio.gather(*(task for task in (self._flush_task, self._queue_flush_task) if task is not None))

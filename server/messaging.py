@@ -110,15 +110,16 @@ class Messaging:
             subscribed=self._start_groups,
             command_answered=self.commands.answered,
         )
-        native = _native(settings)
-        if native is not None:
-            components.store.messages.use(native)
-        self.sending = self._make_sending(self._edge, limits, native)
+        self.native = _native(settings)
+        """The native part; None where it is not used."""
+        if self.native is not None:
+            components.store.messages.use(self.native)
+        self.sending = self._make_sending(self._edge, limits, self.native)
         # for operators, whom the admin port has let in
         self._operators_sending = self._make_sending(
             Edge(components.clients, components.faults, limits_met=components.limits_met), limits
         )
-        self._messages = self._make_messages(limits, native)
+        self._messages = self._make_messages(limits, self.native)
         self._pulling = self._make_pulling(limits)
         self.lite = LiteService(
             self._edge,

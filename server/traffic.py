@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from server.top_counts import OTHER, TopCounts
+from server.top_counts import OTHER, Row, TopCounts
 from store.message import Appended
 from store.metadata.names import LIGHT_QUEUE_PREFIX
 
@@ -74,21 +74,20 @@ class Traffic:
     def sent(self, topic: str, message_type: str, appended: Sequence[Appended]) -> None:
         """A send was stored; all of its messages count as of the first one's type."""
         messages, size = len(appended), sum([each.size for each in appended])
-        self.messages_sent += messages
-        self.bytes_sent += size
-        row = self.sent_by_topic.row(InKey(topic, message_type), messages)
-        row.count(messages, size)
-        row.sizes.add(size / messages, messages)
+        self._sent(topic, message_type, messages, size).sizes.add(size / messages, messages)
 
     def sent_each(self, topic: str, message_type: str, sizes: Sequence[int]) -> None:
         """As many sends of one message each were stored; `sizes` are those of the records."""
-        messages, size = len(sizes), sum(sizes)
+        row = self._sent(topic, message_type, len(sizes), sum(sizes))
+        for size, times in Counter(sizes).items():
+            row.sizes.add(size, times)
+
+    def _sent(self, topic: str, message_type: str, messages: int, size: int) -> Row:
         self.messages_sent += messages
         self.bytes_sent += size
         row = self.sent_by_topic.row(InKey(topic, message_type), messages)
         row.count(messages, size)
-        for each, times in Counter(sizes).items():
-            row.sizes.add(each, times)
+        return row
 
     def received(self, group: str, topic: str, messages: int, size: int, *, is_retry: bool) -> None:
         """A receive was answered with messages, whose records have `size` bytes together."""

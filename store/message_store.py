@@ -43,7 +43,7 @@ from store.errors import DiskRefused, MessageGivenUp, MessageTooLarge, OffsetOut
 from store.held import HeldMessages
 from store.index import NO_INDEXES, KeyIndexes
 from store.message import Appended, DispatchRequest, EncodedMessage, Message
-from store.native import Native
+from store.native import EncodeRecords, Native
 from store.numbering import LightFloor, NextOffsets
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from store.record import REPLACED_TOPIC, Corrupt, StoredMessage, Torn, encode_properties, encode_record, tags_code
@@ -91,6 +91,7 @@ class MessageStore:
         self._indexes = indexes
         self._light_floor = light_floor or LightFloor(None, lambda _: None)
         self._next_offsets = NextOffsets(self._first_free, cached_max=settings.cached_queues_max)
+        self._encode_records: EncodeRecords = encode_records
         self._undispatched: list[DispatchRequest] = []
         self._dispatched_up_to = writer.end
         self._queues_durable_up_to = writer.end
@@ -237,7 +238,7 @@ class MessageStore:
         """Give the records to the writer; returns where each lies and its size."""
         writer, with_crc = self._writer, self._settings.record_crc
         at = writer.next
-        records, sizes = encode_records(messages, offsets, at, now_ms, crc_property=with_crc)
+        records, sizes = self._encode_records(messages, offsets, at, now_ms, with_crc)
         largest = max(sizes)
         if largest > self._settings.record_size_max:
             raise MessageTooLarge(f"record of {largest} bytes; at most {self._settings.record_size_max}")
@@ -250,7 +251,7 @@ class MessageStore:
             return places
         for message, offset, size in zip(messages, offsets, sizes, strict=True):
             at = writer.place(size)  # a record holds its own place, so it is encoded again
-            writer.add(encode_records([message], [offset], at, now_ms, crc_property=with_crc)[0])
+            writer.add(self._encode_records([message], [offset], at, now_ms, with_crc)[0])
             places.append((at, size))
         return places
 
@@ -348,7 +349,8 @@ class MessageStore:
         return self._queues.ends(topic, behind, limit)
 
     def use(self, native: Native) -> None:
-        """Read records with the native part."""
+        """Make and read records with the native part."""
+        self._encode_records = native.encode_records
         self._reader.use(native)
 
     def read(self, entry: ConsumeQueueEntry) -> StoredMessage:

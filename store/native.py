@@ -82,6 +82,20 @@ class RecordReaderMaker(Protocol):
     def __call__(self, record_type: type[StoredMessage], host_type: type[Host], /) -> RecordReader: ...
 
 
+class EncodeRecords(Protocol):
+    """See `store.record.bulk.encode_records`."""
+
+    def __call__(
+        self,
+        messages: list[EncodedMessage],
+        queue_offsets: Sequence[QueueOffset],
+        physical_offset: PhysicalOffset,
+        stored_ms: int,
+        crc_property: bool,  # noqa: FBT001
+        /,
+    ) -> tuple[bytes, list[int]]: ...
+
+
 class Native(Protocol):
     """What the module offers."""
 
@@ -110,16 +124,8 @@ class Native(Protocol):
     def send_answer(self, message_id: str, queue_offset: int, /) -> bytes:
         """The serialized `SendMessageResponse` of one message that is stored."""
 
-    def encode_records(
-        self,
-        messages: list[EncodedMessage],
-        queue_offsets: Sequence[QueueOffset],
-        physical_offset: PhysicalOffset,
-        stored_ms: int,
-        crc_property: bool,  # noqa: FBT001
-        /,
-    ) -> tuple[bytes, list[int]]:
-        """See `store.record.bulk.encode_records`."""
+    @property
+    def encode_records(self) -> EncodeRecords: ...
 
 
 def _load() -> tuple[Native | None, str]:

@@ -43,7 +43,7 @@ class Answer(Protocol):
 
 
 RequestHandler = Callable[[Call, "Identity | None", str, bytes], None]
-"""Serves the request of a caller that was let in: who it is, its client's id, the request's bytes. Raises."""
+"""Answers the request of a caller that was let in, whatever happens: who it is, its client's id, the bytes."""
 
 RequestT = TypeVar("RequestT", bound=Message)
 AnswerT = TypeVar("AnswerT", bound=Answer)
@@ -126,30 +126,38 @@ class Edge:
         serve: Callable[[Call, str, RequestT], AnswerT | None],
     ) -> MessageHandler:
         """A handler of one request and one response."""
-        serve_admitted = self.unary_admitted(request_type, serve)
+        serve_admitted = self.unary_admitted(request_type, answer_type, serve)
 
         def handler(call: Call, body: bytes) -> None:
             try:
                 # before the parsing: who does not say who he is gets no other answer
                 identity = self.identify(call)
-                serve_admitted(call, identity, self.caller(call, identity), body)
+                client_id = self.caller(call, identity)
             except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the client gets an answer
                 self.refuse_unary(call, answer_type, error)
+            else:
+                serve_admitted(call, identity, client_id, body)
 
         return handler
 
     def unary_admitted(
-        self, request_type: type[RequestT], serve: Callable[[Call, str, RequestT], Answer | None]
+        self,
+        request_type: type[RequestT],
+        answer_type: type[AnswerT],
+        serve: Callable[[Call, str, RequestT], AnswerT | None],
     ) -> RequestHandler:
         """The part of `unary` that follows when the caller is let in."""
         needs = needs_of(request_type)
 
         def serve_admitted(call: Call, identity: Identity | None, client_id: str, body: bytes) -> None:
-            request = request_type.FromString(body)
-            self.authorize(call, identity, needs, request)
-            answer = serve(call, client_id, request)
-            if answer is not None:
-                call.reply(answer.SerializeToString())
+            try:
+                request = request_type.FromString(body)
+                self.authorize(call, identity, needs, request)
+                answer = serve(call, client_id, request)
+                if answer is not None:
+                    call.reply(answer.SerializeToString())
+            except Exception as error:  # noqa: BLE001 - as in `unary`
+                self.refuse_unary(call, answer_type, error)
 
         return serve_admitted
 

@@ -68,7 +68,7 @@ class MessageService:
             self._plain_acks = PlainAcks(
                 native,
                 edge,
-                ordinary=edge.unary_admitted(service.AckMessageRequest, self._acknowledge),
+                ordinary=edge.unary_admitted(service.AckMessageRequest, service.AckMessageResponse, self._acknowledge),
                 delivery=delivery,
                 state_writer=state_writer,
                 metrics=metrics,

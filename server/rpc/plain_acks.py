@@ -108,11 +108,8 @@ class PlainAcks:
         for ack, is_done in zip(acks, outcomes, strict=True):
             if is_done:
                 done.append(ack)
-                continue
-            try:
+            else:
                 self._ordinary(ack.call, ack.identity, ack.client_id, ack.body)
-            except Exception as error:  # noqa: BLE001 - as in `_serve`
-                self._edge.refuse_unary(ack.call, service.AckMessageResponse, error)
         return done
 
     def _written(self, acks: list[_PlainAck], failure: Exception | None) -> None:

@@ -186,7 +186,9 @@ class PlainSends:
         for send in sends:
             self._waiting_sizes.give(send.client_id, send.size)
         if error is not None:
-            self._send_one_by_one(sends)
+            # none of them is stored, and it may be the fault of one
+            for send in sends:
+                self._ordinary(send.call, send.identity, send.client_id, send.body)
             return
         answer = self._native.send_answer
         sizes_by_topic: dict[str, list[int]] = {}
@@ -196,11 +198,3 @@ class PlainSends:
         self._metrics.sent_each(len(sends), self._clock.monotonic_s() - began_s)
         for topic, sizes in sizes_by_topic.items():
             self._observing.traffic.sent_each(topic, _NORMAL_WORD, sizes)
-
-    def _send_one_by_one(self, sends: list[_PlainSend]) -> None:
-        """None of them is stored, and it may be the fault of one."""
-        for send in sends:
-            try:
-                self._ordinary(send.call, send.identity, send.client_id, send.body)
-            except Exception as error:  # noqa: BLE001 - as in `_serve`
-                self._edge.refuse_unary(send.call, service.SendMessageResponse, error)

@@ -93,7 +93,7 @@ class SendService:
             self._plain = PlainSends(
                 native,
                 edge,
-                ordinary=edge.unary_admitted(service.SendMessageRequest, self._send),
+                ordinary=edge.unary_admitted(service.SendMessageRequest, service.SendMessageResponse, self._send),
                 directory=directory,
                 commit=commit,
                 queues=self._queues,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from store.message import EncodedMessage, Message
-from store.native import NATIVE
 from store.offsets import PhysicalOffset, QueueOffset
 from store.record.codec import encode_record
 
@@ -15,24 +14,9 @@ def encode_records(
     queue_offsets: Sequence[QueueOffset],
     physical_offset: PhysicalOffset,
     stored_ms: int,
-    *,
-    crc_property: bool,
+    crc_property: bool,  # noqa: FBT001
 ) -> tuple[bytes, list[int]]:
     """The records behind each other, the first at the physical offset, and the size of each. Raises Invalid."""
-    if NATIVE is not None:
-        return NATIVE.encode_records(messages, queue_offsets, physical_offset, stored_ms, crc_property)
-    return encode_one_by_one(messages, queue_offsets, physical_offset, stored_ms, crc_property=crc_property)
-
-
-def encode_one_by_one(
-    messages: list[EncodedMessage],
-    queue_offsets: Sequence[QueueOffset],
-    physical_offset: PhysicalOffset,
-    stored_ms: int,
-    *,
-    crc_property: bool,
-) -> tuple[bytes, list[int]]:
-    """The same in Python."""
     records: list[bytes] = []
     at = physical_offset
     for each, queue_offset in zip(messages, queue_offsets, strict=True):

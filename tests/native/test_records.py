@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from store.message import EncodedMessage, Host
 from store.native import NATIVE, Native
 from store.offsets import PhysicalOffset, QueueOffset
-from store.record.bulk import encode_one_by_one
+from store.record.bulk import encode_records
 
 ADDRESSES = st.one_of(st.binary(min_size=4, max_size=4), st.binary(min_size=16, max_size=16))
 HOSTS = st.builds(Host, ADDRESSES, st.integers(0, 65_535))
@@ -44,7 +44,7 @@ def test_they_are_the_same_bytes(
     encoded = [message for message, _ in messages]
     offsets = [QueueOffset(offset) for _, offset in messages]
     place = PhysicalOffset(at)
-    expected = encode_one_by_one(encoded, offsets, place, stored_ms, crc_property=crc_property)
+    expected = encode_records(encoded, offsets, place, stored_ms, crc_property)
     assert NATIVE.encode_records(encoded, offsets, place, stored_ms, crc_property) == expected
 
 

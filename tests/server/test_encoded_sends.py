@@ -66,6 +66,22 @@ def test_one_that_does_not_fit_leaves_none_of_them_in_the_log_and_harms_no_other
     run(test)
 
 
+def test_only_a_round_that_went_in_is_timed() -> None:
+    """What was refused took no time, least of all less than none."""
+
+    async def test(executor: ThreadPoolExecutor) -> None:
+        bench = Bench(executor, Durability.ASYNC)
+        appends = bench.commit._stages.append
+        bench.clock.advance(5)
+        with pytest.raises(MessageTooLarge):
+            await bench.send_encoded(encoded(message(body=bytes(SEGMENT_SIZE))))
+        assert (sum(appends.counts()), appends.total) == (0, 0.0)
+        await bench.send_encoded(encoded(message()))
+        assert sum(appends.counts()) == 1
+
+    run(test)
+
+
 def test_a_failure_of_the_disk_is_told_to_all_and_final() -> None:
     async def test(executor: ThreadPoolExecutor) -> None:
         bench = Bench(executor, Durability.SYNC)

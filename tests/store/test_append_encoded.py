@@ -8,16 +8,20 @@ import pytest
 
 from store.errors import DiskRefused, MessageTooLarge
 from store.message import EncodedMessage, Message
+from store.native import NATIVE
 from store.offsets import PhysicalOffset, QueueId
-from store.record import bulk, encode_properties, tags_code
+from store.record import encode_properties, tags_code
 from tests.faults.disk import FaultyDisk
 from tests.store.assembly import LOG, SEGMENT_SIZE, Assembly, assemble, message, queue_engine
 
 
 @pytest.fixture(params=["as installed", "python"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "python":
-        monkeypatch.setattr(bulk, "NATIVE", None)
+def other(request: pytest.FixtureRequest) -> Assembly:
+    """A new store, with the native part if there is one, and without."""
+    made = new_store()
+    if request.param == "as installed" and NATIVE is not None:
+        made.store.use(NATIVE)
+    return made
 
 
 def encoded(of: Message) -> EncodedMessage:
@@ -41,11 +45,10 @@ def new_store() -> Assembly:
     return assemble(FaultyDisk(), queue_engine())
 
 
-@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("round_size", [1, 7, 20])
-def test_log_places_and_entries_are_those_of_an_ordinary_append(round_size: int) -> None:
+def test_log_places_and_entries_are_those_of_an_ordinary_append(other: Assembly, round_size: int) -> None:
     """Through several segments: a round that does not fit any more goes on in the next one."""
-    ordinary, other = new_store(), new_store()
+    ordinary = new_store()
     for _ in range(30):
         for start in range(0, len(MESSAGES), round_size):
             some = [each._replace(body=each.body * 20) for each in MESSAGES[start : start + round_size]]
@@ -66,9 +69,8 @@ def test_log_places_and_entries_are_those_of_an_ordinary_append(round_size: int)
         assert ordinary.disk.read(path) == other.disk.read(path)
 
 
-@pytest.mark.usefixtures("way")
-def test_a_message_that_is_too_large_takes_nothing_with_it() -> None:
-    store = new_store().store
+def test_a_message_that_is_too_large_takes_nothing_with_it(other: Assembly) -> None:
+    store = other.store
     large = encoded(message(body=bytes(SEGMENT_SIZE)))
     with pytest.raises(MessageTooLarge):
         store.append_encoded([encoded(MESSAGES[0]), large])
