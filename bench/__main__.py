@@ -24,6 +24,7 @@ from server.logs import configure_logs
 
 BENCHMARKS: Final = (
     "append_dispatch",
+    "log_flush",
     "unit_reads",
     "delivery",
     "in_flight",

@@ -324,8 +324,8 @@ class _Opening:
     ) -> tuple[MessageStore, StoreCheckpoint]:
         """The log, to be gone on with at the end that recovery left; all of it durable, and written down as such."""
         segments = parts.segments
-        prefault = self._settings.durability is Durability.ASYNC
-        writer = CommitLogWriter(segments, recovery.end, prefault=prefault)
+        lays_zeros = self._settings.durability is Durability.SYNC
+        writer = CommitLogWriter(segments, recovery.end, lays_zeros=lays_zeros)
         closing.callback(writer.close)
         _warn_of_little_room(segments, recovery.end)
         # the dead process may have left pages in the cache that nobody has flushed yet

@@ -12,8 +12,8 @@ from store.offsets import PhysicalOffset
 from store.record import encode_blank
 from store.record.layout import BLANK_SIZE
 
-PREFAULT_BYTES: Final = 1024 * 1024
-"""How far ahead pages are made writable: one call per MiB instead of one page fault per 4 KiB."""
+ZEROS: Final = bytes(256 * 1024)
+"""What is written ahead: each time the log gets there, one flush takes longer."""
 
 
 class CommitLogWriter:
@@ -34,15 +34,16 @@ class CommitLogWriter:
     again as soon as a new one ends exactly where it begins.
     """
 
-    def __init__(self, segments: SegmentList, end: PhysicalOffset, *, prefault: bool = False) -> None:
+    def __init__(self, segments: SegmentList, end: PhysicalOffset, *, lays_zeros: bool = False) -> None:
         """Go on writing at `end`, within [minimum, end_of_files].
 
-        `prefault` makes pages writable ahead, which dirties them: for logs that are not flushed at each append.
+        `lays_zeros`: write zeros ahead of the log, for logs that are flushed at each append. What lies over them costs
+        a file system no change of its own books, which is a third of a flush (ADR 44).
         Raises OffsetOutOfRange, and StoreDamaged when no blank fits behind `end`.
         """
         self.poison: Final = Poison()
         self._segments = segments
-        self._prefault = prefault
+        self._lays_zeros = lays_zeros
         self._segment: SegmentFile | None = None  # the segment being filled; None before the very first
         self._base = end
         self._limit = end  # where the segment being filled ends
@@ -61,7 +62,7 @@ class CommitLogWriter:
         self._filled: list[tuple[SegmentFile, int, list[bytes]]] = []  # what goes to segments already left
         self._rolled = False  # since the last commit or discard
         self._published = (self._segment, self._base, self._limit)  # the segment of `end`, for `discard`
-        self._prefaulted = end
+        self._zeros_end = end
         self._look_ahead_at = end
 
     def place(self, size: int) -> PhysicalOffset:
@@ -87,7 +88,7 @@ class CommitLogWriter:
         self.room -= size
 
     def commit(self) -> PhysicalOffset:
-        """Copy everything buffered into the mapped segments and publish the new end, which is returned.
+        """Write everything buffered into the segments and publish the new end, which is returned.
 
         It survives the death of the process from now on. Raises StorePoisoned; a write that failed half way is
         not repeated.
@@ -156,11 +157,11 @@ class CommitLogWriter:
         self._filled.clear()
         self._rolled = False
         self._published = (self._segment, self._base, self._limit)
-        self._prefaulted = self._base
+        self._zeros_end = self._base
         self._look_ahead_at = self._base
 
     def _look_ahead(self) -> None:
-        """Prepare what the coming appends would otherwise wait for: pages, and the next segment."""
+        """Prepare what the coming appends and flushes would otherwise wait for: the next segment, and blocks."""
         half = PhysicalOffset(self._base + self._segments.segment_size // 2)
         self._look_ahead_at = half
         if self.next >= half:
@@ -168,8 +169,9 @@ class CommitLogWriter:
             self._look_ahead_at = self._limit
             if self._limit == self._segments.end_of_files:
                 self._segments.prepare_next()
-        if self._prefault and self._segment is not None:
-            start = max(self._prefaulted, self._start)
-            self._prefaulted = PhysicalOffset(max(self.next, start) + PREFAULT_BYTES)
-            self._segment.prefault(start - self._base, self._prefaulted - start)
-            self._look_ahead_at = min(self._look_ahead_at, self._prefaulted)
+        if self._lays_zeros and self._segment is not None:
+            if self.next >= self._zeros_end:
+                zeros = ZEROS[: self._limit - self.next]
+                self._segment.write(self.next - self._base, zeros)
+                self._zeros_end = PhysicalOffset(self.next + len(zeros))
+            self._look_ahead_at = min(self._look_ahead_at, self._zeros_end)

@@ -15,9 +15,6 @@ from typing import Final
 
 from store.disk.protocol import DirectoryEntry, DiskSpace
 
-MADV_POPULATE_WRITE: Final = 23
-"""Linux 5.14; the `mmap` module does not name it."""
-
 LOCK_CONTENT: Final = b"lock"
 """What RocketMQ writes into its lock file."""
 
@@ -88,6 +85,12 @@ def _write_all(number: int, data: bytes | memoryview) -> None:
         rest = rest[os.write(number, rest) :]
 
 
+def _write_at(number: int, position: int, data: bytes | bytearray | memoryview) -> None:
+    written = os.pwrite(number, data, position)
+    while written < len(data):  # a disk that fills up takes a part first
+        written += os.pwrite(number, memoryview(data)[written:], position + written)
+
+
 def _write_zeros(number: int, begin: int, end: int) -> None:
     while begin < end:
         zeros = ZEROS[: end - begin]
@@ -138,15 +141,18 @@ def _take_lock(descriptor: _Descriptor, kind: int) -> None:
 
 
 class PosixSegment:
-    """One mapped file. A read-only one costs one descriptor (the mapping's own), a writable one two."""
+    """One file, mapped for reading. A read-only one costs one descriptor (the mapping's own), a writable one two.
+
+    Nothing is stored through the mapping: after each flush the kernel would have to catch the first store into every
+    page, and the flush to take the right to store from all cores (ADR 44).
+    """
 
     __slots__ = ("_descriptor", "_map", "_path", "_size")
 
     def __init__(self, path: Path, descriptor: _Descriptor, size: int, *, writable: bool) -> None:
         self._path = path
         self._size = size
-        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-        self._map: mmap.mmap | None = mmap.mmap(descriptor.fileno(), size, access=access)
+        self._map: mmap.mmap | None = mmap.mmap(descriptor.fileno(), size, access=mmap.ACCESS_READ)
         self._descriptor: _Descriptor | None = descriptor if writable else None
 
     @property
@@ -161,22 +167,15 @@ class PosixSegment:
         return memoryview(self._mapping()).toreadonly()
 
     def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
-        mapping = self._map
+        mapping, descriptor = self._map, self._descriptor
         if mapping is None:
             raise self._closed()
-        # A slice that reaches over the end is shorter than the data, which the mapping refuses.
-        mapping[position : position + len(data)] = data
-
-    def prefault(self, position: int, length: int) -> None:
-        start = position - position % mmap.PAGESIZE
-        if length <= 0 or start >= self._size:
-            return
-        try:
-            self._mapping().madvise(MADV_POPULATE_WRITE, start, position + length - start)
-        except OSError as error:
-            if error.errno != errno.EINVAL:  # an older kernel, which does not know the advice
-                error.filename = os.fspath(self._path)
-                raise
+        if descriptor is None:
+            raise TypeError(f"segment {self._path} was opened read-only")
+        if not 0 <= position <= self._size - len(data):
+            raise IndexError(f"{len(data)} bytes at {position} do not fit into segment {self._path}")
+        with _naming(self._path):
+            _write_at(descriptor.fileno(), position, data)
 
     def flush(self) -> None:
         descriptor = self._descriptor
@@ -217,9 +216,7 @@ class PosixSparseFile:
 
     def write(self, position: int, data: bytes) -> None:
         with _naming(self._path):
-            written = os.pwrite(self._number(), data, position)
-            while written < len(data):  # a disk that fills up takes a part first
-                written += os.pwrite(self._number(), data[written:], position + written)
+            _write_at(self._number(), position, data)
 
     def flush(self) -> None:
         with _naming(self._path):

@@ -61,12 +61,6 @@ class SegmentFile(Protocol):
         Raises IndexError when they do not fit into the file, TypeError when it was opened read-only.
         """
 
-    def prefault(self, position: int, length: int) -> None:
-        """Make the pages of the range writable ahead of time; a hint that may do nothing. Dirties them.
-
-        Raises OSError where storing into the pages would have been SIGBUS.
-        """
-
     def flush(self) -> None:
         """Make every byte written so far durable (fdatasync), whoever wrote it. Releases the GIL.
 

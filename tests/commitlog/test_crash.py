@@ -23,7 +23,7 @@ class Run:
 
     def __init__(self, disk: FaultyDisk, chance: random.Random, segments: SegmentList, end: PhysicalOffset) -> None:
         self.chance = chance
-        self.writer = CommitLogWriter(segments, end, prefault=chance.random() < 0.5)
+        self.writer = CommitLogWriter(segments, end, lays_zeros=chance.random() < 0.5)
         self.flusher = CommitLogFlusher(segments, self.writer, START)
         self.written: dict[int, bytes] = {}
         self.durable_up_to = 0

@@ -20,8 +20,8 @@ SEGMENT = 4096
 START = PhysicalOffset(0)
 
 
-def new_writer(disk: FaultyDisk, *, prefault: bool = False) -> CommitLogWriter:
-    return CommitLogWriter(open_log(disk, SEGMENT), START, prefault=prefault)
+def new_writer(disk: FaultyDisk, *, lays_zeros: bool = False) -> CommitLogWriter:
+    return CommitLogWriter(open_log(disk, SEGMENT), START, lays_zeros=lays_zeros)
 
 
 def test_no_segment_is_made_before_the_first_record() -> None:
@@ -201,23 +201,38 @@ def test_the_next_segment_is_prepared_at_half_of_the_last() -> None:
     assert sum(operation == "create" for operation, _ in disk.log) == 3
 
 
-def test_prefault_reaches_ahead_of_the_data_in_steps() -> None:
+def test_zeros_lie_ahead_of_the_log_in_steps() -> None:
     disk = FaultyDisk()
     segments = open_log(disk, 8 * 1024 * 1024)
-    writer = CommitLogWriter(segments, START, prefault=True)
+    writer = CommitLogWriter(segments, START, lays_zeros=True)
     placed: dict[PhysicalOffset, bytes] = {}
-    for number in range(60):
+    writes = []
+    for number in range(80):
+        before = len(disk.log)
         placed.update([append(writer, 100_000, number)])
         writer.commit()
-    steps = sum(operation == "prefault" for operation, _ in disk.log)
-    assert 5 <= steps <= 7
+        writes.append(sum(operation == "write" for operation, _ in disk.log[before:]))
+    assert set(writes) == {1, 2}
+    assert 26 <= writes.count(2) <= 32, "zeros are laid when the log gets to where they end"
     assert records_in(segments) == placed
 
 
-def test_a_page_that_cannot_be_had_is_an_error_and_no_signal() -> None:
+def test_zeros_end_where_the_segment_does() -> None:
     disk = FaultyDisk()
-    writer = new_writer(disk, prefault=True)
-    disk.fail("prefault", error=errno.EFAULT)
+    segments = open_log(disk, SEGMENT)
+    writer = CommitLogWriter(segments, START, lays_zeros=True)
+    placed = dict(append(writer, 1000, number) for number in range(30))
+    writer.commit()
+    placed.update(append(writer, 1000, number) for number in range(30, 60))
+    writer.commit()
+    assert len(segments) > 3
+    assert records_in(segments) == placed
+
+
+def test_zeros_that_cannot_be_laid_poison_the_log() -> None:
+    disk = FaultyDisk()
+    writer = new_writer(disk, lays_zeros=True)
+    disk.fail("write", error=errno.EIO)
     append(writer, 500)
     with pytest.raises(StorePoisoned):
         writer.commit()

@@ -113,14 +113,6 @@ def test_opening_what_is_not_there_or_empty_fails(disk: Disk, folder: Path) -> N
     assert caught.value.filename == str(folder / "empty")
 
 
-@pytest.mark.parametrize(("position", "length"), [(0, 1), (100, SIZE), (SIZE - 1, 10), (SIZE, 10), (50, 0)])
-def test_prefault_changes_no_byte(disk: Disk, folder: Path, position: int, length: int) -> None:
-    segment = disk.create_segment(folder / "a", SIZE)
-    segment.write(90, b"before")
-    segment.prefault(position, length)
-    assert bytes(segment.view()).strip(b"\0") == b"before"
-
-
 def test_views_outlive_close_and_everything_else_ends(disk: Disk, folder: Path) -> None:
     segment = disk.create_segment(folder / "a", SIZE)
     segment.write(0, b"alive")
@@ -133,7 +125,6 @@ def test_views_outlive_close_and_everything_else_ends(disk: Disk, folder: Path) 
         segment.view,
         segment.flush,
         lambda: segment.write(0, b"x"),
-        lambda: segment.prefault(0, 1),
     ):
         with pytest.raises(ValueError, match="closed"):
             act()

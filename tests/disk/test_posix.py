@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from store.disk import posix
 from store.disk.posix import PosixDisk
 
 SIZE = 64 * 1024
@@ -192,11 +191,23 @@ def test_an_error_of_the_flush_names_the_file(tmp_path: Path, monkeypatch: pytes
         segment.flush()
 
 
-def test_a_kernel_without_the_advice_does_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_is_cut_short_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     segment = PosixDisk().create_segment(tmp_path / "a", SIZE)
-    monkeypatch.setattr(posix, "MADV_POPULATE_WRITE", 12345)
-    segment.prefault(0, SIZE)
-    assert bytes(segment.view()) == bytes(SIZE)
+    write = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda number, data, position: write(number, data[:7], position))
+    segment.write(5, b"a record of the log")
+    assert bytes(segment.view()).strip(b"\0") == b"a record of the log"
+
+
+def test_a_refused_write_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    segment = PosixDisk().create_segment(tmp_path / "a", SIZE)
+
+    def fail(*_: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "pwrite", fail)
+    with pytest.raises(OSError, match=r"Input/output error: '.*/a'"):
+        segment.write(0, b"x")
 
 
 def test_the_data_end_of_a_huge_segment_is_found_without_reading_it(tmp_path: Path) -> None:

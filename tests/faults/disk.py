@@ -21,7 +21,7 @@ PAGE = 4096
 SECTOR = 512
 """What a device writes whole; a page can end up with sectors of two ages."""
 
-Operation = Literal["create", "write", "prefault", "flush", "zero", "replace", "remove", "sync", "move", "truncate"]
+Operation = Literal["create", "write", "flush", "zero", "replace", "remove", "sync", "move", "truncate"]
 
 
 class PowerCut(Exception):
@@ -124,11 +124,6 @@ class FaultySegment:
             file.change(position, data[: len(data) // 2])
             raise PowerCut
         file.change(position, data)
-
-    def prefault(self, position: int, length: int) -> None:
-        self._open()
-        if length > 0 and self._disk.starts("prefault", self._path):
-            raise PowerCut
 
     def flush(self) -> None:
         file = self._open()
