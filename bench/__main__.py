@@ -34,6 +34,7 @@ BENCHMARKS: Final = (
     "key_stores",
     "timers",
     "redelivery",
+    "stalls",
     "purge",
     "queue_expiry",
     "lite_expiry",
@@ -54,6 +55,7 @@ BENCHMARKS: Final = (
     "cluster_exchange",
     "lite_topics",
     "clients",
+    "load_shapes",
 )
 RESULTS: Final = Path(__file__).parent / "results"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.metadata import version
 from typing import Final
@@ -36,6 +35,7 @@ from server.lite.subscriptions import LiteSubscriptions
 from server.lite_topics.names import lite_topics_from
 from server.live_settings import LiveSettings
 from server.logs import set_log_level
+from server.loop_threads import LoopThreads
 from server.messaging import Components, Messaging
 from server.metrics import ServerMetrics
 from server.observing import Background, Observing, make_background
@@ -86,7 +86,7 @@ class Broker:
         store: OpenStore,
         registry: CollectorRegistry,
         health: HealthState,
-        executor: ThreadPoolExecutor,
+        threads: LoopThreads,
         *,
         supervisor: Supervisor,
         certificates: Certificates,
@@ -122,7 +122,7 @@ class Broker:
         self._clients.on_lost(self._delivery.client_lost)
         self._clients.on_lost(self._delivery.end_waiting)
         self._lite_subscriptions = self._make_lite_subscriptions()
-        self._commit = self._make_commit(health, executor)
+        self._commit = self._make_commit(health, threads)
         self._pulls = self._make_pulls()
         self._tails = Tails(store.messages, store.expiry)
         self._delays = self._make_delays()
@@ -240,7 +240,7 @@ class Broker:
         self._metrics.held.buried()
         self._observing.traffic.buried(group, topic)
 
-    def _make_commit(self, health: HealthState, executor: ThreadPoolExecutor) -> GroupCommit:
+    def _make_commit(self, health: HealthState, threads: LoopThreads) -> GroupCommit:
         settings = self._settings
         return GroupCommit(
             self._store.messages,
@@ -248,7 +248,7 @@ class Broker:
             flush_interval_s=settings.store.flush_interval_ms / 1000,
             queue_flush_bytes=settings.store.queue_flush_size,
             clock=self._clock,
-            executor=executor,
+            threads=threads,
             after_pass=self._after_pass,
             messages_arrived=self._messages_arrived,
             poisoned=lambda error: health.poisoned(str(error)),

@@ -15,12 +15,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import structlog
 
 from kv import EngineFull, KvError
+from server.loop_threads import LoopThreads
 from server.stages import SendStages
 from store.clock import Clock
 from store.errors import DiskRefused, Invalid, StorePoisoned, Unavailable
@@ -104,7 +104,7 @@ class _Waiting(NamedTuple):
 
 
 class GroupCommit:
-    """The only caller of `append` and `dispatch`. Lives on the event loop's thread; flushes run on `executor`."""
+    """The only caller of `append` and `dispatch`. Lives on the event loop's thread; flushes run on `threads`."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class GroupCommit:
         flush_interval_s: float,
         queue_flush_bytes: int,
         clock: Clock,
-        executor: Executor,
+        threads: LoopThreads,
         after_pass: Callable[[Callable[[], None]], None],
         messages_arrived: Callable[[Sequence[DispatchRequest]], None],
         poisoned: Callable[[Exception], None],
@@ -128,7 +128,7 @@ class GroupCommit:
         self._flush_interval_s = flush_interval_s
         self._queue_flush_bytes = queue_flush_bytes
         self._clock = clock
-        self._executor = executor
+        self._threads = threads
         self.after_pass: Final = after_pass
         """Runs a callback when the pass ends that is under way: where sends are put together."""
         self._messages_arrived = messages_arrived
@@ -297,7 +297,7 @@ class GroupCommit:
             await asyncio.sleep(max(0.0, self._flush_interval_s / 2 - age_s))
         sends, self._unflushed_sends = self._unflushed_sends, 0
         started_s = self._clock.monotonic_s()
-        await asyncio.get_running_loop().run_in_executor(self._executor, self._store.flush)
+        await self._threads.call(self._store.flush)
         if self._store.flushed_up_to >= self._store.appended_up_to:
             # it has taken along what came in before the disk was asked
             sends, self._unflushed_sends = sends + self._unflushed_sends, 0
@@ -400,14 +400,13 @@ class GroupCommit:
                 self._start_queue_flush()
 
     async def _flush_queues_once(self) -> None:
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._executor, self._store.flush)
-        await loop.run_in_executor(self._executor, self._store.flush_entries)
+        await self._threads.call(self._store.flush)
+        await self._threads.call(self._store.flush_entries)
         self._dispatch_held = True
         try:
             dispatched = self._store.dispatched_up_to
-            await loop.run_in_executor(self._executor, self._store.flush)
-            await loop.run_in_executor(self._executor, self._store.flush_queues)
+            await self._threads.call(self._store.flush)
+            await self._threads.call(self._store.flush_queues)
         finally:
             self._dispatch_held = False
         self._queues_flushed_up_to = dispatched

@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from typing import Final
 
@@ -24,6 +24,7 @@ from server.garbage import GarbageSearch, look_for_garbage_seldom
 from server.health import HealthState
 from server.http import HttpEndpoint, TokenFile
 from server.logs import Repeats, configure_logs
+from server.loop_threads import LoopThreads
 from server.metrics import watch, watch_certificates, watch_health
 from server.process_figures import ProcessFigures, RecoveryFigures
 from server.process_metrics import process_figures, recovery_figures, watch_python
@@ -132,11 +133,11 @@ async def _run(settings: BrokerSettings, stop: Stop, repeats: Repeats, show_prog
     supervisor = Supervisor(fail)
     async with AsyncExitStack() as running:
         http = await running.enter_async_context(process.observed(supervisor))
-        executor = ThreadPoolExecutor(FLUSH_THREADS, thread_name_prefix="flush")
-        running.callback(executor.shutdown)
+        threads = LoopThreads(FLUSH_THREADS, "flush")
+        running.callback(threads.close)
         stop.step("opening the store")
         try:
-            store = await loop.run_in_executor(executor, _open_store, process, stop, show_progress)
+            store = await threads.call(partial(_open_store, process, stop, show_progress))
         except StartCalledOff:
             log.info("stopped before the store was open", seconds=round(stop.seconds, 3))
             return 0
@@ -146,7 +147,7 @@ async def _run(settings: BrokerSettings, stop: Stop, repeats: Repeats, show_prog
                 store,
                 process.registry,
                 health,
-                executor,
+                threads,
                 supervisor=supervisor,
                 certificates=process.certificates,
                 process=process.figures,
@@ -164,7 +165,7 @@ async def _run(settings: BrokerSettings, stop: Stop, repeats: Repeats, show_prog
                 supervisor.raise_failure()
         finally:
             stop.step("flushing and closing the store")
-            await loop.run_in_executor(executor, store.close)
+            await threads.call(store.close)
     log.info("stopped", seconds=round(stop.seconds, 3))
     return 0
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -18,6 +17,7 @@ from server.certificates import Certificates
 from server.cluster.cluster import Cluster
 from server.delivery import Delivery
 from server.health import HealthState
+from server.loop_threads import LoopThreads
 from server.main import FLUSH_THREADS
 from server.messaging import Messaging
 from server.settings import BrokerSettings
@@ -114,7 +114,7 @@ async def running_broker(
     sections = {name: {**QUICK.get(name, {}), **changes.get(name, {})} for name in {*QUICK, *changes}}
     sections["store"] = {**sections["store"], "directory": directory / "store"}
     settings = BrokerSettings.model_validate(sections)
-    with ThreadPoolExecutor(FLUSH_THREADS) as executor:
+    with closing(LoopThreads(FLUSH_THREADS, "flush")) as threads:
         store = open_store(
             settings.for_store(), disk=PosixDisk(), clock=clock, report=lambda _: None, sealer=settings.for_sealer()
         )
@@ -126,7 +126,7 @@ async def running_broker(
                 store,
                 registry,
                 HealthState(),
-                executor,
+                threads,
                 supervisor=supervisor,
                 certificates=Certificates(settings.for_tls()),
             )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 from kv import EngineFull, WriteBatch
 from kv.memory import MemoryEngine
 from server.group_commit import GroupCommit, Stored
+from server.loop_threads import LoopThreads
 from store.clock import ManualClock
 from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
 from store.message import Appended, DispatchRequest, EncodedMessage, Message
@@ -60,7 +61,7 @@ class Bench:
 
     def __init__(
         self,
-        executor: ThreadPoolExecutor,
+        threads: LoopThreads,
         durability: Durability,
         *,
         queue_flush_bytes: int = 1 << 40,
@@ -81,7 +82,7 @@ class Bench:
             flush_interval_s=flush_interval_s,
             queue_flush_bytes=queue_flush_bytes,
             clock=self.clock,
-            executor=executor,
+            threads=threads,
             after_pass=self._after_pass,
             messages_arrived=self.arrived.extend,
             poisoned=self.poisoned.append,
@@ -115,9 +116,9 @@ def _answer() -> tuple[asyncio.Future[Sequence[Appended]], Stored]:
     return answer, stored
 
 
-def run(test: Callable[[ThreadPoolExecutor], Awaitable[None]]) -> None:
+def run(test: Callable[[LoopThreads], Awaitable[None]]) -> None:
     async def within_time() -> None:
-        with ThreadPoolExecutor(2) as executor:
-            await asyncio.wait_for(test(executor), timeout=20)
+        with closing(LoopThreads(2, "flush")) as threads:
+            await asyncio.wait_for(test(threads), timeout=20)
 
     asyncio.run(within_time())

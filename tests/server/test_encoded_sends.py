@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 import pytest
 
+from server.loop_threads import LoopThreads
 from store.errors import Invalid, MessageTooLarge, StorePoisoned
 from store.offsets import QueueId
 from store.settings import Durability
@@ -17,8 +18,8 @@ from tests.store.test_append_encoded import encoded
 
 @pytest.mark.parametrize("durability", list(Durability))
 def test_they_are_stored_with_the_round_that_is_under_way(durability: Durability) -> None:
-    async def test(executor: ThreadPoolExecutor) -> None:
-        bench = Bench(executor, durability)
+    async def test(threads: LoopThreads) -> None:
+        bench = Bench(threads, durability)
         ordinary = bench.send(message(body=b"ordinary"))
         together = bench.send_encoded(*(encoded(message(body=b"%d" % n)) for n in range(3)))
         assert [place.queue_offset for place in await together] == [1, 2, 3]
@@ -33,11 +34,11 @@ def test_they_are_stored_with_the_round_that_is_under_way(durability: Durability
 
 
 def test_under_sync_they_wait_for_the_flush_and_share_the_next_one() -> None:
-    async def test(executor: ThreadPoolExecutor) -> None:
-        bench = Bench(executor, Durability.SYNC)
+    async def test(threads: LoopThreads) -> None:
+        bench = Bench(threads, Durability.SYNC)
         holding: Future[None] = Future()
-        executor.submit(holding.result)
-        executor.submit(holding.result)
+        threads.call(holding.result)
+        threads.call(holding.result)
         answers = [bench.send(message())]
         await asyncio.sleep(0.02)
         answers += [bench.send_encoded(encoded(message()), encoded(message())) for _ in range(5)]
@@ -53,8 +54,8 @@ def test_under_sync_they_wait_for_the_flush_and_share_the_next_one() -> None:
 
 
 def test_one_that_does_not_fit_leaves_none_of_them_in_the_log_and_harms_no_other() -> None:
-    async def test(executor: ThreadPoolExecutor) -> None:
-        bench = Bench(executor, Durability.ASYNC)
+    async def test(threads: LoopThreads) -> None:
+        bench = Bench(threads, Durability.ASYNC)
         other = bench.send(message())
         refused = bench.send_encoded(encoded(message()), encoded(message(body=bytes(SEGMENT_SIZE))))
         with pytest.raises(MessageTooLarge):
@@ -69,8 +70,8 @@ def test_one_that_does_not_fit_leaves_none_of_them_in_the_log_and_harms_no_other
 def test_only_a_round_that_went_in_is_timed() -> None:
     """What was refused took no time, least of all less than none."""
 
-    async def test(executor: ThreadPoolExecutor) -> None:
-        bench = Bench(executor, Durability.ASYNC)
+    async def test(threads: LoopThreads) -> None:
+        bench = Bench(threads, Durability.ASYNC)
         appends = bench.commit._stages.append
         bench.clock.advance(5)
         with pytest.raises(MessageTooLarge):
@@ -83,8 +84,8 @@ def test_only_a_round_that_went_in_is_timed() -> None:
 
 
 def test_a_failure_of_the_disk_is_told_to_all_and_final() -> None:
-    async def test(executor: ThreadPoolExecutor) -> None:
-        bench = Bench(executor, Durability.SYNC)
+    async def test(threads: LoopThreads) -> None:
+        bench = Bench(threads, Durability.SYNC)
         bench.disk.fail("flush")
         sends = [bench.send_encoded(encoded(message())), bench.send(message())]
         for each in await asyncio.gather(*sends, return_exceptions=True):
@@ -97,8 +98,8 @@ def test_a_failure_of_the_disk_is_told_to_all_and_final() -> None:
 
 
 def test_after_a_write_that_failed_the_rest_of_the_round_is_told_too() -> None:
-    async def test(executor: ThreadPoolExecutor) -> None:
-        bench = Bench(executor, Durability.ASYNC)
+    async def test(threads: LoopThreads) -> None:
+        bench = Bench(threads, Durability.ASYNC)
         bench.disk.fail("write")
         first, second = bench.send(message()), bench.send_encoded(encoded(message()))
         for each in await asyncio.gather(first, second, return_exceptions=True):
@@ -108,8 +109,8 @@ def test_after_a_write_that_failed_the_rest_of_the_round_is_told_too() -> None:
 
 
 def test_while_the_disk_is_too_full_they_are_refused() -> None:
-    async def test(executor: ThreadPoolExecutor) -> None:
-        bench = Bench(executor, Durability.ASYNC)
+    async def test(threads: LoopThreads) -> None:
+        bench = Bench(threads, Durability.ASYNC)
         bench.commit.refuse_sends("90 % are used")
         with pytest.raises(Exception, match="90 %") as refused:
             await bench.send_encoded(encoded(message()))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 import pytest
 
+from server.loop_threads import LoopThreads
 from store.errors import DiskRefused
 from store.settings import Durability
 from tests.server.committing import Bench, run
@@ -16,8 +17,8 @@ from tests.store.assembly import message
 def test_under_async_a_flush_begins_half_an_interval_after_the_oldest_send() -> None:
     """A power cut takes back at most what came in during one interval: the other half is for the fdatasync."""
 
-    async def test(executor: ThreadPoolExecutor) -> None:
-        bench = Bench(executor, Durability.ASYNC, flush_interval_s=0.4)
+    async def test(threads: LoopThreads) -> None:
+        bench = Bench(threads, Durability.ASYNC, flush_interval_s=0.4)
         loop = asyncio.get_running_loop()
         sent_s = loop.time()
         await bench.send(message())
@@ -32,11 +33,11 @@ def test_under_async_a_flush_begins_half_an_interval_after_the_oldest_send() -> 
 
 
 def test_a_send_that_a_running_flush_takes_along_is_counted_with_it() -> None:
-    async def test(executor: ThreadPoolExecutor) -> None:
-        bench = Bench(executor, Durability.ASYNC, flush_interval_s=0.1)
+    async def test(threads: LoopThreads) -> None:
+        bench = Bench(threads, Durability.ASYNC, flush_interval_s=0.1)
         holding: Future[None] = Future()
-        executor.submit(holding.result)
-        executor.submit(holding.result)
+        threads.call(holding.result)
+        threads.call(holding.result)
         await bench.send(message())
         await asyncio.sleep(0.06)
         await bench.send(message())
@@ -48,8 +49,8 @@ def test_a_send_that_a_running_flush_takes_along_is_counted_with_it() -> None:
 
 
 def test_sends_of_one_flush_are_counted() -> None:
-    async def test(executor: ThreadPoolExecutor) -> None:
-        bench = Bench(executor, Durability.SYNC)
+    async def test(threads: LoopThreads) -> None:
+        bench = Bench(threads, Durability.SYNC)
         await asyncio.gather(*(bench.send(message()) for _ in range(7)))
         await asyncio.gather(*(bench.send(message(), message()) for _ in range(3)))
         assert bench.figures.sends_per_flush == [7, 3]
@@ -58,8 +59,8 @@ def test_sends_of_one_flush_are_counted() -> None:
 
 
 def test_a_disk_that_is_too_full_refuses_sends_until_it_is_not() -> None:
-    async def test(executor: ThreadPoolExecutor) -> None:
-        bench = Bench(executor, Durability.SYNC)
+    async def test(threads: LoopThreads) -> None:
+        bench = Bench(threads, Durability.SYNC)
         await bench.send(message())
         bench.commit.refuse_sends("the disk is 91 % full")
         bench.commit.refuse_sends("the disk is 92 % full")
@@ -73,8 +74,8 @@ def test_a_disk_that_is_too_full_refuses_sends_until_it_is_not() -> None:
 
 
 def test_two_reasons_to_refuse_sends_end_one_by_one() -> None:
-    async def test(executor: ThreadPoolExecutor) -> None:
-        bench = Bench(executor, Durability.SYNC)
+    async def test(threads: LoopThreads) -> None:
+        bench = Bench(threads, Durability.SYNC)
         bench.engine.is_full = True
         await bench.send(message())
         bench.commit.refuse_sends("the disk is 91 % full")

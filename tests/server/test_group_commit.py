@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from threading import Event
 
 import pytest
@@ -13,6 +13,7 @@ import pytest
 from kv import EngineCorrupt, EngineFull, Family
 from kv.memory import MemoryEngine
 from server import group_commit
+from server.loop_threads import LoopThreads
 from store.consumequeue.rocks_layout import OFFSET_FAMILY
 from store.errors import DiskRefused, Invalid, StorePoisoned
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
@@ -22,8 +23,8 @@ from tests.store.assembly import assemble, message
 
 
 def test_sends_of_one_pass_are_one_round_and_each_learns_its_own_places() -> None:
-    async def test(executor: ThreadPoolExecutor) -> None:
-        bench = Bench(executor, Durability.SYNC)
+    async def test(threads: LoopThreads) -> None:
+        bench = Bench(threads, Durability.SYNC)
         answers = [bench.send(message(body=b"%d" % n), message(number=1)) for n in range(5)]
         places = await asyncio.gather(*answers)
         assert [[place.queue_offset for place in each] for each in places] == [[n, n] for n in range(5)]
@@ -36,11 +37,11 @@ def test_sends_of_one_pass_are_one_round_and_each_learns_its_own_places() -> Non
 def test_under_sync_an_answer_comes_after_the_flush_and_visibility_too() -> None:
     """rmq#8239: what a consumer sees, a crash must not take back."""
 
-    async def test(executor: ThreadPoolExecutor) -> None:
-        bench = Bench(executor, Durability.SYNC)
+    async def test(threads: LoopThreads) -> None:
+        bench = Bench(threads, Durability.SYNC)
         holding: Future[None] = Future()
-        executor.submit(holding.result)
-        executor.submit(holding.result)
+        threads.call(holding.result)
+        threads.call(holding.result)
         answer = bench.send(message())
         await asyncio.sleep(0.02)
         assert bench.store.appended_up_to > 0
@@ -55,11 +56,11 @@ def test_under_sync_an_answer_comes_after_the_flush_and_visibility_too() -> None
 
 
 def test_sends_that_come_in_during_a_flush_share_the_next_one() -> None:
-    async def test(executor: ThreadPoolExecutor) -> None:
-        bench = Bench(executor, Durability.SYNC)
+    async def test(threads: LoopThreads) -> None:
+        bench = Bench(threads, Durability.SYNC)
         holding: Future[None] = Future()
-        executor.submit(holding.result)
-        executor.submit(holding.result)
+        threads.call(holding.result)
+        threads.call(holding.result)
         answers = []
         for number in range(50):
             answers.append(bench.send(message(body=b"%d" % number)))
@@ -74,8 +75,8 @@ def test_sends_that_come_in_during_a_flush_share_the_next_one() -> None:
 
 
 def test_under_async_an_answer_does_not_wait_and_a_flush_follows() -> None:
-    async def test(executor: ThreadPoolExecutor) -> None:
-        bench = Bench(executor, Durability.ASYNC)
+    async def test(threads: LoopThreads) -> None:
+        bench = Bench(threads, Durability.ASYNC)
         await bench.send(message())
         assert bench.store.flushed_up_to < bench.store.appended_up_to
         assert bench.store.bounds(QueueId("orders", 0)) == (0, 1)
@@ -86,8 +87,8 @@ def test_under_async_an_answer_does_not_wait_and_a_flush_follows() -> None:
 
 
 def test_one_bad_send_of_a_round_does_not_harm_the_others() -> None:
-    async def test(executor: ThreadPoolExecutor) -> None:
-        bench = Bench(executor, Durability.SYNC)
+    async def test(threads: LoopThreads) -> None:
+        bench = Bench(threads, Durability.SYNC)
         good, bad, also_good = (
             bench.send(message(body=b"1")),
             bench.send(message(big="x" * 40_000)),
@@ -130,8 +131,8 @@ def test_a_send_to_a_queue_whose_end_cannot_be_read_is_refused_and_harms_no_othe
         MemoryEngine, "family", lambda engine, name: DamagedTable(family(engine, name), b"broken-topic")
     )
 
-    async def test(executor: ThreadPoolExecutor) -> None:
-        bench = Bench(executor, Durability.SYNC)
+    async def test(threads: LoopThreads) -> None:
+        bench = Bench(threads, Durability.SYNC)
         good, bad = bench.send(message()), bench.send(message(topic="broken-topic"))
         assert [place.queue_offset for place in await good] == [0]
         with pytest.raises(EngineCorrupt):
@@ -147,8 +148,8 @@ def test_a_send_to_a_queue_whose_end_cannot_be_read_is_refused_and_harms_no_othe
 def test_a_full_disk_refuses_sends_until_there_is_room_again() -> None:
     """An unwritable disk is an answer to the client, not the end of the broker."""
 
-    async def test(executor: ThreadPoolExecutor) -> None:
-        bench = Bench(executor, Durability.SYNC)
+    async def test(threads: LoopThreads) -> None:
+        bench = Bench(threads, Durability.SYNC)
         for nth in (2, 3):  # ahead of time, and when it is needed
             bench.disk.fail("create", nth=nth, error=errno.ENOSPC)
         await bench.send(message(body=bytes(60_000)))
@@ -168,8 +169,8 @@ def test_entries_that_find_no_room_become_visible_when_there_is_some(
     """What is in the log is stored: it is acknowledged, seen later, and nothing needs a restart."""
     monkeypatch.setattr(group_commit, "ROOM_CHECK_INTERVAL_S", 0.01)
 
-    async def test(executor: ThreadPoolExecutor) -> None:
-        bench = Bench(executor, durability)
+    async def test(threads: LoopThreads) -> None:
+        bench = Bench(threads, durability)
         bench.engine.is_full = True
         assert [place.queue_offset for place in await bench.send(message(body=b"0"))] == [0]
         assert bench.store.bounds(QueueId("orders", 0)) == (0, 0)
@@ -194,8 +195,8 @@ def test_a_flush_of_the_queues_that_finds_no_room_is_repeated(
 ) -> None:
     monkeypatch.setattr(group_commit, "ROOM_CHECK_INTERVAL_S", 0.01)
 
-    async def test(executor: ThreadPoolExecutor) -> None:
-        bench = Bench(executor, durability)
+    async def test(threads: LoopThreads) -> None:
+        bench = Bench(threads, durability)
         await bench.send(message(body=b"0"))
         bench.engine.is_full = True
         await bench.commit.flush_queues()
@@ -217,8 +218,8 @@ def test_a_flush_of_the_queues_that_finds_no_room_is_repeated(
 def test_sends_that_wait_for_the_end_of_a_flush_of_the_queues_are_answered_when_it_finds_no_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def test(executor: ThreadPoolExecutor) -> None:
-        bench = Bench(executor, Durability.SYNC)
+    async def test(threads: LoopThreads) -> None:
+        bench = Bench(threads, Durability.SYNC)
         flushing, waiting = Event(), Event()
 
         def flush() -> None:
@@ -248,8 +249,8 @@ def test_sends_that_wait_for_the_end_of_a_flush_of_the_queues_are_answered_when_
 def test_a_failed_flush_is_told_to_all_who_wait_and_to_everybody_after() -> None:
     """A failed fsync is final: the next one would report success over data that is gone."""
 
-    async def test(executor: ThreadPoolExecutor) -> None:
-        bench = Bench(executor, Durability.SYNC)
+    async def test(threads: LoopThreads) -> None:
+        bench = Bench(threads, Durability.SYNC)
         await bench.send(message(body=b"before"))
         bench.disk.fail("flush")
         waiting = [bench.send(message()) for _ in range(3)]
@@ -264,11 +265,11 @@ def test_a_failed_flush_is_told_to_all_who_wait_and_to_everybody_after() -> None
 
 
 def test_sends_that_came_in_during_a_flush_that_fails_are_told_too() -> None:
-    async def test(executor: ThreadPoolExecutor) -> None:
-        bench = Bench(executor, Durability.SYNC)
+    async def test(threads: LoopThreads) -> None:
+        bench = Bench(threads, Durability.SYNC)
         holding: Future[None] = Future()
-        executor.submit(holding.result)
-        executor.submit(holding.result)
+        threads.call(holding.result)
+        threads.call(holding.result)
         bench.disk.fail("flush")
         answers = [bench.send(message())]
         await asyncio.sleep(0.01)
@@ -281,8 +282,8 @@ def test_sends_that_came_in_during_a_flush_that_fails_are_told_too() -> None:
 
 
 def test_queues_are_flushed_behind_the_log() -> None:
-    async def test(executor: ThreadPoolExecutor) -> None:
-        bench = Bench(executor, Durability.ASYNC, queue_flush_bytes=20_000)
+    async def test(threads: LoopThreads) -> None:
+        bench = Bench(threads, Durability.ASYNC, queue_flush_bytes=20_000)
         ahead: list[PhysicalOffset] = []
 
         def after_flush(names: Sequence[str]) -> None:
@@ -305,8 +306,8 @@ def test_queues_are_flushed_behind_the_log() -> None:
 def test_a_deleted_topic_does_not_come_back_when_the_process_dies(*, is_flushing: bool) -> None:
     """The log still has its messages, and those of a topic made anew would have stood among them."""
 
-    async def test(executor: ThreadPoolExecutor) -> None:
-        bench = Bench(executor, Durability.SYNC)
+    async def test(threads: LoopThreads) -> None:
+        bench = Bench(threads, Durability.SYNC)
         for number in range(5):
             await bench.send(message(body=b"old %d" % number))
         await bench.commit.flush_queues()
@@ -336,8 +337,8 @@ def test_a_deleted_topic_does_not_come_back_when_the_process_dies(*, is_flushing
 
 
 def test_draining_answers_everything_that_was_accepted() -> None:
-    async def test(executor: ThreadPoolExecutor) -> None:
-        bench = Bench(executor, Durability.SYNC)
+    async def test(threads: LoopThreads) -> None:
+        bench = Bench(threads, Durability.SYNC)
         answers = [bench.send(message(body=b"%d" % n)) for n in range(10)]
         await bench.commit.drain()
         assert all(answer.done() and answer.exception() is None for answer in answers)
@@ -348,8 +349,8 @@ def test_draining_answers_everything_that_was_accepted() -> None:
 def test_a_flush_that_somebody_else_has_done_leaves_nobody_waiting() -> None:
     """Flushing the queues flushes the log too, and may be done just before the sends' own flush begins."""
 
-    async def test(executor: ThreadPoolExecutor) -> None:
-        bench = Bench(executor, Durability.SYNC)
+    async def test(threads: LoopThreads) -> None:
+        bench = Bench(threads, Durability.SYNC)
         answers = [bench.send(message())]
         await asyncio.sleep(0)
         assert bench.store.appended_up_to > 0
@@ -364,8 +365,8 @@ def test_a_flush_that_somebody_else_has_done_leaves_nobody_waiting() -> None:
 
 
 def test_sends_beside_flushes_of_the_queues_are_all_answered() -> None:
-    async def test(executor: ThreadPoolExecutor) -> None:
-        bench = Bench(executor, Durability.SYNC, queue_flush_bytes=1)
+    async def test(threads: LoopThreads) -> None:
+        bench = Bench(threads, Durability.SYNC, queue_flush_bytes=1)
         for _ in range(100):
             answers = [bench.send(message()), bench.send(message())]
             await asyncio.sleep(0)
@@ -378,8 +379,8 @@ def test_sends_beside_flushes_of_the_queues_are_all_answered() -> None:
 
 
 def test_draining_waits_for_what_comes_in_meanwhile() -> None:
-    async def test(executor: ThreadPoolExecutor) -> None:
-        bench = Bench(executor, Durability.SYNC, queue_flush_bytes=1)
+    async def test(threads: LoopThreads) -> None:
+        bench = Bench(threads, Durability.SYNC, queue_flush_bytes=1)
         answers = [bench.send(message())]
         draining = asyncio.ensure_future(bench.commit.drain())
         await asyncio.sleep(0)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from structlog.testing import capture_logs
 from kv import EngineFull
 from kv.memory import MemoryEngine
 from server.group_commit import GroupCommit
+from server.loop_threads import LoopThreads
 from server.retention import Retention, RetentionTimes
 from store.disk import DiskSpace
 from store.errors import DiskRefused
@@ -69,7 +69,7 @@ class Counted:
 
 
 class Bench:
-    def __init__(self, settings: ExpirySettings, executor: ThreadPoolExecutor) -> None:
+    def __init__(self, settings: ExpirySettings, threads: LoopThreads) -> None:
         self.host = machine()
         self.disk = self.host.disk = FillingDisk()
         self.life: Life = self.host.start()
@@ -86,7 +86,7 @@ class Bench:
             flush_interval_s=0.01,
             queue_flush_bytes=1 << 40,
             clock=self.host.clock,
-            executor=executor,
+            threads=threads,
             after_pass=lambda callback: callback(),
             messages_arrived=lambda _: None,
             poisoned=self.poisoned.append,
@@ -148,8 +148,8 @@ class Bench:
 
 def run(test: Callable[[Bench], Awaitable[None]], settings: ExpirySettings = SETTINGS) -> None:
     async def within_time() -> None:
-        with ThreadPoolExecutor(2) as executor:
-            await asyncio.wait_for(test(Bench(settings, executor)), timeout=20)
+        with closing(LoopThreads(2, "flush")) as threads:
+            await asyncio.wait_for(test(Bench(settings, threads)), timeout=20)
 
     asyncio.run(within_time())
 

@@ -14,6 +14,7 @@ import java.util.Random;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.LockSupport;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
 import org.apache.rocketmq.client.apis.ClientConfigurationBuilder;
@@ -68,6 +69,7 @@ public final class LoadGenerator {
             case "pipeline" -> pipeline(command);
             case "steady" -> steady(command);
             case "receive" -> receive(command);
+            case "mixed" -> mixed(command);
             default -> throw new IllegalArgumentException("unknown mode " + command.text("mode"));
         };
     }
@@ -85,13 +87,7 @@ public final class LoadGenerator {
         Run run = new Run(command.seconds());
         inThreads(command.number("threads"), () -> {
             while (run.goesOn()) {
-                long begin = System.nanoTime();
-                try {
-                    producer.send(message(command, body));
-                    run.succeeded(begin);
-                } catch (ClientException error) {
-                    run.failed(error);
-                }
+                sendOnce(producer, message(command, body), run);
             }
         });
         return run.answer();
@@ -151,33 +147,69 @@ public final class LoadGenerator {
         Run run = new Run(command.seconds());
         inThreads(command.number("threads"), () -> {
             while (run.goesOn()) {
-                long begin = System.nanoTime();
-                List<MessageView> views;
-                try {
-                    views = consumer.receive(batch, INVISIBLE);
-                } catch (ClientException error) {
-                    run.failed(error);
-                    continue;
-                }
-                if (views.isEmpty()) {
-                    run.empty();
-                    continue;
-                }
-                CountDownLatch open = new CountDownLatch(views.size());
-                for (MessageView view : views) {
-                    consumer.ackAsync(view).whenComplete((nothing, error) -> {
-                        if (error == null) {
-                            run.succeeded(begin);
-                        } else {
-                            run.failed(error);
-                        }
-                        open.countDown();
-                    });
-                }
-                open.await(LAST_ANSWERS_S, TimeUnit.SECONDS);
+                receiveOnce(consumer, batch, run);
             }
         });
         return run.answer();
+    }
+
+    /** Some threads send, others receive. A message counts when it is stored, and once more when acknowledged. */
+    private String mixed(Command command) throws Exception {
+        Producer producer = producer(command);
+        SimpleConsumer consumer = consumer(command);
+        byte[] body = body(command);
+        int batch = command.number("batch");
+        int senders = command.number("threads");
+        AtomicInteger started = new AtomicInteger();
+        Run run = new Run(command.seconds());
+        inThreads(senders + command.number("receivers"), () -> {
+            boolean sends = started.getAndIncrement() < senders;
+            while (run.goesOn()) {
+                if (sends) {
+                    sendOnce(producer, message(command, body), run);
+                } else {
+                    receiveOnce(consumer, batch, run);
+                }
+            }
+        });
+        return run.answerOfAll();
+    }
+
+    private static void sendOnce(Producer producer, Message message, Run run) {
+        long begin = System.nanoTime();
+        try {
+            producer.send(message);
+            run.succeeded(begin);
+        } catch (ClientException error) {
+            run.failed(error);
+        }
+    }
+
+    private static void receiveOnce(SimpleConsumer consumer, int batch, Run run) throws InterruptedException {
+        long begin = System.nanoTime();
+        List<MessageView> views;
+        try {
+            views = consumer.receive(batch, INVISIBLE);
+        } catch (ClientException error) {
+            run.failed(error);
+            return;
+        }
+        if (views.isEmpty()) {
+            run.empty();
+            return;
+        }
+        CountDownLatch open = new CountDownLatch(views.size());
+        for (MessageView view : views) {
+            consumer.ackAsync(view).whenComplete((nothing, error) -> {
+                if (error == null) {
+                    run.succeeded(begin);
+                } else {
+                    run.failed(error);
+                }
+                open.countDown();
+            });
+        }
+        open.await(LAST_ANSWERS_S, TimeUnit.SECONDS);
     }
 
     private Producer producer(Command command) throws ClientException {
@@ -335,7 +367,16 @@ public final class LoadGenerator {
 
         /** When there was nothing left to receive, the time ends with the last message. */
         synchronized String answer() {
-            double seconds = ((empty > 0 ? last : end) - start) / 1e9;
+            return answer(empty > 0 ? last : end);
+        }
+
+        /** Also when there was nothing to receive for a while. */
+        synchronized String answerOfAll() {
+            return answer(end);
+        }
+
+        private String answer(long until) {
+            double seconds = (until - start) / 1e9;
             long[] sorted = Arrays.copyOf(latencies, counted);
             Arrays.sort(sorted);
             return String.format(Locale.ROOT,

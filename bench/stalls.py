@@ -1,0 +1,108 @@
+"""Do sends wait for what a broker does beside them: flushes, compactions, changes of the segment?
+
+Two brokers with `async` are loaded in turns, with the same clients that wait for each answer: one as the defaults are,
+and one whose settings make it do the thing ten to a hundred times as often. If sends waited for it, one in a hundred or
+in a thousand of them would take longer there. Expiry has benchmarks of its own (`purge`, `queue_expiry`,
+`lite_expiry`); garbage is looked for four times a second by both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from bench.harness import Case, Options, Sample, Scale, alternate
+from bench.peers.quarry import Quarry
+from bench.queue_load import send_body
+from bench.scratch_store import BODY_SIZE, TOPIC
+from bench.send_load import figures
+from bench.waiting_sends import WaitingSends, percentile_ms
+from store.settings import MIB, Durability
+
+QUESTION: Final = "Do sends wait for what a broker does beside them: flushes, compactions, changes of the segment?"
+CLIENTS: Final = 32
+RECORD_SIZE: Final = 1_290
+"""About, in the log."""
+
+SHARES: Final = {"p50": 0.5, "p99": 0.99, "p999": 0.999, "longest": 1.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Something that is done beside sends."""
+
+    settings: Mapping[str, str]
+    done: Callable[[dict[str, float], bool], float]
+    """How often it was, by the broker's metrics; whether it is the broker with these settings."""
+
+
+KINDS: Final = {
+    "flushes of the log": Kind(
+        {"QUARRY_STORE_FLUSH_INTERVAL_MS": "10"}, lambda seen, _: seen["quarry_flush_sends_count"]
+    ),
+    "changes of the segment": Kind({"QUARRY_STORE_SEGMENT_SIZE": "16MiB"}, lambda seen, _: seen["quarry_log_segments"]),
+    "flushes of the queues, and compactions": Kind(
+        {"QUARRY_STORE_QUEUE_FLUSH_SIZE": "4MiB"},
+        lambda seen, often: seen['quarry_sends_total{outcome="stored"}'] * RECORD_SIZE / MIB / (4 if often else 256),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Seconds of each sample, and of load before the first one."""
+
+    sample_s: float
+    warm_s: float
+    rounds: int
+
+
+SIZES: Final = {
+    Scale.FULL: Sizes(sample_s=6, warm_s=3, rounds=5),
+    Scale.QUICK: Sizes(sample_s=2, warm_s=1, rounds=1),
+    Scale.TINY: Sizes(sample_s=0.3, warm_s=0.1, rounds=1),
+}
+
+
+def run(options: Options) -> list[Case]:
+    with closing(Quarry(options.scratch / "quiet", Durability.ASYNC)) as quiet:
+        quiet.start()
+        return [_case(options, quiet, name, kind) for name, kind in KINDS.items()]
+
+
+def _case(options: Options, quiet: Quarry, name: str, kind: Kind) -> Case:
+    sizes, random = SIZES[options.scale], Random(options.seed)
+    with closing(Quarry(options.scratch / name.replace(" ", "-"), Durability.ASYNC, kind.settings)) as busy:
+        busy.start()
+        found: dict[Quarry, list[float]] = {busy: [], quiet: []}
+        done = dict.fromkeys(found, 0.0)
+        body = send_body(TOPIC, random.randbytes(BODY_SIZE))
+
+        def sample(broker: Quarry) -> Sample:
+            before = kind.done(figures(broker), broker is busy)
+            taken = WaitingSends(broker, random, CLIENTS, body).run(sizes.sample_s, 1, found[broker])
+            done[broker] += kind.done(figures(broker), broker is busy) - before
+            return taken
+
+        for broker in (busy, quiet):
+            WaitingSends(broker, random, CLIENTS, body).run(sizes.warm_s, 1, [])
+        ours, theirs = alternate(sizes.rounds, lambda: sample(busy), lambda: sample(quiet))
+    seconds = sizes.rounds * sizes.sample_s
+    details: dict[str, object] = {
+        "per_second_of_it": round(done[busy] / seconds, 2),
+        "peer_per_second_of_it": round(done[quiet] / seconds, 2),
+    }
+    for percent, share in SHARES.items():
+        mine, others = percentile_ms(found[busy], share), percentile_ms(found[quiet], share)
+        details |= {f"{percent}_ms": mine, f"peer_{percent}_ms": others, f"{percent}_ratio": round(mine / others, 2)}
+    return Case(
+        name=f"many {name}",
+        unit="messages",
+        peer="the same load with the defaults",
+        ours=ours,
+        theirs=theirs,
+        details=details,
+    )
