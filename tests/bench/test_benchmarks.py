@@ -63,6 +63,7 @@ TAKE_LONG = {
     "recovery",
     "redelivery",
     "shard_scaling",
+    "stalls",
     "timers",
 }
 """However small their scale: they start brokers, or wait for what a broker does in its own time."""
