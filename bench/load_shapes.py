@@ -9,27 +9,19 @@ these there is the client that only counts answers, one call in flight on each o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass
 from random import Random
 from statistics import median
 from typing import Final
 
-from bench.harness import CannotRun, Case, Options, Sample, Scale, alternate
-from bench.java_load import GROUP, JavaLoad, Server
-from bench.peers import load as load_generator
-from bench.peers import rocketmq as rocketmq_server
-from bench.peers.load import LoadGenerator
-from bench.peers.maven import class_path
-from bench.peers.quarry import Quarry
-from bench.peers.rocketmq import RocketMQ
+from bench.beside_rocketmq import PEER, SIZES, Pair, Sizes, require_peer, warm_pair
+from bench.harness import Case, Options, Sample, alternate
+from bench.java_load import GROUP, Server
 from bench.queue_load import send_body
 from bench.scratch_store import TOPIC
 from bench.waiting_sends import WaitingSends, percentile_ms
 from store.settings import Durability
 
 QUESTION: Final = "Does Quarry stay ahead of RocketMQ with other sizes, more clients, batches, and both ways at once?"
-QUEUES: Final = 8
 BODY_SIZES: Final = {100: 256, 1_024: 256, 4_096: 128, 65_536: 16, 1_048_576: 4}
 """Bytes to how many are in flight."""
 
@@ -45,52 +37,15 @@ MODES: Final[Mapping[str, Mapping[str, object]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """Seconds of each sample, and of load before the first one."""
-
-    sample_s: float
-    rounds: int
-    warm_rocketmq_s: float
-    warm_quarry_s: float
-
-
-SIZES: Final = {
-    Scale.FULL: Sizes(sample_s=3, rounds=5, warm_rocketmq_s=60, warm_quarry_s=20),
-    Scale.QUICK: Sizes(sample_s=1, rounds=1, warm_rocketmq_s=10, warm_quarry_s=2),
-    Scale.TINY: Sizes(sample_s=0.5, rounds=1, warm_rocketmq_s=1, warm_quarry_s=0.5),
-}
-
-
 def run(options: Options) -> list[Case]:
-    if options.scale is not Scale.FULL and not options.named:
-        raise CannotRun("RocketMQ takes minutes; `python -m bench load_shapes` asks for it by name")
-    for project in (load_generator.PROJECT, rocketmq_server.PROJECT):
-        class_path(project)  # before anything is started
-    sizes = SIZES[options.scale]
-    scratch = options.scratch
-    with (
-        closing(Quarry(scratch / "quarry", Durability.ASYNC)) as quarry,
-        closing(
-            RocketMQ(scratch / "rocketmq", Durability.ASYNC, topic=TOPIC, queues=QUEUES, groups=[GROUP])
-        ) as rocketmq,
-        closing(LoadGenerator(scratch / "load")) as load,
-    ):
-        quarry.start()
-        rocketmq.start()
-        aimed = JavaLoad(load, MODES, topic=TOPIC, sample_s=sizes.sample_s, seed=options.seed)
-        for server in (quarry, rocketmq):
-            aimed.wait_until_served(server)
-        aimed.warm(rocketmq, sizes.warm_rocketmq_s)
-        aimed.warm(quarry, sizes.warm_quarry_s)
-        return _Comparison(quarry, rocketmq, aimed, sizes, Random(options.seed)).cases()
+    require_peer(options, "load_shapes")
+    with warm_pair(options, Durability.ASYNC, MODES) as pair:
+        return _Comparison(pair, SIZES[options.scale], Random(options.seed)).cases()
 
 
 class _Comparison:
-    def __init__(self, quarry: Quarry, rocketmq: RocketMQ, load: JavaLoad, sizes: Sizes, random: Random) -> None:
-        self._quarry = quarry
-        self._rocketmq = rocketmq
-        self._load = load
+    def __init__(self, pair: Pair, sizes: Sizes, random: Random) -> None:
+        self._pair = pair
         self._sizes = sizes
         self._random = random
 
@@ -113,7 +68,8 @@ class _Comparison:
         return [mixed, *sizes, *clients, batch]
 
     def _by_java(self, name: str, mode: str, words: Mapping[str, object]) -> Case:
-        ours, theirs, details = self._load.compare(mode, self._sizes.rounds, self._quarry, self._rocketmq, **words)
+        quarry, rocketmq, load = self._pair
+        ours, theirs, details = load.compare(mode, self._sizes.rounds, quarry, rocketmq, **words)
         return _case(name, ours, theirs, details)
 
     def _by_counting(self, name: str, clients: int, body: bytes, messages: int) -> Case:
@@ -124,8 +80,8 @@ class _Comparison:
 
         ours, theirs = alternate(
             self._sizes.rounds,
-            lambda: sample(self._quarry, latencies[0]),
-            lambda: sample(self._rocketmq, latencies[1]),
+            lambda: sample(self._pair.quarry, latencies[0]),
+            lambda: sample(self._pair.rocketmq, latencies[1]),
         )
         details: dict[str, object] = {"clients": clients, "messages_per_send": messages}
         for prefix, each in zip(("", "peer_"), latencies, strict=True):
@@ -139,7 +95,7 @@ def _case(name: str, ours: Sequence[Sample], theirs: Sequence[Sample], details: 
     return Case(
         name=name,
         unit="messages",
-        peer="RocketMQ 5.5.0",
+        peer=PEER,
         ours=ours,
         theirs=theirs,
         details={"server_cpu_ratio": cpu_ratio, **details},

@@ -1,0 +1,78 @@
+"""A broker and RocketMQ under load from the official Java client, started and warmed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from bench.harness import CannotRun, Options, Scale
+from bench.java_load import GROUP, JavaLoad, Modes
+from bench.peers import load as load_generator
+from bench.peers import rocketmq as rocketmq_server
+from bench.peers.load import LoadGenerator
+from bench.peers.maven import class_path
+from bench.peers.quarry import Quarry
+from bench.peers.rocketmq import RocketMQ
+from bench.scratch_store import TOPIC
+from store.settings import Durability
+
+PEER: Final = "RocketMQ 5.5.0"
+QUEUES: Final = 8
+"""Quarry's default for a topic that a client asks for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Seconds of each sample, and of load before the first one."""
+
+    sample_s: float
+    rounds: int
+    warm_rocketmq_s: float
+    warm_quarry_s: float
+
+
+SIZES: Final = {
+    Scale.FULL: Sizes(sample_s=4, rounds=5, warm_rocketmq_s=60, warm_quarry_s=20),
+    Scale.QUICK: Sizes(sample_s=2, rounds=1, warm_rocketmq_s=10, warm_quarry_s=2),
+    Scale.TINY: Sizes(sample_s=1, rounds=1, warm_rocketmq_s=1, warm_quarry_s=0.5),
+}
+"""RocketMQ needs about a minute of load to reach its speed."""
+
+
+class Pair(NamedTuple):
+    """Both servers, and the load that goes to either."""
+
+    quarry: Quarry
+    rocketmq: RocketMQ
+    load: JavaLoad
+
+
+def require_peer(options: Options, name: str) -> None:
+    """Raises CannotRun where Java or RocketMQ cannot be had, or would take too long for what was asked."""
+    if options.scale is not Scale.FULL and not options.named:
+        raise CannotRun(f"RocketMQ takes minutes; `python -m bench {name}` asks for it by name")
+    for project in (load_generator.PROJECT, rocketmq_server.PROJECT):
+        class_path(project)  # before anything is started
+
+
+@contextmanager
+def warm_pair(options: Options, durability: Durability, modes: Modes) -> Iterator[Pair]:
+    """Both, with one topic, after so much load in all modes as `SIZES` says."""
+    sizes = SIZES[options.scale]
+    scratch = options.scratch / durability.value
+    scratch.mkdir()
+    with (
+        closing(Quarry(scratch / "quarry", durability)) as quarry,
+        closing(RocketMQ(scratch / "rocketmq", durability, topic=TOPIC, queues=QUEUES, groups=[GROUP])) as rocketmq,
+        closing(LoadGenerator(scratch / "load")) as load,
+    ):
+        quarry.start()
+        rocketmq.start()
+        aimed = JavaLoad(load, modes, topic=TOPIC, sample_s=sizes.sample_s, seed=options.seed)
+        for server in (quarry, rocketmq):
+            aimed.wait_until_served(server)
+        aimed.warm(rocketmq, sizes.warm_rocketmq_s)
+        aimed.warm(quarry, sizes.warm_quarry_s)
+        yield Pair(quarry, rocketmq, aimed)
