@@ -15,10 +15,10 @@ from typing import Final
 
 from bench.beside_rocketmq import PEER, SIZES, Pair, Sizes, require_peer, warm_pair
 from bench.harness import Case, Options, Sample, alternate
-from bench.java_load import GROUP, Server
+from bench.java_load import GROUP
 from bench.queue_load import send_body
 from bench.scratch_store import TOPIC
-from bench.waiting_sends import WaitingSends, percentile_ms
+from bench.waiting_sends import SendSampler, percentile_ms
 from store.settings import Durability
 
 QUESTION: Final = "Does Quarry stay ahead of RocketMQ with other sizes, more clients, batches, and both ways at once?"
@@ -74,19 +74,16 @@ class _Comparison:
 
     def _by_counting(self, name: str, clients: int, body: bytes, messages: int) -> Case:
         latencies: tuple[list[float], list[float]] = ([], [])
-
-        def sample(server: Server, found: list[float]) -> Sample:
-            return WaitingSends(server, self._random, clients, body).run(self._sizes.sample_s, messages, found)
-
+        sends, seconds = SendSampler(self._random, clients, body, messages=messages), self._sizes.sample_s
         ours, theirs = alternate(
             self._sizes.rounds,
-            lambda: sample(self._pair.quarry, latencies[0]),
-            lambda: sample(self._pair.rocketmq, latencies[1]),
+            lambda: sends.sample(self._pair.quarry, seconds, latencies[0]),
+            lambda: sends.sample(self._pair.rocketmq, seconds, latencies[1]),
         )
         details: dict[str, object] = {"clients": clients, "messages_per_send": messages}
         for prefix, each in zip(("", "peer_"), latencies, strict=True):
             for name_of, share in (("p50", 0.5), ("p99", 0.99)):
-                details[f"{prefix}{name_of}_ms"] = percentile_ms(each, share)
+                details[f"{prefix}{name_of}_ms"] = round(percentile_ms(each, share), 2)
         return _case(name, ours, theirs, details)
 
 

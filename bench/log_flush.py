@@ -81,20 +81,19 @@ class _LogFlush:
             writer = CommitLogWriter(log, begin, lays_zeros=lays_zeros)
             flusher = CommitLogFlusher(log, writer, begin)
 
+            def append(count: int) -> None:
+                for _ in range(count):
+                    writer.place(RECORD_SIZE)
+                    writer.add(self._record)
+                writer.commit()
+                flusher.flush()
+
             def fill() -> int:
                 for _ in range(self._sizes.flushes):
-                    for _ in range(records):
-                        writer.place(RECORD_SIZE)
-                        writer.add(self._record)
-                    writer.commit()
-                    flusher.flush()
+                    append(records)
                 return self._sizes.flushes
 
-            # the first one makes the segment
-            writer.place(RECORD_SIZE)
-            writer.add(self._record)
-            writer.commit()
-            flusher.flush()
+            append(1)  # makes the segment
             return measure(fill)
 
     def _over_zeros(self, records: int) -> Sample:

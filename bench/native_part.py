@@ -15,7 +15,8 @@ from typing import Final
 from bench.harness import CannotRun, Case, Options, Sample, Scale, alternate, measure
 from bench.raw_client import CallMaker
 from bench.scratch_store import TOPIC
-from bench.send_load import PATH, send_body
+from bench.send_load import send_body
+from bench.waiting_sends import PATH
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.delivery import Delivered

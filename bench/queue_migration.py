@@ -19,7 +19,8 @@ from bench.harness import Case, Options, Scale, require_room
 from bench.peers.quarry import Quarry
 from bench.raw_client import RawClient, make_requests
 from bench.scratch_store import make_messages
-from bench.send_load import PATH, SendLoad, admin_channel, after, beside, percentiles, send_body
+from bench.send_load import SendLoad, admin_channel, beside, percentiles, send_body
+from bench.waiting_sends import PATH, after
 from server._generated.quarry.admin.v1 import migration_pb2 as pb
 from server._generated.quarry.admin.v1.migration_pb2_grpc import MigrationServiceStub
 from store.clock import SystemClock

@@ -26,7 +26,8 @@ from bench.delivering import HandLoopedDelivery, fill, request_of
 from bench.harness import Case, Options, Sample, Scale, cpu_s_of
 from bench.peers.quarry import Quarry
 from bench.scratch_store import QUEUES, SEGMENT_SIZE, TOPIC
-from bench.send_load import after, send_body
+from bench.send_load import send_body
+from bench.waiting_sends import after
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server._generated.apache.rocketmq.v2.service_pb2_grpc import MessagingServiceStub

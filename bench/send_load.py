@@ -14,13 +14,13 @@ import grpc
 
 from bench.harness import Sample, cpu_s_of
 from bench.peers.quarry import Quarry
-from bench.raw_client import RawClient, RawConnection, make_requests
+from bench.raw_client import RawClient, make_requests
 from bench.scratch_store import BODY_SIZE, TOPIC
+from bench.waiting_sends import PATH, WaitingSends, after, percentile_ms
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server._generated.quarry.admin.v1 import admin_pb2 as admin
 from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 
-PATH: Final = "/apache.rocketmq.v2.MessagingService/SendMessage"
 EXPIRY_TIMEOUT_S: Final = 600.0
 LOOK_INTERVAL_S: Final = 0.2
 QUIET_AFTER_S: Final = 2.0
@@ -49,7 +49,7 @@ class Stretch(NamedTuple):
         return self.flushed_sends / max(1.0, self.flushes)
 
     def percentile_ms(self, share: float) -> float:
-        return sorted(self.latencies_s)[int(len(self.latencies_s) * share)] * 1000
+        return percentile_ms(self.latencies_s, share)
 
 
 class SendLoad:
@@ -57,23 +57,13 @@ class SendLoad:
 
     def __init__(self, broker: Quarry, client: RawClient, requests: list[bytes]) -> None:
         self._broker = broker
-        self._client = client
-        self._requests = requests
-        self._sent = dict.fromkeys(client.connections, 0)
-        self._sent_at_s: dict[RawConnection, float] = {}
-        for connection in client.connections:
-            self._send(connection)
+        self._sends = WaitingSends(client, requests.__getitem__)
 
     def until(self, is_over: Callable[[], bool]) -> Stretch:
         """Go on until it is over. Calls that are open then are counted in the next stretch."""
         flushes, sends = _flush_figures(self._broker)
         cpu_s, started_s = cpu_s_of(self._broker.pid), time.perf_counter()
-        latencies_s: list[float] = []
-        while not is_over():
-            for connection in self._client.ready():
-                if connection.read():
-                    latencies_s.append(time.perf_counter() - self._sent_at_s[connection])
-                    self._send(connection)
+        latencies_s = self._sends.until(is_over)
         wall_s = time.perf_counter() - started_s
         sample = Sample(len(latencies_s), wall_s, cpu_s_of(self._broker.pid) - cpu_s)
         flushes_after, sends_after = _flush_figures(self._broker)
@@ -84,12 +74,6 @@ class SendLoad:
         failed = figures(self._broker)['quarry_sends_total{outcome="failed"}']
         if failed:
             raise RuntimeError(f"{failed:.0f} sends were refused")
-
-    def _send(self, connection: RawConnection) -> None:
-        number = self._sent[connection]
-        self._sent[connection] = number + 1
-        self._sent_at_s[connection] = time.perf_counter()
-        self._client.send(connection, self._requests[number])
 
 
 class Disturbed(NamedTuple):
@@ -144,12 +128,6 @@ def percentiles(**stretches: Stretch) -> dict[str, float]:
         for name, stretch in stretches.items()
         for percent, share in PERCENTILES
     }
-
-
-def after(seconds: float) -> Callable[[], bool]:
-    """Whether so much time has gone by since this call."""
-    end_s = time.perf_counter() + seconds
-    return lambda: time.perf_counter() >= end_s
 
 
 @contextmanager

@@ -18,8 +18,8 @@ from bench.harness import Case, Options, Sample, Scale, alternate
 from bench.peers.quarry import Quarry
 from bench.queue_load import send_body
 from bench.scratch_store import BODY_SIZE, TOPIC
-from bench.send_load import figures
-from bench.waiting_sends import WaitingSends, percentile_ms
+from bench.send_load import PERCENTILES, figures
+from bench.waiting_sends import SendSampler, percentile_ms
 from store.settings import MIB, Durability
 
 QUESTION: Final = "Do sends wait for what a broker does beside them: flushes, compactions, changes of the segment?"
@@ -27,7 +27,7 @@ CLIENTS: Final = 32
 RECORD_SIZE: Final = 1_290
 """About, in the log."""
 
-SHARES: Final = {"p50": 0.5, "p99": 0.99, "p999": 0.999, "longest": 1.0}
+SHARES: Final = (*PERCENTILES, ("longest", 1.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,24 +79,24 @@ def _case(options: Options, quiet: Quarry, name: str, kind: Kind) -> Case:
         busy.start()
         found: dict[Quarry, list[float]] = {busy: [], quiet: []}
         done = dict.fromkeys(found, 0.0)
-        body = send_body(TOPIC, random.randbytes(BODY_SIZE))
+        sends = SendSampler(random, CLIENTS, send_body(TOPIC, random.randbytes(BODY_SIZE)))
 
         def sample(broker: Quarry) -> Sample:
             before = kind.done(figures(broker), broker is busy)
-            taken = WaitingSends(broker, random, CLIENTS, body).run(sizes.sample_s, 1, found[broker])
+            taken = sends.sample(broker, sizes.sample_s, found[broker])
             done[broker] += kind.done(figures(broker), broker is busy) - before
             return taken
 
         for broker in (busy, quiet):
-            WaitingSends(broker, random, CLIENTS, body).run(sizes.warm_s, 1, [])
+            sends.sample(broker, sizes.warm_s, [])
         ours, theirs = alternate(sizes.rounds, lambda: sample(busy), lambda: sample(quiet))
     seconds = sizes.rounds * sizes.sample_s
     details: dict[str, object] = {
         "per_second_of_it": round(done[busy] / seconds, 2),
         "peer_per_second_of_it": round(done[quiet] / seconds, 2),
     }
-    for percent, share in SHARES.items():
-        mine, others = percentile_ms(found[busy], share), percentile_ms(found[quiet], share)
+    for percent, share in SHARES:
+        mine, others = (round(percentile_ms(found[each], share), 2) for each in (busy, quiet))
         details |= {f"{percent}_ms": mine, f"peer_{percent}_ms": others, f"{percent}_ratio": round(mine / others, 2)}
     return Case(
         name=f"many {name}",

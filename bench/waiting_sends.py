@@ -1,9 +1,9 @@
-"""Clients with one send in flight each, which only count answers: against any server, until the time is over."""
+"""Clients with one send in flight each, which only count answers, against any server."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from random import Random
 from typing import Final
@@ -11,60 +11,92 @@ from typing import Final
 from bench.harness import Sample, cpu_s_of
 from bench.java_load import Server
 from bench.raw_client import RawClient, RawConnection, make_requests
-from bench.send_load import PATH
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.front.h2.grpc_messages import MESSAGE_PREFIX_SIZE
 
+PATH: Final = "/apache.rocketmq.v2.MessagingService/SendMessage"
 REQUESTS_AT_ONCE: Final = 256
 
 
-def percentile_ms(latencies_s: Sequence[float], share: float) -> float:
-    return round(sorted(latencies_s)[int(share * (len(latencies_s) - 1))] * 1000, 2)
-
-
 class WaitingSends:
-    """Connections with one send in flight each."""
+    """Sends without end, one call at a time on each connection."""
 
-    def __init__(self, server: Server, random: Random, clients: int, body: bytes) -> None:
-        self._server = server
-        self._random = random
-        self._clients = clients
-        self._body = body
-        self._is_served = False
+    def __init__(self, client: RawClient, request: Callable[[int], bytes]) -> None:
+        """`request` gives the frames of a connection's call by its number, from 0."""
+        self._client = client
+        self._request = request
+        self._sent = dict.fromkeys(client.connections, 0)
+        self._sent_at_s: dict[RawConnection, float] = {}
+        for connection in client.connections:
+            self._send(connection)
 
-    def run(self, seconds: float, messages: int, latencies_s: list[float]) -> Sample:
+    def until(self, is_over: Callable[[], bool]) -> list[float]:
+        """Go on until it is over; how long each send took that was answered, in seconds."""
+        latencies_s: list[float] = []
+        while not is_over():
+            for connection in self._client.ready():
+                if connection.read():
+                    latencies_s.append(time.perf_counter() - self._sent_at_s[connection])
+                    self._send(connection)
+        return latencies_s
+
+    def _send(self, connection: RawConnection) -> None:
+        number = self._sent[connection]
+        self._sent[connection] = number + 1
+        self._sent_at_s[connection] = time.perf_counter()
+        self._client.send(connection, self._request(number))
+
+
+class SendSampler:
+    """Samples of one send that so many clients repeat, each with connections of its own."""
+
+    def __init__(self, random: Random, clients: int, body: bytes, *, messages: int = 1) -> None:
         """`messages` is how many each send has."""
-        with closing(RawClient(self._server.endpoint, self._clients)) as client:
-            client.on_data(self._check_first)
-            calls = dict.fromkeys(client.connections, 0)
-            sent_s: dict[RawConnection, float] = {}
-            requests: list[bytes] = []
+        self._clients = clients
+        self._messages = messages
+        self._random = random
+        self._body = body
+        self._requests: list[bytes] = []
 
-            def send(connection: RawConnection) -> None:
-                number = calls[connection]
-                if number == len(requests):
-                    requests.extend(make_requests(self._random, PATH, self._body, number, REQUESTS_AT_ONCE))
-                calls[connection] = number + 1
-                sent_s[connection] = time.perf_counter()
-                client.send(connection, requests[number])
+    def sample(self, server: Server, seconds: float, latencies_s: list[float]) -> Sample:
+        """How long each send took is added to `latencies_s`. Raises RuntimeError when the server refuses them."""
+        with closing(RawClient(server.endpoint, self._clients)) as client:
+            client.on_data(_first_is_served())
+            sends = WaitingSends(client, self._request)
+            began_s, cpu_s = time.perf_counter(), cpu_s_of(server.pid)
+            took_s = sends.until(after(seconds))
+            wall_s, cpu_s = time.perf_counter() - began_s, cpu_s_of(server.pid) - cpu_s
+        latencies_s += took_s
+        return Sample(len(took_s) * self._messages, wall_s, cpu_s)
 
-            for connection in client.connections:
-                send(connection)
-            began_s, cpu_s = time.perf_counter(), cpu_s_of(self._server.pid)
-            done = 0
-            while (now_s := time.perf_counter()) < began_s + seconds:
-                for connection in client.ready():
-                    if connection.read():
-                        latencies_s.append(time.perf_counter() - sent_s[connection])
-                        done += messages
-                        send(connection)
-            return Sample(done, now_s - began_s, cpu_s_of(self._server.pid) - cpu_s)
+    def _request(self, number: int) -> bytes:
+        if number == len(self._requests):
+            self._requests += make_requests(self._random, PATH, self._body, number, REQUESTS_AT_ONCE)
+        return self._requests[number]
 
-    def _check_first(self, _: int, answer: memoryview) -> None:
-        """A server that refuses sends is fast. One look is enough, since all of them are alike."""
-        if not self._is_served:
+
+def _first_is_served() -> Callable[[int, memoryview], None]:
+    """A server that refuses sends is fast. One look is enough, since all of them are alike."""
+    is_served = False
+
+    def look(_: int, answer: memoryview) -> None:
+        nonlocal is_served
+        if not is_served:
             status = service.SendMessageResponse.FromString(bytes(answer[MESSAGE_PREFIX_SIZE:])).status
             if status.code != definition.OK:
-                raise RuntimeError(f"{self._server.endpoint} refuses sends: {status.message}")
-            self._is_served = True
+                raise RuntimeError(f"sends are refused: {status.message}")
+            is_served = True
+
+    return look
+
+
+def percentile_ms(latencies_s: Sequence[float], share: float) -> float:
+    """Of a share of 1 the longest."""
+    return sorted(latencies_s)[min(int(len(latencies_s) * share), len(latencies_s) - 1)] * 1000
+
+
+def after(seconds: float) -> Callable[[], bool]:
+    """Whether so much time has gone by since this call."""
+    end_s = time.perf_counter() + seconds
+    return lambda: time.perf_counter() >= end_s
