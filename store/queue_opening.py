@@ -140,7 +140,7 @@ class _QueueOpening:
         units_per_file = identity.units_per_file
         if units_per_file is None:
             units_per_file = identity.units_per_file = units_found or self._settings.units_per_file
-        return FileConsumeQueues(
+        files = FileConsumeQueues(
             self._disk,
             self._directory,
             minimum_physical_offset=self._minimum,
@@ -150,6 +150,9 @@ class _QueueOpening:
             units_per_file=units_per_file,
             cached_queues_max=self._settings.cached_queues_max,
         )
+        if found.has_abort:
+            files.remove_unflushed()
+        return files
 
     def _files_up_to(self, found: FoundStore) -> PhysicalOffset | None:
         """How far the file queues are known to be complete; None: all of the log is to be put again.

@@ -18,7 +18,7 @@ import numpy as np
 from store.consumequeue.file_layout import FILLER_SIZE, RECORD_SIZE_MAX, UNIT, UNIT_SIZE, real, units_in
 from store.consumequeue.open_files import OpenFiles
 from store.consumequeue.protocol import ConsumeQueueEntry
-from store.consumequeue.search import FoundUnit
+from store.consumequeue.search import FoundUnit, first_at_least
 from store.disk.protocol import Disk
 from store.errors import StoreDamaged
 from store.offsets import PhysicalOffset, QueueOffset
@@ -144,11 +144,23 @@ class FileQueue:
             step = UNITS_PER_STEP
         return None
 
-    def end_of_ascent(self, end: int) -> int:
-        """The index behind the last unit below `end` that lies in the log behind the one before it.
+    def end_below(self, at: PhysicalOffset) -> int:
+        """The index behind the last whole unit of a record below `at`: all below it ascend, as records lie in the log.
 
-        A power cut can tear a unit that is written or zeroed: what is left of its physical offset is lower then.
+        A power cut can tear a unit that is written or zeroed, between two sectors: what is left of its physical offset
+        is lower then, and may seem to lie below `at` behind such as do not. What follows a torn unit is not torn.
         """
+        end = self.maximum
+        while True:
+            first = first_at_least(self.unit_at_or_after, self.firsts[0] if self.firsts else 0, end, at)
+            begin = end if first is None else int(first.queue_offset)
+            whole = self._end_of_ascent(begin)
+            if whole == begin:
+                return whole
+            end = whole
+
+    def _end_of_ascent(self, end: int) -> int:
+        """The index behind the last unit below `end` that lies in the log behind the one before it."""
         last = self.unit_before(end)
         while last is not None:
             before = self.unit_before(last.queue_offset)

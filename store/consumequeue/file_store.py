@@ -301,19 +301,14 @@ class FileConsumeQueues:
         And files of which it left the name alone: after a clean stop they would be taken for damaged ones.
         """
         with _named_errors():
-            for topic in self._topics():
-                for queue, files in queues_of_topic(self._disk, self._directory, topic):
-                    known = self._find(queue) if files else None
-                    if known is not None:
-                        self._truncate_queue(queue, known, end)
+            for queue, known in self._with_files():
+                self._truncate_queue(queue, known, end)
         if self._dispatched_up_to is not None:
             self._dispatched_up_to = min(self._dispatched_up_to, end)
         self.flush()
 
     def _truncate_queue(self, queue: QueueId, known: FileQueue, end: PhysicalOffset) -> None:
-        first = known.firsts[0] if known.firsts else 0
-        cut = first_at_least(known.unit_at_or_after, first, known.maximum, end)
-        kept = known.end_of_ascent(known.maximum if cut is None else cut.queue_offset)
+        kept = known.end_below(end)
         if kept == known.maximum and (kept > 0 or not known.firsts):
             return
         if kept == 0:
@@ -322,6 +317,26 @@ class FileConsumeQueues:
             self._may_have_emptied = True
         else:
             known.truncate(kept)
+
+    def remove_unflushed(self) -> None:
+        """After a crash: remove the units above the watermark, all of which will be put again.
+
+        Some may be torn or missing, and a light queue is numbered by what stands in it. The files stay, most of them
+        are needed at once. Not durable: until the next flush another crash leaves no more than this one.
+        """
+        if (end := self._dispatched_up_to) is None:
+            return
+        with _named_errors():
+            for _, known in self._with_files():
+                if (kept := known.end_below(end)) < known.maximum:
+                    known.truncate(kept)
+
+    def _with_files(self) -> Iterator[tuple[QueueId, FileQueue]]:
+        for topic in self._topics():
+            for queue, files in queues_of_topic(self._disk, self._directory, topic):
+                known = self._find(queue) if files else None
+                if known is not None:
+                    yield queue, known
 
     def with_expired_files(self, minimum: PhysicalOffset) -> Iterator[QueueId | None]:
         """Queues that seem to have a file to remove, and None for every other one. May run on another thread.

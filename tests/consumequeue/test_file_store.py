@@ -171,6 +171,35 @@ def test_a_unit_torn_while_it_was_zeroed_is_cut_off(backing: FileBacking, before
     assert again.next_offset(A0) == last
 
 
+@pytest.mark.parametrize("torn", [[2], [4], [2, 4], [3, 5]])
+@pytest.mark.parametrize("durable", [0, 1, 2])
+def test_after_a_crash_nothing_above_the_watermark_counts_torn_or_whole(
+    backing: FileBacking, durable: int, torn: list[int]
+) -> None:
+    """A torn unit seems to lie further down in the log, and hides whole ones before and behind it from a search."""
+    queues = backing.open()
+    put(queues, [request(10 + number, A0, number) for number in range(6)])
+    path = backing.directory / "TopicA/0" / f"{0:020d}"
+    with path.open("r+b") as file:
+        for number in torn:
+            file.seek(number * UNIT_SIZE)
+            file.write(bytes(7))  # of its place in the log the last byte is left
+    backing.saved, backing.after_crash = physical(10 + durable), True
+    again = backing.open_as_it_is()
+    again.remove_unflushed()
+    assert offsets(again, A0) == list(range(durable))
+    assert again.next_offset(A0) == durable
+    assert path.read_bytes()[durable * UNIT_SIZE :] == bytes((UNITS_PER_FILE - durable) * UNIT_SIZE)
+
+
+def test_without_a_watermark_all_stays_until_the_log_was_read(backing: FileBacking) -> None:
+    put(backing.open(), [request(number, A0, number) for number in range(3)])
+    backing.saved, backing.after_crash = None, True
+    again = backing.open_as_it_is()
+    again.remove_unflushed()
+    assert offsets(again, A0) == [0, 1, 2]
+
+
 def test_files_of_expired_entries_are_removed_but_the_last(backing: FileBacking) -> None:
     queues = backing.open()
     count = 3 * UNITS_PER_FILE + 2
