@@ -36,7 +36,7 @@ from server.lite_topics.names import lite_topics_from
 from server.live_settings import LiveSettings
 from server.logs import set_log_level
 from server.loop_threads import LoopThreads
-from server.messaging import Components, Messaging
+from server.messaging import Components, Messaging, native_part
 from server.metrics import ServerMetrics
 from server.observing import Background, Observing, make_background
 from server.process_figures import ProcessFigures
@@ -118,6 +118,7 @@ class Broker:
             # under sync nobody sees what a power cut can take back
             sign=self._sign_seen if settings.store.durability is Durability.ASYNC else None,
         )
+        self._native = native_part(settings)
         self._delivery = self._make_delivery()
         self._clients.on_lost(self._delivery.client_lost)
         self._clients.on_lost(self._delivery.end_waiting)
@@ -136,7 +137,7 @@ class Broker:
             self._messaging.methods(),
             limits=settings.for_front(),
             access_log=settings.log.access,
-            make_scanner=None if self._messaging.native is None else self._messaging.native.CallScanner,
+            make_scanner=None if self._native is None else self._native.CallScanner,
         )
         self._take_changes()
         self._sources = self._make_sources(health, certificates, process)
@@ -255,6 +256,7 @@ class Broker:
             sends_refused=health.sends_refused,
             metrics=self._metrics,
             stages=self._observing.send_stages,
+            sync_thread=None if self._native is None else self._native.SyncThread(),
         )
 
     def _messages_arrived(self, requests: Sequence[DispatchRequest]) -> None:
@@ -322,6 +324,7 @@ class Broker:
                 faults=self._faults,
                 store_host=self._store_host,
                 clock=self._clock,
+                native=self._native,
                 gate=self._security.gate,
                 tracing=self._tracing,
                 members=None if self.cluster is None else self.cluster.members,

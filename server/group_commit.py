@@ -20,11 +20,13 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 import structlog
 
 from kv import EngineFull, KvError
+from server.log_flushes import FlushedStore, LogFlushes
 from server.loop_threads import LoopThreads
 from server.stages import SendStages
 from store.clock import Clock
 from store.errors import DiskRefused, Invalid, StorePoisoned, Unavailable
 from store.message import Appended, DispatchRequest, EncodedMessage, Message
+from store.native import SyncThread
 from store.offsets import PhysicalOffset
 from store.settings import Durability
 
@@ -52,7 +54,7 @@ def settle(done: asyncio.Future[None], error: Exception | None) -> None:
         done.set_exception(error)
 
 
-class AppendingStore(Protocol):
+class AppendingStore(FlushedStore, Protocol):
     """What group commit asks of the store."""
 
     @property
@@ -67,8 +69,6 @@ class AppendingStore(Protocol):
     def append(self, messages: Sequence[Message]) -> list[Appended]: ...
 
     def append_encoded(self, messages: list[EncodedMessage]) -> list[Appended]: ...
-
-    def flush(self) -> PhysicalOffset: ...
 
     def dispatch(self, up_to: PhysicalOffset) -> list[DispatchRequest]: ...
 
@@ -121,6 +121,7 @@ class GroupCommit:
         sends_refused: Callable[[str], None],
         metrics: GroupCommitMetrics,
         stages: SendStages | None = None,
+        sync_thread: SyncThread | None = None,
     ) -> None:
         """`sends_refused` hears why the disk allows no sends, and the empty text when it does again."""
         self._store = store
@@ -129,6 +130,7 @@ class GroupCommit:
         self._queue_flush_bytes = queue_flush_bytes
         self._clock = clock
         self._threads = threads
+        self._log_flushes = LogFlushes(store, threads, sync_thread)
         self.after_pass: Final = after_pass
         """Runs a callback when the pass ends that is under way: where sends are put together."""
         self._messages_arrived = messages_arrived
@@ -297,7 +299,7 @@ class GroupCommit:
             await asyncio.sleep(max(0.0, self._flush_interval_s / 2 - age_s))
         sends, self._unflushed_sends = self._unflushed_sends, 0
         started_s = self._clock.monotonic_s()
-        await self._threads.call(self._store.flush)
+        await self._log_flushes.flush()
         if self._store.flushed_up_to >= self._store.appended_up_to:
             # it has taken along what came in before the disk was asked
             sends, self._unflushed_sends = sends + self._unflushed_sends, 0
@@ -459,5 +461,6 @@ class GroupCommit:
             self._run_round()
         while self._failure is None and (self._flush_task is not None or self._queue_flush_task is not None):
             await asyncio.gather(*(task for task in (self._flush_task, self._queue_flush_task) if task is not None))
+        self._log_flushes.close()
         if self._room_check is not None:
             self._room_check.cancel()

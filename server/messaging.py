@@ -77,6 +77,8 @@ class Components:
     clock: Clock
     limits_met: LimitsMet
     tracing: Tracing | None
+    native: Native | None
+    """The native part; None where it is not used."""
     members: Members | None = None
     grouped_sends: GroupedSends | None = None
     lite_spreading: LiteSpreading | None = None
@@ -110,16 +112,14 @@ class Messaging:
             subscribed=self._start_groups,
             command_answered=self.commands.answered,
         )
-        self.native = _native(settings)
-        """The native part; None where it is not used."""
-        if self.native is not None:
-            components.store.messages.use(self.native)
-        self.sending = self._make_sending(self._edge, limits, self.native)
+        if components.native is not None:
+            components.store.messages.use(components.native)
+        self.sending = self._make_sending(self._edge, limits, components.native)
         # for operators, whom the admin port has let in
         self._operators_sending = self._make_sending(
             Edge(components.clients, components.faults, limits_met=components.limits_met), limits
         )
-        self._messages = self._make_messages(limits, self.native)
+        self._messages = self._make_messages(limits, components.native)
         self._pulling = self._make_pulling(limits)
         self.lite = LiteService(
             self._edge,
@@ -260,7 +260,8 @@ class Messaging:
             self._components.delivery.start_group(group, topic.name, queues)
 
 
-def _native(settings: BrokerSettings) -> Native | None:
+def native_part(settings: BrokerSettings) -> Native | None:
+    """What of it is installed, unless it is not wanted."""
     if settings.broker.native and NATIVE is None:
         log.info("no native part: all is done in Python", reason=WHY_NOT)
     return NATIVE if settings.broker.native else None

@@ -21,7 +21,7 @@ from operator import attrgetter
 from typing import Final
 
 from store.clock import Clock
-from store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogWriter
+from store.commitlog import BegunFlush, CommitLogFlusher, CommitLogReader, CommitLogWriter
 from store.consumequeue import (
     ConsumeQueueEntry,
     ConsumeQueueStore,
@@ -97,6 +97,7 @@ class MessageStore:
         self._queues_durable_up_to = writer.end
         self._last_store_timestamp_ms = _believable(flushed_stored_ms, clock.wall_ms())
         self._flushed_stored_ms = self._last_store_timestamp_ms
+        self._begun_stored_ms = self._flushed_stored_ms  # for when the begun flush has ended
 
     @property
     def held(self) -> HeldMessages:
@@ -288,8 +289,20 @@ class MessageStore:
         """Make everything appended so far durable; returns how far. Raises StorePoisoned, now and ever after."""
         stored_ms = self._last_store_timestamp_ms  # before the flush: all that has it by now will be durable
         flushed = self._flusher.flush()
-        self._flushed_stored_ms = stored_ms
+        self._flushed_stored_ms = max(self._flushed_stored_ms, stored_ms)
         return flushed
+
+    def begin_flush(self) -> BegunFlush | None:
+        """See `CommitLogFlusher.begin`; `end_flush` has to follow."""
+        begun = self._flusher.begin()
+        if begun is not None:
+            self._begun_stored_ms = self._last_store_timestamp_ms
+        return begun
+
+    def end_flush(self, begun: BegunFlush, error: OSError | None) -> None:
+        """Raises StorePoisoned where the fdatasync failed, now and ever after."""
+        self._flusher.end(begun, error)
+        self._flushed_stored_ms = max(self._flushed_stored_ms, self._begun_stored_ms)
 
     def dispatch(self, up_to: PhysicalOffset) -> list[DispatchRequest]:
         """Make the records below `up_to` visible, all their entries in one atomic batch.

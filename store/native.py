@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     """A message, its receipt handle, how often it was delivered, how long it is hidden (ms)."""
 
 MODULE: Final = "quarry_native"
-CONTRACT: Final = 1
+CONTRACT: Final = 2
 """Of the build that goes with this code; one of another number is left alone."""
 
 PlainSend = tuple[str, str, bytes, bytes, int, int, int]
@@ -96,6 +96,19 @@ class EncodeRecords(Protocol):
     ) -> tuple[bytes, list[int]]: ...
 
 
+class SyncThread(Protocol):
+    """A thread for fdatasync that never takes Python's lock; it ends when nobody refers to it."""
+
+    def fileno(self) -> int:
+        """Readable when `finish` has something to tell."""
+
+    def start(self, file_number: int, /) -> None:
+        """Begin an fdatasync of the file that is open under this number, and must be so until `finish` returns."""
+
+    def finish(self) -> int:
+        """How the next one ended that was begun: 0, or the error's number (errno). Waits for it."""
+
+
 class Native(Protocol):
     """What the module offers."""
 
@@ -126,6 +139,8 @@ class Native(Protocol):
 
     @property
     def encode_records(self) -> EncodeRecords: ...
+
+    def SyncThread(self) -> SyncThread: ...
 
 
 def _load() -> tuple[Native | None, str]:

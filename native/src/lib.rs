@@ -4,6 +4,8 @@
 //! (`tests/native` holds the two against each other). It knows the plain case alone. Whatever is
 //! unusual, wrong or too large it leaves alone by returning `None`, and the Python code decides,
 //! which is also the only place that refuses anything.
+//!
+//! And a thread that waits for the disk: `syncs`.
 
 use pyo3::prelude::*;
 
@@ -13,11 +15,12 @@ mod receives;
 mod records;
 mod sends;
 mod stored;
+mod syncs;
 mod wire;
 
 /// What Python code it goes with. Raised whenever the two have to change together: `store/native.py` does
 /// without a build of another number.
-const CONTRACT: u32 = 1;
+const CONTRACT: u32 = 2;
 
 #[pymodule]
 fn quarry_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -29,6 +32,7 @@ fn quarry_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(acks::read_ack, module)?)?;
     module.add_function(wrap_pyfunction!(acks::ack_answer, module)?)?;
     module.add_class::<stored::RecordReader>()?;
+    module.add_class::<syncs::SyncThread>()?;
     module.add_function(wrap_pyfunction!(records::encode_records, module)?)?;
     Ok(())
 }

@@ -5,13 +5,14 @@
 """
 
 from store.commitlog.cut import CutReport, bytes_behind, cut, end_of_bytes, keep
-from store.commitlog.flush import CommitLogFlusher
+from store.commitlog.flush import BegunFlush, CommitLogFlusher
 from store.commitlog.poison import Poison
 from store.commitlog.reader import CommitLogReader
 from store.commitlog.segments import SegmentList
 from store.commitlog.writer import CommitLogWriter
 
 __all__ = [
+    "BegunFlush",
     "CommitLogFlusher",
     "CommitLogReader",
     "CommitLogWriter",

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from threading import Lock
+from typing import NamedTuple
 
 from store.commitlog.segments import SegmentList
 from store.commitlog.writer import CommitLogWriter
+from store.disk.protocol import Descriptor
+from store.errors import StorePoisoned
 from store.offsets import PhysicalOffset
+
+
+class BegunFlush(NamedTuple):
+    """A flush of which only the fdatasync is still to be made."""
+
+    path: Path
+    file: Descriptor
+    end: PhysicalOffset
+    """How far the log is durable then."""
 
 
 class CommitLogFlusher:
@@ -37,16 +50,57 @@ class CommitLogFlusher:
             end = self._writer.end
             if end <= self._flushed_up_to:
                 return self._flushed_up_to
-            start = max(self._flushed_up_to, self._segments.minimum)
-            base = self._segments.base_of(start)
-            if base + self._segments.segment_size == start:
-                base = start
+            base = self._first_base()
             try:
                 while base < end:
                     self._segments.segment_at(base).flush()
                     base = PhysicalOffset(base + self._segments.segment_size)
             except OSError as cause:
-                raise self._writer.poison.set("flushing the commit log", cause) from cause
+                raise self._poisoned(cause) from cause
             self._flushed_up_to = end
             self._segments.release(end)
             return end
+
+    def begin(self) -> BegunFlush | None:
+        """A `flush` in two halves, for who can ask the disk better than a thread of Python can. Does not block.
+
+        Afterwards `end` has to be called, come what may: no other flush gets on before. None: `flush` is needed,
+        because another runs, because more than one file is to be flushed, or none. Raises StorePoisoned.
+        """
+        if not self._lock.acquire(blocking=False):
+            return None
+        begun = None
+        try:
+            begun = self._begin()
+        finally:
+            if begun is None:
+                self._lock.release()
+        return begun
+
+    def _begin(self) -> BegunFlush | None:
+        self._writer.poison.check()
+        end = self._writer.end
+        base = self._first_base()
+        if end <= self._flushed_up_to or end >= base + self._segments.segment_size:
+            return None
+        segment = self._segments.segment_at(base)
+        file = segment.descriptor()
+        return None if file is None else BegunFlush(segment.path, file, end)
+
+    def end(self, begun: BegunFlush, error: OSError | None) -> None:
+        """What became of the fdatasync. Raises StorePoisoned where it failed."""
+        try:
+            if error is not None:
+                raise self._poisoned(error) from error
+            self._flushed_up_to = begun.end
+        finally:
+            self._lock.release()
+
+    def _first_base(self) -> PhysicalOffset:
+        """The first segment with something to flush."""
+        start = max(self._flushed_up_to, self._segments.minimum)
+        base = self._segments.base_of(start)
+        return start if base + self._segments.segment_size == start else base
+
+    def _poisoned(self, cause: OSError) -> StorePoisoned:
+        return self._writer.poison.set("flushing the commit log", cause)

@@ -187,6 +187,9 @@ class PosixSegment:
                 descriptor = _Descriptor(self._path, os.O_RDONLY)
             os.fdatasync(descriptor)
 
+    def descriptor(self) -> _Descriptor | None:
+        return self._descriptor
+
     def close(self) -> None:
         # mmap.close() raises BufferError while views exist; without references it unmaps by itself.
         self._map = None

@@ -39,6 +39,12 @@ class DiskLock(Protocol):
         """Give the lock up. Repeatable."""
 
 
+class Descriptor(Protocol):
+    """Open as long as somebody refers to it."""
+
+    def fileno(self) -> int: ...
+
+
 class SegmentFile(Protocol):
     """A preallocated file of fixed size, read through a mapping.
 
@@ -66,6 +72,9 @@ class SegmentFile(Protocol):
 
         May run beside `write`, and beside `close`, which does not cut a running flush short.
         """
+
+    def descriptor(self) -> Descriptor | None:
+        """What else an fdatasync may be asked for, in place of `flush`; None: nothing, as for one that is read-only."""
 
     def close(self) -> None:
         """Let go of mapping and descriptor. Repeatable. Every other method raises ValueError afterwards."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogWriter, SegmentList
+from store.commitlog import BegunFlush, CommitLogFlusher, CommitLogReader, CommitLogWriter, SegmentList
 from store.disk.posix import PosixDisk
 from store.errors import StorePoisoned
 from store.offsets import PhysicalOffset
@@ -181,3 +181,84 @@ def test_flushing_beside_appends_and_reads_on_a_real_disk(tmp_path: Path) -> Non
     assert [found.physical_offset for found in messages] == list(placed)
     writer.close()
     segments.close()
+
+
+class Halves:
+    """A log on a real disk, whose flushes are made in two halves."""
+
+    def __init__(self, directory: Path) -> None:
+        self.segments = SegmentList(PosixDisk(), directory, SEGMENT)
+        self.writer = CommitLogWriter(self.segments, START)
+        self.flusher = CommitLogFlusher(self.segments, self.writer, START)
+
+    def commit(self, size: int) -> PhysicalOffset:
+        append(self.writer, size)
+        return self.writer.commit()
+
+    def begin(self) -> BegunFlush:
+        begun = self.flusher.begin()
+        assert begun is not None
+        return begun
+
+
+def test_a_flush_in_two_halves_counts_once_the_second_is_told(tmp_path: Path) -> None:
+    log = Halves(tmp_path)
+    end = log.commit(500)
+    begun = log.begin()
+    log.commit(500)
+    assert os.path.samestat(os.fstat(begun.file.fileno()), begun.path.stat())
+    assert log.flusher.flushed_up_to == START
+    log.flusher.end(begun, None)
+    assert log.flusher.flushed_up_to == end, "and not what was committed meanwhile"
+    log.flusher.end(log.begin(), None)
+    assert log.flusher.flushed_up_to == log.writer.end
+    assert log.flusher.begin() is None, "nothing is left"
+
+
+def test_while_one_is_begun_no_other_flush_asks_the_disk(tmp_path: Path) -> None:
+    """Of two at once the kernel tells one of an error, and the other one that all is well."""
+    log = Halves(tmp_path)
+    log.commit(500)
+    begun = log.begin()
+    assert log.flusher.begin() is None
+    other = threading.Thread(target=log.flusher.flush)
+    other.start()
+    other.join(0.05)
+    assert other.is_alive()
+    log.flusher.end(begun, None)
+    other.join(10)
+    assert not other.is_alive()
+
+
+def test_a_second_half_that_failed_is_final(tmp_path: Path) -> None:
+    log = Halves(tmp_path)
+    log.commit(500)
+    begun = log.begin()
+    with pytest.raises(StorePoisoned, match=r"flushing the commit log failed \(\[Errno 5\] .*0{20}"):
+        log.flusher.end(begun, OSError(errno.EIO, os.strerror(errno.EIO), str(begun.path)))
+    assert log.flusher.flushed_up_to == START
+    for again in (log.flusher.begin, log.flusher.flush):
+        with pytest.raises(StorePoisoned, match="Errno 5"):
+            again()
+    with pytest.raises(StorePoisoned, match="Errno 5"):
+        log.commit(500)
+
+
+def test_a_flush_of_two_files_is_made_as_one(tmp_path: Path) -> None:
+    log = Halves(tmp_path)
+    log.commit(3000)
+    log.commit(3000)
+    assert log.flusher.begin() is None
+    assert log.flusher.flush() == log.writer.end, "and it holds nobody up"
+    log.commit(500)
+    log.flusher.end(log.begin(), None)
+
+
+def test_a_disk_without_descriptors_has_no_halves() -> None:
+    segments = open_log(FaultyDisk(), SEGMENT)
+    writer = CommitLogWriter(segments, START)
+    flusher = CommitLogFlusher(segments, writer, START)
+    append(writer, 500)
+    writer.commit()
+    assert flusher.begin() is None
+    assert flusher.flush() == writer.end

@@ -142,6 +142,9 @@ class FaultySegment:
         file.settle(file.dirty)
         file.dirty.clear()
 
+    def descriptor(self) -> None:
+        return None
+
     def close(self) -> None:
         self._file = None
 

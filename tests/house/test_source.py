@@ -46,7 +46,7 @@ FILE_FUNCTIONS: Final = {
 }
 """Methods of pathlib that ask or change the file system."""
 
-OS_FUNCTIONS: Final = {"getpid", "getppid", "environ", "cpu_count", "path", "dup2"}
+OS_FUNCTIONS: Final = {"getpid", "getppid", "environ", "cpu_count", "path", "dup2", "strerror"}
 """What is used of `os` outside store/disk: nothing that touches files."""
 
 READS_CONFIGURATION: Final = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
+from pathlib import Path
 
 from kv import EngineFull, WriteBatch
 from kv.memory import MemoryEngine
@@ -12,7 +13,9 @@ from server.group_commit import GroupCommit, Stored
 from server.loop_threads import LoopThreads
 from store.clock import ManualClock
 from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
+from store.disk.posix import PosixDisk
 from store.message import Appended, DispatchRequest, EncodedMessage, Message
+from store.native import SyncThread
 from store.settings import Durability
 from tests.faults.disk import FaultyDisk
 from tests.store.assembly import assemble
@@ -66,10 +69,16 @@ class Bench:
         *,
         queue_flush_bytes: int = 1 << 40,
         flush_interval_s: float = 0.01,
+        sync_thread: SyncThread | None = None,
+        directory: Path | None = None,
     ) -> None:
+        """`directory`: the log is on the real disk, there."""
         self.disk = FaultyDisk()
         self.engine = FillingEngine((UNITS_FAMILY, OFFSET_FAMILY))
-        self.opened = assemble(self.disk, self.engine)
+        if directory is None:
+            self.opened = assemble(self.disk, self.engine)
+        else:
+            self.opened = assemble(PosixDisk(), self.engine, directory=directory / "commitlog")
         self.store = self.opened.store
         self.figures = Figures()
         self.clock = ManualClock()
@@ -88,6 +97,7 @@ class Bench:
             poisoned=self.poisoned.append,
             sends_refused=self.sends_refused.append,
             metrics=self.figures,
+            sync_thread=sync_thread,
         )
 
     def _after_pass(self, callback: Callable[[], None]) -> None:

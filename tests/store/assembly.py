@@ -62,10 +62,11 @@ def assemble(
     save_every_bytes: int = 1 << 30,
     cached_queues_max: int = 1024,
     clock: ManualClock | None = None,
+    directory: Path = LOG,
 ) -> Assembly:
     """Recover what is there and open it."""
-    disk.make_directories(LOG)
-    segments = SegmentList(disk, LOG, SEGMENT_SIZE, executor=SameThread())
+    disk.make_directories(directory)
+    segments = SegmentList(disk, directory, SEGMENT_SIZE, executor=SameThread())
     queues = RocksConsumeQueues(engine, minimum_physical_offset=segments.minimum, cached_queues_max=cached_queues_max)
     progress: list[Progress] = []
     report = recover(
@@ -84,7 +85,7 @@ def assemble(
     clock = clock or ManualClock()
     reader = CommitLogReader(segments, end=lambda: writer.end)
     store = MessageStore(
-        StoreSettings(root=LOG.parent, segment_size=SEGMENT_SIZE, cached_queues_max=cached_queues_max),
+        StoreSettings(root=directory.parent, segment_size=SEGMENT_SIZE, cached_queues_max=cached_queues_max),
         clock=clock,
         writer=writer,
         flusher=flusher,

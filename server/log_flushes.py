@@ -1,0 +1,85 @@
+"""Flushes of the log beside the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import NamedTuple, Protocol
+
+from server.loop_threads import LoopThreads
+from store.commitlog import BegunFlush
+from store.native import SyncThread
+from store.offsets import PhysicalOffset
+
+
+class FlushedStore(Protocol):
+    """Whose log is flushed: `store.message_store.MessageStore`."""
+
+    def flush(self) -> PhysicalOffset: ...
+
+    def begin_flush(self) -> BegunFlush | None: ...
+
+    def end_flush(self, begun: BegunFlush, error: OSError | None) -> None: ...
+
+
+class _Running(NamedTuple):
+    begun: BegunFlush
+    future: asyncio.Future[None]
+
+
+class LogFlushes:
+    """One flush of the log at a time, on the thread of the native part where there is one, else on Python's.
+
+    A thread of Python's has to get its lock from the loop's thread before the fdatasync, to leave the loop's list and
+    after it, and either of both may wait for a while; with the native thread the loop alone has anything to do with the
+    flush, at its ends (ADR 45).
+    """
+
+    def __init__(self, store: FlushedStore, threads: LoopThreads, sync_thread: SyncThread | None) -> None:
+        self._store = store
+        self._threads = threads
+        self._sync_thread = sync_thread
+        self._listening: asyncio.AbstractEventLoop | None = None
+        self._running: _Running | None = None
+
+    def flush(self) -> asyncio.Future[None] | asyncio.Future[PhysicalOffset]:
+        """Make durable what was appended before this call. Not while another of them runs. Raises StorePoisoned.
+
+        Goes on to its end also when nobody waits for it any more.
+        """
+        assert self._running is None, "a flush runs already"
+        thread = self._sync_thread
+        begun = None if thread is None else self._store.begin_flush()
+        if thread is None or begun is None:
+            return self._threads.call(self._store.flush)
+        loop = asyncio.get_running_loop()
+        self._running = _Running(begun, loop.create_future())
+        if self._listening is None:
+            loop.add_reader(thread.fileno(), self._end)
+            self._listening = loop
+        thread.start(begun.file.fileno())
+        return self._running.future
+
+    def close(self) -> None:
+        """Waits for the flush that runs."""
+        if self._listening is not None and self._sync_thread is not None:
+            self._listening.remove_reader(self._sync_thread.fileno())
+            self._listening = None
+        if self._running is not None:
+            self._end()
+
+    def _end(self) -> None:
+        running, thread = self._running, self._sync_thread
+        assert running is not None, "no flush runs"
+        assert thread is not None, "no native part"
+        self._running = None
+        number = thread.finish()
+        error = OSError(number, os.strerror(number), str(running.begun.path)) if number else None
+        try:
+            self._store.end_flush(running.begun, error)
+        except Exception as failure:  # noqa: BLE001 - raised where it is waited for
+            if not running.future.done():
+                running.future.set_exception(failure)
+            return
+        if not running.future.done():
+            running.future.set_result(None)
