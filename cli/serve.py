@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from cli.compiled import use_compiled
 from cli.exit import Exit, end
 from cli.progress import is_watched
 from kv import KvError
@@ -54,6 +55,8 @@ def serve(
 
     Flags win over the environment (QUARRY_STORE_DIRECTORY and the like), which wins over the file.
     """
+    if why_not := use_compiled(config):
+        typer.echo(f"the modules are taken as they are: {why_not}", err=True)
     # Not at the top: what a broker needs takes a while to load, and no other command needs it.
     from cli.progress_bar import progress_bar
     from server.main import run

@@ -44,7 +44,7 @@ class QueueChooser:
 
     def __init__(self) -> None:
         self._counters: GenerationCache[str, count[int]] = GenerationCache(TOPICS_REMEMBERED)
-        self._spread = ((number * _SPREAD & 0xFFFF_FFFF) >> 16 for number in count(1))
+        self._spread = _spread()
         self._begins: Iterator[int] = repeat(0)
 
     def next_queue(self, topic: Topic) -> int:
@@ -56,3 +56,9 @@ class QueueChooser:
             counter = count(next(self._begins))
             self._counters.put(topic.name, counter)
         return next(counter) % topic.write_queues
+
+
+def _spread() -> Iterator[int]:
+    """Numbers of 16 bits, far from those before."""
+    for number in count(1):
+        yield (number * _SPREAD & 0xFFFF_FFFF) >> 16

@@ -111,7 +111,7 @@ class RocksConsumeQueues:
             units = requests.units
             # once: they may be more than the cache holds
             known = self._known.find_all(units.queues)
-            if ascends(units, lambda index, *place: self._end_for(units.queues[index], known[index], *place)):
+            if ascends(units, lambda index, offset, at: self._end_for(units.queues[index], known[index], offset, at)):
                 batch = self._engine.batch()
                 self._put(batch, self._put_columns(batch, units.grouped(), known), dispatched_up_to)
                 return

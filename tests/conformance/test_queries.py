@@ -261,7 +261,8 @@ def test_the_commands_of_files(with_broker: WithBroker, tmp_path: Path, monkeypa
         assert [row["verdict"] for row in rows] == ["not looked at"] + ["whole"] * 3 + ["not looked at"]
         gone, changed = (tmp_path / "objects" / tiered.files[place].object_name for place in (0, 1))
         gone.unlink()
-        changed.write_bytes(changed.read_bytes()[:-1] + b"\0")
+        data = changed.read_bytes()
+        changed.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
         status, rows, _ = await index("verify")
         assert status == 2
         assert gone.name in str(rows[1]["unread"])

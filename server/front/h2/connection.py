@@ -38,7 +38,8 @@ from server.front.h2.frames import (
     unpadded,
 )
 from server.front.h2.grpc_messages import MESSAGE_PREFIX_SIZE
-from server.front.h2.header_blocks import BlockDecoder, HuffmanCoded, PartialBlock
+from server.front.h2.header_blocks import BlockDecoder, PartialBlock
+from server.front.h2.huffman_coded import HuffmanCoded
 from server.front.h2.request_head import (
     FAST_BLOCK_SIZE_MAX,
     HeadReader,

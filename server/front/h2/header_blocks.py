@@ -20,6 +20,7 @@ from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable
 
 from server.front.h2.frames import ErrorCode, PeerError
+from server.front.h2.huffman_coded import HuffmanCoded
 
 STATIC_TABLE: Final = HeaderTable.STATIC_TABLE
 STATIC_TABLE_LENGTH: Final = len(STATIC_TABLE)
@@ -35,12 +36,6 @@ _CACHED_SIZE_MAX: Final = 256
 """So the caches hold some 300 KiB each at most, whatever peers send."""
 
 _FORBIDDEN_IN_VALUES: Final = re.compile(rb"[\x00\r\n]")
-
-
-class HuffmanCoded(bytes):
-    """A value as it lies in the block, to be decoded when somebody asks for it: 40 ns per byte, often for nobody."""
-
-    __slots__ = ()
 
 
 class Field(NamedTuple):

@@ -12,7 +12,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from server.front.h2.header_blocks import BlockDecoder, Field, HuffmanCoded, decoded, integer, size_of
+from server.front.h2.header_blocks import BlockDecoder, Field, decoded, integer, size_of
+from server.front.h2.huffman_coded import HuffmanCoded
 from server.front.h2.scanning import RequestHead, Scanner
 
 RUNS_MAX: Final = 16

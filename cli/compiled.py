@@ -1,0 +1,76 @@
+"""Compiled modules in place of their sources, where they are installed (`make compiled`; docs/adr/0046).
+
+They are the same code, so all that has to be seen to is that they are of the same sources, and that all of them are
+taken or none: they call each other without Python, by the layout of their objects.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import tomllib
+from collections.abc import Mapping
+from contextlib import suppress
+from hashlib import sha256
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ExtensionFileLoader, ModuleSpec
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+PACKAGE: Final = "quarry_compiled"
+ROOT: Final = Path(__file__).parents[1]
+_OFF: Final = {"0", "false", "off", "no", "n", "f"}
+
+
+class _Finder(MetaPathFinder):
+    def __init__(self, files: Mapping[str, Path]) -> None:
+        self._files = files
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:  # noqa: ARG002
+        file = self._files.get(fullname)
+        if file is None:
+            return None
+        return spec_from_file_location(fullname, file, loader=ExtensionFileLoader(fullname, str(file)))
+
+
+def use_compiled(config: Path | None) -> str | None:
+    """To be called before anything of a broker is imported. Returns why compiled modules are there and not used.
+
+    `config` is the file with the settings, `broker.native` of which is looked at; what is wrong there says who reads it
+    as a whole.
+    """
+    with suppress(ImportError):
+        package = importlib.import_module(PACKAGE)
+        return _use(package, ROOT) if _is_wanted(config, os.environ) else None
+    return None
+
+
+def _use(package: ModuleType, root: Path) -> str | None:
+    directory, suffix = Path(str(package.__file__)).parent, str(package.SUFFIX)
+    if suffix not in importlib.machinery.EXTENSION_SUFFIXES:
+        return f"the compiled modules are for another Python ({suffix}): run `make compiled`"
+    for name, digest in package.SOURCES.items():
+        source = root.joinpath(*name.split(".")).with_suffix(".py")
+        if not source.is_file() or sha256(source.read_bytes()).hexdigest() != digest:
+            return f"{name} is not what was compiled: run `make compiled`"
+        if name in sys.modules:
+            return f"{name} is loaded already"
+    files = {file.name.removesuffix(suffix): file for file in directory.glob(f"*{suffix}")}
+    sys.meta_path.insert(0, _Finder(files))
+    return None
+
+
+def _is_wanted(config: Path | None, environment: Mapping[str, str]) -> bool:
+    """Whether `broker.native` allows it. The settings themselves cannot be asked: they import what is compiled."""
+    word = environment.get("QUARRY_BROKER_NATIVE")
+    if word is not None:
+        return word.strip().lower() not in _OFF
+    if config is None:
+        return True
+    try:
+        return tomllib.loads(config.read_text()).get("broker", {}).get("native") is not False
+    except (OSError, ValueError, AttributeError):
+        return False
