@@ -30,9 +30,8 @@ class _Running(NamedTuple):
 class LogFlushes:
     """One flush of the log at a time, on the thread of the native part where there is one, else on Python's.
 
-    A thread of Python's has to get its lock from the loop's thread before the fdatasync, to leave the loop's list and
-    after it, and either of both may wait for a while; with the native thread the loop alone has anything to do with the
-    flush, at its ends (ADR 45).
+    A thread of Python's has to get the interpreter's lock from the loop's thread twice, before the fdatasync and after
+    it, and both times the loop has to get it back. With the native thread nobody waits for it (ADR 45).
     """
 
     def __init__(self, store: FlushedStore, threads: LoopThreads, sync_thread: SyncThread | None) -> None:

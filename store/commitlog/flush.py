@@ -80,8 +80,10 @@ class CommitLogFlusher:
     def _begin(self) -> BegunFlush | None:
         self._writer.poison.check()
         end = self._writer.end
+        if end <= self._flushed_up_to:
+            return None
         base = self._first_base()
-        if end <= self._flushed_up_to or end >= base + self._segments.segment_size:
+        if end >= base + self._segments.segment_size:
             return None
         segment = self._segments.segment_at(base)
         file = segment.descriptor()

@@ -203,6 +203,7 @@ class Halves:
 
 def test_a_flush_in_two_halves_counts_once_the_second_is_told(tmp_path: Path) -> None:
     log = Halves(tmp_path)
+    assert log.flusher.begin() is None, "nothing was ever written"
     end = log.commit(500)
     begun = log.begin()
     log.commit(500)
