@@ -8,6 +8,7 @@ import platform
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.harness import Case, Options
+from cli.compiled import PACKAGE
 from store.native import NATIVE
 
 Line = dict[str, Any]
@@ -45,6 +47,7 @@ def machine(scratch: Path) -> Mapping[str, object]:
         "python": platform.python_version(),
         "filesystem": _filesystem(scratch.resolve()),
         "native": NATIVE is not None,
+        "compiled": find_spec(PACKAGE) is not None,
         "load_1m": round(os.getloadavg()[0], 2),
     }
 
