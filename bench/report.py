@@ -8,7 +8,6 @@ import platform
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.harness import Case, Options
-from cli.compiled import PACKAGE
+from cli.compiled import are_current
 from store.native import NATIVE
 
 Line = dict[str, Any]
@@ -47,7 +46,7 @@ def machine(scratch: Path) -> Mapping[str, object]:
         "python": platform.python_version(),
         "filesystem": _filesystem(scratch.resolve()),
         "native": NATIVE is not None,
-        "compiled": find_spec(PACKAGE) is not None,
+        "compiled": are_current(),
         "load_1m": round(os.getloadavg()[0], 2),
     }
 

@@ -11,10 +11,9 @@ import os
 import sys
 import tomllib
 from collections.abc import Mapping
-from contextlib import suppress
 from hashlib import sha256
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ExtensionFileLoader, ModuleSpec
+from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec
 from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -42,24 +41,47 @@ def use_compiled(config: Path | None) -> str | None:
     `config` is the file with the settings, `broker.native` of which is looked at; what is wrong there says who reads it
     as a whole.
     """
-    with suppress(ImportError):
-        package = importlib.import_module(PACKAGE)
-        return _use(package, ROOT) if _is_wanted(config, os.environ) else None
-    return None
+    package = _installed()
+    return None if package is None or not _is_wanted(config, os.environ) else _use(package, ROOT)
+
+
+def are_current() -> bool:
+    """Whether they are installed and of the sources that lie here."""
+    package = _installed()
+    return package is not None and _objection(package, ROOT) is None
+
+
+def digest_of(source: Path) -> str:
+    """By which a source is known to be the one that was compiled."""
+    return sha256(source.read_bytes()).hexdigest()
+
+
+def _installed() -> ModuleType | None:
+    try:
+        return importlib.import_module(PACKAGE)
+    except ImportError:
+        return None
 
 
 def _use(package: ModuleType, root: Path) -> str | None:
-    directory, suffix = Path(str(package.__file__)).parent, str(package.SUFFIX)
-    if suffix not in importlib.machinery.EXTENSION_SUFFIXES:
-        return f"the compiled modules are for another Python ({suffix}): run `make compiled`"
+    if why_not := _objection(package, root):
+        return why_not
+    if loaded := [name for name in package.SOURCES if name in sys.modules]:
+        return f"{loaded[0]} is loaded already"
+    suffix = str(package.SUFFIX)
+    files = {file.name.removesuffix(suffix): file for file in Path(str(package.__file__)).parent.glob(f"*{suffix}")}
+    sys.meta_path.insert(0, _Finder(files))
+    return None
+
+
+def _objection(package: ModuleType, root: Path) -> str | None:
+    """Why they cannot be taken in any process."""
+    if package.SUFFIX not in EXTENSION_SUFFIXES:
+        return f"the compiled modules are for another Python ({package.SUFFIX}): run `make compiled`"
     for name, digest in package.SOURCES.items():
         source = root.joinpath(*name.split(".")).with_suffix(".py")
-        if not source.is_file() or sha256(source.read_bytes()).hexdigest() != digest:
+        if not source.is_file() or digest_of(source) != digest:
             return f"{name} is not what was compiled: run `make compiled`"
-        if name in sys.modules:
-            return f"{name} is loaded already"
-    files = {file.name.removesuffix(suffix): file for file in directory.glob(f"*{suffix}")}
-    sys.meta_path.insert(0, _Finder(files))
     return None
 
 

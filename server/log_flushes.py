@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, Protocol
 
-from server.loop_threads import LoopThreads
+from server.loop_threads import LoopThreads, settle
 from store.commitlog import BegunFlush
 from store.native import SyncThread
 from store.offsets import PhysicalOffset
@@ -24,6 +26,7 @@ class FlushedStore(Protocol):
 
 class _Running(NamedTuple):
     begun: BegunFlush
+    thread: SyncThread
     future: asyncio.Future[None]
 
 
@@ -38,7 +41,7 @@ class LogFlushes:
         self._store = store
         self._threads = threads
         self._sync_thread = sync_thread
-        self._listening: asyncio.AbstractEventLoop | None = None
+        self._stop_listening: Callable[[], object] | None = None
         self._running: _Running | None = None
 
     def flush(self) -> asyncio.Future[None] | asyncio.Future[PhysicalOffset]:
@@ -48,37 +51,32 @@ class LogFlushes:
         """
         assert self._running is None, "a flush runs already"
         thread = self._sync_thread
-        begun = None if thread is None else self._store.begin_flush()
-        if thread is None or begun is None:
+        if thread is None or (begun := self._store.begin_flush()) is None:
             return self._threads.call(self._store.flush)
         loop = asyncio.get_running_loop()
-        self._running = _Running(begun, loop.create_future())
-        if self._listening is None:
+        self._running = _Running(begun, thread, loop.create_future())
+        if self._stop_listening is None:
             loop.add_reader(thread.fileno(), self._end)
-            self._listening = loop
+            self._stop_listening = partial(loop.remove_reader, thread.fileno())
         thread.start(begun.file.fileno())
         return self._running.future
 
     def close(self) -> None:
         """Waits for the flush that runs."""
-        if self._listening is not None and self._sync_thread is not None:
-            self._listening.remove_reader(self._sync_thread.fileno())
-            self._listening = None
+        if self._stop_listening is not None:
+            self._stop_listening()
+            self._stop_listening = None
         if self._running is not None:
             self._end()
 
     def _end(self) -> None:
-        running, thread = self._running, self._sync_thread
+        running, self._running = self._running, None
         assert running is not None, "no flush runs"
-        assert thread is not None, "no native part"
-        self._running = None
-        number = thread.finish()
+        number = running.thread.finish()
         error = OSError(number, os.strerror(number), str(running.begun.path)) if number else None
+        failure = None
         try:
             self._store.end_flush(running.begun, error)
-        except Exception as failure:  # noqa: BLE001 - raised where it is waited for
-            if not running.future.done():
-                running.future.set_exception(failure)
-            return
-        if not running.future.done():
-            running.future.set_result(None)
+        except Exception as raised:  # noqa: BLE001 - raised where it is waited for
+            failure = raised
+        settle(running.future, None, failure)

@@ -56,14 +56,15 @@ class LoopThreads:
             except BaseException as error:  # noqa: BLE001 - raised where it is waited for
                 failure = error
             with suppress(RuntimeError):  # a loop that is closed: nobody waits
-                loop.call_soon_threadsafe(_settle, future, result, failure)
+                loop.call_soon_threadsafe(settle, future, result, failure)
             # what it refers to may be large, and the next one may be long in coming
             del asked, loop, future, work, result, failure
 
 
-def _settle(future: asyncio.Future[Any], result: object, failure: BaseException | None) -> None:
+def settle(future: asyncio.Future[Any], result: object, failure: BaseException | None) -> None:
+    """Tell who waits how it went, unless he has given up."""
     if future.done():
-        return  # cancelled
+        return
     if failure is None:
         future.set_result(result)
     else:

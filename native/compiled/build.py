@@ -13,12 +13,13 @@ import shutil
 import sys
 import sysconfig
 import tempfile
-from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
 from mypyc.build import mypycify
 from setuptools import setup
+
+from cli.compiled import PACKAGE, digest_of
 
 ROOT: Final = Path(__file__).parents[2]
 LIST: Final = Path(__file__).with_name("modules.txt")
@@ -28,7 +29,7 @@ SUFFIX: Final[str] = sysconfig.get_config_var("EXT_SUFFIX")
 def main(into: Path) -> None:
     os.chdir(ROOT)
     sources = LIST.read_text().split()
-    package = into / "quarry_compiled"
+    package = into / PACKAGE
     with tempfile.TemporaryDirectory() as scratch:
         compiled = _compile(sources, Path(scratch))
         shutil.rmtree(package, ignore_errors=True)
@@ -37,7 +38,7 @@ def main(into: Path) -> None:
             # flat, by the full names of the modules: as packages they would hide those that are not compiled
             name = ".".join(each.relative_to(Path(scratch) / "lib").parts).removesuffix(SUFFIX)
             shutil.copy(each, package / f"{name}{SUFFIX}")
-    digests = {source.removesuffix(".py").replace("/", "."): _digest(ROOT / source) for source in sources}
+    digests = {source.removesuffix(".py").replace("/", "."): digest_of(ROOT / source) for source in sources}
     lines = "".join(f"    {name!r}: {digest!r},\n" for name, digest in digests.items())
     (package / "__init__.py").write_text(
         f'"""Compiled modules of Quarry (docs/adr/0046)."""\n\nSUFFIX = {SUFFIX!r}\nSOURCES = {{\n{lines}}}\n'
@@ -52,10 +53,6 @@ def _compile(sources: list[str], scratch: Path) -> list[Path]:
     command = ["build_ext", "--build-lib", str(scratch / "lib"), "--build-temp", str(scratch / "o")]
     setup(name="quarry-compiled", packages=[], py_modules=[], ext_modules=modules, script_args=command)
     return sorted((scratch / "lib").rglob(f"*{SUFFIX}"))
-
-
-def _digest(source: Path) -> str:
-    return sha256(source.read_bytes()).hexdigest()
 
 
 if __name__ == "__main__":

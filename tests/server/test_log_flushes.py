@@ -7,7 +7,7 @@ import errno
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import pytest
 from server.log_flushes import LogFlushes
 from server.loop_threads import LoopThreads
 from store.errors import StorePoisoned
+from store.message import Appended
 from store.native import Native
 from store.offsets import QueueId
 from store.settings import Durability
@@ -64,11 +65,19 @@ async def until(done: Callable[[], object]) -> None:
         await asyncio.sleep(0.001)
 
 
+async def flushing(
+    threads: LoopThreads, thread: HeldThread, directory: Path
+) -> tuple[Bench, asyncio.Future[Sequence[Appended]]]:
+    """A send whose flush is under way, and its answer."""
+    bench = Bench(threads, Durability.SYNC, sync_thread=thread, directory=directory)
+    answer = bench.send(message())
+    await until(lambda: thread.started)
+    return bench, answer
+
+
 def test_sends_wait_for_the_thread_and_share_its_flushes(thread: HeldThread, tmp_path: Path) -> None:
     async def test(threads: LoopThreads) -> None:
-        bench = Bench(threads, Durability.SYNC, sync_thread=thread, directory=tmp_path)
-        first = bench.send(message())
-        await until(lambda: thread.started)
+        bench, first = await flushing(threads, thread, tmp_path)
         others = [bench.send(message()) for _ in range(3)]
         await asyncio.sleep(0.02)
         assert not first.done()
@@ -88,9 +97,7 @@ def test_sends_wait_for_the_thread_and_share_its_flushes(thread: HeldThread, tmp
 
 def test_a_flush_that_fails_is_final(thread: HeldThread, tmp_path: Path) -> None:
     async def test(threads: LoopThreads) -> None:
-        bench = Bench(threads, Durability.SYNC, sync_thread=thread, directory=tmp_path)
-        waiting = bench.send(message())
-        await until(lambda: thread.started)
+        bench, waiting = await flushing(threads, thread, tmp_path)
         later = bench.send(message())
         thread.let_go(errno.EIO)
         for each in (waiting, later, bench.send(message())):
@@ -108,9 +115,7 @@ def test_queues_are_flushed_between_two_flushes_of_the_log(thread: HeldThread, t
     """Both ask the disk for the same file: one waits for the other, on a thread."""
 
     async def test(threads: LoopThreads) -> None:
-        bench = Bench(threads, Durability.SYNC, sync_thread=thread, directory=tmp_path)
-        answer = bench.send(message())
-        await until(lambda: thread.started)
+        bench, answer = await flushing(threads, thread, tmp_path)
         before = bench.engine.watermarks_flushed
         bench.commit.flush_queues_soon()
         await asyncio.sleep(0.02)
