@@ -139,11 +139,12 @@ def beside(work: Callable[[], None]) -> Iterator[Callable[[], bool]]:
         working.result()
 
 
-def expire_segments(broker: Quarry) -> int:
-    """Let the old segments expire at once; how many did."""
+def expire_segments(broker: Quarry, *, rewrite_queues: bool = False) -> int:
+    """Let the old segments expire at once; how many did. The tables of queues are rewritten then, if asked for."""
+    request = admin.ExpireSegmentsRequest(rewrite_queues=rewrite_queues)
     with admin_channel(broker) as channel:
         stub = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
-        return len(stub.ExpireSegments(admin.ExpireSegmentsRequest(), timeout=EXPIRY_TIMEOUT_S).segments)
+        return len(stub.ExpireSegments(request, timeout=EXPIRY_TIMEOUT_S).segments)
 
 
 def await_figures(broker: Quarry, holds: Callable[[dict[str, float]], bool]) -> None:
