@@ -1,13 +1,14 @@
 //! Messages as receives answer with them, from stored records of plain messages.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::{Mutex, PoisonError};
 
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 
-use crate::wire::{put_bytes, put_number, put_varint};
+use crate::wire::{put_bytes, put_head, put_number, put_varint};
 
 const COMPRESSED: i64 = 1;
 const MD5: u64 = 2;
@@ -19,8 +20,18 @@ const PROPERTIES_MAX: usize = 64;
 /// Writes messages of topics; holds which properties no plain message has, and which no receiver sees.
 #[pyclass(frozen)]
 pub struct ReceiveWriter {
-    hidden_names: HashSet<Vec<u8>>,
-    unusual_names: HashSet<Vec<u8>>,
+    special_names: HashMap<Vec<u8>, Special>,
+    born_host: LastHost,
+    store_host: LastHost,
+}
+
+/// The host that was written last, an object that most records share, and its text.
+type LastHost = Mutex<Option<(Py<PyAny>, Option<String>)>>;
+
+#[derive(Clone, Copy)]
+enum Special {
+    Hidden,
+    Unusual,
 }
 
 /// What the properties of a plain record say.
@@ -36,9 +47,12 @@ struct Properties<'a> {
 impl ReceiveWriter {
     #[new]
     fn new(hidden_names: HashSet<String>, unusual_names: HashSet<String>) -> Self {
+        let hidden = hidden_names.into_iter().map(|name| (name.into_bytes(), Special::Hidden));
+        let unusual = unusual_names.into_iter().map(|name| (name.into_bytes(), Special::Unusual));
         ReceiveWriter {
-            hidden_names: hidden_names.into_iter().map(String::into_bytes).collect(),
-            unusual_names: unusual_names.into_iter().map(String::into_bytes).collect(),
+            special_names: hidden.chain(unusual).collect(),
+            born_host: Mutex::new(None),
+            store_host: Mutex::new(None),
         }
     }
 
@@ -48,7 +62,7 @@ impl ReceiveWriter {
         let answers = PyList::empty(py);
         for message in messages.try_iter()? {
             match self.message(topic, message?.cast::<PyTuple>()?)? {
-                Some(answer) => answers.append(PyBytes::new(py, &answer))?,
+                Some(answer) => answers.append(answer)?,
                 None => answers.append(py.None())?,
             }
         }
@@ -57,7 +71,7 @@ impl ReceiveWriter {
 }
 
 impl ReceiveWriter {
-    fn message(&self, topic: &str, delivered: &Bound<'_, PyTuple>) -> PyResult<Option<Vec<u8>>> {
+    fn message<'py>(&self, topic: &str, delivered: &Bound<'py, PyTuple>) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let record = delivered.get_item(0)?;
         let record = record.cast::<PyTuple>()?;
         let raw = record.get_item(16)?;
@@ -66,24 +80,32 @@ impl ReceiveWriter {
         let body: PyBuffer<u8> = PyBuffer::get(&record.get_item(14)?)?;
         let mut content = vec![0; body.item_count()];
         body.copy_to_slice(delivered.py(), &mut content)?;
-        let Some(system) = system_properties(record, delivered, &properties, &content)? else { return Ok(None) };
+        let Some(system) = self.system_properties(record, delivered, &properties, &content)? else { return Ok(None) };
 
-        let mut message = Vec::with_capacity(content.len() + system.len() + raw.len() + topic.len() + 64);
+        let mut head = Vec::with_capacity(system.len() + raw.len() + topic.len() + 64);
         let mut part = Vec::with_capacity(topic.len() + 8);
         put_bytes(&mut part, 2, topic.as_bytes());
-        put_bytes(&mut message, 1, &part);
+        put_bytes(&mut head, 1, &part);
         for (name, value) in &properties.of_user {
             part.clear();
             put_bytes(&mut part, 1, name.as_bytes());
             put_bytes(&mut part, 2, value.as_bytes());
-            put_bytes(&mut message, 2, &part);
+            put_bytes(&mut head, 2, &part);
         }
-        put_bytes(&mut message, 3, &system);
+        put_bytes(&mut head, 3, &system);
         if !content.is_empty() {
-            put_bytes(&mut message, 4, &content);
+            put_head(&mut head, 4, content.len());
         }
-        let mut answer = Vec::with_capacity(message.len() + 8);
-        put_bytes(&mut answer, 2, &message);
+        let mut outer = Vec::with_capacity(16);
+        put_head(&mut outer, 2, head.len() + content.len());
+        let size = outer.len() + head.len() + content.len();
+        let answer = PyBytes::new_with(delivered.py(), size, |answer| {
+            let (outer_part, message) = answer.split_at_mut(outer.len());
+            outer_part.copy_from_slice(&outer);
+            message[..head.len()].copy_from_slice(&head);
+            message[head.len()..].copy_from_slice(&content);
+            Ok(())
+        })?;
         Ok(Some(answer))
     }
 
@@ -97,69 +119,72 @@ impl ReceiveWriter {
             if name.is_empty() || value.is_empty() {
                 continue;
             }
-            if names.len() == PROPERTIES_MAX || names.contains(&name) || self.unusual_names.contains(name.as_bytes()) {
+            if names.len() == PROPERTIES_MAX || names.contains(&name) {
                 return None;
             }
             names.push(name);
-            match name {
-                "TAGS" => found.tag = Some(value),
-                "KEYS" => found.keys = Some(value),
-                "UNIQ_KEY" => found.message_id = Some(value),
-                _ if self.hidden_names.contains(name.as_bytes()) => {}
+            match (name, self.special_names.get(name.as_bytes())) {
+                (_, Some(Special::Unusual)) => return None,
+                ("TAGS", _) => found.tag = Some(value),
+                ("KEYS", _) => found.keys = Some(value),
+                ("UNIQ_KEY", _) => found.message_id = Some(value),
+                (_, Some(Special::Hidden)) => {}
                 _ => found.of_user.push((name, value)),
             }
         }
         found.message_id.is_some().then_some(found)
     }
-}
 
-/// The fields of `SystemProperties`, in the order of their numbers.
-fn system_properties(
-    record: &Bound<'_, PyTuple>,
-    delivered: &Bound<'_, PyTuple>,
-    properties: &Properties<'_>,
-    body: &[u8],
-) -> PyResult<Option<Vec<u8>>> {
-    let number = |index: usize| record.get_borrowed_item(index)?.extract::<i64>();
-    let (queue_id, queue_offset, stored_ms) = (number(3)?, number(5)?, number(10)?);
-    let handle = delivered.get_borrowed_item(1)?;
-    let handle: &str = handle.extract()?;
-    let attempt: i64 = delivered.get_borrowed_item(2)?.extract()?;
-    let invisible_ms: i64 = delivered.get_borrowed_item(3)?.extract()?;
-    let hosts = (host_text(&record.get_item(9)?)?, host_text(&record.get_item(11)?)?);
-    let (Some(born_host), Some(store_host)) = hosts else { return Ok(None) };
-    let is_in_range = |value: i64| i32::try_from(value).is_ok_and(|small| small >= 0);
-    if !is_in_range(queue_id) || !is_in_range(attempt) || queue_offset < 0 || stored_ms < 0 || invisible_ms < 0 {
-        return Ok(None);
-    }
-    let is_compressed = number(7)? & COMPRESSED != 0;
+    /// The fields of `SystemProperties`, in the order of their numbers.
+    fn system_properties(
+        &self,
+        record: &Bound<'_, PyTuple>,
+        delivered: &Bound<'_, PyTuple>,
+        properties: &Properties<'_>,
+        body: &[u8],
+    ) -> PyResult<Option<Vec<u8>>> {
+        let number = |index: usize| record.get_borrowed_item(index)?.extract::<i64>();
+        let (queue_id, queue_offset, stored_ms) = (number(3)?, number(5)?, number(10)?);
+        let handle = delivered.get_borrowed_item(1)?;
+        let handle: &str = handle.extract()?;
+        let attempt: i64 = delivered.get_borrowed_item(2)?.extract()?;
+        let invisible_ms: i64 = delivered.get_borrowed_item(3)?.extract()?;
+        let born_host = remembered_text(&self.born_host, record.get_item(9)?)?;
+        let store_host = remembered_text(&self.store_host, record.get_item(11)?)?;
+        let (Some(born_host), Some(store_host)) = (born_host, store_host) else { return Ok(None) };
+        let is_in_range = |value: i64| i32::try_from(value).is_ok_and(|small| small >= 0);
+        if !is_in_range(queue_id) || !is_in_range(attempt) || queue_offset < 0 || stored_ms < 0 || invisible_ms < 0 {
+            return Ok(None);
+        }
+        let is_compressed = number(7)? & COMPRESSED != 0;
 
-    let mut out = Vec::with_capacity(384);
-    if let Some(tag) = properties.tag {
-        put_bytes(&mut out, 1, tag.as_bytes());
+        let mut out = Vec::with_capacity(384);
+        if let Some(tag) = properties.tag {
+            put_bytes(&mut out, 1, tag.as_bytes());
+        }
+        for key in properties.keys.unwrap_or_default().split(' ').filter(|key| !key.is_empty()) {
+            put_bytes(&mut out, 2, key.as_bytes());
+        }
+        put_bytes(&mut out, 3, properties.message_id.unwrap_or_default().as_bytes());
+        let mut digest = Vec::with_capacity(40);
+        put_number(&mut digest, 1, MD5);
+        put_bytes(&mut digest, 2, &upper_hex(md5::compute(body).0));
+        put_bytes(&mut out, 4, &digest);
+        put_number(&mut out, 5, if is_compressed { GZIP } else { IDENTITY });
+        put_number(&mut out, 6, NORMAL);
+        put_time(&mut out, 7, number(8)?.max(0));
+        put_bytes(&mut out, 8, born_host.as_bytes());
+        put_time(&mut out, 9, stored_ms);
+        put_bytes(&mut out, 10, store_host.as_bytes());
+        put_bytes(&mut out, 12, handle.as_bytes());
+        put_number(&mut out, 13, queue_id as u64);
+        put_varint(&mut out, 14 << 3);
+        put_varint(&mut out, queue_offset as u64);
+        put_time(&mut out, 15, invisible_ms);
+        put_varint(&mut out, 16 << 3);
+        put_varint(&mut out, attempt as u64);
+        Ok(Some(out))
     }
-    for key in properties.keys.unwrap_or_default().split(' ').filter(|key| !key.is_empty()) {
-        put_bytes(&mut out, 2, key.as_bytes());
-    }
-    put_bytes(&mut out, 3, properties.message_id.unwrap_or_default().as_bytes());
-    let mut digest = Vec::with_capacity(40);
-    put_number(&mut digest, 1, MD5);
-    put_bytes(&mut digest, 2, &upper_hex(md5::compute(body).0));
-    put_bytes(&mut out, 4, &digest);
-    put_number(&mut out, 5, if is_compressed { GZIP } else { IDENTITY });
-    put_number(&mut out, 6, NORMAL);
-    put_time(&mut out, 7, number(8)?.max(0));
-    put_bytes(&mut out, 8, born_host.as_bytes());
-    put_time(&mut out, 9, stored_ms);
-    put_bytes(&mut out, 10, store_host.as_bytes());
-    put_bytes(&mut out, 12, handle.as_bytes());
-    put_number(&mut out, 13, queue_id as u64);
-    put_varint(&mut out, 14 << 3);
-    put_varint(&mut out, queue_offset as u64);
-    put_time(&mut out, 15, invisible_ms);
-    put_varint(&mut out, 16 << 3);
-    put_varint(&mut out, attempt as u64);
-    Ok(Some(out))
 }
 
 /// A point or a span of time: seconds and nanoseconds.
@@ -168,6 +193,18 @@ fn put_time(out: &mut Vec<u8>, field: u32, milliseconds: i64) {
     put_number(&mut time, 1, milliseconds as u64 / 1000);
     put_number(&mut time, 2, milliseconds as u64 % 1000 * 1_000_000);
     put_bytes(out, field, &time);
+}
+
+fn remembered_text(last: &LastHost, host: Bound<'_, PyAny>) -> PyResult<Option<String>> {
+    let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((known, text)) = last.as_ref() {
+        if known.is(&host) {
+            return Ok(text.clone());
+        }
+    }
+    let text = host_text(&host)?;
+    *last = Some((host.unbind(), text.clone()));
+    Ok(text)
 }
 
 /// As `store.message.host_text`; None for an IPv6 address that Python and Rust may write differently.

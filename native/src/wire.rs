@@ -82,9 +82,14 @@ pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-pub fn put_bytes(out: &mut Vec<u8>, field: u32, bytes: &[u8]) {
+/// What comes before the bytes of a field.
+pub fn put_head(out: &mut Vec<u8>, field: u32, size: usize) {
     put_varint(out, u64::from(field << 3 | 2));
-    put_varint(out, bytes.len() as u64);
+    put_varint(out, size as u64);
+}
+
+pub fn put_bytes(out: &mut Vec<u8>, field: u32, bytes: &[u8]) {
+    put_head(out, field, bytes.len());
     out.extend_from_slice(bytes);
 }
 
