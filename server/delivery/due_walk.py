@@ -11,6 +11,8 @@ from server.delivery.subscription import LATEST, Subscription
 from store.offsets import QueueOffset
 
 ENTRIES_READ_AT_ONCE: Final = 64
+LOOKED_AHEAD_MS: Final = 20
+"""Receives that come while nothing becomes visible do not look. Not longer: what was acknowledged lies in the way."""
 
 
 class DueWalk:
@@ -37,16 +39,22 @@ class DueWalk:
 
     def entries(self) -> Iterator[DueEntry]:
         """The earliest first. Each counts as dealt with."""
-        while True:
-            found = self._table.due(self._subscription.prefix, self._at, self._until_ms, ENTRIES_READ_AT_ONCE)
+        ahead_ms = self._until_ms + LOOKED_AHEAD_MS
+        while self._at.visible_at_ms <= self._until_ms:
+            found = self._table.due(self._subscription.prefix, self._at, ahead_ms, ENTRIES_READ_AT_ONCE)
             for entry in found:
+                if entry.visible_at_ms > self._until_ms:
+                    self._rest_until(entry.visible_at_ms)
+                    return
                 self._at = entry.following
                 yield entry
             if len(found) < ENTRIES_READ_AT_ONCE:
-                # the database need not pass over all of it again
-                written_ms = min(self._until_ms, self._subscription.unwritten_due_ms)
-                self._at = max(self._at, DueEntry(written_ms, 0, QueueOffset(0)))
+                self._rest_until(ahead_ms + 1)
                 return
+
+    def _rest_until(self, written_ms: int) -> None:
+        """Nothing that is written becomes visible before that: the next walk need not pass over all of it again."""
+        self._at = max(self._at, DueEntry(min(written_ms, self._subscription.unwritten_due_ms), 0, QueueOffset(0)))
 
     def begin_again_at(self, entry: DueEntry) -> None:
         """The next walk is to come to the entry, and to all behind it."""
