@@ -11,6 +11,7 @@ from server.delivery.inflight import DueEntry, InFlight, InFlightTable
 from server.delivery.life_cycle import NEXT, Event, State
 from server.delivery.model import Delivered, DeliverySettings, ReceiveRequest, Timers
 from server.delivery.receipt_handle import ReceiptHandle, encode_all
+from server.delivery.recent_rows import RecentRows
 from server.delivery.registry import Lessees
 from server.delivery.state_writer import StateWriter
 from server.delivery.subscription import NEVER_MS, GroupMessage, QueueProgress, Subscription
@@ -58,6 +59,7 @@ class Deliveries:
         self._ready = ready
         self._lessees = Lessees()
         self._wakeups = Wakeups(clock, timers, self._wake)
+        self._recent = RecentRows()
         self._unwritten: list[QueueProgress] = []
         self._touched: set[Subscription] = set()
         self._is_write_awaited = False
@@ -186,6 +188,7 @@ class Deliveries:
         self._watch(subscription, rows[offset], len(rows))
         self._note_unwritten(progress)
         progress.unwritten.update(rows)
+        self._recent.add(progress, rows)
         handles = encode_all(
             subscription.first_number + progress.queue.number,
             [(offset, row.delivery_id) for offset, row in rows.items()],
@@ -223,7 +226,7 @@ class Deliveries:
         The places are different ones, whose rows are as they were written; `end` in fewer steps.
         """
         assert NEXT[State.HIDDEN, Event.ACKNOWLEDGED] is State.DONE
-        rows = self._table.get_many(subscription.prefix, [(each.queue.number, offset) for each, offset in places])
+        rows = subscription.written_rows(self._table, places)
         now_ms = self._clock.wall_ms()
         standing = [
             (progress, offset, row)
@@ -240,17 +243,21 @@ class Deliveries:
             self._unwatch(subscription, row)
             self._note_unwritten(progress)
             progress.unwritten[offset] = None
+            self._recent.drop(progress, offset)
         return [each is not None for each in standing]
 
     def forget(self, subscription: Subscription, progress: QueueProgress, start: int = 0) -> None:
         """Forget everything that is in flight of the queue from an offset on."""
-        rows = [row for offset, row in self.rows_of(subscription, progress).items() if offset >= start]
+        rows = {offset: row for offset, row in self.rows_of(subscription, progress).items() if offset >= start}
+        if not rows:
+            return
         self._add(subscription, -len(rows))
-        for row in rows:
+        for row in rows.values():
             self._unwatch(subscription, row)
         self._table.delete_queue(self._writer.batch(), subscription.prefix, progress.queue.number, start)
-        for offset in [each for each in progress.unwritten if each >= start]:
-            del progress.unwritten[offset]
+        self._note_unwritten(progress)
+        progress.unwritten.update(dict.fromkeys(rows))
+        self._recent.drop_from(progress, start)
 
     def release(self, subscription: Subscription) -> None:
         """Nothing of the subscription is in flight: no time has to be remembered for its sake."""
@@ -397,6 +404,7 @@ class Deliveries:
             self._watch(subscription, after)
         self._note_unwritten(progress)
         progress.unwritten[offset] = after
+        self._recent.drop(progress, offset)
 
     def _note_unwritten(self, progress: QueueProgress) -> None:
         """Some of its rows are about to change."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from server.delivery.inflight import DueEntry, InFlight, InFlightTable
@@ -20,15 +20,17 @@ class QueueProgress:
     """One queue, as the group has got through it.
 
     `next_offset` is the first message never handed out. `unwritten` are the rows that this pass of the loop has changed
-    (None: deleted); all others are in the table.
+    (None: deleted); all others are in the table. `recent` are some of those, and of `unwritten`, as `RecentRows` keeps
+    them.
     """
 
-    __slots__ = ("next_offset", "queue", "unwritten")
+    __slots__ = ("next_offset", "queue", "recent", "unwritten")
 
     def __init__(self, queue: QueueId, next_offset: QueueOffset) -> None:
         self.queue = queue
         self.next_offset = next_offset
         self.unwritten: dict[QueueOffset, InFlight | None] = {}
+        self.recent: dict[QueueOffset, InFlight] = {}
 
 
 class Subscription:
@@ -154,7 +156,22 @@ class Subscription:
         """The delivery of a message, if it is in flight."""
         if offset in progress.unwritten:
             return progress.unwritten[offset]
-        return table.get(self.prefix, progress.queue.number, offset)
+        recent = progress.recent.get(offset)
+        return table.get(self.prefix, progress.queue.number, offset) if recent is None else recent
+
+    def written_rows(
+        self, table: InFlightTable, places: Sequence[tuple[QueueProgress, QueueOffset]]
+    ) -> list[InFlight | None]:
+        """The deliveries of messages that this pass has not changed."""
+        rows = [progress.recent.get(offset) for progress, offset in places]
+        if None in rows:
+            missing = [index for index, row in enumerate(rows) if row is None]
+            stored = table.get_many(
+                self.prefix, [(places[index][0].queue.number, places[index][1]) for index in missing]
+            )
+            for index, row in zip(missing, stored, strict=True):
+                rows[index] = row
+        return rows
 
     def rows_of(self, table: InFlightTable, progress: QueueProgress) -> dict[QueueOffset, InFlight]:
         """All deliveries of a queue that are in flight, by offset. For queues that have few at a time."""

@@ -7,7 +7,9 @@ import pytest
 from kv import KeyRange
 from kv.memory import MemoryEngine
 from server.delivery import Delivered
+from server.errors import InvalidReceiptHandle
 from store.errors import StorePoisoned
+from store.offsets import QueueId, QueueOffset
 from store.state import INFLIGHT
 from tests.delivery.broker import GROUP, TOPIC, DeliveryBench
 
@@ -58,6 +60,23 @@ def test_what_changed_in_the_same_pass_is_left_alone() -> None:
     assert bench.acknowledge_all([handle]) == [False]
     bench.end_pass()
     assert bench.acknowledge_all([handle]) == [True]
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_what_was_forgotten_in_the_same_pass_ends_only_once(*, together: bool) -> None:
+    bench = DeliveryBench(queues=1)
+    messages = received(bench, 3)
+    bench.delivery.reset_offset(GROUP, QueueId(TOPIC, 0), QueueOffset(0))
+    if together:
+        assert bench.acknowledge_all(handles_of(messages)) == [False] * 3
+    else:
+        for each in messages:
+            with pytest.raises(InvalidReceiptHandle):
+                bench.delivery.acknowledge(GROUP, TOPIC, each.receipt_handle)
+    assert bench.delivery.inflight_count == 0
+    bench.end_pass()
+    assert bench.delivery.inflight_count == 0
+    assert bench.receive().bodies == [b"0", b"1", b"2"]
 
 
 def test_what_is_visible_or_kept_by_its_lease_alone_is_left_alone() -> None:
