@@ -144,20 +144,24 @@ class Serving(Generic[SourceT]):
 
     def _hand_over(self, delivered: Sequence[Delivered], received: Received) -> None:
         if not self._stages.is_turn():
-            self._writer.when_written(lambda error: received(() if error else delivered, error))
+            self._writer.when_written(partial(_tell, delivered, received))
             return
-        taken_s = self._clock.monotonic_s()
+        self._writer.when_written(partial(self._tell_timed, delivered, received, self._clock.monotonic_s()))
 
-        def written(error: Exception | None) -> None:
-            self._stages.write.add(self._clock.monotonic_s() - taken_s)
-            received(() if error else delivered, error)
-
-        self._writer.when_written(written)
+    def _tell_timed(
+        self, delivered: Sequence[Delivered], received: Received, taken_s: float, error: Exception | None
+    ) -> None:
+        self._stages.write.add(self._clock.monotonic_s() - taken_s)
+        _tell(delivered, received, error)
 
     def serve_after_pass(self, source: SourceT) -> None:
         """For who may be in the middle of serving it."""
         if source.waiting:
-            self._after_pass(lambda: self.serve(source))
+            self._after_pass(partial(self.serve, source))
+
+
+def _tell(delivered: Sequence[Delivered], received: Received, error: Exception | None) -> None:
+    received(() if error else delivered, error)
 
 
 class Waking:

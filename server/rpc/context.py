@@ -7,6 +7,7 @@ answer, since clients take any other gRPC status than OK for a broken network an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from google.protobuf.message import Message
@@ -188,15 +189,14 @@ class Edge:
 
     def later(self, call: Call, answer: Answer) -> Callable[[Exception | None], None]:
         """What answers the call when it is told how it went: with `answer` and OK, or with the error as status."""
+        return partial(self._answer_later, call, answer)
 
-        def answered(error: Exception | None) -> None:
-            if error is not None:
-                self.refuse_unary(call, type(answer), error)
-                return
-            fill_ok(answer.status)
-            call.reply(answer.SerializeToString())
-
-        return answered
+    def _answer_later(self, call: Call, answer: Answer, error: Exception | None) -> None:
+        if error is not None:
+            self.refuse_unary(call, type(answer), error)
+            return
+        fill_ok(answer.status)
+        call.reply(answer.SerializeToString())
 
     def refuse_unary(self, call: Call, answer_type: type[AnswerT], error: Exception) -> None:
         """Answer with the error as status. Faults of the broker are reported."""

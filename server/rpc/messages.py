@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
@@ -137,17 +138,14 @@ class MessageService:
             attempts_max=group.max_attempts,
             highest_queue_first=topic.type is TopicType.PRIORITY and not group.fifo,
         )
-
-        def received(messages: Sequence[Delivered], error: Exception | None) -> None:
-            self._answer_receive(call, group.name, topic.name, messages, error)
-
+        received = partial(self._answer_receive, call, group.name, topic.name)
         polling_s = terms.polling_ms / 1000
         if lite is None:
             poll = self._delivery.receive(wanted, polling_s, received)
         else:
             poll = self._delivery.lite.receive(wanted, lite, polling_s, received)
         if poll is not None:
-            call.on_close(lambda: self._delivery.cancel(poll))
+            call.on_close(partial(self._delivery.cancel, poll))
 
     def _group_of(self, name: str, topic: str, *, is_lite: bool | None) -> tuple[Group, LiteGroup | None]:
         """The group, and what it says of lite topics if it gets those: it gets either them or whole topics.
@@ -183,7 +181,7 @@ class MessageService:
         is_timed = stages.is_turn()
         began_s = self._clock.monotonic_s() if is_timed else 0.0
         handles = [delivered.receipt_handle for delivered in messages]
-        call.on_close(lambda: self._delivery.undeliverable(group, topic, handles))
+        call.on_close(partial(self._delivery.undeliverable, group, topic, handles))
         call.send_all([_FIRST_ITEM, *self._items(topic, messages), self._last_item()])
         call.finish()
         if is_timed:
@@ -218,22 +216,27 @@ class MessageService:
                 results.append(error)
             else:
                 results.append(None)
+        self._state_writer.when_written(partial(self._acknowledged, call, request, results))
 
-        def written(failure: Exception | None) -> None:
-            if failure is not None:
-                self._edge.refuse_unary(call, service.AckMessageResponse, failure)
-                return
-            response = service.AckMessageResponse()
-            for entry, outcome in zip(request.entries, results, strict=True):
-                result = response.entries.add()
-                result.message_id = entry.message_id
-                result.receipt_handle = entry.receipt_handle
-                fill_status(result.status, outcome)
-            fill_overall(response.status, results)
-            self._metrics.acknowledged(results.count(None))
-            call.reply(response.SerializeToString())
-
-        self._state_writer.when_written(written)
+    def _acknowledged(
+        self,
+        call: Call,
+        request: service.AckMessageRequest,
+        results: list[Exception | None],
+        failure: Exception | None,
+    ) -> None:
+        if failure is not None:
+            self._edge.refuse_unary(call, service.AckMessageResponse, failure)
+            return
+        response = service.AckMessageResponse()
+        for entry, outcome in zip(request.entries, results, strict=True):
+            result = response.entries.add()
+            result.message_id = entry.message_id
+            result.receipt_handle = entry.receipt_handle
+            fill_status(result.status, outcome)
+        fill_overall(response.status, results)
+        self._metrics.acknowledged(results.count(None))
+        call.reply(response.SerializeToString())
 
     # -- ForwardMessageToDeadLetterQueue
 
@@ -243,14 +246,14 @@ class MessageService:
         check_group(request.group.name)
         _check_lite_topic(request)
         answer = self._edge.later(call, service.ForwardMessageToDeadLetterQueueResponse())
-
-        def buried(error: Exception | None) -> None:
-            if error is not None:
-                answer(error)
-            else:
-                self._state_writer.when_written(answer)
-
+        buried = partial(self._buried, answer)
         self._delivery.bury(request.group.name, request.topic.name, request.receipt_handle, buried)
+
+    def _buried(self, answer: Callable[[Exception | None], None], error: Exception | None) -> None:
+        if error is not None:
+            answer(error)
+        else:
+            self._state_writer.when_written(answer)
 
     # -- ChangeInvisibleDuration
 
@@ -266,11 +269,7 @@ class MessageService:
             )
         except BrokerError as error:
             return _changed(error, request.receipt_handle)
-
-        def written(failure: Exception | None) -> None:
-            call.reply(_changed(failure, terms.receipt_handle if failure else handle).SerializeToString())
-
-        self._state_writer.when_written(written)
+        self._state_writer.when_written(partial(_answer_change, call, terms.receipt_handle, handle))
         return None
 
 
@@ -298,6 +297,10 @@ def _check_lite_topic(request: _NamesDelivery) -> None:
     """Not all clients say it, and the handle does. Raises InvalidReceiptHandle when they say different things."""
     if request.lite_topic and request.lite_topic != lite_topic_of(request.receipt_handle):
         raise InvalidReceiptHandle("the receipt handle belongs to another lite topic")
+
+
+def _answer_change(call: Call, replaced: str, handle: str, failure: Exception | None) -> None:
+    call.reply(_changed(failure, replaced if failure else handle).SerializeToString())
 
 
 def _changed(error: Exception | None, receipt_handle: str) -> service.ChangeInvisibleDurationResponse:
