@@ -55,6 +55,9 @@ class Directory:
     def configure(self, auto_creation: AutoCreation) -> None:
         self._auto = auto_creation
 
+    def find_topic(self, name: str) -> Topic | None:
+        return self._topics.get(name)
+
     def topic(self, name: str) -> Topic:
         """Raises TopicNotFound."""
         topic = self._topics.get(name)

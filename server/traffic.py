@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from server.top_counts import OTHER, Row, TopCounts
@@ -44,7 +44,7 @@ def _hides_pair(key: PairKey) -> bool:
 
 
 def _other_in(key: InKey) -> InKey:
-    return key._replace(topic=OTHER)
+    return InKey(OTHER, key.message_type)
 
 
 def _other_pair(key: PairKey) -> PairKey:
@@ -74,20 +74,25 @@ class Traffic:
     def sent(self, topic: str, message_type: str, appended: Sequence[Appended]) -> None:
         """A send was stored; all of its messages count as of the first one's type."""
         messages, size = len(appended), sum([each.size for each in appended])
-        self._sent(topic, message_type, messages, size).sizes.add(size / messages, messages)
-
-    def sent_each(self, topic: str, message_type: str, sizes: Sequence[int]) -> None:
-        """As many sends of one message each were stored; `sizes` are those of the records."""
-        row = self._sent(topic, message_type, len(sizes), sum(sizes))
-        for size, times in Counter(sizes).items():
-            row.sizes.add(size, times)
-
-    def _sent(self, topic: str, message_type: str, messages: int, size: int) -> Row:
         self.messages_sent += messages
         self.bytes_sent += size
         row = self.sent_by_topic.row(InKey(topic, message_type), messages)
         row.count(messages, size)
-        return row
+        row.sizes.add(size / messages, messages)
+
+    def sent_each(self, message_type: str, sizes_by_topic: Mapping[str, list[int]]) -> None:
+        """As many sends of one message each were stored; sizes are those of the records."""
+        sizes_of: dict[Row, list[int]] = {}
+        for topic, sizes in sizes_by_topic.items():
+            row = self.sent_by_topic.row(InKey(topic, message_type), len(sizes))
+            sizes_of.setdefault(row, []).extend(sizes)  # many topics may have one row
+        for row, sizes in sizes_of.items():
+            messages, size = len(sizes), sum(sizes)
+            self.messages_sent += messages
+            self.bytes_sent += size
+            row.count(messages, size)
+            for each, times in Counter(sizes).items():
+                row.sizes.add(each, times)
 
     def received(self, group: str, topic: str, messages: int, size: int, *, is_retry: bool) -> None:
         """A receive was answered with messages, whose records have `size` bytes together."""

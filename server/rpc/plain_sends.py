@@ -170,8 +170,10 @@ class PlainSends:
 
     def _plain_topic(self, name: str, topics: dict[str, Topic | None]) -> Topic | None:
         """The topic, made now if need be; None when the ordinary way has to say what is wrong with it."""
-        check_topic(name)
-        topic = self._directory.topic_to_send(name, self._edge.user)
+        topic = self._directory.find_topic(name)
+        if topic is None or not topic.is_for_clients:
+            check_topic(name)
+            topic = self._directory.topic_to_send(name, self._edge.user)
         takes_it = (
             definition.NORMAL in ACCEPTED_TYPES[topic.type]
             and Permission.WRITE in topic.permission
@@ -196,5 +198,4 @@ class PlainSends:
             sizes_by_topic.setdefault(send.topic, []).append(where.size)
             send.call.reply(answer(send.message_id, where.queue_offset))
         self._metrics.sent_each(len(sends), self._clock.monotonic_s() - began_s)
-        for topic, sizes in sizes_by_topic.items():
-            self._observing.traffic.sent_each(topic, _NORMAL_WORD, sizes)
+        self._observing.traffic.sent_each(_NORMAL_WORD, sizes_by_topic)

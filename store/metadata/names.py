@@ -58,11 +58,14 @@ class IllegalGroupName(Invalid):
 
 def check_topic_name(name: str) -> None:
     """Raise IllegalTopicName unless clients may use a topic of this name."""
-    fault = _fault(name, TOPIC_NAME_MAX)
-    if fault is None and is_system_topic(name):
-        fault = "reserved for the broker"
+    fault = _topic_fault(name)
     if fault is not None:
         raise IllegalTopicName(f"topic name {_shown(name)}: {fault}")
+
+
+def is_topic_name(name: str) -> bool:
+    """Whether clients may use a topic of this name."""
+    return _topic_fault(name) is None
 
 
 def check_internal_topic_name(name: str) -> None:
@@ -116,6 +119,13 @@ def pop_retry_topic_name(group: str, topic: str) -> str:
 def dead_letter_topic_name(group: str) -> str:
     """Where messages go after the group's last attempt."""
     return DEAD_LETTER_PREFIX + group
+
+
+def _topic_fault(name: str) -> str | None:
+    fault = _fault(name, TOPIC_NAME_MAX)
+    if fault is None and is_system_topic(name):
+        fault = "reserved for the broker"
+    return fault
 
 
 def _fault(name: str, length_max: int) -> str | None:

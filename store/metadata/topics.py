@@ -18,6 +18,7 @@ from store.metadata.names import (
     check_topic_name,
     is_light_queue,
     is_system_topic,
+    is_topic_name,
 )
 from store.metadata.owners import Owners, insert_owned, remove_owned, take_over_owned
 from store.metadata.row_json import Document, check_attributes, encode_document
@@ -70,8 +71,11 @@ class Topic:
     write_queues: int
     permission: Permission = READ_WRITE
     attributes: Mapping[str, str] = field(default_factory=dict)
+    is_for_clients: bool = field(init=False, repr=False, compare=False)
+    """Whether its name is one that clients may use: looked at once, when the topic is read."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "is_for_clients", is_topic_name(self.name))
         # Rows are shared through the cache: a caller's later change of its map must not reach them.
         if not isinstance(self.attributes, MappingProxyType):
             object.__setattr__(self, "attributes", MappingProxyType(dict(self.attributes)))
