@@ -114,6 +114,7 @@ class Messaging:
         )
         if components.native is not None:
             components.store.messages.use(components.native)
+            components.store.queues.use(components.native)
         self.sending = self._make_sending(self._edge, limits, components.native)
         # for operators, whom the admin port has let in
         self._operators_sending = self._make_sending(

@@ -329,7 +329,7 @@ class MessageStore:
 
     def _bound_next_offsets(self) -> None:
         if self._next_offsets.is_full:
-            self._next_offsets.rotate(_queues_of(self._undispatched))
+            self._next_offsets.make_room(_queues_of(self._undispatched))
 
     def flush_entries(self) -> None:
         """The long part of `flush_queues`, which may run beside dispatch."""
@@ -345,6 +345,10 @@ class MessageStore:
 
     def bounds(self, queue: QueueId) -> QueueBounds:
         return self._queues.bounds(queue)
+
+    def bounds_of_all(self, queues: Sequence[QueueId]) -> list[QueueBounds]:
+        """Those of each of some different queues, at a part of the price."""
+        return self._queues.bounds_of_all(queues)
 
     def maximum(self, queue: QueueId) -> QueueOffset:
         """Of the bounds: needs no search for the first entry that the log still has."""
@@ -454,7 +458,7 @@ class MessageStore:
         self._queues.remove_ended(found)
         self._next_offsets.forget(each.queue for each in found)
 
-    def _first_free(self, queues: Sequence[QueueId]) -> Iterator[QueueOffset]:
+    def _first_free(self, queues: Sequence[tuple[str, int]]) -> Iterator[QueueOffset]:
         for (name, _), stored in zip(queues, self._queues.next_offsets(queues), strict=True):
             is_new_light = stored == 0 and name.startswith(LIGHT_QUEUE_PREFIX)
             yield self._light_floor.offset if is_new_light else stored

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     """A message, its receipt handle, how often it was delivered, how long it is hidden (ms)."""
 
 MODULE: Final = "quarry_native"
-CONTRACT: Final = 2
+CONTRACT: Final = 3
 """Of the build that goes with this code; one of another number is left alone."""
 
 PlainSend = tuple[str, str, bytes, bytes, int, int, int]
@@ -109,6 +109,23 @@ class SyncThread(Protocol):
         """How the next one ended that was begun: 0, or the error's number (errno). Waits for it."""
 
 
+class MaximaTable(Protocol):
+    """What is stored as maxima of queues that were in use, as far as it has room; see `KnownQueues`."""
+
+    def find(self, queues: list[tuple[str, int]], /) -> list[tuple[bytes, bytes, bytes | None]] | None:
+        """Of each queue `rocks_layout.keys_of`, and what is stored under its maximum's key; None: not known.
+
+        None in place of all of them where one can have no keys.
+        """
+
+    def put_all(self, maxima: list[tuple[bytes, bytes]], /) -> None:
+        """That is stored now, by the keys of the maxima; each takes 16 bytes."""
+
+    def discard(self, maximum_key: bytes, /) -> None: ...
+
+    def clear(self) -> None: ...
+
+
 class Native(Protocol):
     """What the module offers."""
 
@@ -141,6 +158,9 @@ class Native(Protocol):
     def encode_records(self) -> EncodeRecords: ...
 
     def SyncThread(self) -> SyncThread: ...
+
+    def MaximaTable(self, queues: int, /) -> MaximaTable:
+        """Room for so many queues, in 64 bytes for each; memory is used as they come."""
 
 
 def _load() -> tuple[Native | None, str]:

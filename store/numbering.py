@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from store.generations import GenerationCache
 from store.offsets import QueueId, QueueOffset
 
 
@@ -24,46 +23,46 @@ class LightFloor:
 
 
 class NextOffsets:
-    """A bounded cache of next offsets over the stored maxima. Queues are QueueIds, or plain tuples equal to them.
+    """The next offsets of queues that were written to lately. Queues are QueueIds, or plain tuples equal to them.
 
-    An entry whose record is appended but not dispatched yet must not be dropped, since the stored maximum does
-    not know it: the caller names those queues when it rotates.
+    What is stored does not know yet of a record that is appended but not dispatched, so the offsets of its queues must
+    not be dropped: the caller names those when it asks for room.
     """
 
-    def __init__(self, load: Callable[[Sequence[QueueId]], Iterable[QueueOffset]], *, cached_max: int) -> None:
+    def __init__(self, load: Callable[[Sequence[tuple[str, int]]], Iterable[QueueOffset]], *, cached_max: int) -> None:
         """`load` tells the next offset of each of some queues."""
         self._load = load
-        self._cache: GenerationCache[tuple[str, int], QueueOffset] = GenerationCache(cached_max)
+        self._cached_max = cached_max
+        self._next: dict[tuple[str, int], QueueOffset] = {}
 
     def get(self, queue: tuple[str, int]) -> QueueOffset:
         """The offset that the next record of the queue gets."""
-        known = self._cache.get(queue)
+        known = self._next.get(queue)
         if known is None:
-            [known] = self._load([QueueId(*queue)])
-            self._cache.put(queue, known)
+            [known] = self._load([queue])
+            self._next[queue] = known
         return known
 
     def load(self, queues: Iterable[tuple[str, int]]) -> None:
         """Have the next offsets of all these at hand: read together, each takes a third of the time."""
-        cached = self._cache.get
-        unknown = {queue: None for queue in queues if cached(queue) is None}
+        known = self._next
+        unknown = {queue: None for queue in queues if queue not in known}
         if unknown:
-            missing = [QueueId(*queue) for queue in unknown]
-            self._cache.put_all(dict(zip(unknown, self._load(missing), strict=True)))
+            known.update(zip(unknown, self._load(list(unknown)), strict=True))
 
     def advance(self, assigned: dict[tuple[str, int], QueueOffset]) -> None:
         """Take over the next offsets after an append that succeeded."""
-        self._cache.put_all(assigned)
+        self._next.update(assigned)
 
     @property
     def is_full(self) -> bool:
-        return self._cache.is_full
+        return len(self._next) >= self._cached_max
 
-    def rotate(self, undispatched: Iterable[QueueId]) -> None:
-        """Drop what was not used lately, but none of the queues with undispatched records."""
-        self._cache.rotate({queue: self.get(queue) for queue in undispatched})
+    def make_room(self, undispatched: Iterable[QueueId]) -> None:
+        """Drop all but those of the queues with undispatched records."""
+        self._next = {queue: self.get(queue) for queue in undispatched}
 
     def forget(self, queues: Iterable[tuple[str, int]]) -> None:
         """Drop queues that were removed."""
         for queue in queues:
-            self._cache.discard(queue)
+            self._next.pop(queue, None)

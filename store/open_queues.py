@@ -9,6 +9,7 @@ from pathlib import Path
 from kv import KeyValueEngine
 from store.consumequeue import ConsumeQueueStore, DoubleWriteConsumeQueues, FileConsumeQueues, RocksConsumeQueues
 from store.dispatch import LightQueueNumbering
+from store.native import Native
 from store.queue_phase import QueuePhase, QueuePlaces
 
 
@@ -42,6 +43,7 @@ class OpenQueues:
         """For records that are read back from the log when the store is opened."""
         self.doubled = doubled
         self._rocks = rocks
+        self._native: Native | None = None
         self._switchable: DoubleWriteConsumeQueues | None = None
         if phase is not QueuePhase.ROCKSDB:
             self._switchable = DoubleWriteConsumeQueues(files, rocks, doubled=doubled)
@@ -54,6 +56,12 @@ class OpenQueues:
             return self._switchable
         assert self._rocks is not None
         return self._rocks
+
+    def use(self, native: Native) -> None:
+        """Remember more of queues in RocksDB, with the native part; also of such as are added later."""
+        self._native = native
+        if self.rocks is not None:
+            self.rocks.use(native)
 
     @property
     def files(self) -> FileConsumeQueues | None:
@@ -124,6 +132,8 @@ class OpenQueues:
     def add_rocks(self, rocks: RocksConsumeQueues, engine: KeyValueEngine) -> None:
         """Write RocksDB, too, from now on."""
         assert self._switchable is not None
+        if self._native is not None:
+            rocks.use(self._native)
         self.engine, self._switchable.rocks = engine, rocks
 
     def drop_rocks(self) -> None:

@@ -5,12 +5,13 @@
 //! unusual, wrong or too large it leaves alone by returning `None`, and the Python code decides,
 //! which is also the only place that refuses anything.
 //!
-//! And a thread that waits for the disk: `syncs`.
+//! And a thread that waits for the disk, `syncs`, and a table of what is stored, `maxima`.
 
 use pyo3::prelude::*;
 
 mod acks;
 mod calls;
+mod maxima;
 mod receives;
 mod records;
 mod sends;
@@ -20,7 +21,7 @@ mod wire;
 
 /// What Python code it goes with. Raised whenever the two have to change together: `store/native.py` does
 /// without a build of another number.
-const CONTRACT: u32 = 2;
+const CONTRACT: u32 = 3;
 
 #[pymodule]
 fn quarry_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -33,6 +34,7 @@ fn quarry_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(acks::ack_answer, module)?)?;
     module.add_class::<stored::RecordReader>()?;
     module.add_class::<syncs::SyncThread>()?;
+    module.add_class::<maxima::MaximaTable>()?;
     module.add_function(wrap_pyfunction!(records::encode_records, module)?)?;
     Ok(())
 }

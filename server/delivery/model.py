@@ -77,6 +77,9 @@ class MessageSource(Protocol):
 
     def bounds(self, queue: QueueId) -> QueueBounds: ...
 
+    def bounds_of_all(self, queues: Sequence[QueueId]) -> list[QueueBounds]:
+        """Those of each of some different queues, at a part of the price."""
+
     def maximum(self, queue: QueueId) -> QueueOffset:
         """That of the bounds alone, which costs less."""
 

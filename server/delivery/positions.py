@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from kv import WriteBatch
 from server.delivery.model import DeliverySettings, MessageSource, NewGroupStart
 from server.delivery.state_writer import StateWriter
 from server.delivery.subscription import QueueProgress, Subscription
 from store.metadata.offsets import ConsumerOffsetTable
-from store.offsets import QueueId, QueueOffset
+from store.offsets import QueueBounds, QueueId, QueueOffset
 
 
 class Positions:
@@ -50,24 +50,32 @@ class Positions:
             and not subscription.is_retry
             and not self._offsets.reads(subscription.group, subscription.topic)
         )
-        for number in numbers:
-            self.open(subscription, number, is_new=is_new)
+        self._open([number for number in numbers if number not in subscription.queues], subscription, is_new=is_new)
 
-    def open(self, subscription: Subscription, number: int, *, is_new: bool = False) -> QueueProgress:
+    def open(self, subscription: Subscription, number: int) -> QueueProgress:
         """The group's progress in the queue, which may have something to hand out when it is opened."""
         progress = subscription.queues.get(number)
         if progress is None:
-            queue = QueueId(subscription.topic, number)
-            next_offset = None if is_new else self._offsets.get(subscription.group, queue)
-            if next_offset is None:
-                next_offset = self._start_offset(queue, is_new=is_new)
-                self._offsets.stage(self._writer.batch(), subscription.group, queue, next_offset)
+            self._open([number], subscription, is_new=False)
+            progress = subscription.queues[number]
+        return progress
+
+    def _open(self, numbers: Sequence[int], subscription: Subscription, *, is_new: bool) -> None:
+        """Different queues that are not open."""
+        group, topic = subscription.group, subscription.topic
+        stored = [None] * len(numbers) if is_new else self._offsets.get_all(group, topic, numbers)
+        queues = [QueueId(topic, number) for number in numbers]
+        unread = [queue for queue, offset in zip(queues, stored, strict=True) if offset is None]
+        starts = dict(zip(unread, self._start_offsets(unread, is_new=is_new), strict=True))
+        for queue, offset in zip(queues, stored, strict=True):
+            if offset is None:
+                next_offset = starts[queue]
+                self._offsets.stage(self._writer.batch(), group, queue, next_offset)
             else:
                 # a recovery may have cut the queue's end off
-                next_offset = min(next_offset, self._source.maximum(queue))
-            progress = subscription.queues[number] = QueueProgress(queue, next_offset)
-            subscription.mark(number)
-        return progress
+                next_offset = min(offset, self._source.maximum(queue))
+            subscription.queues[queue.number] = QueueProgress(queue, next_offset)
+            subscription.mark(queue.number)
 
     def stage(self, batch: WriteBatch, subscription: Subscription) -> None:
         """Stage where the group stands in all queues it has open."""
@@ -77,9 +85,13 @@ class Positions:
     def store(self, subscription: Subscription, progress: QueueProgress) -> None:
         self._offsets.stage(self._writer.batch(), subscription.group, progress.queue, progress.next_offset)
 
-    def _start_offset(self, queue: QueueId, *, is_new: bool) -> QueueOffset:
+    def _start_offsets(self, queues: Sequence[QueueId], *, is_new: bool) -> list[QueueOffset]:
+        all_bounds = self._source.bounds_of_all(queues) if queues else []
+        pairs = zip(queues, all_bounds, strict=True)
+        return [self._start_offset(queue, bounds, is_new=is_new) for queue, bounds in pairs]
+
+    def _start_offset(self, queue: QueueId, bounds: QueueBounds, *, is_new: bool) -> QueueOffset:
         """A queue that comes to a topic which the group reads is read from its first message."""
-        bounds = self._source.bounds(queue)
         if not is_new:
             return bounds.minimum
         match self._settings.new_group_start:

@@ -109,13 +109,16 @@ class DoubleWriteConsumeQueues:
     def bounds(self, queue: QueueId) -> QueueBounds:
         return self._reader(queue).bounds(queue)
 
+    def bounds_of_all(self, queues: Sequence[QueueId]) -> list[QueueBounds]:
+        return [self.bounds(queue) for queue in queues]
+
     def next_offset(self, queue: QueueId) -> QueueOffset:
         return self._one_of(queue, prefer_rocks=self.assign_rocks).next_offset(queue)
 
-    def next_offsets(self, queues: Sequence[QueueId]) -> list[QueueOffset]:
+    def next_offsets(self, queues: Sequence[tuple[str, int]]) -> list[QueueOffset]:
         if self.rocks is not None:
             self.rocks.next_offsets(queues)  # whichever numbers them, they are about to be written here
-        return [self.next_offset(queue) for queue in queues]
+        return [self.next_offset(QueueId(*queue)) for queue in queues]
 
     def dispatched_up_to(self) -> PhysicalOffset | None:
         """The older of the two: recovery starts there."""

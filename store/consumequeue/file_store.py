@@ -222,14 +222,15 @@ class FileConsumeQueues:
     def bounds(self, queue: QueueId) -> QueueBounds:
         with _named_errors():
             known = self._find(queue)
-            if known is None:
-                return QueueBounds(QueueOffset(0), QueueOffset(0))
-            return QueueBounds(QueueOffset(self._first_offset(known)), QueueOffset(known.maximum))
+            first, maximum = (0, 0) if known is None else (self._first_offset(known), known.maximum)
+            return QueueBounds(QueueOffset(first), QueueOffset(maximum))
+
+    def bounds_of_all(self, queues: Sequence[QueueId]) -> list[QueueBounds]:
+        return [self.bounds(queue) for queue in queues]
 
     def next_offset(self, queue: QueueId) -> QueueOffset:
         with _named_errors():
-            known = self._find(queue)
-            return QueueOffset(0 if known is None else known.maximum)
+            return QueueOffset(0 if (known := self._find(queue)) is None else known.maximum)
 
     def last_physical(self, queue: QueueId) -> PhysicalOffset:
         """Where the record of the queue's last unit lies, also one that has expired; 0 when it has none."""
@@ -237,8 +238,8 @@ class FileConsumeQueues:
             known = self._find(queue)
             return PhysicalOffset(0) if known is None else known.last_physical
 
-    def next_offsets(self, queues: Sequence[QueueId]) -> list[QueueOffset]:
-        return [self.next_offset(queue) for queue in queues]
+    def next_offsets(self, queues: Sequence[tuple[str, int]]) -> list[QueueOffset]:
+        return [self.next_offset(QueueId(*queue)) for queue in queues]
 
     def dispatched_up_to(self) -> PhysicalOffset | None:
         return self._dispatched_up_to

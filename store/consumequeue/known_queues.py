@@ -9,8 +9,12 @@ from kv import Family
 from store.consumequeue.rocks_layout import BOUND, keys_of
 from store.consumequeue.search import FoundUnit
 from store.generations import GenerationCache
+from store.native import MaximaTable, Native
 
 QUEUES_PER_READ: Final = 1_000
+TABLE_QUEUES: Final = 1_048_576
+"""Queues of which the native part remembers what is stored: 64 MB once so many have been in use."""
+
 _unpack_bound: Final = BOUND.unpack
 
 Queue = tuple[str, int]
@@ -36,49 +40,87 @@ class KnownQueue:
 class KnownQueues:
     """A cache over the stored maxima in the family `offsets`: of about 500 bytes per queue, `cached_max` queues.
 
+    With the native part there is a second one behind it, of the stored maxima alone, for a million queues that were in
+    use at some time: RocksDB takes as long to find one of them as all else that a send to its queue costs.
+
     Raises ValueError for the name that no topic can have, `kv.KvError`.
     """
 
     def __init__(self, offsets: Family, *, cached_max: int) -> None:
         self._offsets = offsets
         self._cache: GenerationCache[Queue, KnownQueue] = GenerationCache(max(1, cached_max // 2))
+        self._table: MaximaTable | None = None
         self.cached = self._cache.get
         """`cached(queue) or load(queue)` is `find(queue)` for who is in a hurry."""
-        self.discard = self._cache.discard
 
     def __iter__(self) -> Iterator[Queue]:
         return iter(self._cache)
+
+    def use(self, native: Native) -> None:
+        """Have the second cache from now on."""
+        self._table = native.MaximaTable(TABLE_QUEUES)
 
     def find(self, queue: Queue) -> KnownQueue:
         return self._cache.get(queue) or self.load(queue)
 
     def load(self, queue: Queue) -> KnownQueue:
         """A queue that is not cached."""
-        return self._remember(queue, self.look_up(queue))
+        return self._load_all([queue])[queue]
 
     def look_up(self, queue: Queue) -> KnownQueue:
-        """The queue as it is stored, past the cache. From any thread."""
+        """The queue as it is stored, past the caches. From any thread."""
         prefix, key = keys_of(queue)
         return KnownQueue(prefix, key, self._offsets.get(key))
 
     def find_all(self, queues: Sequence[Queue]) -> list[KnownQueue]:
-        """Those that are not cached are read in the order of their keys: neighbours lie in the same block."""
-        found = {queue: known for queue in queues if (known := self._cache.get(queue)) is not None}
-        keys = {queue: keys_of(queue) for queue in queues if queue not in found}
-        missing = sorted(keys, key=lambda queue: keys[queue][1])
-        for begin in range(0, len(missing), QUEUES_PER_READ):
-            part = missing[begin : begin + QUEUES_PER_READ]
-            stored = self._offsets.get_many([keys[queue][1] for queue in part])
-            for queue, value in zip(part, stored, strict=True):
-                found[queue] = self._remember(queue, KnownQueue(*keys[queue], value))
-        return [found[queue] for queue in queues]
+        """Those of all the queues, which are looked for together."""
+        cached = self._cache.get
+        found = [cached(queue) for queue in queues]
+        missing = {queue: None for queue, known in zip(queues, found, strict=True) if known is None}
+        loaded = self._load_all(list(missing)) if missing else {}
+        return [known or loaded[queue] for queue, known in zip(queues, found, strict=True)]
+
+    def stored(self, maxima: list[tuple[bytes, bytes]]) -> None:
+        """These are stored now, by their keys."""
+        if self._table is not None:
+            self._table.put_all(maxima)
+
+    def discard(self, queue: Queue) -> None:
+        """What is stored of the queue has changed."""
+        self._cache.discard(queue)
+        if self._table is not None:
+            self._table.discard(keys_of(queue)[1])
 
     def forget_all(self) -> None:
         self._cache.rotate()
         self._cache.rotate()
+        if self._table is not None:
+            self._table.clear()
 
-    def _remember(self, queue: Queue, known: KnownQueue) -> KnownQueue:
-        if self._cache.is_full:
-            self._cache.rotate()
-        self._cache.put(queue, known)
-        return known
+    def _load_all(self, queues: list[Queue]) -> dict[Queue, KnownQueue]:
+        """Different queues that are not cached."""
+        cache = self._cache
+        rows = None if self._table is None else self._table.find(queues)
+        if rows is None:
+            rows = [(*keys_of(queue), None) for queue in queues]
+        unknown = [key for _, key, value in rows if value is None]
+        stored = self._read(unknown) if unknown else {}
+        loaded: dict[Queue, KnownQueue] = {}
+        for queue, (prefix, key, value) in zip(queues, rows, strict=True):
+            known = KnownQueue(prefix, key, stored.get(key) if value is None else value)
+            if cache.is_full:
+                cache.rotate()
+            cache.put(queue, known)
+            loaded[queue] = known
+        return loaded
+
+    def _read(self, keys: list[bytes]) -> dict[bytes, bytes]:
+        """What is stored under the keys, in their order in RocksDB: neighbours lie in the same block."""
+        keys.sort()
+        stored: dict[bytes, bytes] = {}
+        for begin in range(0, len(keys), QUEUES_PER_READ):
+            part = keys[begin : begin + QUEUES_PER_READ]
+            values = self._offsets.get_many(part)
+            stored.update((key, value) for key, value in zip(part, values, strict=True) if value is not None)
+        self.stored(list(stored.items()))
+        return stored

@@ -67,11 +67,14 @@ class ConsumeQueueStore(Protocol):
     def bounds(self, queue: QueueId) -> QueueBounds:
         """Bounds now; (0, 0) for a queue never written. Never inverted (rmq#10417)."""
 
+    def bounds_of_all(self, queues: Sequence[QueueId]) -> list[QueueBounds]:
+        """Those of each of some different queues: read together, each takes a part of the time."""
+
     def next_offset(self, queue: QueueId) -> QueueOffset:
         """The maximum as stored: where numbering goes on after a restart."""
 
-    def next_offsets(self, queues: Sequence[QueueId]) -> list[QueueOffset]:
-        """The same of many queues: read together, each takes a third of the time. Plain tuples will do."""
+    def next_offsets(self, queues: Sequence[tuple[str, int]]) -> list[QueueOffset]:
+        """The same of many queues: read together, each takes a third of the time. QueueIds or plain tuples."""
 
     def dispatched_up_to(self) -> PhysicalOffset | None:
         """Exclusive end of the log range whose entries are stored; None when nothing was ever dispatched."""

@@ -20,6 +20,7 @@ from store.consumequeue.known_queues import KnownQueue, KnownQueues
 from store.consumequeue.light_queues import LiteParentsStep, last_times_ms, lite_parents, stage_removal
 from store.consumequeue.names import LastEntry, LightQueueStep, QueueEnd, light_queues_ended, queue_ends, topics_behind
 from store.consumequeue.protocol import ConsumeQueueEntry
+from store.consumequeue.rocks_bounds import RocksBounds
 from store.consumequeue.rocks_layout import (
     BOUND,
     BOUND_SIZE,
@@ -33,7 +34,6 @@ from store.consumequeue.rocks_layout import (
     maxima_range,
     maximum_key,
     minimum_key,
-    minimum_key_beside,
     pack_offsets,
     pack_units,
     parse_bound,
@@ -42,10 +42,11 @@ from store.consumequeue.rocks_layout import (
     topic_range,
     units_end,
 )
-from store.consumequeue.search import FoundUnit, UnitAtOrAfter, count_between, first_at_least
+from store.consumequeue.search import count_between
 from store.consumequeue.windows import RocksUnitReader
 from store.message import DispatchRequest
 from store.metadata.names import LIGHT_QUEUE_PREFIX
+from store.native import Native
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 
 QUEUES_PER_BATCH: Final = 1_000
@@ -86,13 +87,17 @@ class RocksConsumeQueues:
         self._engine = engine
         self._units = engine.family(UNITS_FAMILY)
         self._offsets = engine.family(OFFSET_FAMILY)
-        self._minimum = minimum_physical_offset
+        self._bounds = RocksBounds(self._units, self._offsets, minimum_physical_offset)
         self.is_complete = True
         """Whether it has all entries that it is ever to have of the log so far. As long as not, nothing is dropped: a
         stored minimum would hide what is added below it.
         """
         self._removals = 0
         self._known = KnownQueues(self._offsets, cached_max=cached_queues_max)
+
+    def use(self, native: Native) -> None:
+        """Remember stored maxima in the native part."""
+        self._known.use(native)
 
     # -- writing
 
@@ -101,9 +106,7 @@ class RocksConsumeQueues:
         self._put(batch, self._put_units(batch, requests), dispatched_up_to)
 
     def _put(self, batch: WriteBatch, last_of: _LastEntries, dispatched_up_to: PhysicalOffset) -> None:
-        offsets = _new_maxima(last_of)
-        offsets.append((CHECKPOINT_KEY, _pack_offset(dispatched_up_to)))
-        batch.put_all(self._offsets, offsets)
+        batch.put(self._offsets, CHECKPOINT_KEY, _pack_offset(dispatched_up_to))
         self._write(batch, last_of)
 
     def put_again(self, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None:
@@ -145,7 +148,6 @@ class RocksConsumeQueues:
         self._put_missing(batch, self._put_columns(batch, units.grouped(), self._known.find_all(units.queues)))
 
     def _put_missing(self, batch: WriteBatch, last_of: _LastEntries) -> None:
-        batch.put_all(self._offsets, _new_maxima(last_of))
         for queue in last_of:
             queue.first = None
         self._write(batch, last_of)
@@ -196,8 +198,12 @@ class RocksConsumeQueues:
         return dict(zip(queues, places, strict=True))
 
     def _write(self, batch: WriteBatch, last_of: _LastEntries) -> None:
+        """With the maxima of the queues."""
+        maxima = _new_maxima(last_of)
+        batch.put_all(self._offsets, maxima)
         self._engine.write(batch)
-        # Only now: after a failed write the cache still agrees with the database.
+        # Only now: after a failed write the caches still agree with the database.
+        self._known.stored(maxima)
         for queue, (queue_offset, physical_offset) in last_of.items():
             if queue_offset + 1 >= queue.maximum:
                 queue.maximum = queue_offset + 1
@@ -207,14 +213,14 @@ class RocksConsumeQueues:
 
     def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]:
         known = self._known.find(queue)
-        if self._is_first_known(known):
-            return self._read(known, max(start, self._first_offset(known)), limit)
-        if known.last_physical < self._minimum:
+        if self._bounds.is_first_known(known):
+            return self._read(known, max(start, self._bounds.first_offset(known)), limit)
+        if known.last_physical < self._bounds.minimum:
             return []
         # Nearly always the log has what is asked for, and one read is all that a queue costs that nobody used lately.
-        found = self._read(known, max(start, self._stored_minimum(known)), limit)
-        if found and found[0].physical_offset < self._minimum:
-            return self._read(known, max(start, self._first_offset(known)), limit)
+        found = self._read(known, max(start, self._bounds.stored_minimum(known)), limit)
+        if found and found[0].physical_offset < self._bounds.minimum:
+            return self._read(known, max(start, self._bounds.first_offset(known)), limit)
         return found
 
     def _read(self, known: KnownQueue, begin: int, limit: int) -> list[ConsumeQueueEntry]:
@@ -237,8 +243,8 @@ class RocksConsumeQueues:
     def last_entry_below(self, queue: QueueId, at: PhysicalOffset) -> ConsumeQueueEntry | None:
         """The entry with the largest physical offset below `at`; None when the queue has none in the log."""
         known = self._known.find(queue)
-        first = self._first_offset(known)
-        end = self._search(known, first, known.maximum, at)
+        first = self._bounds.first_offset(known)
+        end = self._bounds.search(known, first, known.maximum, at)
         keys = KeyRange(
             known.prefix + _pack_offset(first),
             known.prefix + _pack_offset(known.maximum if end is None else end.queue_offset),
@@ -248,12 +254,18 @@ class RocksConsumeQueues:
 
     def bounds(self, queue: QueueId) -> QueueBounds:
         known = self._known.find(queue)
-        return QueueBounds(QueueOffset(self._first_offset(known)), QueueOffset(known.maximum))
+        return QueueBounds(QueueOffset(self._bounds.first_offset(known)), QueueOffset(known.maximum))
+
+    def bounds_of_all(self, queues: Sequence[QueueId]) -> list[QueueBounds]:
+        known = self._known.find_all(queues)
+        firsts = self._bounds.first_offsets(known)
+        pairs = zip(firsts, known, strict=True)
+        return [QueueBounds(QueueOffset(first), QueueOffset(each.maximum)) for first, each in pairs]
 
     def next_offset(self, queue: QueueId) -> QueueOffset:
         return QueueOffset(self._known.find(queue).maximum)
 
-    def next_offsets(self, queues: Sequence[QueueId]) -> list[QueueOffset]:
+    def next_offsets(self, queues: Sequence[tuple[str, int]]) -> list[QueueOffset]:
         return [QueueOffset(known.maximum) for known in self._known.find_all(queues)]
 
     def dispatched_up_to(self) -> PhysicalOffset | None:
@@ -273,7 +285,7 @@ class RocksConsumeQueues:
         known = self._known.look_up(queue)
         if start >= known.maximum:
             return 0
-        return count_between(self._unit_at_or_after(known), start, known.maximum, self._minimum, at)
+        return count_between(self._bounds.unit_at_or_after(known), start, known.maximum, self._bounds.minimum, at)
 
     def unit_reader(self) -> RocksUnitReader:
         """For reading all queues on another thread."""
@@ -283,7 +295,7 @@ class RocksConsumeQueues:
 
     def expired_entries(self) -> ExpiredEntrySearch:
         """A search for entries below the log's minimum as it is now. It may run on another thread."""
-        return ExpiredEntrySearch(self._engine, self._minimum)
+        return ExpiredEntrySearch(self._engine, self._bounds.minimum)
 
     @property
     def removals(self) -> int:
@@ -389,7 +401,7 @@ class RocksConsumeQueues:
         self._engine.flush(OFFSETS_FIRST)
 
     def _truncate_queue(self, batch: WriteBatch, queue: QueueId, last: StoredBound, end: PhysicalOffset) -> None:
-        cut = self._search(KnownQueue(*keys_of(queue), None), 0, last.queue_offset + 1, end)
+        cut = self._bounds.search(KnownQueue(*keys_of(queue), None), 0, last.queue_offset + 1, end)
         minimum = self._end_queue_at(batch, queue, last.queue_offset if cut is None else cut.queue_offset)
         if minimum is not None and minimum.physical_offset >= end:
             batch.delete(self._offsets, minimum_key(queue))
@@ -422,9 +434,9 @@ class RocksConsumeQueues:
         return minimum
 
     def set_minimum_physical_offset(self, minimum: PhysicalOffset) -> None:
-        if minimum < self._minimum:
+        if minimum < self._bounds.minimum:
             self._known.forget_all()
-        self._minimum = minimum
+        self._bounds.minimum = minimum
 
     # -- life
 
@@ -453,38 +465,6 @@ class RocksConsumeQueues:
             queue = parse_maximum_key(key)
             if queue is not None:
                 yield queue, parse_bound(value)
-
-    def _is_first_known(self, queue: KnownQueue) -> bool:
-        return queue.first is not None and queue.first.physical_offset >= self._minimum
-
-    def _first_offset(self, queue: KnownQueue) -> int:
-        """The minimum now: the first entry whose record the log still has, else the maximum (an empty queue)."""
-        if queue.first is not None and self._is_first_known(queue):
-            return queue.first.queue_offset
-        if queue.last_physical < self._minimum:
-            return queue.maximum
-        begin = self._stored_minimum(queue) if queue.first is None else queue.first.queue_offset
-        queue.first = self._search(queue, begin, queue.maximum, self._minimum)
-        return queue.maximum if queue.first is None else queue.first.queue_offset
-
-    def _stored_minimum(self, queue: KnownQueue) -> int:
-        """Where the search for the minimum begins: RocketMQ stores a minimum lazily, so often there is none."""
-        stored = self._offsets.get(minimum_key_beside(queue.maximum_key))
-        return 0 if stored is None else parse_bound(stored).queue_offset
-
-    def _search(self, queue: KnownQueue, begin: int, end: int, at_least: PhysicalOffset) -> FoundUnit | None:
-        return first_at_least(self._unit_at_or_after(queue), begin, end, at_least)
-
-    def _unit_at_or_after(self, queue: KnownQueue) -> UnitAtOrAfter:
-        def unit_at_or_after(start: int, before: int) -> FoundUnit | None:
-            keys = KeyRange(queue.prefix + _pack_offset(start), queue.prefix + _pack_offset(before))
-            found = self._units.scan(keys, limit=1)
-            if not found:
-                return None
-            entry = _entry(*found[0])
-            return FoundUnit(entry.queue_offset, entry.physical_offset)
-
-        return unit_at_or_after
 
 
 def _new_maxima(last_of: _LastEntries) -> list[tuple[bytes, bytes]]:

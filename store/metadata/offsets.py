@@ -11,7 +11,7 @@ row may outlive its offsets; it then leads to nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from struct import Struct
 from typing import Final
 
@@ -47,6 +47,12 @@ class ConsumerOffsetTable:
         """The next offset the group wants of the queue; None when it has never said. Never creates a row."""
         value = self._family.get(_offset_key(group, queue))
         return None if value is None else QueueOffset(VALUE.unpack(value)[0])
+
+    def get_all(self, group: str, topic: str, numbers: Sequence[int]) -> list[QueueOffset | None]:
+        """The same of some queues of a topic, read together."""
+        prefix = _group_prefix(group) + counted(topic.encode())
+        values = self._family.get_many([prefix + u32(number) for number in numbers])
+        return [None if value is None else QueueOffset(VALUE.unpack(value)[0]) for value in values]
 
     def reads(self, group: str, topic: str) -> bool:
         """Whether the group has an offset of any queue of the topic, staged ones included."""

@@ -18,6 +18,7 @@ from store.consumequeue import (
 )
 from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
 from store.disk import Disk, PosixDisk
+from store.native import NATIVE
 from store.offsets import PhysicalOffset
 
 UNITS_PER_FILE: Final = 7
@@ -44,6 +45,16 @@ class EngineBacking:
 
     def close(self) -> None:
         self.engine.close()
+
+
+class RememberedBacking(EngineBacking):
+    """With the native part, which remembers what is stored; hardly anything else does."""
+
+    def open(self, minimum: int = 0, cached: int = 100) -> RocksConsumeQueues:
+        queues = super().open(minimum, cached=2)
+        assert NATIVE is not None
+        queues.use(NATIVE)
+        return queues
 
 
 class FileBacking:
@@ -117,3 +128,5 @@ BACKINGS: Final[dict[str, Callable[[Path], Backing]]] = {
     "both, files read": lambda directory: DoubleBacking(directory, read_rocks=False),
     "both, RocksDB read": lambda directory: DoubleBacking(directory, read_rocks=True),
 }
+if NATIVE is not None:
+    BACKINGS["memory, remembered"] = lambda _: RememberedBacking(MemoryEngine([UNITS_FAMILY, OFFSET_FAMILY]))

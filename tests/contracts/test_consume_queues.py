@@ -1,6 +1,7 @@
 """What every consume queue store must do (store/consumequeue/protocol.py).
 
-Runs on the RocksDB layout over RocksDB and over the engine in memory, and on files.
+Runs on the RocksDB layout over RocksDB and over the engine in memory, with and without what the native part remembers,
+and on files.
 """
 
 from __future__ import annotations
@@ -61,6 +62,20 @@ def test_a_new_store_is_empty(queues: ConsumeQueueStore) -> None:
     assert queues.next_offset(A0) == 0
     assert entries(queues, A0, 0, 10) == []
     assert list(queues.queues()) == []
+
+
+@pytest.mark.parametrize("minimum", [0, 1, 2, 3])
+def test_bounds_of_many_queues_are_those_of_each(backing: Backing, minimum: int) -> None:
+    asked = [A0, A1, B0, QueueId("never", 3)]
+    first = backing.open()
+    put(first, [request(0, A0, 0), request(1, B0, 0), request(2, A0, 1), request(3, A0, 2), request(4, B0, 1)])
+    together = backing.open(minimum=physical(minimum))
+    found = together.bounds_of_all(asked)
+    assert found == [together.bounds(queue) for queue in asked]
+    assert found == [backing.open(minimum=physical(minimum)).bounds(queue) for queue in asked]
+    assert found[0] == QueueBounds(QueueOffset((minimum + 1) // 2), QueueOffset(3))
+    together.set_minimum_physical_offset(physical(3))
+    assert together.bounds_of_all([A0]) == [QueueBounds(QueueOffset(2), QueueOffset(3))]
 
 
 def test_next_offsets_of_many_queues_are_those_of_each(queues: ConsumeQueueStore) -> None:

@@ -88,6 +88,9 @@ class ListedMessages:
     def bounds(self, queue: QueueId) -> QueueBounds:
         return QueueBounds(QueueOffset(self.minimum.get(queue, 0)), QueueOffset(len(self.queues[queue])))
 
+    def bounds_of_all(self, queues: Sequence[QueueId]) -> list[QueueBounds]:
+        return [self.bounds(queue) for queue in queues]
+
     def maximum(self, queue: QueueId) -> QueueOffset:
         return self.bounds(queue).maximum
 
