@@ -406,6 +406,10 @@ class MessageStore:
         """Where the queue stood at a wall time; see `store.time_search`. Raises StoreDamaged."""
         return offset_at_time(self._queues, lambda entry: self.read(entry).store_timestamp_ms, queue, time_ms, boundary)
 
+    def queues_of(self, topic: str) -> list[QueueId]:
+        """The queues of a topic that ever got a message, for who is about to ask for their bounds."""
+        return self._queues.queues_of(topic)
+
     def iterate_queues(self, topic: str | None = None) -> list[QueueId]:
         """The queues that ever got a message."""
         return list(self._queues.queues(topic))

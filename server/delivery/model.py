@@ -87,6 +87,9 @@ class MessageSource(Protocol):
 
     def read(self, entry: ConsumeQueueEntry) -> StoredMessage: ...
 
+    def queues_of(self, topic: str) -> list[QueueId]:
+        """Those that ever got a message; for who is about to ask for their bounds."""
+
     def iterate_queues(self, topic: str) -> list[QueueId]: ...
 
     @property

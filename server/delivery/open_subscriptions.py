@@ -60,7 +60,7 @@ class OpenSubscriptions(Subscriptions):
         subscription.last_used_s = self._clock.monotonic_s()
         self._deliveries.opened(subscription)
         for retry_topic in retry_topics(group, topic):
-            if self._source.iterate_queues(retry_topic.name):
+            if self._source.queues_of(retry_topic.name):
                 self._attach(subscription, retry_topic)
         return subscription
 

@@ -36,7 +36,7 @@ class Positions:
             return
         wanted = dict.fromkeys(numbers)
         if not subscription.has_stored_queues:
-            wanted.update(dict.fromkeys(queue.number for queue in self._source.iterate_queues(subscription.topic)))
+            wanted.update(dict.fromkeys(queue.number for queue in self._source.queues_of(subscription.topic)))
             subscription.has_stored_queues = True
         self.open_each(subscription, wanted)
 

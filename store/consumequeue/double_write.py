@@ -18,6 +18,7 @@ from store.consumequeue.file_store import FileConsumeQueues, is_file_name, topic
 from store.consumequeue.in_use import InUse
 from store.consumequeue.light_queues import LiteParentsStep
 from store.consumequeue.names import LastEntry, LightQueueStep, QueueEnd
+from store.consumequeue.one_by_one import OneByOne
 from store.consumequeue.protocol import ConsumeQueueEntry
 from store.consumequeue.rocks_store import RocksConsumeQueues
 from store.message import DispatchRequest
@@ -27,7 +28,7 @@ from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 Queues = FileConsumeQueues | RocksConsumeQueues
 
 
-class DoubleWriteConsumeQueues:
+class DoubleWriteConsumeQueues(OneByOne):
     """See `store.consumequeue.protocol.ConsumeQueueStore`.
 
     `files` or `rocks` may be None, not both. `read_rocks` and `assign_rocks` choose who answers and who numbers where
@@ -109,16 +110,13 @@ class DoubleWriteConsumeQueues:
     def bounds(self, queue: QueueId) -> QueueBounds:
         return self._reader(queue).bounds(queue)
 
-    def bounds_of_all(self, queues: Sequence[QueueId]) -> list[QueueBounds]:
-        return [self.bounds(queue) for queue in queues]
-
     def next_offset(self, queue: QueueId) -> QueueOffset:
         return self._one_of(queue, prefer_rocks=self.assign_rocks).next_offset(queue)
 
     def next_offsets(self, queues: Sequence[tuple[str, int]]) -> list[QueueOffset]:
         if self.rocks is not None:
             self.rocks.next_offsets(queues)  # whichever numbers them, they are about to be written here
-        return [self.next_offset(QueueId(*queue)) for queue in queues]
+        return super().next_offsets(queues)
 
     def dispatched_up_to(self) -> PhysicalOffset | None:
         """The older of the two: recovery starts there."""

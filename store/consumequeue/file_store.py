@@ -28,6 +28,7 @@ from store.consumequeue.file_queue import FileQueue, FileShape
 from store.consumequeue.file_reader import queues_of_topic
 from store.consumequeue.light_queues import LiteParentsStep
 from store.consumequeue.names import LastEntry, LightQueueStep, QueueEnd
+from store.consumequeue.one_by_one import OneByOne
 from store.consumequeue.open_files import OpenFiles
 from store.consumequeue.protocol import ConsumeQueueEntry
 from store.consumequeue.rocks_layout import require_no_checkpoint
@@ -54,7 +55,7 @@ class SaveDispatched(Protocol):
         """`emptied`: no file is left, because all topics were deleted. Otherwise somebody has taken them away."""
 
 
-class FileConsumeQueues:
+class FileConsumeQueues(OneByOne):
     """See `store.consumequeue.protocol.ConsumeQueueStore`. Errors of the disk come as `kv.KvError`, too.
 
     `open_files_max` bounds descriptors, `cached_queues_max` memory: neither grows with the number of queues.
@@ -225,9 +226,6 @@ class FileConsumeQueues:
             first, maximum = (0, 0) if known is None else (self._first_offset(known), known.maximum)
             return QueueBounds(QueueOffset(first), QueueOffset(maximum))
 
-    def bounds_of_all(self, queues: Sequence[QueueId]) -> list[QueueBounds]:
-        return [self.bounds(queue) for queue in queues]
-
     def next_offset(self, queue: QueueId) -> QueueOffset:
         with _named_errors():
             return QueueOffset(0 if (known := self._find(queue)) is None else known.maximum)
@@ -237,9 +235,6 @@ class FileConsumeQueues:
         with _named_errors():
             known = self._find(queue)
             return PhysicalOffset(0) if known is None else known.last_physical
-
-    def next_offsets(self, queues: Sequence[tuple[str, int]]) -> list[QueueOffset]:
-        return [self.next_offset(QueueId(*queue)) for queue in queues]
 
     def dispatched_up_to(self) -> PhysicalOffset | None:
         return self._dispatched_up_to

@@ -23,6 +23,7 @@ from store.consumequeue.rocks_layout import (
     StoredBound,
     maxima_range,
     maximum_key,
+    number_in,
     parse_bound,
     parse_bound_key,
     topic_prefix,
@@ -99,7 +100,7 @@ def queue_ends(bounds: Family, topic: str, behind: int, limit: int) -> list[Queu
         return []
     keys = KeyRange(maximum_key(QueueId(topic, behind + 1)), maxima_range(topic).end)
     return [
-        QueueEnd(I32.unpack(key[-I32.size :])[0], parse_bound(value).physical_offset)
+        QueueEnd(number_in(key), parse_bound(value).physical_offset)
         for key, value in bounds.scan(keys, limit=limit)
         if len(value) == BOUND_SIZE
     ]

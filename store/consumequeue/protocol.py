@@ -82,6 +82,9 @@ class ConsumeQueueStore(Protocol):
     def queues(self, topic: str | None = None) -> Iterator[QueueId]:
         """Every queue that has a stored maximum, in key order."""
 
+    def queues_of(self, topic: str) -> list[QueueId]:
+        """Those of one topic, for who is about to ask for their bounds. On the thread that puts."""
+
     def ends(self, topic: str, behind: int, limit: int) -> list[QueueEnd]:
         """The next `limit` queues of a topic with numbers above `behind`, by number; -1 begins.
 

@@ -132,6 +132,12 @@ def minimum_key_beside(maximum: bytes) -> bytes:
     return maximum[:-_MARKER_FROM_END] + _MIN + maximum[len(_MAX) - _MARKER_FROM_END :]
 
 
+def number_in(maximum: bytes) -> int:
+    """The number of the queue whose `maximum_key` this is."""
+    number: int = I32.unpack_from(maximum, len(maximum) - I32.size)[0]
+    return number
+
+
 def is_maximum_key(key: bytes) -> bool:
     """Whether a key of the offset family is that of a maximum; the checkpoint's looks like one, too."""
     return key[-_MARKER_FROM_END : -I32.size] == _MAX + _SEPARATOR

@@ -34,6 +34,7 @@ from store.consumequeue.rocks_layout import (
     maxima_range,
     maximum_key,
     minimum_key,
+    number_in,
     pack_offsets,
     pack_units,
     parse_bound,
@@ -49,6 +50,8 @@ from store.metadata.names import LIGHT_QUEUE_PREFIX
 from store.native import Native
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 
+QUEUES_OF_MOST_TOPICS: Final = 16
+"""Topics seldom have more, and to read so many is cheaper than to read any number of them."""
 QUEUES_PER_BATCH: Final = 1_000
 """How many queues a change of all queues takes into one batch: bounds its memory."""
 ENTRIES_FAMILIES: Final = (UNITS_FAMILY,)
@@ -276,6 +279,16 @@ class RocksConsumeQueues:
         keys = KeyRange(b"", None) if topic is None else maxima_range(topic)
         for queue, _ in self._maxima(keys):
             yield queue
+
+    def queues_of(self, topic: str) -> list[QueueId]:
+        keys = maxima_range(topic)
+        rows = self._offsets.scan(keys, limit=QUEUES_OF_MOST_TOPICS)
+        if len(rows) == QUEUES_OF_MOST_TOPICS:
+            rows = self._offsets.scan(keys)
+        maxima = [row for row in rows if len(row[1]) == BOUND_SIZE]
+        # who asks for its queues is about to ask for their bounds; and no put comes between the two
+        self._known.stored(maxima)
+        return [QueueId(topic, number_in(key)) for key, _ in maxima]
 
     def ends(self, topic: str, behind: int, limit: int) -> list[QueueEnd]:
         return queue_ends(self._offsets, topic, behind, limit)

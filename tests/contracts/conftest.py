@@ -1,13 +1,16 @@
-"""Fixtures of the front contracts."""
+"""Fixtures of the contracts of fronts and of consume queues."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from server.front import FrontKind
+from store.consumequeue import ConsumeQueueStore
 from tests.certificates import Tls, make_tls
+from tests.consumequeue.backings import BACKINGS, Backing
 from tests.contracts.front_client import KINDS, TLS
 
 
@@ -28,3 +31,15 @@ def transport(request: pytest.FixtureRequest, certificates: Tls) -> Iterator[Non
     token = TLS.set(certificates if request.param == "tls" else None)
     yield
     TLS.reset(token)
+
+
+@pytest.fixture(params=BACKINGS)
+def backing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backing]:
+    made = BACKINGS[request.param](tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def queues(backing: Backing) -> ConsumeQueueStore:
+    return backing.open()

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import errno
 from collections import defaultdict
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -26,21 +24,9 @@ from store.consumequeue import (
 from store.disk.posix import PosixSparseFile
 from store.message import DispatchRequest
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
-from tests.consumequeue.backings import BACKINGS, Backing, EngineBacking
+from tests.consumequeue.backings import Backing, EngineBacking
 from tests.consumequeue.samples import A0, A1, B0, LITE, offsets, physical, put, request
 from tests.consumequeue.samples import entry as timed_entry
-
-
-@pytest.fixture(params=BACKINGS)
-def backing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backing]:
-    made = BACKINGS[request.param](tmp_path)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def queues(backing: Backing) -> ConsumeQueueStore:
-    return backing.open()
 
 
 def entries(queues: ConsumeQueueStore, queue: QueueId, start: int = 0, limit: int = 10) -> list[ConsumeQueueEntry]:
@@ -62,29 +48,6 @@ def test_a_new_store_is_empty(queues: ConsumeQueueStore) -> None:
     assert queues.next_offset(A0) == 0
     assert entries(queues, A0, 0, 10) == []
     assert list(queues.queues()) == []
-
-
-@pytest.mark.parametrize("minimum", [0, 1, 2, 3])
-def test_bounds_of_many_queues_are_those_of_each(backing: Backing, minimum: int) -> None:
-    asked = [A0, A1, B0, QueueId("never", 3)]
-    first = backing.open()
-    put(first, [request(0, A0, 0), request(1, B0, 0), request(2, A0, 1), request(3, A0, 2), request(4, B0, 1)])
-    together = backing.open(minimum=physical(minimum))
-    found = together.bounds_of_all(asked)
-    assert found == [together.bounds(queue) for queue in asked]
-    assert found == [backing.open(minimum=physical(minimum)).bounds(queue) for queue in asked]
-    assert found[0] == QueueBounds(QueueOffset((minimum + 1) // 2), QueueOffset(3))
-    together.set_minimum_physical_offset(physical(3))
-    assert together.bounds_of_all([A0]) == [QueueBounds(QueueOffset(2), QueueOffset(3))]
-
-
-def test_next_offsets_of_many_queues_are_those_of_each(queues: ConsumeQueueStore) -> None:
-    three_in_a0(queues)
-    asked = [B0, QueueId("unknown", 3), A0, B0]
-    for _ in range(2):
-        assert queues.next_offsets(asked) == [queues.next_offset(queue) for queue in asked] == [1, 0, 3, 1]
-    assert queues.next_offsets([]) == []
-    assert QueueId("unknown", 3) not in list(queues.queues())
 
 
 def test_a_query_makes_no_queue(backing: Backing, queues: ConsumeQueueStore) -> None:
@@ -168,8 +131,8 @@ def test_queues_are_listed_in_key_order(queues: ConsumeQueueStore) -> None:
     put(queues, [request(number, queue, 0) for number, queue in enumerate(given_in)])
     expected = sorted(given_in, key=lambda queue: (len(queue.topic.encode()), queue.topic.encode(), queue.number))
     assert list(queues.queues()) == expected
-    assert list(queues.queues("T")) == [QueueId("T", 0), QueueId("T", 1)]
-    assert list(queues.queues("Z")) == []
+    assert list(queues.queues("T")) == queues.queues_of("T") == [QueueId("T", 0), QueueId("T", 1)]
+    assert list(queues.queues("Z")) == queues.queues_of("Z") == []
 
 
 def test_where_queues_end_is_told_by_number(queues: ConsumeQueueStore) -> None:

@@ -100,6 +100,9 @@ class ListedMessages:
         self.entries_read += len(found)
         return found
 
+    def queues_of(self, topic: str) -> list[QueueId]:
+        return self.iterate_queues(topic)
+
     def iterate_queues(self, topic: str) -> list[QueueId]:
         return [queue for queue, messages in self.queues.items() if queue.topic == topic and messages]
 
