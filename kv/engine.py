@@ -97,6 +97,17 @@ class KeyValueEngine(Protocol):
     def write(self, batch: WriteBatch, *, sync: bool = False) -> None:
         """Apply the batch. With `sync` it survives power loss when the call returns (write-ahead log only)."""
 
+    def put_later(self, family: Family, pairs: list[tuple[bytes, bytes]]) -> None:
+        """Puts that everybody sees at once, and that are stored when they have to be: before the family is read but for
+        single keys, is written to by a batch, or is flushed.
+
+        So a crash may take them back and leave what was written after them. Without a write-ahead log only; in a family
+        whose options do not say `later_puts` they are written at once.
+        """
+
+    def settle(self, *, more_than: int = 0) -> None:
+        """Store what was put later, in each family where it is more than so many. Raises KvError; then it waits on."""
+
     def flush(self, names: Sequence[str]) -> None:
         """Write the memtables of these families to tables, one after the other in the given order.
 

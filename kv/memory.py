@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from threading import RLock
 from types import TracebackType
@@ -17,6 +18,7 @@ from typing import Final
 from kv.engine import Family, KeyRange, Snapshot, WriteBatch
 from kv.errors import EngineClosed, KvError
 from kv.keys import counted, read_counted
+from kv.later_puts import LaterPuts, merged
 
 TABLE_SUFFIX: Final = ".table"
 
@@ -89,6 +91,7 @@ class MemoryBatch:
     def __init__(self, engine: MemoryEngine) -> None:
         self._engine = engine
         self._operations: list[_Operation] | None = []
+        self.comes_after_later_puts = True
 
     def _open_operations(self) -> list[_Operation]:
         self._engine.require_open()
@@ -117,6 +120,9 @@ class MemoryBatch:
     def __len__(self) -> int:
         return len(self._open_operations())
 
+    def operations(self) -> Sequence[_Operation]:
+        return self._open_operations()
+
     def take(self) -> list[_Operation]:
         operations = self._open_operations()
         self._operations = None
@@ -129,17 +135,19 @@ class MemoryFamily:
     def __init__(self, name: str, engine: MemoryEngine) -> None:
         self._name = name
         self._engine = engine
+        self.later: Final = LaterPuts(self._store_later)
 
     @property
     def name(self) -> str:
         return self._name
 
     def get(self, key: bytes) -> bytes | None:
-        return self._engine.table(self._name, None).values.get(key)
+        return self.get_many([key])[0]
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        waiting = [self.later.get(key) for key in keys]
         values = self._engine.table(self._name, None).values
-        return [values.get(key) for key in keys]
+        return [values.get(key) if later is None else later for key, later in zip(keys, waiting, strict=True)]
 
     def scan(
         self,
@@ -148,6 +156,13 @@ class MemoryFamily:
         limit: int | None = None,
         reverse: bool = False,
         snapshot: Snapshot | None = None,
+    ) -> list[tuple[bytes, bytes]]:
+        waiting = self.later.unsettled() if snapshot is None else None
+        pairs = self._scan(keys, limit, snapshot, reverse=reverse)
+        return list(islice(merged(pairs, waiting, keys, reverse=reverse), limit)) if waiting else pairs
+
+    def _scan(
+        self, keys: KeyRange, limit: int | None, snapshot: Snapshot | None, *, reverse: bool
     ) -> list[tuple[bytes, bytes]]:
         with self._engine.lock:
             table = self._engine.table(self._name, snapshot)
@@ -163,6 +178,12 @@ class MemoryFamily:
     ) -> Iterator[tuple[bytes, bytes]]:
         pairs = self.scan(keys, reverse=reverse, snapshot=snapshot)
         return self._walk(pairs)
+
+    def _store_later(self, pairs: list[tuple[bytes, bytes]]) -> None:
+        batch = self._engine.batch()
+        batch.put_all(self, pairs)
+        batch.comes_after_later_puts = False  # it is them
+        self._engine.write(batch)
 
     def _walk(self, pairs: list[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
         for pair in pairs:
@@ -208,6 +229,9 @@ class MemoryEngine:
             raise TypeError(f"a batch of another engine: {batch!r}")
         if sync and not self._write_ahead_log:
             raise KvError("a synchronous write needs the write-ahead log")
+        if batch.comes_after_later_puts:
+            for name in {family for family, _, _ in batch.operations()}:
+                self._families[name].later.settle()
         with self.lock:
             operations = batch.take()
             _apply(self._tables, operations)
@@ -215,18 +239,27 @@ class MemoryEngine:
             if sync:
                 self._rebase()
 
+    def put_later(self, family: Family, pairs: list[tuple[bytes, bytes]]) -> None:
+        self.require_open()
+        self._families[family.name].later.add(pairs)
+
+    def settle(self, *, more_than: int = 0) -> None:
+        for family in self._families.values():
+            family.later.settle(more_than=more_than)
+
     def flush(self, names: Sequence[str]) -> None:
         self.require_open()
+        for name in names:
+            self._families[name].later.settle()
         with self.lock:
             for name in names:
-                if name not in self._families:
-                    raise KeyError(name)
                 self._flushed[name] = len(self._batches)
             if self._write_ahead_log or min(self._flushed.values()) == len(self._batches):
                 self._rebase()
 
     def snapshot(self) -> MemorySnapshot:
         self.require_open()
+        self.settle()
         with self.lock:
             return MemorySnapshot(self, {name: table.copy() for name, table in self._tables.items()})
 
@@ -254,6 +287,7 @@ class MemoryEngine:
 
     def ingest(self, family: Family, tables: Sequence[Path]) -> None:
         self.require_open()
+        self.settle()
         with self.lock:
             operations: list[_Operation] = []
             for path in tables:
@@ -267,8 +301,8 @@ class MemoryEngine:
             directory.mkdir(parents=True)
         except FileExistsError as error:
             raise KvError(f"{directory}: exists") from error
+        self.flush(list(self._families))
         with self.lock:
-            self.flush(list(self._families))
             for name, table in self._tables.items():
                 data = b"".join(counted(key) + counted(table.values[key]) for key in table.keys)
                 (directory / (name + TABLE_SUFFIX)).write_bytes(data)
@@ -291,6 +325,9 @@ class MemoryEngine:
         return {f"{name}.keys_estimate": len(table.keys) for name, table in self._tables.items()}
 
     def close(self) -> None:
+        """What waits is kept, as all else is: for an engine that is opened again."""
+        if not self._closed:
+            self.settle()
         self._closed = True
 
     def crash(self, surviving_batches: int = 0, *, power_loss: bool = False) -> None:
@@ -301,6 +338,8 @@ class MemoryEngine:
         the death of the process loses nothing, and `power_loss` nothing from before the last flush or synchronous
         write. Open batches and snapshots are gone in a real crash; do not use them afterwards.
         """
+        for family in self._families.values():
+            family.later.forget()
         with self.lock:
             if self._write_ahead_log and not power_loss:
                 return

@@ -56,6 +56,9 @@ class FamilyOptions:
     block_cache_bytes: int = 8 * MIB
     """Decompressed blocks, indexes and filters; all table memory of the family comes out of it."""
 
+    later_puts: bool = False
+    """Whether `KeyValueEngine.put_later` may keep puts in memory for a while."""
+
     def __post_init__(self) -> None:
         for name, least in (
             ("memtable_bytes", 64 * KIB),

@@ -21,6 +21,7 @@ All tables are written with block based format 5, the newest that the RocksDB of
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
@@ -31,6 +32,7 @@ import rocksdict  # noqa: TID251 - this is the module the ban points to
 
 from kv.engine import Family, KeyRange, WriteBatch
 from kv.errors import EngineClosed, KvError
+from kv.later_puts import LaterPuts
 from kv.options import MIB, CompactionStyle, Compression, FamilyOptions
 from kv.rocks_directory import holds_database, reading_view, require_database, unread_changes
 from kv.rocks_family import CLOSED, DEFAULT_FAMILY, Cursor, RocksBatch, RocksFamily, RocksSnapshot, fail, own_family
@@ -174,8 +176,9 @@ class RocksEngine:
                 rocksdict.ReadOptions,
                 self._cursors,
                 directory=directory,
+                later=LaterPuts(partial(self._store_later, name)) if options.later_puts else None,
             )
-            for name in families
+            for name, options in families.items()
         }
         self._write_options = _write_options(sync=False, write_ahead_log=write_ahead_log)
         self._sync_options = _write_options(sync=True, write_ahead_log=write_ahead_log)
@@ -244,14 +247,37 @@ class RocksEngine:
     def write(self, batch: WriteBatch, *, sync: bool = False) -> None:
         if not isinstance(batch, RocksBatch):
             raise TypeError(f"a batch of another engine: {batch!r}")
+        if batch.comes_after_later_puts:
+            self.settle()
         try:
             self._database.write(batch.take(), self._sync_options if sync else self._write_options)
         except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
             fail(error, self._directory)
 
+    def put_later(self, family: Family, pairs: list[tuple[bytes, bytes]]) -> None:
+        self._require_open()
+        own = own_family(family)
+        if own.later is None:
+            self._store_later(own.name, pairs)
+        else:
+            own.later.add(pairs)
+
+    def settle(self, *, more_than: int = 0) -> None:
+        for family in self._families.values():
+            if family.later is not None:
+                family.later.settle(more_than=more_than)
+
+    def _store_later(self, name: str, pairs: list[tuple[bytes, bytes]]) -> None:
+        batch = self.batch()
+        batch.put_all(self._families[name], pairs)
+        batch.comes_after_later_puts = False  # it is them
+        self.write(batch)
+
     def flush(self, names: Sequence[str]) -> None:
         self._require_open()
         for name in names:
+            if (later := self._families[name].later) is not None:
+                later.settle()
             try:
                 self._families[name].native().flush(wait=True)
             except KeyError:
@@ -261,6 +287,7 @@ class RocksEngine:
 
     def snapshot(self) -> RocksSnapshot:
         self._require_open()
+        self.settle()
         try:
             # An iterator covers one family. Those of all families are of the same moment when no write came
             # between the first and the last; a write that does takes microseconds, so the loop is short.
@@ -318,6 +345,7 @@ class RocksEngine:
 
     def ingest(self, family: Family, tables: Sequence[Path]) -> None:
         self._require_open()
+        self.settle()
         try:
             own_family(family).native().ingest_external_file(
                 [str(path) for path in tables], rocksdict.IngestExternalFileOptions()

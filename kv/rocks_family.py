@@ -17,6 +17,7 @@ from weakref import WeakSet
 
 from kv.engine import Family, KeyRange, Snapshot
 from kv.errors import EngineClosed, EngineCorrupt, EngineFull, EngineLocked, KvError
+from kv.later_puts import LaterPuts, merged
 
 DEFAULT_FAMILY: Final = "default"
 """RocksDB has this family in every database, used or not."""
@@ -118,19 +119,21 @@ class RocksSnapshot:
 class RocksBatch:
     """See `kv.engine.WriteBatch`."""
 
-    __slots__ = ("_native",)
+    __slots__ = ("_native", "comes_after_later_puts")
 
     def __init__(self, native: Any) -> None:
         self._native = native
+        self.comes_after_later_puts = False
+        """Whether it touches a family that has some: they are older, and have to be stored before."""
 
     def put(self, family: Family, key: bytes, value: bytes) -> None:
         try:
-            self._native.put(key, value, own_family(family).handle())
+            self._native.put(key, value, self._handle_of(family))
         except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
             fail(error)
 
     def put_all(self, family: Family, pairs: Iterable[tuple[bytes, bytes]]) -> None:
-        handle = own_family(family).handle()
+        handle = self._handle_of(family)
         native_put = self._native.put
         try:
             for key, value in pairs:
@@ -140,12 +143,12 @@ class RocksBatch:
 
     def delete(self, family: Family, key: bytes) -> None:
         try:
-            self._native.delete(key, own_family(family).handle())
+            self._native.delete(key, self._handle_of(family))
         except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
             fail(error)
 
     def delete_all(self, family: Family, keys: Iterable[bytes]) -> None:
-        handle = own_family(family).handle()
+        handle = self._handle_of(family)
         native_delete = self._native.delete
         try:
             for key in keys:
@@ -159,7 +162,7 @@ class RocksBatch:
         if keys.end <= keys.start:
             return
         try:
-            self._native.delete_range(keys.start, keys.end, own_family(family).handle())
+            self._native.delete_range(keys.start, keys.end, self._handle_of(family))
         except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
             fail(error)
 
@@ -169,6 +172,12 @@ class RocksBatch:
         except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
             fail(error)
 
+    def _handle_of(self, family: Family) -> Any:
+        own = own_family(family)
+        if own.later is not None:
+            self.comes_after_later_puts = True
+        return own.handle()
+
     def take(self) -> Any:
         """The native batch, for the engine that writes it."""
         return self._native
@@ -177,7 +186,7 @@ class RocksBatch:
 class RocksFamily:
     """See `kv.engine.Family`."""
 
-    __slots__ = ("_cursors", "_directory", "_handle", "_name", "_native", "_read_options")
+    __slots__ = ("_cursors", "_directory", "_handle", "_name", "_native", "_read_options", "later")
 
     def __init__(
         self,
@@ -188,9 +197,11 @@ class RocksFamily:
         cursors: WeakSet[Cursor],
         *,
         directory: Path,
+        later: LaterPuts | None = None,
     ) -> None:
         """`directory` is that of the database, for its errors."""
         self._directory = directory
+        self.later = later
         self._name = name
         self._native = native
         self._handle = handle
@@ -210,6 +221,9 @@ class RocksFamily:
         return self._native
 
     def get(self, key: bytes) -> bytes | None:
+        if self.later is not None and (waiting := self.later.get(key)) is not None:
+            self.handle()
+            return waiting
         try:
             value: bytes | None = self._native.get(key)
         except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
@@ -217,11 +231,15 @@ class RocksFamily:
         return value
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        # before: what waits now may be stored by the time when the database is asked, not the other way round
+        waiting = [None] * len(keys) if self.later is None else [self.later.get(key) for key in keys]
         try:
             values: list[bytes | None] = self._native.get(list(keys))
         except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
             fail(error, self._directory)
-        return values
+        if self.later is None:
+            return values
+        return [value if later is None else later for later, value in zip(waiting, values, strict=True)]
 
     def scan(
         self,
@@ -234,6 +252,14 @@ class RocksFamily:
         self.handle()
         if keys.end is not None and keys.end <= keys.start:
             return []
+        waiting = self.later.unsettled() if self.later is not None and snapshot is None else None
+        pairs = self._scan(keys, limit, snapshot, reverse=reverse)
+        return list(islice(merged(pairs, waiting, keys, reverse=reverse), limit)) if waiting else pairs
+
+    def _scan(
+        self, keys: KeyRange, limit: int | None, snapshot: Snapshot | None, *, reverse: bool
+    ) -> list[tuple[bytes, bytes]]:
+        """Of what is stored."""
         try:
             if snapshot is not None:
                 return _own_snapshot(snapshot).scan(self._name, keys, limit, reverse=reverse)
@@ -260,6 +286,12 @@ class RocksFamily:
             return iter(())
         if snapshot is not None:
             return _translated(_own_snapshot(snapshot).iterate(self._name, keys, reverse=reverse), self._directory)
+        waiting = None if self.later is None else self.later.unsettled()
+        pairs = self._iterate(keys, reverse=reverse)
+        return merged(pairs, waiting, keys, reverse=reverse) if waiting else pairs
+
+    def _iterate(self, keys: KeyRange, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
+        """Of what is stored."""
         options = self._options_up_to(keys.end)
         try:
             # Both now, so that both see the state of this moment.
@@ -281,6 +313,8 @@ class RocksFamily:
 
     def release(self) -> None:
         """Give the native parts up: they hold the database open and locked."""
+        if self.later is not None:
+            self.later.forget()
         self._native = CLOSED
         self._handle = None
 

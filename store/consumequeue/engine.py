@@ -46,6 +46,7 @@ FAMILY_OPTIONS: Final = {
         block_bytes=8 * KIB,
         bloom_bits_per_key=10,
         memtable_filter_share=0.02,
+        later_puts=True,
         block_cache_bytes=64 * MIB,
     ),
 }

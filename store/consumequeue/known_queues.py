@@ -10,11 +10,13 @@ from store.consumequeue.rocks_layout import BOUND, keys_of
 from store.consumequeue.search import FoundUnit
 from store.generations import GenerationCache
 from store.native import MaximaTable, Native
+from store.offsets import PhysicalOffset, QueueOffset
 
 QUEUES_PER_READ: Final = 1_000
 TABLE_QUEUES: Final = 1_048_576
 """Queues of which the native part remembers what is stored: 64 MB once so many have been in use."""
 
+_pack_bound: Final = BOUND.pack
 _unpack_bound: Final = BOUND.unpack
 
 Queue = tuple[str, int]
@@ -35,6 +37,10 @@ class KnownQueue:
             self.last_physical, last = _unpack_bound(stored)
             self.maximum = last + 1
         self.first: FoundUnit | None = None
+
+
+LastEntries = dict[KnownQueue, tuple[QueueOffset, PhysicalOffset]]
+"""The last entry of each queue that a batch touches."""
 
 
 class KnownQueues:
@@ -124,3 +130,13 @@ class KnownQueues:
             stored.update((key, value) for key, value in zip(part, values, strict=True) if value is not None)
         self.stored(list(stored.items()))
         return stored
+
+
+def new_maxima(last_of: LastEntries) -> list[tuple[bytes, bytes]]:
+    """Keys and values of the maxima that change with the entries."""
+    maxima = []
+    for queue, (queue_offset, physical_offset) in last_of.items():
+        # A repeated request may be behind what is stored: a maximum never goes back here.
+        if queue_offset + 1 >= queue.maximum:
+            maxima.append((queue.maximum_key, _pack_bound(physical_offset, queue_offset)))
+    return maxima

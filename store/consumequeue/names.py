@@ -31,6 +31,8 @@ from store.consumequeue.rocks_layout import (
 from store.metadata.names import LIGHT_QUEUE_PREFIX, is_light_queue
 from store.offsets import PhysicalOffset, QueueId
 
+QUEUES_OF_MOST_TOPICS: Final = 16
+"""Topics seldom have more, and to read so many is cheaper than to read any number of them."""
 ROWS_PER_SCAN: Final = 1_000
 """Read in one call, which keeps the interpreter's lock."""
 
@@ -92,6 +94,15 @@ def topics_behind(bounds: Family, behind: str, limit: int) -> list[str]:
         if len(rows) < ROWS_PER_SCAN:
             break
     return found[:limit]
+
+
+def maxima_of(bounds: Family, topic: str) -> list[tuple[bytes, bytes]]:
+    """Keys and values of the maxima of a topic's queues, by number."""
+    keys = maxima_range(topic)
+    rows = bounds.scan(keys, limit=QUEUES_OF_MOST_TOPICS)
+    if len(rows) == QUEUES_OF_MOST_TOPICS:
+        rows = bounds.scan(keys)
+    return [row for row in rows if len(row[1]) == BOUND_SIZE]
 
 
 def queue_ends(bounds: Family, topic: str, behind: int, limit: int) -> list[QueueEnd]:

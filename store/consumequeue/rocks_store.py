@@ -16,9 +16,17 @@ from kv import KeyRange, KeyValueEngine, WriteBatch
 from store.consumequeue.again import ascends, end_of_stored, put_again
 from store.consumequeue.columns import ColumnRequests, UnitColumns
 from store.consumequeue.expired_entries import ExpiredEntrySearch
-from store.consumequeue.known_queues import KnownQueue, KnownQueues
+from store.consumequeue.known_queues import KnownQueue, KnownQueues, LastEntries, new_maxima
 from store.consumequeue.light_queues import LiteParentsStep, last_times_ms, lite_parents, stage_removal
-from store.consumequeue.names import LastEntry, LightQueueStep, QueueEnd, light_queues_ended, queue_ends, topics_behind
+from store.consumequeue.names import (
+    LastEntry,
+    LightQueueStep,
+    QueueEnd,
+    light_queues_ended,
+    maxima_of,
+    queue_ends,
+    topics_behind,
+)
 from store.consumequeue.protocol import ConsumeQueueEntry
 from store.consumequeue.rocks_bounds import RocksBounds
 from store.consumequeue.rocks_layout import (
@@ -50,8 +58,8 @@ from store.metadata.names import LIGHT_QUEUE_PREFIX
 from store.native import Native
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 
-QUEUES_OF_MOST_TOPICS: Final = 16
-"""Topics seldom have more, and to read so many is cheaper than to read any number of them."""
+MAXIMA_LATER_MAX: Final = 2_048
+"""Maxima that may wait for being stored: they go in about a millisecond."""
 QUEUES_PER_BATCH: Final = 1_000
 """How many queues a change of all queues takes into one batch: bounds its memory."""
 ENTRIES_FAMILIES: Final = (UNITS_FAMILY,)
@@ -65,10 +73,6 @@ _unpack_unit: Final = UNIT.unpack
 _unpack_offset: Final = I64.unpack_from
 _make_entry: Final = ConsumeQueueEntry._make
 """From one tuple: the fields of an entry are the queue offset and then those of a unit, in its order."""
-
-
-_LastEntries = dict[KnownQueue, tuple[QueueOffset, PhysicalOffset]]
-"""The last entry of each queue that a batch touches."""
 
 
 class RocksConsumeQueues:
@@ -108,9 +112,19 @@ class RocksConsumeQueues:
         batch = self._engine.batch()
         self._put(batch, self._put_units(batch, requests), dispatched_up_to)
 
-    def _put(self, batch: WriteBatch, last_of: _LastEntries, dispatched_up_to: PhysicalOffset) -> None:
-        batch.put(self._offsets, CHECKPOINT_KEY, _pack_offset(dispatched_up_to))
-        self._write(batch, last_of)
+    def _put(self, batch: WriteBatch, last_of: LastEntries, dispatched_up_to: PhysicalOffset) -> None:
+        """Entries now, maxima and watermark later and together.
+
+        Until then a start puts again what lies above the watermark, and finds these entries above the maxima. So it is
+        after each crash between a flush of entries and one of the rest, and costs a queue that is busy one maximum in
+        place of hundreds.
+        """
+        # before anything is written: without room on the disk nothing of this put is to count
+        self._engine.settle(more_than=MAXIMA_LATER_MAX)
+        self._engine.write(batch)
+        maxima = new_maxima(last_of)
+        self._engine.put_later(self._offsets, [*maxima, (CHECKPOINT_KEY, _pack_offset(dispatched_up_to))])
+        self._written(last_of, maxima)
 
     def put_again(self, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None:
         if isinstance(requests, ColumnRequests):
@@ -150,10 +164,14 @@ class RocksConsumeQueues:
         batch = self._engine.batch()
         self._put_missing(batch, self._put_columns(batch, units.grouped(), self._known.find_all(units.queues)))
 
-    def _put_missing(self, batch: WriteBatch, last_of: _LastEntries) -> None:
+    def _put_missing(self, batch: WriteBatch, last_of: LastEntries) -> None:
+        """All at once: what lies below the watermark nobody puts again."""
+        maxima = new_maxima(last_of)
+        batch.put_all(self._offsets, maxima)
+        self._engine.write(batch)
         for queue in last_of:
             queue.first = None
-        self._write(batch, last_of)
+        self._written(last_of, maxima)
 
     def reserve(self, queue: QueueId, next_offset: QueueOffset) -> None:
         """Let an empty queue be numbered from `next_offset` on, as one whose entries have all expired.
@@ -168,14 +186,14 @@ class RocksConsumeQueues:
         self._engine.write(batch)
         self._known.discard(queue)
 
-    def _put_units(self, batch: WriteBatch, requests: Sequence[DispatchRequest]) -> _LastEntries:
+    def _put_units(self, batch: WriteBatch, requests: Sequence[DispatchRequest]) -> LastEntries:
         """Add a unit per request and light queue. Returns the last entry of each queue touched."""
         if isinstance(requests, ColumnRequests):
             # RocksDB takes neighbouring keys three times as fast as scattered ones
             units = requests.units
             return self._put_columns(batch, units.grouped(), self._known.find_all(units.queues))
         cached, load = self._known.cached, self._known.load
-        last_of: _LastEntries = {}
+        last_of: LastEntries = {}
         pairs: list[tuple[bytes, bytes]] = []
         for topic, number, queue_offset, physical_offset, size, tags_code, stored_ms, _, _, light_queues in requests:
             unit = _pack_unit(physical_offset, size, tags_code, stored_ms)
@@ -189,7 +207,7 @@ class RocksConsumeQueues:
         batch.put_all(self._units, pairs)
         return last_of
 
-    def _put_columns(self, batch: WriteBatch, units: UnitColumns, queues: Sequence[KnownQueue]) -> _LastEntries:
+    def _put_columns(self, batch: WriteBatch, units: UnitColumns, queues: Sequence[KnownQueue]) -> LastEntries:
         """`queues` are those of the units, in their order."""
         prefixes = [queue.prefix for queue in queues]
         of_units = map(prefixes.__getitem__, units.queue_index.tolist())
@@ -200,12 +218,8 @@ class RocksConsumeQueues:
         places = zip(units.queue_offset[last].tolist(), units.physical_offset[last].tolist(), strict=True)
         return dict(zip(queues, places, strict=True))
 
-    def _write(self, batch: WriteBatch, last_of: _LastEntries) -> None:
-        """With the maxima of the queues."""
-        maxima = _new_maxima(last_of)
-        batch.put_all(self._offsets, maxima)
-        self._engine.write(batch)
-        # Only now: after a failed write the caches still agree with the database.
+    def _written(self, last_of: LastEntries, maxima: list[tuple[bytes, bytes]]) -> None:
+        """To be called only now: after a failed write the caches still agree with the database."""
         self._known.stored(maxima)
         for queue, (queue_offset, physical_offset) in last_of.items():
             if queue_offset + 1 >= queue.maximum:
@@ -281,11 +295,7 @@ class RocksConsumeQueues:
             yield queue
 
     def queues_of(self, topic: str) -> list[QueueId]:
-        keys = maxima_range(topic)
-        rows = self._offsets.scan(keys, limit=QUEUES_OF_MOST_TOPICS)
-        if len(rows) == QUEUES_OF_MOST_TOPICS:
-            rows = self._offsets.scan(keys)
-        maxima = [row for row in rows if len(row[1]) == BOUND_SIZE]
+        maxima = maxima_of(self._offsets, topic)
         # who asks for its queues is about to ask for their bounds; and no put comes between the two
         self._known.stored(maxima)
         return [QueueId(topic, number_in(key)) for key, _ in maxima]
@@ -478,15 +488,6 @@ class RocksConsumeQueues:
             queue = parse_maximum_key(key)
             if queue is not None:
                 yield queue, parse_bound(value)
-
-
-def _new_maxima(last_of: _LastEntries) -> list[tuple[bytes, bytes]]:
-    maxima = []
-    for queue, (queue_offset, physical_offset) in last_of.items():
-        # A repeated request may be behind what is stored: a maximum never goes back here.
-        if queue_offset + 1 >= queue.maximum:
-            maxima.append((queue.maximum_key, _pack_bound(physical_offset, queue_offset)))
-    return maxima
 
 
 def _entry(key: bytes, value: bytes) -> ConsumeQueueEntry:

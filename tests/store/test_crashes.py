@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from kv import KeyRange
 from kv.memory import MemoryEngine
 from store.errors import DiskRefused, StoreDamaged, StorePoisoned
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
@@ -90,7 +91,7 @@ def rebuilt(disk: FaultyDisk) -> MemoryEngine:
 
 
 def rows(engine: MemoryEngine) -> dict[str, dict[bytes, bytes]]:
-    return {name: dict(engine.table(name, None).values) for name in ("default", "offset")}
+    return {name: dict(engine.family(name).scan(KeyRange(b"", None))) for name in ("default", "offset")}
 
 
 @pytest.mark.parametrize("seed", range(60))

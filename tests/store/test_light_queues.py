@@ -35,13 +35,16 @@ def held(assembly: Assembly, queue: QueueId) -> list[PhysicalOffset]:
     return [each.physical_offset for each in assembly.store.entries(queue, QueueOffset(0), 1_000)]
 
 
-@pytest.mark.parametrize("kept", range(6))
+@pytest.mark.parametrize("kept", range(11))
 def test_a_message_is_in_all_of_its_light_queues_or_in_none(kept: int) -> None:
-    """rmq#7511, rmq#7525, rmq#8762: some of the queues lost the message. Here one batch holds all entries."""
+    """rmq#7511, rmq#7525, rmq#8762: some of the queues lost the message. Here one batch holds all entries, and another
+    one all maxima, which make them visible.
+    """
     disk, engine = FaultyDisk(), queue_engine()
     first = assemble(disk, engine)
     for _ in range(5):
         to_light(first, *range(100))
+        engine.settle()
     everywhere = held(first, ORDERS)
     engine.crash(surviving_batches=kept)
     bare = {
@@ -53,7 +56,7 @@ def test_a_message_is_in_all_of_its_light_queues_or_in_none(kept: int) -> None:
         )
         for queue in (ORDERS, *map(light, range(100)))
     }
-    assert bare == {tuple(everywhere[:kept])}, "what the database holds right after the crash"
+    assert bare == {tuple(everywhere[: kept // 2])}, "what the database holds right after the crash"
     again = assemble(disk, engine)
     assert {tuple(held(again, queue)) for queue in (ORDERS, *map(light, range(100)))} == {tuple(everywhere)}
 

@@ -1,0 +1,69 @@
+"""Puts that wait, so that many of the same keys cost the database one, and many of different keys come to it in order.
+
+What waits is in memory like a memtable without a write-ahead log, and lost like one. It is never told from what is
+stored: reads of keys find it, and before anything else that could tell it is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from heapq import merge
+from threading import RLock
+
+from kv.engine import KeyRange
+from kv.errors import EngineFull
+
+Pair = tuple[bytes, bytes]
+
+
+class LaterPuts:
+    """Those of one family. Any thread; who adds waits for who stores."""
+
+    __slots__ = ("_lock", "_store", "_waiting")
+
+    def __init__(self, store: Callable[[list[Pair]], None]) -> None:
+        """`store` writes pairs, which come in the order of their keys. Raises `kv.KvError`."""
+        self._store = store
+        self._waiting: dict[bytes, bytes] = {}
+        self._lock = RLock()
+
+    def add(self, pairs: Iterable[Pair]) -> None:
+        with self._lock:
+            self._waiting.update(pairs)
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._waiting.get(key)
+
+    def settle(self, *, more_than: int = 0) -> None:
+        """Store what waits, if it is more than that. Raises `kv.KvError`; then it waits on."""
+        if len(self._waiting) <= more_than:
+            return
+        with self._lock:
+            if self._waiting:
+                self._store(sorted(self._waiting.items()))
+                # not emptied: who reads a key looks here, and then in the database, where it is by now
+                self._waiting = {}
+
+    def unsettled(self) -> Mapping[bytes, bytes]:
+        """What still waits when as much as possible is stored: without room on the disk all of it."""
+        try:
+            self.settle()
+        except EngineFull:
+            with self._lock:
+                return dict(self._waiting)
+        return {}
+
+    def forget(self) -> None:
+        """As a crash does."""
+        with self._lock:
+            self._waiting = {}
+
+
+def merged(stored: Iterable[Pair], waiting: Mapping[bytes, bytes], keys: KeyRange, *, reverse: bool) -> Iterator[Pair]:
+    """The pairs of a range in order (from its end when `reverse`), of those that are stored and those that wait."""
+    ours = sorted(
+        ((key, value) for key, value in waiting.items() if keys.start <= key and (keys.end is None or key < keys.end)),
+        reverse=reverse,
+    )
+    others = (pair for pair in stored if pair[0] not in waiting)
+    return merge(ours, others, key=lambda pair: pair[0], reverse=reverse)
