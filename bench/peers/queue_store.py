@@ -79,6 +79,7 @@ class QueueStore:
             self._store = open_store(settings, disk=PosixDisk(), clock=SystemClock(), report=lambda _: None)
             if NATIVE is not None:
                 self._store.messages.use(NATIVE)
+                self._store.queues.use(NATIVE)
         self._queues, self._entries = queues, entries
         self._body = Random(1).randbytes(body)
         return 1

@@ -37,7 +37,7 @@ class StoreKind(Enum):
 
 
 class StoreProcess:
-    """Works off `bench.peers.queue_store` or `QueueStore.java`. What it logs lies in `home`."""
+    """Works off `bench.peers.queue_store` (compiled where that is installed) or `QueueStore.java`. What it logs lies in `home`."""
 
     def __init__(self, kind: StoreKind, home: Path) -> None:
         home.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ class StoreProcess:
 
 def _command(kind: StoreKind, home: Path) -> list[str]:
     if not kind.is_rocketmq:
-        return [sys.executable, "-m", "bench.peers.queue_store"]
+        return [sys.executable, "-m", "bench.peers.compiled_store"]
     # RocksDB's library is unpacked at each start, and stays where the process is killed
     options = [*JVM, f"-Xmx{HEAP_MAX}", f"-Duser.home={home}", f"-Djava.io.tmpdir={home}"]
     return ["java", *options, "-cp", class_path(ROCKETMQ_PROJECT), "quarry.bench.QueueStore"]
