@@ -37,7 +37,10 @@ class StoreKind(Enum):
 
 
 class StoreProcess:
-    """Works off `bench.peers.queue_store` (compiled where that is installed) or `QueueStore.java`. What it logs lies in `home`."""
+    """Works off `bench.peers.queue_store`, compiled where that is installed, or `QueueStore.java`.
+
+    What it logs lies in `home`.
+    """
 
     def __init__(self, kind: StoreKind, home: Path) -> None:
         home.mkdir(parents=True, exist_ok=True)
