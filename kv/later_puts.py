@@ -11,7 +11,7 @@ from heapq import merge
 from threading import RLock
 
 from kv.engine import KeyRange
-from kv.errors import EngineFull
+from kv.errors import KvError
 
 Pair = tuple[bytes, bytes]
 
@@ -45,10 +45,13 @@ class LaterPuts:
                 self._waiting = {}
 
     def unsettled(self) -> Mapping[bytes, bytes]:
-        """What still waits when as much as possible is stored: without room on the disk all of it."""
+        """What still waits when as much as possible is stored: all of it where the database takes no writes any more.
+
+        Whoever writes is told of that. Reads go on.
+        """
         try:
             self.settle()
-        except EngineFull:
+        except KvError:
             with self._lock:
                 return dict(self._waiting)
         return {}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kv import EngineClosed, EngineFull, FamilyOptions, KeyRange, KeyValueEngine, RocksEngine, WriteBatch
+from kv import EngineClosed, EngineFull, FamilyOptions, KeyRange, KeyValueEngine, KvError, RocksEngine, WriteBatch
 from kv.memory import MemoryEngine
 
 ALL = KeyRange(b"", None)
@@ -33,22 +33,24 @@ STEPS = st.lists(
 
 
 class _Filling(RocksEngine):
-    """Finds no room for writes while `is_full`."""
+    """Takes no writes while `is_full`: there is no room, or a flush has failed."""
 
     is_full = False
+    error: KvError = EngineFull("no room")
 
     def write(self, batch: WriteBatch, *, sync: bool = False) -> None:
         if self.is_full:
-            raise EngineFull("no room")
+            raise self.error
         super().write(batch, sync=sync)
 
 
 class _FillingMemory(MemoryEngine):
     is_full = False
+    error: KvError = EngineFull("no room")
 
     def write(self, batch: WriteBatch, *, sync: bool = False) -> None:
         if self.is_full:
-            raise EngineFull("no room")
+            raise self.error
         super().write(batch, sync=sync)
 
 
@@ -139,14 +141,18 @@ def test_it_is_as_if_it_were_stored(engine: _Filling | _FillingMemory, steps: li
                 assert family.scan(ALL, snapshot=snapshot) == sorted(model.items())
 
 
-def test_what_cannot_be_stored_waits_on_and_holds_up_what_comes_after_it(engine: _Filling | _FillingMemory) -> None:
+@pytest.mark.parametrize("error", [EngineFull("no room"), KvError("a flush has failed")])
+def test_what_cannot_be_stored_waits_on_and_holds_up_what_comes_after_it(
+    engine: _Filling | _FillingMemory, error: KvError
+) -> None:
+    """All reads go on: a disk that takes nothing more still gives what it has."""
     later(engine, (b"a", b"1"))
-    engine.is_full = True
-    with pytest.raises(EngineFull):
+    engine.is_full, engine.error = True, error
+    with pytest.raises(KvError, match=str(error)):
         engine.settle()
-    with pytest.raises(EngineFull):
+    with pytest.raises(KvError, match=str(error)):
         engine.flush(["later"])
-    with pytest.raises(EngineFull):
+    with pytest.raises(KvError, match=str(error)):
         write(engine, lambda batch: batch.put(engine.family("later"), b"a", b"2"))
     assert all(each == [(b"a", b"1")] for each in told(engine))
     engine.is_full = False
