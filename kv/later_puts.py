@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import merge
+from itertools import islice
 from threading import RLock
 
 from kv.engine import KeyRange
@@ -70,3 +71,10 @@ def merged(stored: Iterable[Pair], waiting: Mapping[bytes, bytes], keys: KeyRang
     )
     others = (pair for pair in stored if pair[0] not in waiting)
     return merge(ours, others, key=lambda pair: pair[0], reverse=reverse)
+
+
+def scanned(
+    stored: list[Pair], waiting: Mapping[bytes, bytes], keys: KeyRange, limit: int | None, *, reverse: bool
+) -> list[Pair]:
+    """The first `limit` of them, from the first `limit` that are stored."""
+    return list(islice(merged(stored, waiting, keys, reverse=reverse), limit))

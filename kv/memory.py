@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from threading import RLock
 from types import TracebackType
@@ -18,7 +17,7 @@ from typing import Final
 from kv.engine import Family, KeyRange, Snapshot, WriteBatch
 from kv.errors import EngineClosed, KvError
 from kv.keys import counted, read_counted
-from kv.later_puts import LaterPuts, merged
+from kv.later_puts import LaterPuts, scanned
 
 TABLE_SUFFIX: Final = ".table"
 
@@ -159,7 +158,7 @@ class MemoryFamily:
     ) -> list[tuple[bytes, bytes]]:
         waiting = self.later.unsettled() if snapshot is None else None
         pairs = self._scan(keys, limit, snapshot, reverse=reverse)
-        return list(islice(merged(pairs, waiting, keys, reverse=reverse), limit)) if waiting else pairs
+        return scanned(pairs, waiting, keys, limit, reverse=reverse) if waiting else pairs
 
     def _scan(
         self, keys: KeyRange, limit: int | None, snapshot: Snapshot | None, *, reverse: bool

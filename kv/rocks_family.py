@@ -17,7 +17,7 @@ from weakref import WeakSet
 
 from kv.engine import Family, KeyRange, Snapshot
 from kv.errors import EngineClosed, EngineCorrupt, EngineFull, EngineLocked, KvError
-from kv.later_puts import LaterPuts, merged
+from kv.later_puts import LaterPuts, merged, scanned
 
 DEFAULT_FAMILY: Final = "default"
 """RocksDB has this family in every database, used or not."""
@@ -254,7 +254,7 @@ class RocksFamily:
             return []
         waiting = self.later.unsettled() if self.later is not None and snapshot is None else None
         pairs = self._scan(keys, limit, snapshot, reverse=reverse)
-        return list(islice(merged(pairs, waiting, keys, reverse=reverse), limit)) if waiting else pairs
+        return scanned(pairs, waiting, keys, limit, reverse=reverse) if waiting else pairs
 
     def _scan(
         self, keys: KeyRange, limit: int | None, snapshot: Snapshot | None, *, reverse: bool

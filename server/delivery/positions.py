@@ -50,17 +50,17 @@ class Positions:
             and not subscription.is_retry
             and not self._offsets.reads(subscription.group, subscription.topic)
         )
-        self._open([number for number in numbers if number not in subscription.queues], subscription, is_new=is_new)
+        self._open(subscription, [number for number in numbers if number not in subscription.queues], is_new=is_new)
 
     def open(self, subscription: Subscription, number: int) -> QueueProgress:
         """The group's progress in the queue, which may have something to hand out when it is opened."""
         progress = subscription.queues.get(number)
         if progress is None:
-            self._open([number], subscription, is_new=False)
+            self._open(subscription, [number], is_new=False)
             progress = subscription.queues[number]
         return progress
 
-    def _open(self, numbers: Sequence[int], subscription: Subscription, *, is_new: bool) -> None:
+    def _open(self, subscription: Subscription, numbers: Sequence[int], *, is_new: bool) -> None:
         """Different queues that are not open."""
         group, topic = subscription.group, subscription.topic
         stored = [None] * len(numbers) if is_new else self._offsets.get_all(group, topic, numbers)
