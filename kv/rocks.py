@@ -84,7 +84,8 @@ def _native_options(options: FamilyOptions) -> Any:
         table.set_bloom_filter(options.bloom_bits_per_key, block_based=False)
         table.set_partition_filters(True)
     if options.block_cache_bytes:
-        table.set_block_cache(rocksdict.Cache(options.block_cache_bytes))
+        # of unknown sizes of blocks: 0
+        table.set_block_cache(rocksdict.Cache.new_hyper_clock_cache(options.block_cache_bytes, 0))
         table.set_cache_index_and_filter_blocks(v=True)
         table.set_pin_l0_filter_and_index_blocks_in_cache(v=True)
     else:

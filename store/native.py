@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from store.message import EncodedMessage, Host
+from store.message import DispatchRequest, EncodedMessage, Host
 from store.offsets import PhysicalOffset, QueueOffset
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     """A message, its receipt handle, how often it was delivered, how long it is hidden (ms)."""
 
 MODULE: Final = "quarry_native"
-CONTRACT: Final = 3
+CONTRACT: Final = 4
 """Of the build that goes with this code; one of another number is left alone."""
 
 PlainSend = tuple[str, str, bytes, bytes, int, int, int]
@@ -109,6 +109,12 @@ class SyncThread(Protocol):
         """How the next one ended that was begun: 0, or the error's number (errno). Waits for it."""
 
 
+NativelyStaged = tuple[
+    list[tuple[bytes, bytes]], list[tuple[bytes, bytes]], list[tuple[tuple[str, int], int, int]], list[int]
+]
+"""See `MaximaTable.stage`."""
+
+
 class MaximaTable(Protocol):
     """What is stored as maxima of queues that were in use, as far as it has room; see `KnownQueues`."""
 
@@ -116,6 +122,18 @@ class MaximaTable(Protocol):
         """Of each queue `rocks_layout.keys_of`, and what is stored under its maximum's key; None: not known.
 
         None in place of all of them where one can have no keys.
+        """
+
+    def ends(self, queues: list[tuple[str, int]], /) -> list[int | None] | None:
+        """Of each queue the offset behind its last entry, as far as it is known; None as in `find`."""
+
+    def stage(self, requests: list[DispatchRequest], /) -> NativelyStaged | None:
+        """Keys and values of a unit for each request, as `rocks_layout` lays them out, and of the queues among them, in
+        the order of their first requests: keys and values of their maxima, where these do not go back; queue, queue
+        offset and physical offset of their last requests; which of those have a maximum that is not known. It is left
+        out.
+
+        None where one has light queues, or can have no keys.
         """
 
     def put_all(self, maxima: list[tuple[bytes, bytes]], /) -> None:

@@ -12,16 +12,18 @@ use pyo3::prelude::*;
 mod acks;
 mod calls;
 mod maxima;
+mod queue_keys;
 mod receives;
 mod records;
 mod sends;
+mod staging;
 mod stored;
 mod syncs;
 mod wire;
 
 /// What Python code it goes with. Raised whenever the two have to change together: `store/native.py` does
 /// without a build of another number.
-const CONTRACT: u32 = 3;
+const CONTRACT: u32 = 4;
 
 #[pymodule]
 fn quarry_native(module: &Bound<'_, PyModule>) -> PyResult<()> {

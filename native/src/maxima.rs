@@ -8,15 +8,14 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 
+use crate::queue_keys::{put_maximum_key, put_prefix, queue_in};
+use crate::staging::{stage, Staged};
+
 /// Slots that a key can be in: with twice as many slots as keys one in three hundred finds no room.
 const WAYS: usize = 8;
 /// Numbers of 64 bits in a slot: two of its key's print, two of its value.
 const SLOT: usize = 4;
 const VALUE_SIZE: usize = 16;
-const TOPIC_LENGTH_MAXIMUM: usize = 255;
-/// No topic has this name; Python says so.
-const CHECKPOINT_TOPIC: &str = "CHECKPOINT_TOPIC";
-const SEPARATOR: u8 = 1;
 
 /// Maxima of queues (docs/formats/consume-queue.md) by their keys. Of a key only 128 bits of a keyed hash are kept, so
 /// that two of them are taken for one is less likely than that the memory errs.
@@ -27,7 +26,8 @@ pub struct MaximaTable {
     hashers: [RandomState; 2],
 }
 
-type Print = [u64; 2];
+/// What a key is known by.
+pub type Print = [u64; 2];
 
 #[pymethods]
 impl MaximaTable {
@@ -48,20 +48,36 @@ impl MaximaTable {
         let mut key = Vec::with_capacity(64);
         for queue in queues {
             let queue = queue.cast_into::<PyTuple>()?;
-            let topic = queue.get_borrowed_item(0)?;
-            let Ok(topic) = topic.extract::<&str>() else { return Ok(None) };
-            let number: i32 = queue.get_borrowed_item(1)?.extract()?;
-            if topic.len() > TOPIC_LENGTH_MAXIMUM || topic == CHECKPOINT_TOPIC {
-                return Ok(None);
-            }
-            put_key(&mut key, topic, b"", number);
+            let Some((topic, number)) = queue_in(&queue)? else { return Ok(None) };
+            put_prefix(&mut key, topic, number);
             let prefix = PyBytes::new(py, &key);
-            put_key(&mut key, topic, b"max", number);
+            put_maximum_key(&mut key, topic, number);
             let print = self.print_of(&key);
             let value = find_in(self.set_of(&slots, print), print).map(|value| PyBytes::new(py, &value));
             found.append((prefix, PyBytes::new(py, &key), value))?;
         }
         Ok(Some(found))
+    }
+
+    /// Of each queue the offset behind its last entry, where it is known. None when one of them can have no keys.
+    fn ends(&self, queues: &Bound<'_, PyList>) -> PyResult<Option<Vec<Option<i64>>>> {
+        let slots = self.locked();
+        let mut key = Vec::with_capacity(64);
+        let mut ends = Vec::with_capacity(queues.len());
+        for queue in queues {
+            let queue = queue.cast_into::<PyTuple>()?;
+            let Some((topic, number)) = queue_in(&queue)? else { return Ok(None) };
+            put_maximum_key(&mut key, topic, number);
+            let last = self.last_in(&slots, self.print_of(&key));
+            ends.push(last.and_then(|last| last.checked_add(1)));
+        }
+        Ok(Some(ends))
+    }
+
+    /// See `store/native.py`.
+    fn stage<'py>(&self, py: Python<'py>, requests: &Bound<'py, PyList>) -> PyResult<Option<Staged<'py>>> {
+        let slots = self.locked();
+        stage(py, requests, |key| self.print_of(key), |print| self.last_in(&slots, print))
     }
 
     /// What is stored under the keys now.
@@ -98,6 +114,12 @@ impl MaximaTable {
 }
 
 impl MaximaTable {
+    /// The queue offset of the last entry.
+    fn last_in(&self, slots: &[u64], print: Print) -> Option<i64> {
+        let value = find_in(self.set_of(slots, print), print)?;
+        value.last_chunk().map(|last| i64::from_be_bytes(*last))
+    }
+
     fn locked(&self) -> MutexGuard<'_, Vec<u64>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -140,21 +162,4 @@ fn put_into(set: &mut [u64], print: Print, value: &[u8; VALUE_SIZE]) {
     slot[..2].copy_from_slice(&print);
     slot[2] = u64::from_ne_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|at| value[at]));
     slot[3] = u64::from_ne_bytes([8, 9, 10, 11, 12, 13, 14, 15].map(|at| value[at]));
-}
-
-/// As `store.consumequeue.rocks_layout.keys_of` makes them.
-fn put_key(key: &mut Vec<u8>, topic: &str, kind: &[u8], number: i32) {
-    key.clear();
-    key.extend_from_slice(&(topic.len() as i32).to_be_bytes());
-    key.push(SEPARATOR);
-    key.extend_from_slice(topic.as_bytes());
-    key.push(SEPARATOR);
-    if kind.is_empty() {
-        key.extend_from_slice(&number.to_be_bytes());
-        key.push(SEPARATOR);
-    } else {
-        key.extend_from_slice(kind);
-        key.push(SEPARATOR);
-        key.extend_from_slice(&number.to_be_bytes());
-    }
 }

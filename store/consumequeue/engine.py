@@ -3,7 +3,7 @@
 |                    | RocketMQ 5.5       | here    |                   | RocketMQ 5.5       | here    |
 |--------------------|--------------------|---------|-------------------|--------------------|---------|
 | units: memtables   | 4 x 128 MiB        | 3 x 32  | bounds: memtables | 4 x 64 MiB         | 3 x 16  |
-| units: block cache | 1 GiB              | 64 MiB  | bounds: cache     | 128 MiB            | 64 MiB  |
+| units: block cache | 1 GiB              | 128 MiB | bounds: cache     | 128 MiB            | 64 MiB  |
 | units: filter      | bloom 16 bits/key  | none    | bounds: filter    | bloom 16 bits/key  | 10      |
 | indexes, filters   | outside the cache  | inside  | memtable filter   | none               | 2 %     |
 
@@ -33,7 +33,7 @@ FAMILY_OPTIONS: Final = {
         bottommost_compression=Compression.ZSTD,
         block_bytes=16 * KIB,
         bloom_bits_per_key=0,
-        block_cache_bytes=64 * MIB,
+        block_cache_bytes=128 * MIB,
     ),
     OFFSET_FAMILY: FamilyOptions(
         memtable_bytes=16 * MIB,

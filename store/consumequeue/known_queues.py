@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, cast
 
 from kv import Family
 from store.consumequeue.rocks_layout import BOUND, keys_of
 from store.consumequeue.search import FoundUnit
 from store.generations import GenerationCache
+from store.message import DispatchRequest
 from store.native import MaximaTable, Native
 from store.offsets import PhysicalOffset, QueueOffset
 
@@ -19,28 +20,42 @@ TABLE_QUEUES: Final = 1_048_576
 _pack_bound: Final = BOUND.pack
 _unpack_bound: Final = BOUND.unpack
 
+NOTHING_STORED: Final = _pack_bound(0, -1)
+"""Of a queue that never had a message: its maximum is 0."""
+
 Queue = tuple[str, int]
 """A QueueId, or a plain tuple that is equal to it."""
 
 
 class KnownQueue:
-    """What is known of one queue. `maximum` and `last_physical` are as stored; `first` is found when asked for."""
+    """What is known of one queue. `maximum` and `last_physical` are as stored; the others are found when asked for:
+    `begin`, the stored minimum, and `first`, the first entry that the log still has.
+    """
 
-    __slots__ = ("first", "last_physical", "maximum", "maximum_key", "prefix")
+    __slots__ = ("begin", "first", "last_physical", "maximum", "maximum_key", "prefix")
 
     def __init__(self, prefix: bytes, maximum_key: bytes, stored: bytes | None) -> None:
         self.prefix = prefix
         self.maximum_key = maximum_key
-        if stored is None:
-            self.maximum = self.last_physical = 0
-        else:
-            self.last_physical, last = _unpack_bound(stored)
-            self.maximum = last + 1
+        physical_offset, last = _unpack_bound(stored or NOTHING_STORED)
+        self.last_physical: int = physical_offset
+        self.maximum: int = last + 1
+        self.begin: int | None = None
         self.first: FoundUnit | None = None
+
+    def advance(self, queue_offset: int, physical_offset: int) -> None:
+        """That entry is there now."""
+        if queue_offset >= self.maximum - 1:
+            self.maximum = queue_offset + 1
+            self.last_physical = physical_offset
 
 
 LastEntries = dict[KnownQueue, tuple[QueueOffset, PhysicalOffset]]
 """The last entry of each queue that a batch touches."""
+
+
+StagedEntries = tuple[list[tuple[bytes, bytes]], list[tuple[bytes, bytes]], list[tuple[Queue, int, int]]]
+"""Units and maxima by their keys, and of each queue among them the queue offset and physical offset that are last."""
 
 
 class KnownQueues:
@@ -71,7 +86,11 @@ class KnownQueues:
 
     def load(self, queue: Queue) -> KnownQueue:
         """A queue that is not cached."""
-        return self._load_all([queue])[queue]
+        rows = None if self._table is None else self._table.find([queue])
+        prefix, key, stored = (*keys_of(queue), None) if rows is None else rows[0]
+        if stored is None and (stored := self._offsets.get(key)) is not None:
+            self.stored([(key, stored)])
+        return self._keep(queue, KnownQueue(prefix, key, stored))
 
     def look_up(self, queue: Queue) -> KnownQueue:
         """The queue as it is stored, past the caches. From any thread."""
@@ -85,6 +104,48 @@ class KnownQueues:
         missing = {queue: None for queue, known in zip(queues, found, strict=True) if known is None}
         loaded = self._load_all(list(missing)) if missing else {}
         return [known or loaded[queue] for queue, known in zip(queues, found, strict=True)]
+
+    def next_offsets(self, queues: Sequence[Queue]) -> list[int]:
+        """The maximum of each. What is found so is not cached: a queue that one message comes to is not asked for."""
+        table = self._table
+        ends = None if table is None else table.ends(list(queues))
+        if table is None or ends is None:
+            return [known.maximum for known in self.find_all(queues)]
+        keys = {queue: keys_of(queue)[1] for queue, end in zip(queues, ends, strict=True) if end is None}
+        if not keys:
+            return cast(list[int], ends)
+        stored = self._read(list(keys.values()))
+        table.put_all([(key, NOTHING_STORED) for key in keys.values() if key not in stored])
+        found = {queue: _maximum_of(stored.get(key)) for queue, key in keys.items()}
+        return [found[queue] if end is None else end for queue, end in zip(queues, ends, strict=True)]
+
+    def stage(self, requests: Sequence[DispatchRequest]) -> StagedEntries | None:
+        """What is to be written for new messages. None where that is left to who asks: without the native part, and for
+        messages in light queues.
+        """
+        if self._table is None or not isinstance(requests, list) or (staged := self._table.stage(requests)) is None:
+            return None
+        units, maxima, last, unknown = staged
+        for index in unknown:
+            queue, queue_offset, physical_offset = last[index]
+            known = self.find(queue)
+            if queue_offset + 1 >= known.maximum:
+                maxima.append((known.maximum_key, _pack_bound(physical_offset, queue_offset)))
+        return units, maxima, last
+
+    def written(self, staged: StagedEntries) -> None:
+        """To be called only now, as `written_last`: after a failed write all is still as in the database."""
+        _, maxima, last = staged
+        cached = self._cache.get
+        for queue, queue_offset, physical_offset in last:
+            if (known := cached(queue)) is not None:
+                known.advance(queue_offset, physical_offset)
+        self.stored(maxima)
+
+    def written_last(self, last_of: LastEntries, maxima: list[tuple[bytes, bytes]]) -> None:
+        for known, (queue_offset, physical_offset) in last_of.items():
+            known.advance(queue_offset, physical_offset)
+        self.stored(maxima)
 
     def stored(self, maxima: list[tuple[bytes, bytes]]) -> None:
         """These are stored now, by their keys."""
@@ -105,7 +166,6 @@ class KnownQueues:
 
     def _load_all(self, queues: list[Queue]) -> dict[Queue, KnownQueue]:
         """Different queues that are not cached."""
-        cache = self._cache
         rows = None if self._table is None else self._table.find(queues)
         if rows is None:
             rows = [(*keys_of(queue), None) for queue in queues]
@@ -113,12 +173,14 @@ class KnownQueues:
         stored = self._read(unknown) if unknown else {}
         loaded: dict[Queue, KnownQueue] = {}
         for queue, (prefix, key, value) in zip(queues, rows, strict=True):
-            known = KnownQueue(prefix, key, stored.get(key) if value is None else value)
-            if cache.is_full:
-                cache.rotate()
-            cache.put(queue, known)
-            loaded[queue] = known
+            loaded[queue] = self._keep(queue, KnownQueue(prefix, key, stored.get(key) if value is None else value))
         return loaded
+
+    def _keep(self, queue: Queue, known: KnownQueue) -> KnownQueue:
+        if self._cache.is_full:
+            self._cache.rotate()
+        self._cache.put(queue, known)
+        return known
 
     def _read(self, keys: list[bytes]) -> dict[bytes, bytes]:
         """What is stored under the keys, in their order in RocksDB: neighbours lie in the same block."""
@@ -130,6 +192,11 @@ class KnownQueues:
             stored.update((key, value) for key, value in zip(part, values, strict=True) if value is not None)
         self.stored(list(stored.items()))
         return stored
+
+
+def _maximum_of(stored: bytes | None) -> int:
+    last: int = _unpack_bound(stored or NOTHING_STORED)[1]
+    return last + 1
 
 
 def new_maxima(last_of: LastEntries) -> list[tuple[bytes, bytes]]:

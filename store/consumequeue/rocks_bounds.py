@@ -33,7 +33,7 @@ class RocksBounds:
         """The minimum now: the first entry whose record the log still has, else the maximum (an empty queue)."""
         if queue.first is not None and self.is_first_known(queue):
             return queue.first.queue_offset
-        if queue.last_physical < self.minimum:
+        if not self._may_have_some(queue):
             return queue.maximum
         begin = self.stored_minimum(queue) if queue.first is None else queue.first.queue_offset
         queue.first = self.search(queue, begin, queue.maximum, self.minimum)
@@ -41,14 +41,18 @@ class RocksBounds:
 
     def first_offsets(self, queues: Sequence[KnownQueue]) -> list[int]:
         """`first_offset` of each; of those that nobody asked for before most are found with two reads for all."""
-        self._look_where_most_begin(
-            [each for each in queues if each.first is None and each.last_physical >= self.minimum]
-        )
+        self._look_where_most_begin([each for each in queues if each.first is None and self._may_have_some(each)])
         return [self.first_offset(each) for each in queues]
 
     def stored_minimum(self, queue: KnownQueue) -> int:
-        """Where the search for the minimum begins: RocketMQ stores a minimum lazily, so often there is none."""
-        return _begin(self._offsets.get(minimum_key_beside(queue.maximum_key)))
+        """Where the search for the minimum of a queue begins that has a maximum: RocketMQ stores a minimum lazily, so
+        often there is none.
+
+        It is looked up once. One that is stored later lies above entries that are gone: nothing is found below it.
+        """
+        if queue.begin is None:
+            queue.begin = _begin(self._offsets.get(minimum_key_beside(queue.maximum_key)))
+        return queue.begin
 
     def search(self, queue: KnownQueue, begin: int, end: int, at_least: PhysicalOffset) -> FoundUnit | None:
         return first_at_least(self.unit_at_or_after(queue), begin, end, at_least)
@@ -65,6 +69,9 @@ class RocksBounds:
 
         return unit_at_or_after
 
+    def _may_have_some(self, queue: KnownQueue) -> bool:
+        return queue.maximum > 0 and queue.last_physical >= self.minimum
+
     def _look_where_most_begin(self, queues: list[KnownQueue]) -> None:
         """At the stored minimum, or at 0. An entry there that the log still has is the first one."""
         if not queues:
@@ -73,6 +80,7 @@ class RocksBounds:
         begins = [_begin(stored) for stored in minima]
         keys = [each.prefix + _pack_offset(begin) for each, begin in zip(queues, begins, strict=True)]
         for queue, begin, unit in zip(queues, begins, self._units.get_many(keys), strict=True):
+            queue.begin = begin
             # RocketMQ leaves units above the maximum behind when it truncates
             if unit is not None and begin < queue.maximum and (at := _unpack_offset(unit)[0]) >= self.minimum:
                 queue.first = FoundUnit(QueueOffset(begin), PhysicalOffset(at))

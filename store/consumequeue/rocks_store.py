@@ -8,9 +8,9 @@ State in memory is a bounded cache of per-queue keys and bounds; everything in i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import add
-from typing import Final
+from typing import Final, cast
 
 from kv import KeyRange, KeyValueEngine, WriteBatch
 from store.consumequeue.again import ascends, end_of_stored, put_again
@@ -71,8 +71,8 @@ _pack_unit: Final = UNIT.pack
 _pack_bound: Final = BOUND.pack
 _unpack_unit: Final = UNIT.unpack
 _unpack_offset: Final = I64.unpack_from
-_make_entry: Final = ConsumeQueueEntry._make
-"""From one tuple: the fields of an entry are the queue offset and then those of a unit, in its order."""
+_new_entry: Final[Callable[[type[ConsumeQueueEntry], tuple[int, ...]], ConsumeQueueEntry]] = tuple.__new__
+"""Makes an entry of its fields, without a call in Python: the queue offset, then those of a unit, in its order."""
 
 
 class RocksConsumeQueues:
@@ -110,9 +110,20 @@ class RocksConsumeQueues:
 
     def put(self, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None:
         batch = self._engine.batch()
-        self._put(batch, self._put_units(batch, requests), dispatched_up_to)
+        if (staged := self._known.stage(requests)) is None:
+            self._put(batch, self._put_units(batch, requests), dispatched_up_to)
+            return
+        units, maxima, _ = staged
+        batch.put_all(self._units, units)
+        self._write(batch, maxima, dispatched_up_to)
+        self._known.written(staged)
 
     def _put(self, batch: WriteBatch, last_of: LastEntries, dispatched_up_to: PhysicalOffset) -> None:
+        maxima = new_maxima(last_of)
+        self._write(batch, maxima, dispatched_up_to)
+        self._known.written_last(last_of, maxima)
+
+    def _write(self, batch: WriteBatch, maxima: list[tuple[bytes, bytes]], dispatched_up_to: PhysicalOffset) -> None:
         """Entries now, maxima and watermark later and together.
 
         Until then a start puts again what lies above the watermark, and finds these entries above the maxima. So it is
@@ -122,9 +133,7 @@ class RocksConsumeQueues:
         # before anything is written: without room on the disk nothing of this put is to count
         self._engine.settle(more_than=MAXIMA_LATER_MAX)
         self._engine.write(batch)
-        maxima = new_maxima(last_of)
         self._engine.put_later(self._offsets, [*maxima, (CHECKPOINT_KEY, _pack_offset(dispatched_up_to))])
-        self._written(last_of, maxima)
 
     def put_again(self, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None:
         if isinstance(requests, ColumnRequests):
@@ -171,7 +180,7 @@ class RocksConsumeQueues:
         self._engine.write(batch)
         for queue in last_of:
             queue.first = None
-        self._written(last_of, maxima)
+        self._known.written_last(last_of, maxima)
 
     def reserve(self, queue: QueueId, next_offset: QueueOffset) -> None:
         """Let an empty queue be numbered from `next_offset` on, as one whose entries have all expired.
@@ -218,21 +227,13 @@ class RocksConsumeQueues:
         places = zip(units.queue_offset[last].tolist(), units.physical_offset[last].tolist(), strict=True)
         return dict(zip(queues, places, strict=True))
 
-    def _written(self, last_of: LastEntries, maxima: list[tuple[bytes, bytes]]) -> None:
-        """To be called only now: after a failed write the caches still agree with the database."""
-        self._known.stored(maxima)
-        for queue, (queue_offset, physical_offset) in last_of.items():
-            if queue_offset + 1 >= queue.maximum:
-                queue.maximum = queue_offset + 1
-                queue.last_physical = physical_offset
-
     # -- reading
 
     def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]:
         known = self._known.find(queue)
         if self._bounds.is_first_known(known):
             return self._read(known, max(start, self._bounds.first_offset(known)), limit)
-        if known.last_physical < self._bounds.minimum:
+        if known.last_physical < self._bounds.minimum or start >= known.maximum:
             return []
         # Nearly always the log has what is asked for, and one read is all that a queue costs that nobody used lately.
         found = self._read(known, max(start, self._bounds.stored_minimum(known)), limit)
@@ -249,11 +250,11 @@ class RocksConsumeQueues:
         prefix = known.prefix
         first_key = prefix + _pack_offset(begin)
         if limit == 1 and (unit := self._units.get(first_key)) is not None:
-            return [_make_entry((begin, *_unpack_unit(unit)))]  # half the price of a scan
+            return [_new_entry(ConsumeQueueEntry, (begin, *_unpack_unit(unit)))]  # half the price of a scan
         keys = KeyRange(first_key, prefix + _pack_offset(known.maximum))
         at = len(prefix)
         return [
-            _make_entry(_unpack_offset(key, at) + _unpack_unit(value))
+            _new_entry(ConsumeQueueEntry, _unpack_offset(key, at) + _unpack_unit(value))
             for key, value in self._units.scan(keys, limit=limit)
         ]
 
@@ -283,7 +284,7 @@ class RocksConsumeQueues:
         return QueueOffset(self._known.find(queue).maximum)
 
     def next_offsets(self, queues: Sequence[tuple[str, int]]) -> list[QueueOffset]:
-        return [QueueOffset(known.maximum) for known in self._known.find_all(queues)]
+        return cast(list[QueueOffset], self._known.next_offsets(queues))
 
     def dispatched_up_to(self) -> PhysicalOffset | None:
         value = self._offsets.get(CHECKPOINT_KEY)
@@ -491,4 +492,4 @@ class RocksConsumeQueues:
 
 
 def _entry(key: bytes, value: bytes) -> ConsumeQueueEntry:
-    return _make_entry(_unpack_offset(key, len(key) - I64.size) + _unpack_unit(value))
+    return _new_entry(ConsumeQueueEntry, _unpack_offset(key, len(key) - I64.size) + _unpack_unit(value))

@@ -1,0 +1,127 @@
+"""What new messages write into RocksDB is the same with the native part, and queues are known the same after it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kv import KeyRange
+from kv.memory import MemoryEngine
+from store.consumequeue import RocksConsumeQueues
+from store.consumequeue.rocks_layout import CHECKPOINT_TOPIC, OFFSET_FAMILY, UNITS_FAMILY, keys_of
+from store.message import DispatchRequest
+from store.native import Native
+from store.offsets import PhysicalOffset, QueueId, QueueOffset
+from tests.consumequeue.samples import A0, A1, B0, LITE, entry, put, queues_over, request
+
+QUEUES = [A0, A1, B0, QueueId("é", 2**31 - 1), QueueId("x" * 255, 0)]
+ROUNDS = st.lists(
+    st.lists(st.tuples(st.sampled_from(QUEUES), st.integers(0, 6), st.booleans()), min_size=1, max_size=12), max_size=6
+)
+
+
+def families() -> MemoryEngine:
+    return MemoryEngine([UNITS_FAMILY, OFFSET_FAMILY])
+
+
+def contents(engine: MemoryEngine) -> list[list[tuple[bytes, bytes]]]:
+    return [engine.family(name).scan(KeyRange(b"", None)) for name in (UNITS_FAMILY, OFFSET_FAMILY)]
+
+
+@given(rounds=ROUNDS, looked_at=st.sets(st.sampled_from(QUEUES)), forgotten=st.sets(st.sampled_from(QUEUES)))
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_it_writes_what_python_writes(
+    native: Native,
+    rounds: list[list[tuple[QueueId, int, bool]]],
+    looked_at: set[QueueId],
+    forgotten: set[QueueId],
+) -> None:
+    """Offsets go up and down as where a stretch of the log is dispatched again."""
+    engines = families(), families()
+    plain, helped = queues_over(engines[0]), queues_over(engines[1])
+    helped.use(native)
+    number = 0
+    for each in rounds:
+        for queues in (plain, helped):
+            # as an append does it
+            assert queues.next_offsets([queue for queue, _, _ in each]) == [
+                plain.next_offset(queue) for queue, _, _ in each
+            ]
+        requests = []
+        for queue, offset, is_light in each:
+            requests.append(request(number, queue, offset, *([(LITE.topic, number)] if is_light else [])))
+            number += 1
+        for queues in (plain, helped):
+            put(queues, requests)
+        for queue in looked_at:
+            assert helped.bounds(queue) == plain.bounds(queue)
+        for queue in forgotten:
+            helped._known._table.discard(keys_of(queue)[1])  # type: ignore[union-attr]
+        assert contents(engines[0]) == contents(engines[1])
+    for queue in [*QUEUES, LITE]:
+        assert helped.bounds(queue) == plain.bounds(queue)
+        assert helped.next_offset(queue) == plain.next_offset(queue)
+        assert helped.last_entry_below(queue, PhysicalOffset(2**40)) == plain.last_entry_below(
+            queue, PhysicalOffset(2**40)
+        )
+
+
+def test_of_the_maxima_those_that_would_go_back_are_left_out_and_unknown_ones_named(native: Native) -> None:
+    table = native.MaximaTable(8)
+    known = keys_of(A0)[1]
+    table.put_all([(known, bytes(8) + (5).to_bytes(8, "big"))])
+    staged = table.stage([request(1, A0, 4), request(2, B0, 7), request(3, B0, 8)])
+    assert staged is not None
+    units, maxima, last, unknown = staged
+    assert [len(key) - len(keys_of(queue)[0]) for (key, _), queue in zip(units, (A0, B0, B0), strict=True)] == [8] * 3
+    assert (maxima, unknown) == ([], [1])
+    assert last == [(A0, 4, 100), (B0, 8, 300)]
+    assert table.ends([A0, B0]) == [6, None]
+    staged = table.stage([request(1, A0, 5)])
+    assert staged is not None
+    assert staged[1] == [(known, (100).to_bytes(8, "big") + (5).to_bytes(8, "big"))]
+
+
+@pytest.mark.parametrize("topic", [CHECKPOINT_TOPIC, "x" * 256, "\ud800"])
+def test_names_that_no_topic_can_have_are_left_to_python(native: Native, topic: str) -> None:
+    table = native.MaximaTable(8)
+    assert table.stage([request(1, A0, 0), request(2, QueueId(topic, 0), 0)]) is None
+    assert table.ends([A0, (topic, 0)]) is None
+
+
+def test_messages_in_light_queues_are_left_to_python(native: Native) -> None:
+    assert native.MaximaTable(8).stage([request(1, A0, 0, (LITE.topic, 0))]) is None
+
+
+def test_a_queue_without_a_message_is_looked_for_once(native: Native) -> None:
+    engine = families()
+    queues = queues_over(engine)
+    queues.use(native)
+    assert queues.next_offsets([A0, B0]) == [0, 0]
+    table = queues._known._table
+    assert table is not None
+    assert table.ends([A0, B0, A1]) == [0, 0, None]
+    put(queues, [request(0, A0, 0)])
+    assert queues.next_offsets([A0, B0]) == [1, 0]
+    assert queues.entries(A0, QueueOffset(0), 8) == [entry(0, 0)]
+
+
+def test_a_put_that_fails_changes_nothing_that_is_known(native: Native, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = families()
+    queues: RocksConsumeQueues = queues_over(engine)
+    queues.use(native)
+    put(queues, [request(0, A0, 0)])
+    requests: list[DispatchRequest] = [request(1, A0, 1)]
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("no room")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(engine, "write", fail)
+        with pytest.raises(OSError, match="no room"):
+            put(queues, requests)
+    assert queues.next_offsets([A0]) == [1]
+    assert queues.next_offset(A0) == 1
+    put(queues, requests)
+    assert queues.next_offsets([A0]) == [2]
