@@ -63,15 +63,16 @@ impl MaximaTable {
     fn ends(&self, queues: &Bound<'_, PyList>) -> PyResult<Option<Vec<Option<i64>>>> {
         let slots = self.locked();
         let mut key = Vec::with_capacity(64);
-        let mut ends = Vec::with_capacity(queues.len());
+        let mut prints = Vec::with_capacity(queues.len());
         for queue in queues {
             let queue = queue.cast_into::<PyTuple>()?;
             let Some((topic, number)) = queue_in(&queue)? else { return Ok(None) };
             put_maximum_key(&mut key, topic, number);
-            let last = self.last_in(&slots, self.print_of(&key));
-            ends.push(last.and_then(|last| last.checked_add(1)));
+            prints.push(self.print_of(&key));
         }
-        Ok(Some(ends))
+        // with nothing between them the processor fetches several slots at once
+        let ends = prints.into_iter().map(|print| self.last_in(&slots, print)?.checked_add(1));
+        Ok(Some(ends.collect()))
     }
 
     /// See `store/native.py`.
@@ -82,7 +83,7 @@ impl MaximaTable {
 
     /// What is stored under the keys now.
     fn put_all(&self, pairs: &Bound<'_, PyList>) -> PyResult<()> {
-        let mut slots = self.locked();
+        let mut found = Vec::with_capacity(pairs.len());
         for pair in pairs {
             let pair = pair.cast_into::<PyTuple>()?;
             let (key, value) = (pair.get_borrowed_item(0)?, pair.get_borrowed_item(1)?);
@@ -90,7 +91,10 @@ impl MaximaTable {
             let Ok(value) = <[u8; VALUE_SIZE]>::try_from(value.as_bytes()) else {
                 return Err(PyValueError::new_err("a maximum has 16 bytes"));
             };
-            let print = self.print_of(key.as_bytes());
+            found.push((self.print_of(key.as_bytes()), value));
+        }
+        let mut slots = self.locked();
+        for (print, value) in found {
             put_into(self.set_of_mut(&mut slots, print), print, &value);
         }
         Ok(())

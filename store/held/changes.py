@@ -38,13 +38,14 @@ from store.held.topics import (
 from store.message import DispatchRequest
 from store.offsets import PhysicalOffset, QueueOffset
 from store.record import StoredMessage
-from store.record.properties import TAGS, UNIQUE_KEY
+from store.record.properties import TAGS, UNIQUE_KEY, has_property
 from store.record.system_flag import TransactionState
 from store.record.tags import SCHEDULE_TOPIC, tags_code
 
 ReadRecord = Callable[[PhysicalOffset], StoredMessage | None]
 """The record at an offset; None where the log has none, any more or at all."""
 
+_DEQUEUED: Final = DEQUEUED_MS.encode()
 DIGITS_MAX: Final = 18
 CHECKS_MAX: Final = 2**31 - 1
 
@@ -109,7 +110,7 @@ def may_change(request: DispatchRequest) -> bool:
     return (
         request.topic in _BY_TOPIC
         or request.system_flag & TRANSACTION_MASK == TransactionState.COMMIT
-        or DEQUEUED_MS in request.properties
+        or has_property(request.properties, DEQUEUED_MS, _DEQUEUED)
     )
 
 

@@ -102,6 +102,13 @@ class EncodedProperties(Mapping[str, str]):
         return len(self._entries())
 
 
+def has_property(properties: Mapping[str, str], name: str, encoded: bytes) -> bool:
+    """`name in properties`, for who asks it of every message and has the name in UTF-8."""
+    if isinstance(properties, EncodedProperties) and encoded not in properties.raw:
+        return False
+    return name in properties
+
+
 def _joined(properties: Mapping[str, str]) -> str:
     text = ""
     for name, value in properties.items():
