@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
@@ -15,6 +16,10 @@ log = structlog.get_logger(__name__)
 STEP_S: Final = 0.001
 PAUSES_PER_STEP: Final = 9
 """The event loop has nine tenths of its time for others, however much there is to count."""
+PAUSES_WHILE_BUSY: Final = 49
+"""And 49 fiftieths while they need it: with a hundred thousand topics in use there is always something to count."""
+BUSY_SHARE: Final = 0.5
+"""The loop is busy if it takes more of a processor than that."""
 
 Steps = Callable[[], Iterator[None]]
 """Begins a round of something; each item is a place where others may have their turn."""
@@ -23,7 +28,16 @@ Steps = Callable[[], Iterator[None]]
 class Sampling:
     """Lives on the event loop's thread."""
 
-    def __init__(self, sources: Sequence[Steps], *, interval_s: float, clock: Clock) -> None:
+    def __init__(
+        self,
+        sources: Sequence[Steps],
+        *,
+        interval_s: float,
+        clock: Clock,
+        cpu_s: Callable[[], float] = time.thread_time,
+    ) -> None:
+        """`cpu_s` tells how much processor time the loop's thread has had."""
+        self._cpu_s = cpu_s
         self._sources = sources
         self._interval_s = interval_s
         self._clock = clock
@@ -51,5 +65,11 @@ class Sampling:
         for _ in steps:
             took_s = self._clock.monotonic_s() - began_s
             if took_s >= STEP_S:
-                await asyncio.sleep(PAUSES_PER_STEP * took_s)
+                await self._pause(took_s)
                 began_s = self._clock.monotonic_s()
+
+    async def _pause(self, took_s: float) -> None:
+        began_s, cpu_s = self._clock.monotonic_s(), self._cpu_s()
+        await asyncio.sleep(PAUSES_PER_STEP * took_s)
+        if self._cpu_s() - cpu_s > BUSY_SHARE * (self._clock.monotonic_s() - began_s):
+            await asyncio.sleep((PAUSES_WHILE_BUSY - PAUSES_PER_STEP) * took_s)

@@ -59,6 +59,11 @@ class Taken:
     def is_full(self) -> bool:
         return self._no_room or self._count >= self._part_max
 
+    @property
+    def room(self) -> int:
+        """For so many messages at most."""
+        return self._part_max - self._count
+
     def has_room_for(self, entry: ConsumeQueueEntry) -> bool:
         """Whether the entry's record may be taken, too. The first may be of any size.
 

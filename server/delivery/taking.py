@@ -305,7 +305,7 @@ class Taking:
         found: list[tuple[QueueOffset, StoredMessage]] = []
         try:
             while not taken.is_full and taken.entries_left > 0 and not drained and not taken.is_over_limit:
-                limit = min(ENTRIES_PER_SCAN, taken.entries_left)
+                limit = min(taken.room if wants_all else ENTRIES_PER_SCAN, ENTRIES_PER_SCAN, taken.entries_left)
                 entries = self._source.entries(progress.queue, progress.next_offset, limit)
                 drained = len(entries) < limit
                 for entry in entries:

@@ -176,6 +176,29 @@ def test_one_pass_looks_so_long_and_the_next_one_goes_on() -> None:
     assert bench.delivery.waiting_polls == 20
 
 
+class CountingSource(ListedMessages):
+    def __init__(self) -> None:
+        super().__init__()
+        self.limits: list[int] = []
+
+    def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]:
+        self.limits.append(limit)
+        return super().entries(queue, start, limit)
+
+
+@pytest.mark.parametrize(("tags", "looked_at"), [("*", [7]), ("wanted", [32])])
+def test_without_a_filter_no_more_entries_are_read_than_messages_may_be_given(tags: str, looked_at: list[int]) -> None:
+    bench = DeliveryBench(queues=1)
+    bench.source = source = CountingSource()
+    bench.restart()
+    for number in range(100):
+        bench.send(b"%d" % number, tag="wanted")
+    bench.receive(tags=tags)
+    source.limits.clear()
+    assert len(bench.receive(tags=tags, batch=7).bodies) == 7
+    assert source.limits == looked_at
+
+
 def test_long_expressions_look_at_less_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = DeliveryBench(queues=1, settings=DeliverySettings(entries_scanned_per_pass=160))
     for number in range(100):

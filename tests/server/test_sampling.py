@@ -5,10 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
+import pytest
+
 from server.running_count import RunningCount
-from server.sampling import PAUSES_PER_STEP, STEP_S, Sampling
-from store.clock import SystemClock
+from server.sampling import PAUSES_PER_STEP, PAUSES_WHILE_BUSY, STEP_S, Sampling
+from store.clock import ManualClock, SystemClock
 from store.errors import StoreDamaged
+
+TOOK_S = 2 * STEP_S
+INTERVAL_S = 1_000.0
 
 
 def test_rows_are_counted_once_and_changes_meanwhile_are_added() -> None:
@@ -55,3 +60,31 @@ def test_a_round_never_holds_the_loop_for_long_and_rounds_go_on_after_errors() -
         assert sampling.age_s is not None
 
     asyncio.run(test())
+
+
+@pytest.mark.parametrize(
+    ("others_share", "paused"),
+    [(0.4, [PAUSES_PER_STEP]), (0.6, [PAUSES_PER_STEP, PAUSES_WHILE_BUSY - PAUSES_PER_STEP])],
+)
+def test_while_others_keep_the_loop_busy_it_is_left_to_them_for_longer(
+    monkeypatch: pytest.MonkeyPatch, others_share: float, paused: list[int]
+) -> None:
+    clock, cpu_s, sleeps = ManualClock(), 0.0, list[float]()
+
+    async def sleep(seconds: float) -> None:
+        nonlocal cpu_s
+        if seconds == INTERVAL_S:
+            raise asyncio.CancelledError
+        sleeps.append(seconds)
+        clock.advance(seconds)
+        cpu_s += others_share * seconds
+
+    def one_step() -> Iterator[None]:
+        clock.advance(TOOK_S)
+        yield
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    sampling = Sampling((one_step,), interval_s=INTERVAL_S, clock=clock, cpu_s=lambda: cpu_s)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(sampling.run())
+    assert sleeps == [pytest.approx(pauses * TOOK_S) for pauses in paused]
