@@ -18,6 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
+from bench.flames import Flames, draw
 from bench.harness import CannotRun, Options, Scale
 from bench.report import Line, keep, line_of, show, with_cases
 from server.logs import configure_logs
@@ -66,21 +67,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in asked.names or BENCHMARKS:
         with tempfile.TemporaryDirectory(prefix=f"quarry-bench-{name}-", dir=asked.directory) as scratch:
             options = Options(scale=asked.scale, seed=asked.seed, scratch=Path(scratch), named=bool(asked.names))
-            line = run(name, options)
+            line = run(name, options, asked.flames)
         print(json.dumps(line), flush=True)
-        keep(line, asked.results)
+        if asked.flames is None:
+            keep(line, asked.results)
         lines.append(line)
         gc.collect()  # so that no benchmark pays for the one before
     show(lines)
     return 1 if any("failed" in line for line in lines) else 0
 
 
-def run(name: str, options: Options) -> Line:
+def run(name: str, options: Options, flames: Path | None = None) -> Line:
     """The line of one benchmark: its cases, or why it was skipped, or how it failed."""
     benchmark = import_module(f"bench.{name}")
     line = line_of(name, benchmark.QUESTION, options)
     print(f"{name}: {benchmark.QUESTION}", file=sys.stderr, flush=True)
     try:
+        draw(Flames(flames, name))
         return with_cases(line, benchmark.run(options))
     except CannotRun as reason:
         return {**line, "skipped": str(reason)}
@@ -99,6 +102,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="of all random choices (default %(default)s)")
     parser.add_argument("--directory", type=Path, metavar="DIR", help="where the stores lie (default: the system's)")
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR", help="history (default %(default)s)")
+    parser.add_argument(
+        "--flames", type=Path, metavar="DIR", help="draw a flame graph of each broker there; the line is not kept"
+    )
     asked = parser.parse_args(arguments)
     unknown = [name for name in asked.names if name not in BENCHMARKS]
     if unknown:

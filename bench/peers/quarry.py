@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from bench import flames
 from cli.demo import free_ports
 from server.shards.plan import PORT_STEP
 from store.settings import Durability
@@ -47,6 +48,7 @@ class Quarry:
         self._environment = {name: value for name, value in os.environ.items() if not name.startswith("QUARRY_")}
         self._environment |= {"QUARRY_STORE_DURABILITY": durability.value, **settings}
         self._process: subprocess.Popen[bytes] | None = None
+        self._flame: flames.Flame | None = None
 
     def _ports(self) -> Sequence[int]:
         return free_ports(3)
@@ -76,6 +78,7 @@ class Quarry:
         assert output is not None
         while select.select([output], [], [], START_TIMEOUT_S)[0] and (line := output.readline()):
             if self._says_ready(line):
+                self._flame = flames.begin(self.pid)
                 return
         raise RuntimeError(f"the broker did not start: {self._log.read_text(errors='replace')[-2000:]}")
 
@@ -92,12 +95,19 @@ class Quarry:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.communicate()
+        self._end_flame()
 
     def kill(self) -> None:
         """As `kill -9` does."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
+            self._end_flame()
+
+    def _end_flame(self) -> None:
+        flame, self._flame = self._flame, None
+        if flame is not None:
+            flame.end()
 
 
 class Shard(NamedTuple):
