@@ -110,7 +110,10 @@ class SyncThread(Protocol):
 
 
 NativelyStaged = tuple[
-    list[tuple[bytes, bytes]], list[tuple[bytes, bytes]], list[tuple[tuple[str, int], int, int]], list[int]
+    list[tuple[bytes, bytes]],
+    list[tuple[bytes, bytes]],
+    list[tuple[tuple[str, int], QueueOffset, PhysicalOffset]],
+    list[int],
 ]
 """See `MaximaTable.stage`."""
 

@@ -15,7 +15,7 @@ use crate::staging::{stage, Staged};
 const WAYS: usize = 8;
 /// Numbers of 64 bits in a slot: two of its key's print, two of its value.
 const SLOT: usize = 4;
-const VALUE_SIZE: usize = 16;
+pub const VALUE_SIZE: usize = 16;
 
 /// Maxima of queues (docs/formats/consume-queue.md) by their keys. Of a key only 128 bits of a keyed hash are kept, so
 /// that two of them are taken for one is less likely than that the memory errs.

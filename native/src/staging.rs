@@ -6,11 +6,10 @@ use std::hash::{BuildHasherDefault, Hasher};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 
-use crate::maxima::Print;
+use crate::maxima::{Print, VALUE_SIZE};
 use crate::queue_keys::{put_maximum_key, put_prefix, queue_in};
 
 const UNIT_SIZE: usize = 28;
-const BOUND_SIZE: usize = 16;
 
 /// For keys that are hashes.
 #[derive(Default)]
@@ -86,7 +85,7 @@ pub fn stage<'py>(
             None => unknown.push(place),
             Some(last) if queue_offset < last => {}
             Some(_) => {
-                let mut maximum = [0; BOUND_SIZE];
+                let mut maximum = [0; VALUE_SIZE];
                 maximum[..8].copy_from_slice(&physical_offset.to_be_bytes());
                 maximum[8..].copy_from_slice(&queue_offset.to_be_bytes());
                 maxima.append((maximum_key, PyBytes::new(py, &maximum)))?;

@@ -54,7 +54,9 @@ LastEntries = dict[KnownQueue, tuple[QueueOffset, PhysicalOffset]]
 """The last entry of each queue that a batch touches."""
 
 
-StagedEntries = tuple[list[tuple[bytes, bytes]], list[tuple[bytes, bytes]], list[tuple[Queue, int, int]]]
+StagedEntries = tuple[
+    list[tuple[bytes, bytes]], list[tuple[bytes, bytes]], list[tuple[Queue, QueueOffset, PhysicalOffset]]
+]
 """Units and maxima by their keys, and of each queue among them the queue offset and physical offset that are last."""
 
 
@@ -126,11 +128,9 @@ class KnownQueues:
         if self._table is None or not isinstance(requests, list) or (staged := self._table.stage(requests)) is None:
             return None
         units, maxima, last, unknown = staged
-        for index in unknown:
-            queue, queue_offset, physical_offset = last[index]
-            known = self.find(queue)
-            if queue_offset + 1 >= known.maximum:
-                maxima.append((known.maximum_key, _pack_bound(physical_offset, queue_offset)))
+        if unknown:
+            of_unknown = [last[index] for index in unknown]
+            maxima += new_maxima({self.find(queue): (offset, at) for queue, offset, at in of_unknown})
         return units, maxima, last
 
     def written(self, staged: StagedEntries) -> None:

@@ -41,6 +41,8 @@ def test_it_writes_what_python_writes(
     engines = families(), families()
     plain, helped = queues_over(engines[0]), queues_over(engines[1])
     helped.use(native)
+    table = helped._known._table
+    assert table is not None
     number = 0
     for each in rounds:
         for queues in (plain, helped):
@@ -57,7 +59,7 @@ def test_it_writes_what_python_writes(
         for queue in looked_at:
             assert helped.bounds(queue) == plain.bounds(queue)
         for queue in forgotten:
-            helped._known._table.discard(keys_of(queue)[1])  # type: ignore[union-attr]
+            table.discard(keys_of(queue)[1])
         assert contents(engines[0]) == contents(engines[1])
     for queue in [*QUEUES, LITE]:
         assert helped.bounds(queue) == plain.bounds(queue)
