@@ -19,7 +19,7 @@ from server._generated.quarry.admin.v1 import admin_pb2 as pb
 from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from tests.certificates import make_tls
 from tests.cli.online_runner import Quarry
-from tests.e2e.broker import PROJECT, Broker, clean_environment, until
+from tests.e2e.broker import PROJECT, SMALL_SEGMENTS, Broker, clean_environment, until
 
 NOBODY = "127.0.0.1:1"
 slow = pytest.mark.slow
@@ -28,7 +28,7 @@ slow = pytest.mark.slow
 @pytest.fixture(scope="module")
 def quarry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Quarry]:
     directory = tmp_path_factory.mktemp("bench")
-    broker = Broker(directory / "store", logs=directory / "logs")
+    broker = Broker(directory / "store", logs=directory / "logs", environment=SMALL_SEGMENTS)
     try:
         yield Quarry(broker.start())
         broker.stop()

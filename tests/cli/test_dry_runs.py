@@ -9,14 +9,14 @@ import pytest
 
 from cli.online.client import MessagingClient, Reader
 from tests.cli.online_runner import Quarry
-from tests.e2e.broker import Broker
+from tests.e2e.broker import SMALL_SEGMENTS, Broker
 from tests.verify.stores import fill
 
 
 @pytest.fixture(scope="module")
 def quarry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Quarry]:
     directory = tmp_path_factory.mktemp("dry")
-    broker = Broker(directory / "store", logs=directory / "logs")
+    broker = Broker(directory / "store", logs=directory / "logs", environment=SMALL_SEGMENTS)
     try:
         yield Quarry(broker.start())
         broker.stop()

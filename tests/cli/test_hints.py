@@ -15,13 +15,13 @@ from store.disk import PosixDisk
 from tests.cli.online_runner import Quarry
 from tests.cli.said import hint_in
 from tests.conftest import GoldenStore
-from tests.e2e.broker import Broker
+from tests.e2e.broker import SMALL_SEGMENTS, Broker
 
 
 @pytest.fixture(scope="module")
 def quarry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Quarry]:
     directory = tmp_path_factory.mktemp("hints")
-    broker = Broker(directory / "store", logs=directory / "logs")
+    broker = Broker(directory / "store", logs=directory / "logs", environment=SMALL_SEGMENTS)
     try:
         quarry = Quarry(broker.start())
         for name in ("orders", "orders-eu", "payments"):

@@ -16,7 +16,7 @@ import pytest
 from cli.online.client import MessagingClient, Reader
 from tests.cli.online_runner import Quarry
 from tests.cli.said import hint_in
-from tests.e2e.broker import PROJECT, Broker, until
+from tests.e2e.broker import PROJECT, SMALL_SEGMENTS, Broker, until
 
 _NUMBERS = count()
 
@@ -24,7 +24,7 @@ _NUMBERS = count()
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     directory = tmp_path_factory.mktemp("online")
-    broker = Broker(directory / "store", logs=directory / "logs")
+    broker = Broker(directory / "store", logs=directory / "logs", environment=SMALL_SEGMENTS)
     try:
         yield broker.start()
         broker.stop()

@@ -20,7 +20,7 @@ from server._generated.quarry.admin.v1 import admin_pb2 as pb
 from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from store.clock import ManualClock
 from tests.cli.online_runner import Quarry
-from tests.e2e.broker import PROJECT, Broker, clean_environment
+from tests.e2e.broker import PROJECT, SMALL_SEGMENTS, Broker, clean_environment
 
 NOBODY = "127.0.0.1:1"
 FAST = ("--count", 3, "--interval", 0)
@@ -29,7 +29,7 @@ FAST = ("--count", 3, "--interval", 0)
 @pytest.fixture(scope="module")
 def quarry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Quarry]:
     directory = tmp_path_factory.mktemp("ping")
-    broker = Broker(directory / "store", logs=directory / "logs")
+    broker = Broker(directory / "store", logs=directory / "logs", environment=SMALL_SEGMENTS)
     try:
         quarry = Quarry(broker.start())
         for name, kind in (("pinged", "normal"), ("in-order", "fifo"), ("later", "delay")):

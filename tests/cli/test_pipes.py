@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from cli.online.client import Outgoing
 from cli.online.message_lines import LineInvalid, lines_as_they_come, message_of_json
 from tests.cli.online_runner import Quarry
-from tests.e2e.broker import PROJECT, Broker, until
+from tests.e2e.broker import PROJECT, SMALL_SEGMENTS, Broker, until
 
 NUMBERS = count()
 GIVEN = Outgoing(topic="orders", body=b"", tag="given", properties={"a": "1"})
@@ -28,7 +28,7 @@ GIVEN = Outgoing(topic="orders", body=b"", tag="given", properties={"a": "1"})
 @pytest.fixture(scope="module")
 def quarry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Quarry]:
     directory = tmp_path_factory.mktemp("pipes")
-    broker = Broker(directory / "store", logs=directory / "logs")
+    broker = Broker(directory / "store", logs=directory / "logs", environment=SMALL_SEGMENTS)
     try:
         yield Quarry(broker.start())
         broker.stop()

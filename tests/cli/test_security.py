@@ -14,7 +14,7 @@ from store.security.model import SECRET_TEXT, UserKind
 from store.security.offline import users_of
 from store.security.sealing import Sealer, read_keys
 from tests.cli.online_runner import Quarry
-from tests.e2e.broker import Broker, quarry
+from tests.e2e.broker import SMALL_SEGMENTS, Broker, quarry
 from tests.users.tables import SECRET
 
 
@@ -103,9 +103,8 @@ def administered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Bro
     key_file = directory / "security.key"
     Quarry(None).run("security", "new-key", key_file)
     Quarry(None).run("user", "bootstrap", directory / "store", "admin", "--key-file", key_file)
-    broker = Broker(
-        directory / "store", logs=directory / "logs", environment={"QUARRY_SECURITY_KEY_FILE": str(key_file)}
-    )
+    environment = {**SMALL_SEGMENTS, "QUARRY_SECURITY_KEY_FILE": str(key_file)}
+    broker = Broker(directory / "store", logs=directory / "logs", environment=environment)
     try:
         yield broker.start(), key_file
         broker.stop()

@@ -24,9 +24,8 @@ pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="there is n
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     folder = tmp_path_factory.mktemp("top")
-    broker = Broker(
-        folder / "store", logs=folder / "logs", environment=environment_of({"metrics.lag_interval_ms": 1000})
-    )
+    settings = {"metrics.lag_interval_ms": 1000, "store.segment_size": "16MiB"}
+    broker = Broker(folder / "store", logs=folder / "logs", environment=environment_of(settings))
     try:
         broker.start()
         with admin_port(broker.admin) as port:

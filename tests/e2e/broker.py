@@ -28,6 +28,11 @@ DISK_OF_THE_TESTS: Final = {"QUARRY_EXPIRY_REFUSE_PERCENT": "100", "QUARRY_EXPIR
 NO_CONSOLE: Final = {"QUARRY_NETWORK_CONSOLE": "off"}
 """Brokers of tests would all listen on its one default port."""
 
+SMALL_SEGMENTS: Final = {"QUARRY_STORE_SEGMENT_SIZE": "16MiB"}
+"""For a broker that a whole module shares: its directory stays until the run ends, and a log file takes its room at
+once.
+"""
+
 SETTLE_TIMEOUT_S: Final = 30.0
 """How long a test waits for what a broker does in its own time. Only a failing test waits this long."""
 
