@@ -57,6 +57,7 @@ BENCHMARKS: Final = (
     "lite_topics",
     "clients",
     "load_shapes",
+    "wake_ups",
 )
 RESULTS: Final = Path(__file__).parent / "results"
 

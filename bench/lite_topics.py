@@ -127,7 +127,7 @@ class _Side:
 
     def make(self) -> tuple[Sample, dict[str, float]]:
         """All messages there are before the load; what memory the second half of them took, the broker being idle."""
-        self.broker.start(behind_s=BEHIND_S)
+        self.broker.start(program=("bench.peers.behind", str(BEHIND_S)))
         self._create()
         first = self._fill(0)
         self.broker.close()

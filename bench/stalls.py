@@ -1,14 +1,14 @@
-"""Do sends wait for what a broker does beside them: flushes, compactions, changes of the segment?
+"""Do sends wait for what a broker does beside them: flushes, compactions, changes of the segment, looks for garbage?
 
 Two brokers with `async` are loaded in turns, with the same clients that wait for each answer: one as the defaults are,
 and one whose settings make it do the thing ten to a hundred times as often. If sends waited for it, one in a hundred or
 in a thousand of them would take longer there. Expiry has benchmarks of its own (`purge`, `queue_expiry`,
-`lite_expiry`); garbage is looked for four times a second by both.
+`lite_expiry`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from random import Random
@@ -22,7 +22,7 @@ from bench.send_load import PERCENTILES, figures
 from bench.waiting_sends import SendSampler, percentile_ms
 from store.settings import MIB, Durability
 
-QUESTION: Final = "Do sends wait for what a broker does beside them: flushes, compactions, changes of the segment?"
+QUESTION: Final = "Do sends wait for flushes, compactions, changes of the segment, or looks for garbage?"
 CLIENTS: Final = 32
 RECORD_SIZE: Final = 1_290
 """About, in the log."""
@@ -37,6 +37,7 @@ class Kind:
     settings: Mapping[str, str]
     done: Callable[[dict[str, float], bool], float]
     """How often it was, by the broker's metrics; whether it is the broker with these settings."""
+    program: Sequence[str] = ("cli.main",)
 
 
 KINDS: Final = {
@@ -47,6 +48,9 @@ KINDS: Final = {
     "flushes of the queues, and compactions": Kind(
         {"QUARRY_STORE_QUEUE_FLUSH_SIZE": "4MiB"},
         lambda seen, often: seen['quarry_sends_total{outcome="stored"}'] * RECORD_SIZE / MIB / (4 if often else 256),
+    ),
+    "looks for garbage": Kind(
+        {}, lambda seen, _: seen["quarry_garbage_pause_seconds_count"], ("bench.peers.eager_garbage", "10")
     ),
 }
 
@@ -76,7 +80,7 @@ def run(options: Options) -> list[Case]:
 def _case(options: Options, quiet: Quarry, name: str, kind: Kind) -> Case:
     sizes, random = SIZES[options.scale], Random(options.seed)
     with closing(Quarry(options.scratch / name.replace(" ", "-"), Durability.ASYNC, kind.settings)) as busy:
-        busy.start()
+        busy.start(program=kind.program)
         found: dict[Quarry, list[float]] = {busy: [], quiet: []}
         done = dict.fromkeys(found, 0.0)
         sends = SendSampler(random, CLIENTS, send_body(TOPIC, random.randbytes(BODY_SIZE)))

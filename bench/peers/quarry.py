@@ -42,8 +42,9 @@ class Quarry:
         self.http = http
         self.console = f"127.0.0.1:{free_ports(1)[0]}" if has_console else "off"
         self.store = directory / "store"
-        self._command = [sys.executable, "-m", "cli.main", "serve", "--store", str(self.store)]
-        self._command += ["--listen", listen, "--admin", admin, "--http", http, "--console", self.console]
+        self._python = [sys.executable, "-m"]
+        self._arguments = ["serve", "--store", str(self.store)]
+        self._arguments += ["--listen", listen, "--admin", admin, "--http", http, "--console", self.console]
         # settings that somebody exported would make the figures their own
         self._environment = {name: value for name, value in os.environ.items() if not name.startswith("QUARRY_")}
         self._environment |= {"QUARRY_STORE_DURABILITY": durability.value, **settings}
@@ -62,14 +63,13 @@ class Quarry:
         assert self._process is not None, "the broker was not started"
         return self._process.pid
 
-    def start(self, *, behind_s: int = 0) -> None:
-        """Returns when it serves. Its wall clock is so far behind.
+    def start(self, *, program: Sequence[str] = ("cli.main",)) -> None:
+        """Returns when it serves. `program` is a module that runs a broker which is not quite as users run it, and what
+        comes before the broker's own arguments.
 
         Raises RuntimeError with its words when it ends before, or takes too long.
         """
-        command = self._command
-        if behind_s:
-            command = [sys.executable, "-m", "bench.peers.behind", str(behind_s), *self._command[3:]]
+        command = [*self._python, *program, *self._arguments]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 command, cwd=PROJECT, env=self._environment, stdout=subprocess.PIPE, stderr=log, bufsize=0
@@ -127,7 +127,7 @@ class QuarryShards(Quarry):
         """`settings` as of a single broker."""
         self._count = count
         super().__init__(directory, durability, settings)
-        self._command += ["--shards", str(count)]
+        self._arguments += ["--shards", str(count)]
 
     def _ports(self) -> Sequence[int]:
         """Three for the first shard; those of the others, a hundred above each, are free as well."""

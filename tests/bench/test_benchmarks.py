@@ -51,7 +51,16 @@ def run_bench(tmp_path: Path) -> RunBench:
     return run_it
 
 
-NEED_JAVA = {"front", "clients", "load_shapes", "many_queues", "rocketmq_store", "security_cost", "spark_jobs"}
+NEED_JAVA = {
+    "front",
+    "clients",
+    "load_shapes",
+    "many_queues",
+    "rocketmq_store",
+    "security_cost",
+    "spark_jobs",
+    "wake_ups",
+}
 TAKE_LONG = {
     "cluster_exchange",
     "console_opening",

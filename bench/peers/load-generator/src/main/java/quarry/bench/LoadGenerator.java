@@ -2,6 +2,7 @@ package quarry.bench;
 
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
+import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -14,6 +15,7 @@ import java.util.Random;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.LockSupport;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
@@ -70,6 +72,7 @@ public final class LoadGenerator {
             case "steady" -> steady(command);
             case "receive" -> receive(command);
             case "mixed" -> mixed(command);
+            case "wake" -> wake(command);
             default -> throw new IllegalArgumentException("unknown mode " + command.text("mode"));
         };
     }
@@ -112,19 +115,12 @@ public final class LoadGenerator {
     private String steady(Command command) throws Exception {
         Producer producer = producer(command);
         byte[] body = body(command);
-        double interval = 1e9 / command.number("rate");
         Semaphore room = new Semaphore(STEADY_IN_FLIGHT_MAX);
         Run run = new Run(command.seconds());
-        long start = System.nanoTime();
-        for (long sent = 0; run.goesOn(); sent++) {
-            long due = start + (long) (sent * interval);
-            long early = due - System.nanoTime();
-            if (early > 0) {
-                LockSupport.parkNanos(early);
-            }
+        atRate(command.number("rate"), run, due -> {
             room.acquire();
             sendAsync(producer, message(command, body), due, run, room);
-        }
+        });
         room.tryAcquire(STEADY_IN_FLIGHT_MAX, LAST_ANSWERS_S, TimeUnit.SECONDS);
         return run.answer();
     }
@@ -173,6 +169,81 @@ public final class LoadGenerator {
             }
         });
         return run.answerOfAll();
+    }
+
+    /**
+     * One thread sends at a fixed rate while others wait in receives. Time counts from the call of a send to its message
+     * at a receiver: both are here, so it is one clock.
+     */
+    private String wake(Command command) throws Exception {
+        Producer producer = producer(command);
+        SimpleConsumer consumer = consumer(command);
+        byte[] body = body(command);
+        int rate = command.number("rate");
+        int batch = command.number("batch");
+        Semaphore room = new Semaphore(STEADY_IN_FLIGHT_MAX);
+        AtomicBoolean hasSender = new AtomicBoolean();
+        Run run = new Run(command.seconds());
+        inThreads(1 + command.number("receivers"), () -> {
+            if (hasSender.compareAndSet(false, true)) {
+                atRate(rate, run, due -> {
+                    room.acquire();
+                    sendStamped(producer, command, body.clone(), run, room);
+                });
+            } else {
+                while (run.goesOn()) {
+                    receiveStamped(consumer, batch, run);
+                }
+            }
+        });
+        room.tryAcquire(STEADY_IN_FLIGHT_MAX, LAST_ANSWERS_S, TimeUnit.SECONDS);
+        return run.answerOfAll();
+    }
+
+    private static void sendStamped(Producer producer, Command command, byte[] body, Run run, Semaphore room) {
+        ByteBuffer.wrap(body).putLong(System.nanoTime());
+        producer.sendAsync(message(command, body)).whenComplete((receipt, error) -> {
+            if (error != null) {
+                run.failed(error);
+            }
+            room.release();
+        });
+    }
+
+    /** What the command before has left is acknowledged, and not counted. */
+    private static void receiveStamped(SimpleConsumer consumer, int batch, Run run) {
+        List<MessageView> views;
+        try {
+            views = consumer.receive(batch, INVISIBLE);
+        } catch (ClientException error) {
+            run.failed(error);
+            return;
+        }
+        for (MessageView view : views) {
+            long sent = view.getBody().getLong();
+            if (run.hasBegunBy(sent)) {
+                run.succeeded(sent);
+            }
+            consumer.ackAsync(view).whenComplete((nothing, error) -> {
+                if (error != null) {
+                    run.failed(error);
+                }
+            });
+        }
+    }
+
+    /** Calls it at the times that are due, or as soon after as it can. */
+    private static void atRate(int rate, Run run, Due each) throws InterruptedException {
+        double interval = 1e9 / rate;
+        long start = System.nanoTime();
+        for (long called = 0; run.goesOn(); called++) {
+            long due = start + (long) (called * interval);
+            long early = due - System.nanoTime();
+            if (early > 0) {
+                LockSupport.parkNanos(early);
+            }
+            each.call(due);
+        }
     }
 
     private static void sendOnce(Producer producer, Message message, Run run) {
@@ -255,6 +326,10 @@ public final class LoadGenerator {
         byte[] body = new byte[command.number("body")];
         new Random(command.number("seed")).nextBytes(body);
         return body;
+    }
+
+    private interface Due {
+        void call(long due) throws InterruptedException;
     }
 
     private interface Work {
@@ -341,6 +416,10 @@ public final class LoadGenerator {
 
         boolean goesOn() {
             return System.nanoTime() < end;
+        }
+
+        boolean hasBegunBy(long time) {
+            return time >= start;
         }
 
         synchronized void succeeded(long begin) {

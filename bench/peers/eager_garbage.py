@@ -1,0 +1,19 @@
+"""`python -m bench.peers.eager_garbage INTERVAL_MS ARGUMENT ...`: `quarry`, which looks for garbage that often."""
+
+from __future__ import annotations
+
+import sys
+from unittest.mock import patch
+
+from cli.main import main
+from server import garbage
+
+
+def run() -> None:
+    interval_s = int(sys.argv.pop(1)) / 1000
+    with patch.object(garbage, "INTERVAL_S", interval_s):
+        main()
+
+
+if __name__ == "__main__":
+    run()
