@@ -160,6 +160,9 @@ class MemoryFamily:
         pairs = self._scan(keys, limit, snapshot, reverse=reverse)
         return scanned(pairs, waiting, keys, limit, reverse=reverse) if waiting else pairs
 
+    def take(self, keys: KeyRange, count: int) -> list[tuple[bytes, bytes]]:
+        return self.scan(keys, limit=count)
+
     def _scan(
         self, keys: KeyRange, limit: int | None, snapshot: Snapshot | None, *, reverse: bool
     ) -> list[tuple[bytes, bytes]]:

@@ -29,7 +29,9 @@ LOCKED: Final = ("IO error: lock ", "IO error: While lock file")
 """How it says that this process or another one holds the lock."""
 
 PLAIN_SCAN_MAX: Final = 16
-"""Scans of up to so many pairs take a plain iterator alone: what it costs more per pair, `items()` costs to be made."""
+"""Scans of up to so many pairs take a plain iterator alone. A pair costs it 1.4 µs and `items()` 0.5, which has to be
+followed by a plain one where it comes up short, as most scans with a small limit do.
+"""
 
 CHUNK_FIRST: Final = 16
 CHUNK_MAX: Final = 1_024
@@ -255,6 +257,17 @@ class RocksFamily:
         waiting = self.later.unsettled() if self.later is not None and snapshot is None else None
         pairs = self._scan(keys, limit, snapshot, reverse=reverse)
         return scanned(pairs, waiting, keys, limit, reverse=reverse) if waiting else pairs
+
+    def take(self, keys: KeyRange, count: int) -> list[tuple[bytes, bytes]]:
+        if self.later is None and count > 0:
+            try:
+                items = self._native.items(from_key=keys.start, read_opt=self._options_up_to(keys.end))
+                pairs: list[tuple[bytes, bytes]] = list(islice(items, count))
+            except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
+                fail(error, self._directory)
+            if len(pairs) == count:
+                return pairs
+        return self.scan(keys, limit=count)  # fewer pairs, or damage in their place
 
     def _scan(
         self, keys: KeyRange, limit: int | None, snapshot: Snapshot | None, *, reverse: bool

@@ -242,8 +242,8 @@ class RocksConsumeQueues:
         return found
 
     def _read(self, known: KnownQueue, begin: int, limit: int) -> list[ConsumeQueueEntry]:
-        # Up to the stored maximum: RocketMQ leaves units above it behind when it truncates. There cannot be more
-        # than this, and a scan that finds as many as it may need not make sure that there are no others.
+        # Up to the stored maximum: RocketMQ leaves units above it behind when it truncates. So many there are, nearly
+        # always: only where a queue began elsewhere than at 0, or was cut, are there fewer.
         limit = min(limit, known.maximum - begin)
         if limit <= 0:
             return []
@@ -255,7 +255,7 @@ class RocksConsumeQueues:
         at = len(prefix)
         return [
             _new_entry(ConsumeQueueEntry, _unpack_offset(key, at) + _unpack_unit(value))
-            for key, value in self._units.scan(keys, limit=limit)
+            for key, value in self._units.take(keys, limit)
         ]
 
     def last_entry_below(self, queue: QueueId, at: PhysicalOffset) -> ConsumeQueueEntry | None:

@@ -103,6 +103,8 @@ def test_scan(engine: KeyValueEngine, keys: KeyRange, limit: int | None, reverse
     fill(engine, "second", numbered(9))
     found = engine.family("first").scan(keys, limit=limit, reverse=reverse)
     assert found == [(b"%05d" % number, b"value %d" % number) for number in expected]
+    if limit is not None and not reverse:
+        assert engine.family("first").take(keys, limit) == found
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -286,6 +288,7 @@ def test_parts_of_a_closed_engine_are_closed_too(engine: KeyValueEngine, tmp_pat
         lambda: family.get_many([b"00001"]),
         lambda: family.scan(ALL),
         lambda: family.scan(KeyRange(b"b", b"a")),
+        lambda: family.take(ALL, 1),
         lambda: family.scan(ALL, snapshot=snapshot),
         lambda: family.iterate(ALL),
         lambda: batch.put(family, b"a", b"b"),
@@ -355,6 +358,7 @@ def test_agrees_with_a_dict(
         keys = KeyRange(start, end)
         family = engine.family(name)
         assert family.scan(keys, limit=limit) == inside[:limit]
+        assert family.take(keys, 0 if limit is None else limit) == inside[: limit or 0]
         assert family.scan(keys, limit=limit, reverse=True) == inside[::-1][:limit]
         assert list(family.iterate(keys)) == inside
         assert family.get(start) == model[name].get(start)

@@ -95,6 +95,7 @@ def told(engine: KeyValueEngine) -> Sequence[list[tuple[bytes, bytes]]]:
         by_keys,
         family.scan(ALL),
         family.scan(ALL, reverse=True)[::-1],
+        family.take(ALL, len(keys)),
         list(family.iterate(ALL)),
         list(family.iterate(ALL, reverse=True))[::-1],
         parts,
