@@ -12,6 +12,7 @@ import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Random;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
@@ -42,6 +43,7 @@ public final class LoadGenerator {
     private static final Duration AWAIT = Duration.ofSeconds(1);
     private static final int LAST_ANSWERS_S = 20;
     private static final int STEADY_IN_FLIGHT_MAX = 8192;
+    private static final Runnable NOTHING = () -> { };
 
     private final Map<String, Producer> producers = new HashMap<>();
     private final Map<String, SimpleConsumer> consumers = new HashMap<>();
@@ -126,14 +128,7 @@ public final class LoadGenerator {
     }
 
     private static void sendAsync(Producer producer, Message message, long begin, Run run, Semaphore room) {
-        producer.sendAsync(message).whenComplete((receipt, error) -> {
-            if (error == null) {
-                run.succeeded(begin);
-            } else {
-                run.failed(error);
-            }
-            room.release();
-        });
+        whenAnswered(producer.sendAsync(message), run, () -> run.succeeded(begin), room::release);
     }
 
     /** Every thread receives a batch, acknowledges all of it, receives again. A message counts when acknowledged. */
@@ -202,33 +197,17 @@ public final class LoadGenerator {
 
     private static void sendStamped(Producer producer, Command command, byte[] body, Run run, Semaphore room) {
         ByteBuffer.wrap(body).putLong(System.nanoTime());
-        producer.sendAsync(message(command, body)).whenComplete((receipt, error) -> {
-            if (error != null) {
-                run.failed(error);
-            }
-            room.release();
-        });
+        whenAnswered(producer.sendAsync(message(command, body)), run, NOTHING, room::release);
     }
 
     /** What the command before has left is acknowledged, and not counted. */
     private static void receiveStamped(SimpleConsumer consumer, int batch, Run run) {
-        List<MessageView> views;
-        try {
-            views = consumer.receive(batch, INVISIBLE);
-        } catch (ClientException error) {
-            run.failed(error);
-            return;
-        }
-        for (MessageView view : views) {
+        for (MessageView view : received(consumer, batch, run)) {
             long sent = view.getBody().getLong();
             if (run.hasBegunBy(sent)) {
                 run.succeeded(sent);
             }
-            consumer.ackAsync(view).whenComplete((nothing, error) -> {
-                if (error != null) {
-                    run.failed(error);
-                }
-            });
+            whenAnswered(consumer.ackAsync(view), run, NOTHING, NOTHING);
         }
     }
 
@@ -258,29 +237,37 @@ public final class LoadGenerator {
 
     private static void receiveOnce(SimpleConsumer consumer, int batch, Run run) throws InterruptedException {
         long begin = System.nanoTime();
-        List<MessageView> views;
-        try {
-            views = consumer.receive(batch, INVISIBLE);
-        } catch (ClientException error) {
-            run.failed(error);
-            return;
-        }
-        if (views.isEmpty()) {
-            run.empty();
-            return;
-        }
+        List<MessageView> views = received(consumer, batch, run);
         CountDownLatch open = new CountDownLatch(views.size());
         for (MessageView view : views) {
-            consumer.ackAsync(view).whenComplete((nothing, error) -> {
-                if (error == null) {
-                    run.succeeded(begin);
-                } else {
-                    run.failed(error);
-                }
-                open.countDown();
-            });
+            whenAnswered(consumer.ackAsync(view), run, () -> run.succeeded(begin), open::countDown);
         }
         open.await(LAST_ANSWERS_S, TimeUnit.SECONDS);
+    }
+
+    /** None where it failed, which is counted. */
+    private static List<MessageView> received(SimpleConsumer consumer, int batch, Run run) {
+        try {
+            List<MessageView> views = consumer.receive(batch, INVISIBLE);
+            if (views.isEmpty()) {
+                run.empty();
+            }
+            return views;
+        } catch (ClientException error) {
+            run.failed(error);
+            return List.of();
+        }
+    }
+
+    private static void whenAnswered(CompletableFuture<?> answer, Run run, Runnable succeeded, Runnable afterwards) {
+        answer.whenComplete((nothing, error) -> {
+            if (error == null) {
+                succeeded.run();
+            } else {
+                run.failed(error);
+            }
+            afterwards.run();
+        });
     }
 
     private Producer producer(Command command) throws ClientException {
