@@ -118,7 +118,7 @@ def _encoded(native: Native, sent: list[bytes]) -> list[EncodedMessage]:
         plain = reader.read(body, PEER_ADDRESS, NOW_MS)
         if plain is None:
             raise RuntimeError("a request of the official client is not plain")
-        topic, _, content, properties, code, born_ms, flag = plain
+        topic, [(_, content, properties, code, born_ms, flag)] = plain
         messages.append(EncodedMessage(topic, 0, content, properties, born_ms, HOST, HOST, flag, code))
     return messages
 
@@ -192,7 +192,7 @@ def _answering(native: Native) -> tuple[Work, Work]:
         return response.SerializeToString()
 
     return (
-        lambda: [native.send_answer(message_id, 1_000_000) for message_id in ids],
+        lambda: [native.send_answer([message_id], 1_000_000) for message_id in ids],
         lambda: [in_python(message_id) for message_id in ids],
     )
 

@@ -87,7 +87,7 @@ MessageT = TypeVar("MessageT", Message, EncodedMessage)
 
 
 class _Send(NamedTuple, Generic[MessageT]):
-    """What is told of together: a send, or `sends` of one message each."""
+    """What is told of together: a send, or `sends` of them."""
 
     messages: Sequence[MessageT]
     stored: Stored
@@ -165,15 +165,15 @@ class GroupCommit:
         if len(self._incoming) == 1 and not self._round_follows_flush:
             self.after_pass(self._run_round)
 
-    def send_encoded(self, messages: list[EncodedMessage], stored: Stored, since_s: float) -> None:
-        """Store the messages of as many sends, which came in during the pass that ends now, from `since_s` on.
+    def send_encoded(self, messages: list[EncodedMessage], stored: Stored, since_s: float, *, sends: int) -> None:
+        """Store the messages of some sends, which came in during the pass that ends now, from `since_s` on.
 
         `stored` is called once for all. With an error other than a failure of the store none is in the log, and it may
         be the fault of one: send them one by one.
         """
         if not self._is_gathering:
             self._gathering_since_s = since_s
-        self._incoming_encoded.append(_Send(messages, stored, len(messages)))
+        self._incoming_encoded.append(_Send(messages, stored, sends))
         if not self._round_follows_flush:
             self._run_round()
 

@@ -143,10 +143,10 @@ class ServerMetrics:
         self._messages_stored.inc(messages)
         self.send_duration.add(seconds)
 
-    def sent_each(self, sends: int, seconds: float) -> None:
-        """As many send requests of one message each were answered together."""
+    def sent_together(self, sends: int, messages: int, seconds: float) -> None:
+        """So many send requests, with so many messages, were answered together."""
         self._stored.inc(sends)
-        self._messages_stored.inc(sends)
+        self._messages_stored.inc(messages)
         self.send_duration.add(seconds, sends)
 
     def received(self, messages: int) -> None:

@@ -80,8 +80,8 @@ class Traffic:
         row.count(messages, size)
         row.sizes.add(size / messages, messages)
 
-    def sent_each(self, message_type: str, sizes_by_topic: Mapping[str, list[int]]) -> None:
-        """As many sends of one message each were stored; sizes are those of the records."""
+    def sent_together(self, message_type: str, sizes_by_topic: Mapping[str, list[int]]) -> None:
+        """The messages of several sends were stored; sizes are those of the records."""
         sizes_of: dict[Row, list[int]] = {}
         for topic, sizes in sizes_by_topic.items():
             row = self.sent_by_topic.row(InKey(topic, message_type), len(sizes))

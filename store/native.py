@@ -20,18 +20,21 @@ if TYPE_CHECKING:
     """A message, its receipt handle, how often it was delivered, how long it is hidden (ms)."""
 
 MODULE: Final = "quarry_native"
-CONTRACT: Final = 4
+CONTRACT: Final = 5
 """Of the build that goes with this code; one of another number is left alone."""
 
-PlainSend = tuple[str, str, bytes, bytes, int, int, int]
-"""Topic, message id, body, stored properties, tags code, born at (ms), system flag."""
+PlainMessage = tuple[str, bytes, bytes, int, int, int]
+"""Message id, body, stored properties, tags code, born at (ms), system flag."""
+
+PlainSend = tuple[str, list[PlainMessage]]
+"""Topic, and its messages, of which there is one at least."""
 
 
 class SendReader(Protocol):
     """Reads requests to send."""
 
     def read(self, request: bytes, peer: str, now_ms: int, /) -> PlainSend | None:
-        """The one NORMAL message of the request, as `check_send` and `to_message` would have it; None: not plain.
+        """The NORMAL messages of the request, as `check_send` and `to_message` would have them; None: not plain.
 
         User properties are stored in the order of the request.
         """
@@ -40,12 +43,13 @@ class SendReader(Protocol):
 class SendReaderMaker(Protocol):
     def __call__(
         self,
+        *,
+        messages_max: int,
         body_size_max: int,
         properties_max: int,
         properties_size_max: int,
         unusual_names: Set[str],
         unusual_prefix: str,
-        /,
     ) -> SendReader: ...
 
 
@@ -172,8 +176,8 @@ class Native(Protocol):
     def ack_answer(self, message_id: str, receipt_handle: str, /) -> bytes:
         """The serialized `AckMessageResponse` for one message that is done."""
 
-    def send_answer(self, message_id: str, queue_offset: int, /) -> bytes:
-        """The serialized `SendMessageResponse` of one message that is stored."""
+    def send_answer(self, message_ids: list[str], first_offset: int, /) -> bytes:
+        """The serialized `SendMessageResponse` of messages that are stored from a queue offset on."""
 
     @property
     def encode_records(self) -> EncodeRecords: ...

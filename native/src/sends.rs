@@ -1,9 +1,10 @@
-//! A plain SendMessage: one NORMAL message within the limits, from its request to what the store takes in.
+//! A plain SendMessage: NORMAL messages of one topic within the limits, from their request to what the store takes in.
 
 use std::collections::HashSet;
 
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyString, PyTuple};
+use pyo3::pybacked::PyBackedStr;
+use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
 use crate::wire::{ok_status, plain_label, plain_text, put_bytes, put_number, resource_name, Fields};
 
@@ -29,6 +30,7 @@ struct Plain<'a> {
 /// Reads the requests of plain sends; holds what is asked about each.
 #[pyclass(frozen)]
 pub struct SendReader {
+    messages_max: usize,
     body_size_max: usize,
     properties_max: usize,
     properties_size_max: usize,
@@ -41,6 +43,7 @@ impl SendReader {
     /// Sizes in bytes. User properties with one of the names, or the prefix, are not plain.
     #[new]
     fn new(
+        messages_max: usize,
         body_size_max: usize,
         properties_max: usize,
         properties_size_max: usize,
@@ -48,6 +51,7 @@ impl SendReader {
         unusual_prefix: String,
     ) -> Self {
         SendReader {
+            messages_max,
             body_size_max,
             properties_max,
             properties_size_max,
@@ -56,7 +60,7 @@ impl SendReader {
         }
     }
 
-    /// `(topic, message id, body, stored properties, tags code, born at ms, system flag)`, or None: not plain.
+    /// `(topic, [(message id, body, stored properties, tags code, born at ms, system flag), …])`, or None: not plain.
     fn read<'py>(
         &self,
         py: Python<'py>,
@@ -64,41 +68,39 @@ impl SendReader {
         peer: &str,
         now_ms: i64,
     ) -> PyResult<Option<Bound<'py, PyTuple>>> {
-        let Some(plain) = self.plain(request) else {
-            return Ok(None);
-        };
-        let (Some(topic), Some(message_id)) = (plain_label(plain.topic), plain.message_id.and_then(plain_label)) else {
-            return Ok(None);
-        };
-        let born_ms = plain.born_ms.unwrap_or(now_ms);
-        let Some(properties) = stored_properties(&plain, peer, born_ms) else {
-            return Ok(None);
-        };
-        let tags_code = plain.tag.map_or(0, java_hash);
-        let system_flag = if plain.is_compressed { COMPRESSED } else { 0 };
-        let fields = (
-            PyString::new(py, topic),
-            PyString::new(py, message_id),
-            PyBytes::new(py, plain.body.unwrap_or_default()),
-            PyBytes::new(py, &properties),
-            tags_code,
-            born_ms,
-            system_flag,
-        );
-        fields.into_pyobject(py).map(Some)
+        let messages = PyList::empty(py);
+        let mut topic: Option<&[u8]> = None;
+        let mut fields = Fields::of(request);
+        loop {
+            let plain = match fields.next() {
+                Some(None) => break,
+                Some(Some((1, value))) => value.bytes().and_then(|message| self.plain(message)),
+                _ => None,
+            };
+            let Some(plain) = plain else {
+                return Ok(None);
+            };
+            if messages.len() == self.messages_max || topic.is_some_and(|first| first != plain.topic) {
+                return Ok(None);
+            }
+            topic = Some(plain.topic);
+            let Some(message) = message(py, &plain, peer, now_ms)? else {
+                return Ok(None);
+            };
+            messages.append(message)?;
+        }
+        match topic.and_then(plain_label) {
+            Some(topic) => (PyString::new(py, topic), messages).into_pyobject(py).map(Some),
+            None => Ok(None),
+        }
     }
 }
 
 impl SendReader {
-    fn plain<'a>(&self, request: &'a [u8]) -> Option<Plain<'a>> {
-        let mut fields = Fields::of(request);
-        let (number, value) = fields.next()??;
-        if number != 1 || fields.next()?.is_some() {
-            return None; // no message, more than one, or something else
-        }
+    fn plain<'a>(&self, message: &'a [u8]) -> Option<Plain<'a>> {
         let mut plain = Plain::default();
         let (mut has_topic, mut has_system) = (false, false);
-        let mut fields = Fields::of(value.bytes()?);
+        let mut fields = Fields::of(message);
         while let Some((number, value)) = fields.next()? {
             let bytes = value.bytes()?;
             match number {
@@ -144,6 +146,25 @@ impl SendReader {
         }
         size <= self.properties_size_max
     }
+}
+
+/// What the store takes in of a message, or None: not plain.
+fn message<'py>(py: Python<'py>, plain: &Plain<'_>, peer: &str, now_ms: i64) -> PyResult<Option<Bound<'py, PyTuple>>> {
+    let born_ms = plain.born_ms.unwrap_or(now_ms);
+    let (Some(message_id), Some(properties)) =
+        (plain.message_id.and_then(plain_label), stored_properties(plain, peer, born_ms))
+    else {
+        return Ok(None);
+    };
+    let fields = (
+        PyString::new(py, message_id),
+        PyBytes::new(py, plain.body.unwrap_or_default()),
+        PyBytes::new(py, &properties),
+        plain.tag.map_or(0, java_hash),
+        born_ms,
+        if plain.is_compressed { COMPRESSED } else { 0 },
+    );
+    fields.into_pyobject(py).map(Some)
 }
 
 fn entry(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
@@ -246,16 +267,19 @@ fn java_hash(tag: &[u8]) -> i64 {
     i64::from(hash)
 }
 
-/// The response to a send of one message that is stored.
+/// The response to a send of messages that are stored in one queue, one behind the other.
 #[pyfunction]
-pub fn send_answer<'py>(py: Python<'py>, message_id: &str, queue_offset: u64) -> Bound<'py, PyBytes> {
+pub fn send_answer<'py>(py: Python<'py>, message_ids: Vec<PyBackedStr>, first_offset: u64) -> Bound<'py, PyBytes> {
     let status = ok_status();
-    let mut entry = Vec::with_capacity(64);
-    put_bytes(&mut entry, 1, &status);
-    put_bytes(&mut entry, 2, message_id.as_bytes());
-    put_number(&mut entry, 4, queue_offset);
-    let mut answer = Vec::with_capacity(96);
+    let mut answer = Vec::with_capacity(16 + 80 * message_ids.len());
     put_bytes(&mut answer, 1, &status);
-    put_bytes(&mut answer, 2, &entry);
+    let mut entry = Vec::with_capacity(64);
+    for (message_id, queue_offset) in message_ids.iter().zip(first_offset..) {
+        entry.clear();
+        put_bytes(&mut entry, 1, &status);
+        put_bytes(&mut entry, 2, message_id.as_bytes());
+        put_number(&mut entry, 4, queue_offset);
+        put_bytes(&mut answer, 2, &entry);
+    }
     PyBytes::new(py, &answer)
 }

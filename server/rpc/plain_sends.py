@@ -1,7 +1,8 @@
 """Sends that have nothing unusual: those of a loop pass together, and the work per message in native code.
 
-Plain is a request of one NORMAL message within all limits. Whatever is not goes the ordinary way (`SendService`), which
-alone refuses messages; so nothing here is needed for a right answer, and who has no native part misses nothing.
+Plain is a request of NORMAL messages of one topic within all limits. Whatever is not goes the ordinary way
+(`SendService`), which alone refuses messages; so nothing here is needed for a right answer, and who has no native part
+misses nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from server.queue_choice import QueueChooser
 from server.rpc.access import publish
 from server.rpc.context import Edge, RequestHandler
 from server.security.credentials import Identity
-from server.wire.limits import WireLimits
+from server.wire.limits import ENTRIES_MAX, WireLimits
 from server.wire.message_types import ACCEPTED_TYPES, TYPE_WORDS
 from server.wire.messages import host_from_text
 from server.wire.reserved import RESERVED_PREFIX, RESERVED_PROPERTIES
@@ -39,23 +40,24 @@ _NORMAL_WORD: Final = TYPE_WORDS[definition.NORMAL]
 
 def make_reader(native: Native, limits: WireLimits) -> SendReader:
     return native.SendReader(
-        limits.body_size_max,
-        limits.user_properties_max,
-        limits.user_properties_size_max,
-        _UNUSUAL_NAMES,
-        RESERVED_PREFIX,
+        messages_max=ENTRIES_MAX,
+        body_size_max=limits.body_size_max,
+        properties_max=limits.user_properties_max,
+        properties_size_max=limits.user_properties_size_max,
+        unusual_names=_UNUSUAL_NAMES,
+        unusual_prefix=RESERVED_PREFIX,
     )
 
 
 class _PlainSend(NamedTuple):
-    """A send that nothing speaks against. `size` is that of its body."""
+    """A send that nothing speaks against. `size` is that of its bodies."""
 
     call: Call
     identity: Identity | None
     body: bytes
     client_id: str
-    message_id: str
     topic: str
+    message_ids: list[str]
     size: int
 
 
@@ -131,7 +133,7 @@ class PlainSends:
             stages.check.add((self._clock.monotonic_s() - began_s) / len(gathered))
         if accepted.sends:
             stored = partial(self._stored, accepted.sends, began_s)
-            self._commit.send_encoded(accepted.messages, stored, self._since_s)
+            self._commit.send_encoded(accepted.messages, stored, self._since_s, sends=len(accepted.sends))
 
     def _check(self, call: Call, body: bytes, accepted: _Accepted) -> None:
         """Accept the send, or serve it the ordinary way. Raises whatever it is to be refused for."""
@@ -143,7 +145,7 @@ class PlainSends:
         if plain is None:
             self._ordinary(call, identity, client_id, body)
             return
-        name, message_id, content, properties, tags_code, born_ms, system_flag = plain
+        name, messages = plain
         topics = accepted.topics
         topic = topics[name] if name in topics else self._plain_topic(name, topics)
         if topic is None:
@@ -151,22 +153,16 @@ class PlainSends:
             return
         if identity is not None:
             edge.require(call, identity, [publish(name)])
-        size = len(content)
+        size = sum([len(each[1]) for each in messages])
         self._waiting_sizes.take(client_id, size)
-        accepted.sends.append(_PlainSend(call, identity, body, client_id, message_id, name, size))
-        accepted.messages.append(
-            EncodedMessage(
-                name,
-                self._queues.next_queue(topic),
-                content,
-                properties,
-                born_ms,
-                host_from_text(peer),
-                accepted.store_host,
-                system_flag,
-                tags_code,
+        accepted.sends.append(_PlainSend(call, identity, body, client_id, name, [each[0] for each in messages], size))
+        number, born_host, store_host = self._queues.next_queue(topic), host_from_text(peer), accepted.store_host
+        for _, content, properties, tags_code, born_ms, system_flag in messages:
+            accepted.messages.append(
+                EncodedMessage(
+                    name, number, content, properties, born_ms, born_host, store_host, system_flag, tags_code
+                )
             )
-        )
 
     def _plain_topic(self, name: str, topics: dict[str, Topic | None]) -> Topic | None:
         """The topic, made now if need be; None when the ordinary way has to say what is wrong with it."""
@@ -194,8 +190,11 @@ class PlainSends:
             return
         answer = self._native.send_answer
         sizes_by_topic: dict[str, list[int]] = {}
-        for send, where in zip(sends, appended, strict=True):
-            sizes_by_topic.setdefault(send.topic, []).append(where.size)
-            send.call.reply(answer(send.message_id, where.queue_offset))
-        self._metrics.sent_each(len(sends), self._clock.monotonic_s() - began_s)
-        self._observing.traffic.sent_each(_NORMAL_WORD, sizes_by_topic)
+        at = 0
+        for send in sends:
+            end = at + len(send.message_ids)
+            sizes_by_topic.setdefault(send.topic, []).extend([each.size for each in appended[at:end]])
+            send.call.reply(answer(send.message_ids, appended[at].queue_offset))
+            at = end
+        self._metrics.sent_together(len(sends), len(appended), self._clock.monotonic_s() - began_s)
+        self._observing.traffic.sent_together(_NORMAL_WORD, sizes_by_topic)

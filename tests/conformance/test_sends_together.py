@@ -13,7 +13,7 @@ from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from store.message import Appended, EncodedMessage
 from store.metadata import Permission, Topic, TopicType
-from store.offsets import QueueId
+from store.offsets import QueueId, QueueOffset
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import message
 from tests.conformance.conftest import WithBroker, both_ways
@@ -93,6 +93,30 @@ def test_plain_and_other_sends_take_turns_in_the_queues(with_broker: WithBroker)
         await sent_in_one_pass(broker, *[plain, other] * 20)
         counts = [broker.store.messages.bounds(QueueId("orders", number)).maximum for number in range(4)]
         assert counts == [10, 10, 10, 10]
+
+    with_broker(test)
+
+
+def test_batches_and_single_messages_get_the_places_that_their_answers_tell(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders")
+        numbers = iter(range(1_000))
+        batches = [[f"id-{next(numbers)}" for _ in range(size)] for size in (2, 1, 32, 1, 1, 3, 5, 1, 2)]
+        bodies = [
+            request(*[message("orders", each.encode(), message_id=each, tag="t") for each in ids]) for ids in batches
+        ]
+        answers = await sent_in_one_pass(broker, *bodies)
+        found = {
+            bytes(broker.store.messages.read(entry).body).decode(): (number, entry.queue_offset)
+            for number in range(4)
+            for entry in broker.store.messages.entries(QueueId("orders", number), QueueOffset(0), 100)
+        }
+        assert len(found) == sum(map(len, batches))
+        for ids, answer in zip(batches, answers, strict=True):
+            assert [entry.message_id for entry in answer.entries] == ids
+            assert [entry.offset for entry in answer.entries] == [found[each][1] for each in ids]
+            first_queue, first_offset = found[ids[0]]
+            assert [found[each] for each in ids] == [(first_queue, first_offset + n) for n in range(len(ids))]
 
     with_broker(test)
 
@@ -179,16 +203,17 @@ def test_figures_count_each_of_them(with_broker: WithBroker) -> None:
     async def test(broker: RunningBroker) -> None:
         broker.topic("orders")
         bodies = [request(message("orders", bytes(size))) for size in (10, 3000, 10)]
+        bodies.append(request(message("orders", bytes(10)), message("orders", bytes(10))))
         await sent_in_one_pass(broker, *bodies)
         await asyncio.sleep(0)
         sample = broker.registry.get_sample_value
-        assert sample("quarry_sends_total", {"outcome": "stored"}) == 3
-        assert sample("quarry_messages_stored_total") == 3
-        assert sample("quarry_send_duration_seconds_count") == 3
+        assert sample("quarry_sends_total", {"outcome": "stored"}) == 4
+        assert sample("quarry_messages_stored_total") == 5
+        assert sample("quarry_send_duration_seconds_count") == 4
         traffic = broker.messaging.components.observing.traffic
         [(key, row)] = traffic.sent_by_topic.rows()
-        assert (key.topic, key.message_type, row.messages) == ("orders", "normal", 3)
+        assert (key.topic, key.message_type, row.messages) == ("orders", "normal", 5)
         assert row.bytes == traffic.bytes_sent == broker.store.messages.appended_up_to
-        assert row.sizes.counts()[:2] == (2, 1)
+        assert row.sizes.counts()[:2] == (4, 1)
 
     with_broker(test)

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.rpc.plain_sends import make_reader
-from server.wire.limits import WireLimits
+from server.wire.limits import ENTRIES_MAX, WireLimits
 from server.wire.messages import NO_HOST, to_message
 from server.wire.reserved import RESERVED_PREFIX, RESERVED_PROPERTIES
 from server.wire.status import fill_ok
-from server.wire.validate import check_send
+from server.wire.validate import CheckedMessage, check_send
 from store.metadata import IllegalTopicName
-from store.native import NATIVE, Native, PlainSend
+from store.native import NATIVE, Native, PlainMessage, PlainSend
 from store.record import decode_properties, encode_properties, tags_code
 from tests.wire.builders import NOW_MS, message, send
 
@@ -34,12 +34,15 @@ def read(native: Native, request: bytes, peer: str = PEER) -> PlainSend | None:
 def of_python(request: bytes, peer: str = PEER) -> PlainSend:
     """The same of a request that Python takes. Raises what it is refused for."""
     parsed = service.SendMessageRequest.FromString(request)
-    topic, [checked] = check_send(parsed, LIMITS, NOW_MS)
+    topic, messages = check_send(parsed, LIMITS, NOW_MS)
+    return topic, [message_of_python(topic, each, peer) for each in messages]
+
+
+def message_of_python(topic: str, checked: CheckedMessage, peer: str) -> PlainMessage:
     assert checked.type == definition.NORMAL
     taken = to_message(checked, topic=topic, queue_number=0, peer=peer, store_host=NO_HOST, now_ms=NOW_MS)
     return (
-        topic,
-        parsed.messages[0].system_properties.message_id,
+        checked.message.system_properties.message_id,
         taken.body,
         encode_properties(taken.properties),
         tags_code(topic, taken.properties, NOW_MS),
@@ -60,10 +63,13 @@ def agrees(native: Native, request: bytes) -> bool:
     return in_one_order(plain) == in_one_order(expected)
 
 
-def in_one_order(plain: PlainSend) -> tuple[object, ...]:
+def in_one_order(plain: PlainSend) -> tuple[str, list[object]]:
     """The order of user properties is nobody's promise: protobuf's maps have none."""
-    topic, message_id, body, properties, *rest = plain
-    return topic, message_id, body, len(properties), decode_properties(properties), *rest
+    topic, messages = plain
+    return topic, [
+        (message_id, body, len(properties), decode_properties(properties), *rest)
+        for message_id, body, properties, *rest in messages
+    ]
 
 
 ODD_TEXTS = st.sampled_from(
@@ -138,10 +144,10 @@ def test_what_it_reads_is_what_python_makes_of_it(messages: list[definition.Mess
 
 @needs_native
 @settings(max_examples=200, deadline=None)
-@given(PLAIN_MESSAGES)
-def test_plain_messages_are_read(sent: definition.Message) -> None:
+@given(st.lists(PLAIN_MESSAGES, min_size=1, max_size=4))
+def test_plain_messages_are_read(sent: list[definition.Message]) -> None:
     assert NATIVE is not None
-    request = send(sent).SerializeToString()
+    request = send(*sent).SerializeToString()
     plain = read(NATIVE, request)
     try:
         expected = of_python(request)
@@ -150,18 +156,18 @@ def test_plain_messages_are_read(sent: definition.Message) -> None:
     else:
         assert plain is not None
         assert in_one_order(plain) == in_one_order(expected)
-        if len(sent.user_properties) < 2:
+        if all(len(each.user_properties) < 2 for each in sent):
             assert plain == expected
 
 
 @needs_native
 @settings(max_examples=600, deadline=None)
-@given(PLAIN_MESSAGES, st.data())
+@given(st.lists(PLAIN_MESSAGES, min_size=1, max_size=2), st.data())
 def test_bytes_that_went_wrong_are_read_as_python_reads_them_or_not_at_all(
-    sent: definition.Message, data: st.DataObject
+    sent: list[definition.Message], data: st.DataObject
 ) -> None:
     assert NATIVE is not None
-    request = bytearray(send(sent).SerializeToString())
+    request = bytearray(send(*sent).SerializeToString())
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(request) - 1))
         if data.draw(st.booleans()):
@@ -207,17 +213,34 @@ def test_who_names_no_host_is_known_by_its_address(native: Native, peer: str) ->
 )
 def test_what_is_unusual_is_left_to_python(native: Native, unusual: definition.Message) -> None:
     assert read(native, send(unusual).SerializeToString()) is None
+    assert read(native, send(message(), unusual).SerializeToString()) is None
 
 
-def test_requests_of_no_message_and_of_two_are_left_to_python(native: Native) -> None:
+def test_requests_that_hold_anything_but_messages_of_one_topic_are_left_to_python(native: Native) -> None:
+    one = send(message()).SerializeToString()
+    of_another_topic = message()
+    of_another_topic.topic.name = "payments"
     assert read(native, b"") is None
-    assert read(native, send(message(), message()).SerializeToString()) is None
+    assert read(native, send(message(), of_another_topic).SerializeToString()) is None
+    assert read(native, one + b"\x12\x01a") is None
+    assert read(native, one + b"\x0a") is None
+    assert read(native, one + one) == of_python(one + one)
+
+
+def test_so_are_requests_of_too_many(native: Native) -> None:
+    one = send(message(body=b"a")).SerializeToString()
+    plain = read(native, one * ENTRIES_MAX)
+    assert plain is not None
+    assert len(plain[1]) == ENTRIES_MAX
+    assert read(native, one * (ENTRIES_MAX + 1)) is None
 
 
 @pytest.mark.parametrize("offset", [0, 1, 127, 128, 2**31, 2**62])
 @pytest.mark.parametrize("message_id", ["0156F7E71C361B21BC024CCDBE00000000", "ä", "x" * 300])
 def test_an_answer_is_what_protobuf_writes(native: Native, message_id: str, offset: int) -> None:
-    expected = service.SendMessageResponse(entries=[service.SendResultEntry(message_id=message_id, offset=offset)])
-    fill_ok(expected.status)
-    fill_ok(expected.entries[0].status)
-    assert native.send_answer(message_id, offset) == expected.SerializeToString()
+    for ids in ([message_id], [message_id, "b", message_id]):
+        expected = service.SendMessageResponse()
+        fill_ok(expected.status)
+        for index, each in enumerate(ids):
+            fill_ok(expected.entries.add(message_id=each, offset=offset + index).status)
+        assert native.send_answer(ids, offset) == expected.SerializeToString()

@@ -110,7 +110,7 @@ class Bench:
 
     def send_encoded(self, *messages: EncodedMessage) -> asyncio.Future[Sequence[Appended]]:
         answer, stored = _answer()
-        self.commit.send_encoded(list(messages), stored, self.clock.monotonic_s())
+        self.commit.send_encoded(list(messages), stored, self.clock.monotonic_s(), sends=len(messages))
         return answer
 
 
