@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
+from random import Random
+from typing import Final
 
 import pytest
 
@@ -12,16 +13,22 @@ from bench.__main__ import run
 from bench.flames import Flames
 from bench.harness import CannotRun, Options, Scale
 from bench.peers.quarry import Quarry
+from bench.queue_load import send_body
+from bench.waiting_sends import SendSampler
 from store.settings import Durability
+
+LOADED_S: Final = 3.0
+"""py-spy reads symbols first, and sees nothing of a broker that waits."""
 
 
 def test_one_is_drawn_of_each_broker_and_shows_what_it_runs(tmp_path: Path) -> None:
+    sends = SendSampler(Random(1), 1, send_body("orders", b"body"))
     flames.draw(Flames(tmp_path / "flames", "some"))
     try:
         for number in (1, 2):
             broker = Quarry(tmp_path / str(number), Durability.ASYNC)
             broker.start()
-            time.sleep(0.5)
+            sends.sample(broker, LOADED_S, [])
             try:
                 broker.close()
             except CannotRun as reason:
