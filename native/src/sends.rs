@@ -68,35 +68,38 @@ impl SendReader {
         peer: &str,
         now_ms: i64,
     ) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        let plain = self.plain_messages(request).unwrap_or_default();
+        let Some(topic) = plain.first().and_then(|first| plain_label(first.topic)) else {
+            return Ok(None);
+        };
         let messages = PyList::empty(py);
-        let mut topic: Option<&[u8]> = None;
-        let mut fields = Fields::of(request);
-        loop {
-            let plain = match fields.next() {
-                Some(None) => break,
-                Some(Some((1, value))) => value.bytes().and_then(|message| self.plain(message)),
-                _ => None,
-            };
-            let Some(plain) = plain else {
-                return Ok(None);
-            };
-            if messages.len() == self.messages_max || topic.is_some_and(|first| first != plain.topic) {
-                return Ok(None);
-            }
-            topic = Some(plain.topic);
-            let Some(message) = message(py, &plain, peer, now_ms)? else {
+        for each in &plain {
+            let Some(message) = message(py, each, peer, now_ms)? else {
                 return Ok(None);
             };
             messages.append(message)?;
         }
-        match topic.and_then(plain_label) {
-            Some(topic) => (PyString::new(py, topic), messages).into_pyobject(py).map(Some),
-            None => Ok(None),
-        }
+        (PyString::new(py, topic), messages).into_pyobject(py).map(Some)
     }
 }
 
 impl SendReader {
+    fn plain_messages<'a>(&self, request: &'a [u8]) -> Option<Vec<Plain<'a>>> {
+        let mut messages: Vec<Plain<'a>> = Vec::new();
+        let mut fields = Fields::of(request);
+        while let Some((number, value)) = fields.next()? {
+            if number != 1 || messages.len() == self.messages_max {
+                return None;
+            }
+            let plain = self.plain(value.bytes()?)?;
+            if messages.first().is_some_and(|first| first.topic != plain.topic) {
+                return None;
+            }
+            messages.push(plain);
+        }
+        Some(messages)
+    }
+
     fn plain<'a>(&self, message: &'a [u8]) -> Option<Plain<'a>> {
         let mut plain = Plain::default();
         let (mut has_topic, mut has_system) = (false, false);

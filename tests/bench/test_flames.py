@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -26,11 +27,10 @@ def test_one_is_drawn_of_each_broker_and_shows_what_it_runs(tmp_path: Path) -> N
     flames.draw(Flames(tmp_path / "flames", "some"))
     try:
         for number in (1, 2):
-            broker = Quarry(tmp_path / str(number), Durability.ASYNC)
-            broker.start()
-            sends.sample(broker, LOADED_S, [])
             try:
-                broker.close()
+                with closing(Quarry(tmp_path / str(number), Durability.ASYNC)) as broker:
+                    broker.start()
+                    sends.sample(broker, LOADED_S, [])
             except CannotRun as reason:
                 if "permi" in str(reason).lower():
                     pytest.skip("this machine does not let one process look at another")
