@@ -37,6 +37,7 @@ from bench.harness import (
 )
 from bench.peers.quarry import Quarry
 from bench.queue_load import BATCH, CONNECTIONS, QueueLoad, send_body
+from bench.scattered import scattered
 from store.record.properties import LIGHT_QUEUES
 from store.settings import MIB, Durability
 
@@ -61,9 +62,6 @@ DEPTH: Final = 8
 """Sends in flight on each connection, where they are many."""
 
 BODY: Final = bytes(range(200))
-STEP: Final = 1_000_003
-"""A prime above every number of queues: its multiples visit all of them, and neighbours far from each other."""
-
 SETTINGS: Final = {
     "QUARRY_DELIVERY_NEW_GROUP_START": "earliest",
     # the topics are made by sends to them, many more than a broker takes by default
@@ -143,7 +141,7 @@ class _Queues:
     def receives(self, calls: int) -> Sample:
         with self._load() as load:
             return load.receives(
-                _topic(next(self._received) // RECEIVES_PER_TOPIC * STEP % self._topics) for _ in range(calls)
+                _topic(scattered(next(self._received) // RECEIVES_PER_TOPIC, self._topics)) for _ in range(calls)
             )
 
     def _load(self) -> AbstractContextManager[QueueLoad]:
@@ -167,9 +165,9 @@ class _Queues:
 
     def _next_send(self, number: int) -> bytes:
         if self._kind is Kind.ORDINARY:
-            return send_body(_topic(number * STEP % self._topics), BODY)
+            return send_body(_topic(scattered(number, self._topics)), BODY)
         first = number * NAMES_PER_SEND
-        return self._to_light_queues(each * STEP % self.count for each in range(first, first + NAMES_PER_SEND))
+        return self._to_light_queues(scattered(each, self.count) for each in range(first, first + NAMES_PER_SEND))
 
     def _to_light_queues(self, numbers: Iterable[int]) -> bytes:
         names = ",".join(f"%LMQ%bench-{number:07d}" for number in numbers)

@@ -17,6 +17,7 @@ from random import Random
 from typing import Final
 
 from bench.peers.async_flush import AsyncFlush
+from bench.scattered import scattered
 from kv import KeyRange
 from server.garbage import look_for_garbage_seldom
 from store.clock import SystemClock
@@ -31,7 +32,6 @@ from store.record import encode_properties, java_hash
 from store.record.properties import TAGS, UNIQUE_KEY
 from store.settings import MIB, Durability, StoreSettings
 
-STEP: Final = 1_000_003
 QUEUES_PER_TOPIC: Final = 8
 ROUND: Final = 64
 PORTION: Final = 512 * ROUND
@@ -174,11 +174,11 @@ class QueueStore:
         return QueueId(f"bench-{number // QUEUES_PER_TOPIC:07d}", number % QUEUES_PER_TOPIC)
 
     def _scattered(self, first: int, count: int) -> Sequence[QueueId]:
-        return [self._queue(number * STEP % self._queues) for number in range(first, first + count)]
+        return [self._queue(scattered(number, self._queues)) for number in range(first, first + count)]
 
     def _message(self, number: int) -> EncodedMessage:
         """With its properties in their stored form, as sends bring them to the store on either side."""
-        topic, queue_number = self._queue(number * STEP % self._queues)
+        topic, queue_number = self._queue(scattered(number, self._queues))
         properties = encode_properties({TAGS: "created", UNIQUE_KEY: f"{number:032X}"})
         return EncodedMessage(topic, queue_number, self._body, properties, _BORN_AT_MS, _HOST, _HOST, 0, _TAGS_CODE)
 

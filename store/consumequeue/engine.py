@@ -2,7 +2,8 @@
 
 |                    | RocketMQ 5.5       | here    |                   | RocketMQ 5.5       | here    |
 |--------------------|--------------------|---------|-------------------|--------------------|---------|
-| units: memtables   | 4 x 128 MiB        | 3 x 32  | bounds: memtables | 4 x 64 MiB         | 3 x 16  |
+| units: memtables   | 4 x 128 MiB        | 6 x 8   | bounds: memtables | 4 x 64 MiB         | 6 x 4   |
+| units: fresh files | 2                  | 4       | bounds: fresh     | 2                  | 8       |
 | units: block cache | 1 GiB              | 128 MiB | bounds: cache     | 128 MiB            | 64 MiB  |
 | units: filter      | bloom 16 bits/key  | none    | bounds: filter    | bloom 16 bits/key  | 10      |
 | indexes, filters   | outside the cache  | inside  | memtable filter   | none               | 2 %     |
@@ -10,7 +11,9 @@
 Units need no filter: they are read by scans, never by a key that may be missing. With indexes in the cache, memory
 stays within these figures however many queues there are; the cache of bounds holds those of a million queues. Blocks of
 units are half as large as RocketMQ's: a read of a queue that nobody used lately has to decompress half as much, for 4 %
-more bytes. Either broker reads the other's tables.
+more bytes. Memtables are small, because finding the place of a row in one of them is what a write costs; more fresh
+tables come together before they are merged, so that no more is written for it (ADR 50). Either broker reads the other's
+tables.
 """
 
 from __future__ import annotations
@@ -24,10 +27,10 @@ from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
 
 FAMILY_OPTIONS: Final = {
     UNITS_FAMILY: FamilyOptions(
-        memtable_bytes=32 * MIB,
-        memtables_max=3,
+        memtable_bytes=8 * MIB,
+        memtables_max=6,
         compaction_style=CompactionStyle.UNIVERSAL,
-        level_zero_tables=2,
+        level_zero_tables=4,
         target_file_bytes=64 * MIB,
         compression=Compression.LZ4,
         bottommost_compression=Compression.ZSTD,
@@ -36,10 +39,10 @@ FAMILY_OPTIONS: Final = {
         block_cache_bytes=128 * MIB,
     ),
     OFFSET_FAMILY: FamilyOptions(
-        memtable_bytes=16 * MIB,
-        memtables_max=3,
+        memtable_bytes=4 * MIB,
+        memtables_max=6,
         compaction_style=CompactionStyle.LEVEL,
-        level_zero_tables=2,
+        level_zero_tables=8,
         target_file_bytes=32 * MIB,
         compression=Compression.NONE,
         bottommost_compression=Compression.NONE,

@@ -55,12 +55,12 @@ import org.rocksdb.RocksDB;
  * close                                         in good order
  * </pre>
  *
- * The first argument is {@code file} or {@code rocksdb}. Message i goes to queue (i * 1000003) mod N, and so do reads of
+ * The first argument is {@code file} or {@code rocksdb}. Message i goes to queue (i * 1618033) mod N, and so do reads of
  * whole queues. The answer to {@code put} and {@code get} leaves their times to whoever asked, that to everything else that
  * takes long holds the wall and CPU time of the store's part alone.
  */
 public final class QueueStore {
-    private static final long STEP = 1_000_003;
+    private static final long STEP = 1_618_033;
     private static final int QUEUES_PER_TOPIC = 8;
     private static final int SEGMENT_SIZE = 256 << 20;
     private static final int QUEUE_OFFSET_POSITION = 20;
