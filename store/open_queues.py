@@ -63,6 +63,10 @@ class OpenQueues:
         if self.rocks is not None:
             self.rocks.use(native)
 
+    def warm(self, behind: bytes) -> bytes | None:
+        """Have some more of queues in RocksDB at hand, see `KnownQueues.warm`."""
+        return None if self.rocks is None else self.rocks.warm(behind)
+
     @property
     def files(self) -> FileConsumeQueues | None:
         return None if self._switchable is None else self._switchable.files

@@ -21,6 +21,7 @@ from store.consumequeue.rocks_layout import (
     I32,
     I64,
     StoredBound,
+    is_maximum_key,
     maxima_range,
     maximum_key,
     number_in,
@@ -45,10 +46,6 @@ NAME_SIZE_MAX: Final = 0x7FFF
 NUMBER_MAX: Final = (1 << 31) - 1
 """Of a queue: a key holds no larger one."""
 
-_MARKER: Final = slice(-8, -5)
-"""Where a key says which bound it is: followed by a separator and the queue's number."""
-
-_MAXIMUM: Final = b"max"
 _SEPARATOR: Final = b"\x01"
 
 
@@ -129,7 +126,7 @@ def light_queues_ended(
     for keys in light_stretches(bounds, prefix, key):
         rows = bounds.scan(keys, limit=LIGHT_ROWS_PER_STEP)
         for row, value in rows:
-            if row[_MARKER] != _MAXIMUM or len(value) != BOUND_SIZE:
+            if len(value) != BOUND_SIZE or not is_maximum_key(row):
                 continue
             looked_at += 1
             if I64.unpack_from(value)[0] < below and (queue := queue_of(row)) is not None:

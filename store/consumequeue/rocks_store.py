@@ -106,6 +106,10 @@ class RocksConsumeQueues:
         """Remember stored maxima in the native part."""
         self._known.use(native)
 
+    def warm(self, behind: bytes) -> bytes | None:
+        """See `KnownQueues.warm`."""
+        return self._known.warm(behind)
+
     # -- writing
 
     def put(self, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None:

@@ -57,6 +57,17 @@ class RememberedBacking(EngineBacking):
         return queues
 
 
+class WarmedBacking(RememberedBacking):
+    """The same, after all has been read into it that was there when it was opened."""
+
+    def open(self, minimum: int = 0, cached: int = 100) -> RocksConsumeQueues:
+        queues = super().open(minimum, cached)
+        behind: bytes | None = b""
+        while behind is not None:
+            behind = queues.warm(behind)
+        return queues
+
+
 class FileBacking:
     def __init__(self, directory: Path, disk: Disk | None = None, saved: PhysicalOffset | None = None) -> None:
         self.directory = directory
@@ -130,3 +141,4 @@ BACKINGS: Final[dict[str, Callable[[Path], Backing]]] = {
 }
 if NATIVE is not None:
     BACKINGS["memory, remembered"] = lambda _: RememberedBacking(MemoryEngine([UNITS_FAMILY, OFFSET_FAMILY]))
+    BACKINGS["memory, warmed"] = lambda _: WarmedBacking(MemoryEngine([UNITS_FAMILY, OFFSET_FAMILY]))

@@ -1,4 +1,4 @@
-"""A broker has topics at hand soon after its start, without being asked for them."""
+"""A broker has topics and ends of queues at hand soon after its start, without being asked for them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from store.metadata import Topic, TopicType
+from store.open_queues import OpenQueues
 from tests.conformance.broker import RunningBroker, run, running_broker, until
 
 
@@ -27,4 +28,23 @@ def test_topics_are_at_hand_soon_after_a_start(tmp_path: Path, monkeypatch: pyte
             await asyncio.sleep(0.1)  # and nothing has ended
 
     run(make())
+    run(look())
+
+
+def test_ends_of_queues_are_at_hand_soon_after_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pages: list[bytes | None] = []
+    warm = OpenQueues.warm
+
+    def noted(queues: OpenQueues, behind: bytes) -> bytes | None:
+        pages.append(warm(queues, behind))
+        return pages[-1]
+
+    monkeypatch.setattr(OpenQueues, "warm", noted)
+
+    async def look() -> None:
+        async with running_broker(tmp_path, monkeypatch):
+            await until(lambda: pages[-1:] == [None], "all are at hand")
+            await asyncio.sleep(0.1)  # and nothing has ended
+            assert pages == [None]
+
     run(look())

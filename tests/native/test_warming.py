@@ -1,0 +1,105 @@
+"""Where queues end is read into memory after a start, so that sends need not ask RocksDB for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from kv import KeyValueEngine
+from store.consumequeue import RocksConsumeQueues, known_queues, open_consume_queue_engine
+from store.native import Native
+from store.offsets import QueueId
+from tests.consumequeue.samples import put, queues_over, request
+
+QUEUES = [QueueId(f"topic-{number // 4:03d}", number % 4) for number in range(100)]
+LIGHTS = [f"%LMQ%lite-{number}" for number in range(10)]
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[KeyValueEngine]:
+    """Queues with as many messages as their place says, a tenth of them with a minimum, and light queues of one."""
+    engine = open_consume_queue_engine(tmp_path / "db", create=True)
+    queues = queues_over(engine)
+    record = 0
+    for place, queue in enumerate(QUEUES):
+        for offset in range(place + 1):
+            put(queues, [request(record, queue, offset)])
+            record += 1
+    for queue in QUEUES[::10]:
+        queues.begin_anew(queue, queues.next_offset(queue))
+    for name in LIGHTS:
+        put(queues, [request(record, QUEUES[-1], len(QUEUES), (name, 0))])
+        record += 1
+    yield engine
+    engine.close()
+
+
+def warm(queues: RocksConsumeQueues, pages_max: int = 1_000) -> int:
+    pages, behind = 0, queues.warm(b"")
+    while behind is not None and pages < pages_max:
+        pages, behind = pages + 1, queues.warm(behind)
+    return pages
+
+
+def asked_for(queues: RocksConsumeQueues, wanted: Sequence[QueueId], patch: pytest.MonkeyPatch) -> int:
+    """How many of them RocksDB has to be asked for to number the next messages."""
+    asked: list[bytes] = []
+    read = queues._known._read
+
+    def noted(keys: list[bytes]) -> dict[bytes, bytes]:
+        asked.extend(keys)
+        return read(keys)
+
+    patch.setattr(queues._known, "_read", noted)
+    ends = queues.next_offsets(wanted)
+    assert ends == [queues.next_offset(queue) for queue in wanted]
+    assert ends[:-10] == [place + 1 for place in range(len(QUEUES) - 1)] + [len(QUEUES) + 1]
+    assert ends[-10:] == [1] * len(LIGHTS)
+    return len(asked)
+
+
+def test_of_queues_that_are_warm_nobody_asks(
+    engine: KeyValueEngine, native: Native, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = [*QUEUES, *(QueueId(name, 0) for name in LIGHTS)]
+    monkeypatch.setattr(known_queues, "ROWS_PER_PAGE", 7)
+    cold, warmed = queues_over(engine), queues_over(engine)
+    cold.use(native)
+    warmed.use(native)
+    assert warm(warmed) >= len(wanted) // 7
+    assert asked_for(cold, wanted, monkeypatch) == len(wanted)
+    assert asked_for(warmed, wanted, monkeypatch) == 0
+
+
+def test_no_more_is_read_than_there_is_room_for(
+    engine: KeyValueEngine, native: Native, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_queues, "ROWS_PER_PAGE", 7)
+    monkeypatch.setattr(known_queues, "TABLE_QUEUES", 50)
+    queues = queues_over(engine)
+    queues.use(native)
+    assert 50 // 7 <= warm(queues) <= 50 // 7 + 3
+
+
+def test_what_is_written_meanwhile_is_what_counts(
+    engine: KeyValueEngine, native: Native, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_queues, "ROWS_PER_PAGE", 7)
+    queues = queues_over(engine)
+    queues.use(native)
+    behind: bytes | None = b""
+    record, ends = 100_000, {queue: int(queues.next_offset(queue)) for queue in QUEUES}
+    while behind is not None:
+        behind = queues.warm(behind)
+        for queue in QUEUES[::3]:
+            put(queues, [request(record, queue, ends[queue])])
+            ends[queue] += 1
+            record += 1
+    assert queues.next_offsets(QUEUES) == list(ends.values())
+    assert queues_over(engine).next_offsets(QUEUES) == list(ends.values())
+
+
+def test_without_the_native_part_nothing_is_read(engine: KeyValueEngine) -> None:
+    assert queues_over(engine).warm(b"") is None
