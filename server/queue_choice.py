@@ -17,7 +17,7 @@ from typing import Final
 from store.generations import GenerationCache
 from store.metadata import Topic
 
-TOPICS_REMEMBERED: Final = 65_536
+TOPICS_REMEMBERED: Final = 131_072
 _JUMP: Final = 2_862_933_555_777_941_757
 _SPAN: Final = float(1 << 31)
 _SPREAD: Final = 2_654_435_769
