@@ -140,7 +140,7 @@ class MaximaTable(Protocol):
         offset and physical offset of their last requests; which of those have a maximum that is not known. It is left
         out.
 
-        None where one has light queues, or can have no keys.
+        None where one can have no keys.
         """
 
     def put_all(self, maxima: list[tuple[bytes, bytes]], /) -> None:

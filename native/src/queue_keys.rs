@@ -10,12 +10,14 @@ const SEPARATOR: u8 = 1;
 
 /// Topic and number of a tuple that begins with them. None when such a queue can have no keys.
 pub fn queue_in<'a>(tuple: &'a Bound<'_, PyTuple>) -> PyResult<Option<(&'a str, i32)>> {
-    let topic = tuple.get_borrowed_item(0)?.extract::<&str>();
-    let Ok(topic) = topic else { return Ok(None) };
-    if topic.len() > TOPIC_LENGTH_MAXIMUM || topic == CHECKPOINT_TOPIC {
-        return Ok(None);
-    }
+    let Some(topic) = name_in(tuple)? else { return Ok(None) };
     Ok(Some((topic, tuple.get_borrowed_item(1)?.extract()?)))
+}
+
+/// The name that a tuple begins with. None when a queue of that name can have no keys.
+pub fn name_in<'a>(tuple: &'a Bound<'_, PyTuple>) -> PyResult<Option<&'a str>> {
+    let name = tuple.get_borrowed_item(0)?.extract::<&str>();
+    Ok(name.ok().filter(|name| name.len() <= TOPIC_LENGTH_MAXIMUM && *name != CHECKPOINT_TOPIC))
 }
 
 /// How keys of its units begin.

@@ -139,7 +139,7 @@ class KnownQueues:
 
     def stage(self, requests: Sequence[DispatchRequest]) -> StagedEntries | None:
         """What is to be written for new messages. None where that is left to who asks: without the native part, and for
-        messages in light queues.
+        names that no topic can have.
         """
         if self._table is None or not isinstance(requests, list) or (staged := self._table.stage(requests)) is None:
             return None

@@ -16,9 +16,15 @@ from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from tests.consumequeue.samples import A0, A1, B0, LITE, entry, put, queues_over, request
 
 QUEUES = [A0, A1, B0, QueueId("é", 2**31 - 1), QueueId("x" * 255, 0)]
-ROUNDS = st.lists(
-    st.lists(st.tuples(st.sampled_from(QUEUES), st.integers(0, 6), st.booleans()), min_size=1, max_size=12), max_size=6
+LIGHTS = [LITE, QueueId("%LMQ%é", 0), QueueId("%LMQ%" + "y" * 250, 0), QueueId("%LMQ%" + "z" * 251, 0)]
+"""The last one's name is one that no topic can have, so a round with it is left to Python."""
+
+NEW_MESSAGES = st.tuples(
+    st.sampled_from(QUEUES),
+    st.integers(0, 6),
+    st.lists(st.tuples(st.sampled_from(LIGHTS), st.integers(0, 6)), max_size=3, unique_by=lambda light: light[0]),
 )
+ROUNDS = st.lists(st.lists(NEW_MESSAGES, min_size=1, max_size=12), max_size=6)
 
 
 def families() -> MemoryEngine:
@@ -29,11 +35,15 @@ def contents(engine: MemoryEngine) -> list[list[tuple[bytes, bytes]]]:
     return [engine.family(name).scan(KeyRange(b"", None)) for name in (UNITS_FAMILY, OFFSET_FAMILY)]
 
 
-@given(rounds=ROUNDS, looked_at=st.sets(st.sampled_from(QUEUES)), forgotten=st.sets(st.sampled_from(QUEUES)))
+@given(
+    rounds=ROUNDS,
+    looked_at=st.sets(st.sampled_from([*QUEUES, *LIGHTS])),
+    forgotten=st.sets(st.sampled_from([*QUEUES, *LIGHTS])),
+)
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_it_writes_what_python_writes(
     native: Native,
-    rounds: list[list[tuple[QueueId, int, bool]]],
+    rounds: list[list[tuple[QueueId, int, list[tuple[QueueId, int]]]]],
     looked_at: set[QueueId],
     forgotten: set[QueueId],
 ) -> None:
@@ -51,8 +61,8 @@ def test_it_writes_what_python_writes(
                 plain.next_offset(queue) for queue, _, _ in each
             ]
         requests = []
-        for queue, offset, is_light in each:
-            requests.append(request(number, queue, offset, *([(LITE.topic, number)] if is_light else [])))
+        for queue, offset, lights in each:
+            requests.append(request(number, queue, offset, *((light.topic, at) for light, at in lights)))
             number += 1
         for queues in (plain, helped):
             put(queues, requests)
@@ -61,7 +71,7 @@ def test_it_writes_what_python_writes(
         for queue in forgotten:
             table.discard(keys_of(queue)[1])
         assert contents(engines[0]) == contents(engines[1])
-    for queue in [*QUEUES, LITE]:
+    for queue in [*QUEUES, *LIGHTS]:
         assert helped.bounds(queue) == plain.bounds(queue)
         assert helped.next_offset(queue) == plain.next_offset(queue)
         assert helped.last_entry_below(queue, PhysicalOffset(2**40)) == plain.last_entry_below(
@@ -92,8 +102,24 @@ def test_names_that_no_topic_can_have_are_left_to_python(native: Native, topic: 
     assert table.ends([A0, (topic, 0)]) is None
 
 
-def test_messages_in_light_queues_are_left_to_python(native: Native) -> None:
-    assert native.MaximaTable(8).stage([request(1, A0, 0, (LITE.topic, 0))]) is None
+def test_a_message_has_a_unit_in_each_of_its_light_queues(native: Native) -> None:
+    table, other = native.MaximaTable(8), QueueId("%LMQ%other", 0)
+    staged = table.stage(
+        [request(1, A0, 4, (LITE.topic, 7), (other.topic, 2)), request(2, A0, 5, (LITE.topic, 8)), request(3, B0, 0)]
+    )
+    assert staged is not None
+    units, maxima, last, unknown = staged
+    queues = [A0, LITE, other, A0, LITE, B0]
+    assert [key[:-8] for key, _ in units] == [keys_of(queue)[0] for queue in queues]
+    assert [int.from_bytes(key[-8:], "big") for key, _ in units] == [4, 7, 2, 5, 8, 0]
+    assert [int.from_bytes(unit[:8], "big") for _, unit in units] == [100, 100, 100, 200, 200, 300]
+    assert last == [(A0, 5, 200), (LITE, 8, 200), (other, 2, 100), (B0, 0, 300)]
+    assert (maxima, unknown) == ([], [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize("name", [CHECKPOINT_TOPIC, "x" * 256, "\ud800"])
+def test_light_queues_that_no_topic_can_be_called_as_are_left_to_python(native: Native, name: str) -> None:
+    assert native.MaximaTable(8).stage([request(1, A0, 0, (LITE.topic, 0), (name, 0))]) is None
 
 
 def test_a_queue_without_a_message_is_looked_for_once(native: Native) -> None:
