@@ -5,7 +5,8 @@ messages; with few queues RocketMQ's with queue files, too. Both take the same m
 the queues far from each other; both flush in the background, as their brokers do under asynchronous flush. Then tables
 are compacted and the queues' files measured, the stores are started again and again, each time in a new process, and
 entries and records are read, the page cache being warm. What is done once per message is timed alone: messages and
-places are made before. Everything is sampled in turns.
+places are made before. Everything is sampled in turns, in memory that is full of pages of another file before
+(`bench.page_cache`).
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from contextlib import ExitStack, closing, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Final
 
 from bench.harness import Case, Options, Sample, Scale, private_bytes_of, require_room, resident_bytes_of
 from bench.many_queues import disk_usage, prepare_for_stores
+from bench.page_cache import full_page_cache
 from bench.peers.store_process import StoreKind, StoreProcess
 from store.settings import MIB
 
@@ -76,6 +78,7 @@ class Sizes:
     warm_appends: int
     reads: int
     rounds: int
+    fills_page_cache: bool = False
 
 
 SIZES: Final = {
@@ -89,6 +92,7 @@ SIZES: Final = {
         warm_appends=200_000,
         reads=100_000,
         rounds=5,
+        fills_page_cache=True,
     ),
     Scale.QUICK: Sizes(
         (Shape(1_000, 100, BOTH, appends=3), Shape(50_000, 3, ROCKSDB, appends=3)),
@@ -125,7 +129,18 @@ class Measured:
 def run(options: Options) -> list[Case]:
     prepare_for_stores(options, "rocketmq_store")
     sizes = SIZES[options.scale]
-    return [case for shape in sizes.shapes for case in _Comparison(options, sizes, shape).cases()]
+    needed = max(_needed_bytes(sizes, shape) for shape in sizes.shapes)
+    require_room(options.scratch, needed)
+    full = full_page_cache(options.scratch, kept_free_on_disk=2 * needed) if sizes.fills_page_cache else nullcontext(0)
+    with full as filled:
+        cases = [case for shape in sizes.shapes for case in _Comparison(options, sizes, shape).cases()]
+    return [replace(case, details={**case.details, "page_cache_filled_mb": filled // MB}) for case in cases]
+
+
+def _needed_bytes(sizes: Sizes, shape: Shape) -> int:
+    """For all stores, and for the one of the warm-up beside each."""
+    messages = shape.queues * shape.entries + sizes.warm_appends
+    return (1 + len(shape.peers)) * (messages * BYTES_PER_MESSAGE + 1024 * MIB)
 
 
 class _Comparison:
@@ -139,7 +154,7 @@ class _Comparison:
         self._measured = {kind: Measured() for kind in (OURS, *shape.peers)}
 
     def cases(self) -> list[Case]:
-        self._require_room()
+        self._directory.mkdir()
         try:
             self._append()
             for kind, measured in self._measured.items():
@@ -237,12 +252,6 @@ class _Comparison:
             theirs=theirs.samples[what],
             details={**details, "load_1m": round(os.getloadavg()[0], 1)},
         )
-
-    def _require_room(self) -> None:
-        """For all stores, and for the one of the warm-up beside each."""
-        messages = self._shape.queues * self._shape.entries + self._sizes.warm_appends
-        self._directory.mkdir()
-        require_room(self._directory, len(self._measured) * (messages * BYTES_PER_MESSAGE + 1024 * MIB))
 
 
 def _ratios(ours: Measured, theirs: Measured) -> dict[str, float]:
