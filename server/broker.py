@@ -347,7 +347,7 @@ class Broker:
                 ),
                 self._upkeep.running(self._supervisor),
                 self._supervisor.running("figures", self._background.sampling.run()),
-                self._supervisor.running("warm-up", warm_up(self._store.topics, self._store.queues)),
+                self._supervisor.running("warm-up", warm_up(self._store.topics, self._store.queues, self._faults)),
             ):
                 listening = await self._listen()
                 self._reached_at = network.advertise or listening

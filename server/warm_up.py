@@ -7,8 +7,11 @@ while knows those that are in use.
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
+from kv import KvError
+from server.faults import FaultLog
 from store.metadata import TopicTable
 from store.open_queues import OpenQueues
 
@@ -17,15 +20,23 @@ PAUSE_S: Final = 0.01
 twelve more.
 """
 
+Place = TypeVar("Place", str, bytes)
 
-async def warm_up(topics: TopicTable, queues: OpenQueues) -> None:
+
+async def warm_up(topics: TopicTable, queues: OpenQueues, faults: FaultLog) -> None:
     """Until cancelled, though it is done long before."""
-    name: str | None = ""
-    while name is not None:
-        name = topics.warm(name)
-        await asyncio.sleep(PAUSE_S)
-    key: bytes | None = b""
-    while key is not None:
-        key = queues.warm(key)
-        await asyncio.sleep(PAUSE_S)
+    await _read(topics.warm, "", faults)
+    await _read(queues.warm, b"", faults)
     await asyncio.Event().wait()
+
+
+async def _read(warm: Callable[[Place], Place | None], begin: Place, faults: FaultLog) -> None:
+    """All pages, up to one that cannot be read: what lies there and behind it is left to who asks for it."""
+    behind: Place | None = begin
+    while behind is not None:
+        try:
+            behind = warm(behind)
+        except KvError as error:
+            faults.report(error)
+            return
+        await asyncio.sleep(PAUSE_S)

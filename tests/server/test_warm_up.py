@@ -6,8 +6,10 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
-from store.metadata import Topic, TopicType
+from kv import EngineCorrupt
+from store.metadata import Topic, TopicTable, TopicType
 from store.open_queues import OpenQueues
 from tests.conformance.broker import RunningBroker, run, running_broker, until
 
@@ -29,6 +31,33 @@ def test_topics_are_at_hand_soon_after_a_start(tmp_path: Path, monkeypatch: pyte
 
     run(make())
     run(look())
+
+
+def test_a_page_that_cannot_be_read_is_reported_and_ends_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def damaged(_tables: object, behind: str | bytes) -> None:
+        asked.append(type(behind).__name__)
+        raise EngineCorrupt(f"Corruption: block checksum mismatch in 00{len(asked)}.sst")
+
+    monkeypatch.setattr(TopicTable, "warm", damaged)
+    monkeypatch.setattr(OpenQueues, "warm", damaged)
+
+    async def look() -> None:
+        async with running_broker(tmp_path, monkeypatch) as broker:
+            await until(lambda: len(asked) == 2, "both are tried")
+            await asyncio.sleep(0.1)
+            broker.store.topics.add_missing([Topic("orders", TopicType.NORMAL, 1, 1)])
+            assert broker.store.topics.get("orders") is not None
+
+    with capture_logs() as lines:
+        run(look())
+    assert asked == ["str", "bytes"]
+    told = [line["error"] for line in lines if line["event"] == "damaged data"]
+    assert told == [f"Corruption: block checksum mismatch in 00{number}.sst" for number in (1, 2)]
+    assert not [line for line in lines if line["event"] == "background task ended"]
 
 
 def test_ends_of_queues_are_at_hand_soon_after_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
