@@ -131,7 +131,7 @@ def test_many_queues_are_reset_while_sends_go_on(with_broker: WithBroker, count:
                 await client.sent(message("orders"))
                 sent += 1
             assert (job.state, job.done, job.counts["moved"]) == ("done", count + 4, count + 4)
-            assert sent > 20
+            assert sent >= count // 400  # one that kept the loop would let one or two through
             assert {broker.delivery.next_offset("billing", queue) for queue in queues} == {0}
 
     with_broker(test)
