@@ -117,7 +117,7 @@ def test_a_group_is_moved_in_the_lite_topics_in_which_it_stands(with_broker: Wit
     with_broker(test, delivery=EARLIEST)
 
 
-@pytest.mark.parametrize("count", [2_000, pytest.param(20_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [5_000, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_many_queues_are_reset_while_sends_go_on(with_broker: WithBroker, count: int) -> None:
     async def test(broker: RunningBroker) -> None:
         broker.topic(PARENT, TopicType.LITE)
@@ -131,7 +131,7 @@ def test_many_queues_are_reset_while_sends_go_on(with_broker: WithBroker, count:
                 await client.sent(message("orders"))
                 sent += 1
             assert (job.state, job.done, job.counts["moved"]) == ("done", count + 4, count + 4)
-            assert sent >= count // 400  # one that kept the loop would let one or two through
+            assert sent > 20
             assert {broker.delivery.next_offset("billing", queue) for queue in queues} == {0}
 
     with_broker(test)
