@@ -244,10 +244,12 @@ class _Comparison:
                 samples = alternate(sizes.rounds, lambda: sample(self._many), lambda: sample(self._few))
                 return self._rate_case(what, *samples, details | self._memory("after"))
 
-            idle = self._memory("idle")
-            cases = [compare("sends right after a start", lambda queues: queues.sends(sizes.sends), idle)]
+            def compare_sends(what: str, details: dict[str, object]) -> Case:
+                return compare(what, lambda queues: queues.sends(sizes.sends), details)
+
+            cases = [compare_sends("sends right after a start", self._memory("idle"))]
             _wait_until_at_rest([self._many.broker, self._few.broker])
-            cases.append(compare("sends", lambda queues: queues.sends(sizes.sends), {}))
+            cases.append(compare_sends("sends", {}))
             what = f"sends, {CONNECTIONS * DEPTH} in flight"
             cases.append(compare(what, lambda queues: queues.sends_in_flight(sizes.sends), {"depth": DEPTH}))
             if self._kind is Kind.ORDINARY:

@@ -33,7 +33,7 @@ from store.consumequeue.rocks_layout import (
     OFFSET_FAMILY,
     UNIT,
     UNITS_FAMILY,
-    is_maximum_key,
+    is_maximum,
     minimum_key_beside,
     unit_prefix_beside,
 )
@@ -132,7 +132,7 @@ class ExpiredEntrySearch:
 
     def _bounds(self, rows: Sequence[tuple[bytes, bytes]], next_key: bytes | None) -> _Bounds:
         values = dict(rows)
-        maximum_keys = [key for key, value in rows if is_maximum_key(key) and len(value) == BOUND_SIZE]
+        maximum_keys = [key for key, value in rows if is_maximum(key, value)]
         minimum_keys = [minimum_key_beside(key) for key in maximum_keys]
         minima = [values.get(key) for key in minimum_keys]
         if next_key is not None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, cast
 
 from kv import Family, KeyRange
-from store.consumequeue.rocks_layout import BOUND, BOUND_SIZE, is_maximum_key, keys_of
+from store.consumequeue.rocks_layout import BOUND, is_maximum, keys_of
 from store.consumequeue.search import FoundUnit
 from store.generations import GenerationCache
 from store.message import DispatchRequest
@@ -94,7 +94,7 @@ class KnownQueues:
         if self._table is None or self._warmed >= TABLE_QUEUES:
             return None
         page = self._offsets.scan(KeyRange(behind + b"\0", None), limit=ROWS_PER_PAGE)
-        maxima = [(key, value) for key, value in page if len(value) == BOUND_SIZE and is_maximum_key(key)]
+        maxima = [row for row in page if is_maximum(*row)]
         self._table.put_all(maxima)
         self._warmed += len(maxima)
         return page[-1][0] if len(page) == ROWS_PER_PAGE else None

@@ -21,7 +21,7 @@ from store.consumequeue.rocks_layout import (
     I32,
     I64,
     StoredBound,
-    is_maximum_key,
+    is_maximum,
     maxima_range,
     maximum_key,
     number_in,
@@ -126,7 +126,7 @@ def light_queues_ended(
     for keys in light_stretches(bounds, prefix, key):
         rows = bounds.scan(keys, limit=LIGHT_ROWS_PER_STEP)
         for row, value in rows:
-            if len(value) != BOUND_SIZE or not is_maximum_key(row):
+            if not is_maximum(row, value):
                 continue
             looked_at += 1
             if I64.unpack_from(value)[0] < below and (queue := queue_of(row)) is not None:

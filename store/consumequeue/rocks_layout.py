@@ -138,9 +138,9 @@ def number_in(maximum: bytes) -> int:
     return number
 
 
-def is_maximum_key(key: bytes) -> bool:
-    """Whether a key of the offset family is that of a maximum; the checkpoint's looks like one, too."""
-    return key[-_MARKER_FROM_END : -I32.size] == _MAX + _SEPARATOR
+def is_maximum(key: bytes, value: bytes) -> bool:
+    """Whether a row of the offset family is a maximum; the checkpoint's key looks like that of one, too."""
+    return len(value) == BOUND_SIZE and key[-_MARKER_FROM_END : -I32.size] == _MAX + _SEPARATOR
 
 
 def unit_prefix_beside(maximum: bytes) -> bytes:

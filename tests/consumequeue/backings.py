@@ -20,6 +20,7 @@ from store.consumequeue.rocks_layout import OFFSET_FAMILY, UNITS_FAMILY
 from store.disk import Disk, PosixDisk
 from store.native import NATIVE
 from store.offsets import PhysicalOffset
+from tests.consumequeue.samples import warm
 
 UNITS_PER_FILE: Final = 7
 """Small, so that tests reach the next file."""
@@ -62,9 +63,7 @@ class WarmedBacking(RememberedBacking):
 
     def open(self, minimum: int = 0, cached: int = 100) -> RocksConsumeQueues:
         queues = super().open(minimum, cached)
-        behind: bytes | None = b""
-        while behind is not None:
-            behind = queues.warm(behind)
+        warm(queues)
         return queues
 
 

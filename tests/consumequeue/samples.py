@@ -48,5 +48,13 @@ def offsets(queues: ConsumeQueueStore, queue: QueueId) -> list[int]:
     return [each.queue_offset for each in queues.entries(queue, QueueOffset(0), 10_000)]
 
 
+def warm(queues: RocksConsumeQueues) -> int:
+    """Read all ends of queues into memory; how many pages there were behind the first."""
+    pages, behind = 0, queues.warm(b"")
+    while behind is not None:
+        pages, behind = pages + 1, queues.warm(behind)
+    return pages
+
+
 def queues_over(engine: KeyValueEngine, minimum: int = 0, cached: int = 100) -> RocksConsumeQueues:
     return RocksConsumeQueues(engine, minimum_physical_offset=PhysicalOffset(minimum), cached_queues_max=cached)

@@ -11,7 +11,7 @@ from kv import KeyValueEngine
 from store.consumequeue import RocksConsumeQueues, known_queues, open_consume_queue_engine
 from store.native import Native
 from store.offsets import QueueId
-from tests.consumequeue.samples import put, queues_over, request
+from tests.consumequeue.samples import put, queues_over, request, warm
 
 QUEUES = [QueueId(f"topic-{number // 4:03d}", number % 4) for number in range(100)]
 LIGHTS = [f"%LMQ%lite-{number}" for number in range(10)]
@@ -34,13 +34,6 @@ def engine(tmp_path: Path) -> Iterator[KeyValueEngine]:
         record += 1
     yield engine
     engine.close()
-
-
-def warm(queues: RocksConsumeQueues, pages_max: int = 1_000) -> int:
-    pages, behind = 0, queues.warm(b"")
-    while behind is not None and pages < pages_max:
-        pages, behind = pages + 1, queues.warm(behind)
-    return pages
 
 
 def asked_for(queues: RocksConsumeQueues, wanted: Sequence[QueueId], patch: pytest.MonkeyPatch) -> int:
