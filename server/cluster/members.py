@@ -38,6 +38,7 @@ class Members:
         self._own_name = own_name
         self._own: Member | None = None
         self._announced_s = 0.0
+        self._began_s = clock.monotonic_s()
         self._shared = shared
         self._clock = clock
         self.unreachable_after_s = unreachable_after_s
@@ -96,8 +97,21 @@ class Members:
             for name, member in sorted(self._members.items())
         ]
 
+    def routed(self) -> list[Member]:
+        """Those that routes list beside this one, by name: who is reachable, or has had no time to be heard of.
+
+        A client asks for its route every 30 s. One that asked a member which has just started, and knows its cluster
+        from its disk alone, would have that member only, and nobody to send to when it goes away.
+        """
+        is_new_here = self._clock.monotonic_s() - self._began_s < self.unreachable_after_s
+        return [
+            member
+            for name, member in sorted(self._members.items())
+            if name != self._own_name and (self.is_reachable(name) or (is_new_here and name not in self._heard_s))
+        ]
+
     def others(self) -> list[Member]:
-        """Those that routes list beside this one, by name: who was heard of lately."""
+        """Those beside this one that were heard of lately, by name."""
         return [
             member
             for name, member in sorted(self._members.items())

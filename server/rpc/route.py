@@ -133,7 +133,7 @@ class RouteService:
         if members is None:
             return [Place(own, READ_WRITE)]
         places = [Place(own, Permission.READ if members.is_draining else READ_WRITE)]
-        for member in members.others():
+        for member in members.routed():
             address = member.advertised_to(is_secure=call.is_secure)
             if address is not None:
                 broker = definition.Broker(name=member.name, id=MASTER)

@@ -80,6 +80,18 @@ def test_who_was_not_heard_of_for_long_is_left_out_until_it_is() -> None:
     assert {name for name, *_ in seen.route()} == {"broker-a", "broker-b", "broker-c"}
 
 
+def test_who_has_just_started_lists_those_it_knows_from_its_disk_until_they_had_time_to_be_heard_of() -> None:
+    seen = Seen("broker-a", "broker-b")
+    seen.members._put(Seen.of("broker-c"))
+    assert {name for name, *_ in seen.route()} == {"broker-a", "broker-b", "broker-c"}
+    seen.clock.advance(UNREACHABLE_S - 1)
+    seen.members.heard("broker-b")
+    assert {name for name, *_ in seen.route()} == {"broker-a", "broker-b", "broker-c"}
+    seen.clock.advance(1)
+    assert {name for name, *_ in seen.route()} == {"broker-a", "broker-b"}
+    assert [each.name for each in seen.members.others()] == ["broker-b"]
+
+
 def test_who_drains_is_read_only_also_in_answers_that_are_kept() -> None:
     seen = Seen("broker-a", "broker-b")
     seen.broker.add_topic("wide", read=64, write=64)

@@ -92,7 +92,7 @@ class TopicCalls:
         if members is None:
             return [_Place(facts.name, facts.advertised_address, READ_WRITE)]
         places = [_Place(facts.name, facts.advertised_address, Permission.READ if members.is_draining else READ_WRITE)]
-        for member in members.others():
+        for member in members.routed():
             limit = Permission.READ if member.state is MemberState.DRAINING else READ_WRITE
             places.append(_Place(member.name, member.address or member.tls_address or "", limit))
         return sorted(places, key=lambda place: place.name)
