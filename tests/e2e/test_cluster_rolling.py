@@ -33,8 +33,8 @@ TOPIC: Final = "orders"
 GROUP: Final = "workers"
 SENDER: Final = "sender"
 HEARTBEAT_S: Final = 12.0
-"""Clients send one every ten seconds. Before it those of Java send nothing more to a member that has failed a send: were
-the next one stopped by then, all attempts would go to the last one, and fail when it is stopped in its turn.
+"""Clients send one every ten seconds. Until then those of Java send nothing more to a member that has failed a send: were
+two of three stopped within that time, all attempts would go to the third, and fail when it is stopped in its turn.
 """
 STANDSTILL_S: Final = 30.0
 """How long the consumers may get nothing while messages are left. They may be thousands behind, and all of that on one
@@ -89,7 +89,7 @@ def drain(ledger: Ledger) -> None:
     """Until all is delivered, or nothing more comes."""
     with suppress(AssertionError):
         while left := len(ledger.undelivered):
-            until(lambda: len(ledger.undelivered) < left, "more is delivered", timeout_s=STANDSTILL_S)  # noqa: B023
+            until(lambda: len(ledger.undelivered) < left, "more is delivered", timeout_s=STANDSTILL_S)
 
 
 def judge(cluster: ClusterOfBrokers, ledger: Ledger, outages: Sequence[Outage]) -> None:
