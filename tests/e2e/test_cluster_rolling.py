@@ -33,7 +33,7 @@ TOPIC: Final = "orders"
 GROUP: Final = "workers"
 SENDER: Final = "sender"
 HEARTBEAT_S: Final = 12.0
-"""Clients send one every ten seconds. Until then those of Java send nothing more to a member that has failed a send: were
+"""Clients send one every ten seconds. Until then those of Java send nothing more to a member that failed a send: were
 two of three stopped within that time, all attempts would go to the third, and fail when it is stopped in its turn.
 """
 STANDSTILL_S: Final = 30.0
