@@ -33,11 +33,12 @@ from server.wire.limits import DEFAULT_LIMITS
 from server.wire.messages import host_from_text, to_message
 from server.wire.status import fill_ok
 from server.wire.validate import check_ack, check_send
-from store.message import EncodedMessage, Host
-from store.native import NATIVE, WHY_NOT, Native
+from store.message import Appended, DispatchRequest, EncodedMessage, Host
+from store.native import NATIVE, WHY_NOT, MakeRound, Native
 from store.offsets import PhysicalOffset, QueueOffset
 from store.record import StoredMessage, decode_record, encode_properties, tags_code
-from store.record.bulk import encode_records
+from store.record.properties import EncodedProperties
+from store.rounds import make_round
 
 QUESTION: Final = "What does the native part save, piece by piece?"
 PEER: Final = "the same in Python"
@@ -73,7 +74,7 @@ def run(options: Options) -> list[Case]:
     sent = [send_body(random) for _ in range(ROUND)]
     pieces: dict[str, tuple[Work, Work]] = {
         "requests to send, read and checked": _reading(NATIVE, sent),
-        "records made": _recording(NATIVE, sent),
+        "rounds made": _recording(NATIVE, sent),
         "answers to sends": _answering(NATIVE),
         "records read": _decoding(NATIVE, sent),
         "messages of receives written": _delivering(NATIVE, sent),
@@ -125,19 +126,27 @@ def _encoded(native: Native, sent: list[bytes]) -> list[EncodedMessage]:
 
 def _recording(native: Native, sent: list[bytes]) -> tuple[Work, Work]:
     messages = _encoded(native, sent)
-    offsets = [QueueOffset(number) for number in range(ROUND)]
-    at = PhysicalOffset(0)
+    next_offsets = {(each.topic, each.queue_number): QueueOffset(0) for each in messages}
+    at, make = PhysicalOffset(0), _round_maker(native)
     return (
-        lambda: native.encode_records(messages, offsets, at, NOW_MS, True),
-        lambda: encode_records(messages, offsets, at, NOW_MS, True),
+        lambda: make(messages, next_offsets, at, NOW_MS, True),
+        lambda: make_round(messages, next_offsets, at, NOW_MS, True),
     )
+
+
+def _round_maker(native: Native) -> MakeRound:
+    return native.RoundMaker(DispatchRequest, Appended, EncodedProperties).make
 
 
 def _segment(native: Native, sent: list[bytes]) -> tuple[memoryview, list[PhysicalOffset]]:
     """Records behind each other, and where they begin."""
-    offsets = [QueueOffset(number) for number in range(ROUND)]
-    records, sizes = native.encode_records(_encoded(native, sent), offsets, PhysicalOffset(0), NOW_MS, True)
-    return memoryview(records), [PhysicalOffset(sum(sizes[:number])) for number in range(ROUND)]
+    messages = _encoded(native, sent)
+    next_offsets = {(each.topic, each.queue_number): QueueOffset(0) for each in messages}
+    made = _round_maker(native)(messages, next_offsets, PhysicalOffset(0), NOW_MS, True)
+    if made is None:
+        raise RuntimeError("a next offset is not known")
+    records, _, appended, _ = made
+    return memoryview(records), [each.physical_offset for each in appended]
 
 
 def _decoding(native: Native, sent: list[bytes]) -> tuple[Work, Work]:

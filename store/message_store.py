@@ -43,12 +43,12 @@ from store.errors import DiskRefused, MessageGivenUp, MessageTooLarge, OffsetOut
 from store.held import HeldMessages
 from store.index import NO_INDEXES, KeyIndexes
 from store.message import Appended, DispatchRequest, EncodedMessage, Message
-from store.native import EncodeRecords, Native
+from store.native import MakeRound, Native
 from store.numbering import LightFloor, NextOffsets
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from store.record import REPLACED_TOPIC, Corrupt, StoredMessage, Torn, encode_properties, encode_record, tags_code
-from store.record.bulk import encode_records
 from store.record.properties import EncodedProperties
+from store.rounds import Round, make_round
 from store.settings import StoreSettings
 from store.time_search import TimeBoundary, offset_at_time
 
@@ -91,7 +91,7 @@ class MessageStore:
         self._indexes = indexes
         self._light_floor = light_floor or LightFloor(None, lambda _: None)
         self._next_offsets = NextOffsets(self._first_free, cached_max=settings.cached_queues_max)
-        self._encode_records: EncodeRecords = encode_records
+        self._make_round: MakeRound = make_round
         self._undispatched: list[DispatchRequest] = []
         self._dispatched_up_to = writer.end
         self._queues_durable_up_to = writer.end
@@ -203,58 +203,48 @@ class MessageStore:
     def append_encoded(self, messages: list[EncodedMessage]) -> list[Appended]:
         """As `append`, for messages that are encoded already; they cost a third of what others do."""
         writer, now_ms = self._writer, max(self._clock.wall_ms(), self._last_store_timestamp_ms)
-        queues = [(message.topic, message.queue_number) for message in messages]
-        self._next_offsets.load(queues)
-        next_offset = self._next_offsets.get
-        assigned: dict[tuple[str, int], QueueOffset] = {}
-        offsets: list[QueueOffset] = []
-        for queue in queues:
-            offset = assigned.get(queue)
-            if offset is None:
-                offset = next_offset(queue)
-            assigned[queue] = QueueOffset(offset + 1)
-            offsets.append(offset)
         try:
-            places = self._add_records(messages, offsets, now_ms)
+            records, requests, appended, assigned = self._round_of(messages, writer.next, now_ms)
+            largest = max(request.size for request in requests)
+            if largest > self._settings.record_size_max:
+                raise MessageTooLarge(f"record of {largest} bytes; at most {self._settings.record_size_max}")
+            if len(records) <= writer.room:
+                writer.add(records)
+            else:
+                requests, appended = self._add_apart(messages, requests, now_ms)
             writer.commit()
         except BaseException as error:
             self._discard_round(error)
             raise
-        results: list[Appended] = []
-        for (topic, number, _, raw_properties, _, _, _, flag, code), offset, (at, size) in zip(
-            messages, offsets, places, strict=True
-        ):
-            properties = EncodedProperties(raw_properties)
-            self._undispatched.append(
-                _make(DispatchRequest, (topic, number, offset, at, size, code, now_ms, flag, properties, ()))
-            )
-            results.append(_make(Appended, (offset, at, size, now_ms)))
+        self._undispatched += requests
         self._last_store_timestamp_ms = now_ms
         self._next_offsets.advance(assigned)
-        return results
+        return appended
 
-    def _add_records(
-        self, messages: list[EncodedMessage], offsets: list[QueueOffset], now_ms: int
-    ) -> list[tuple[PhysicalOffset, int]]:
-        """Give the records to the writer; returns where each lies and its size."""
-        writer, with_crc = self._writer, self._settings.record_crc
-        at = writer.next
-        records, sizes = self._encode_records(messages, offsets, at, now_ms, with_crc)
-        largest = max(sizes)
-        if largest > self._settings.record_size_max:
-            raise MessageTooLarge(f"record of {largest} bytes; at most {self._settings.record_size_max}")
-        places: list[tuple[PhysicalOffset, int]] = []
-        if len(records) <= writer.room:
-            writer.add(records)
-            for size in sizes:
-                places.append((at, size))
-                at = PhysicalOffset(at + size)
-            return places
-        for message, offset, size in zip(messages, offsets, sizes, strict=True):
-            at = writer.place(size)  # a record holds its own place, so it is encoded again
-            writer.add(self._encode_records([message], [offset], at, now_ms, with_crc)[0])
-            places.append((at, size))
-        return places
+    def _round_of(self, messages: list[EncodedMessage], at: PhysicalOffset, now_ms: int) -> Round:
+        known, with_crc = self._next_offsets.known, self._settings.record_crc
+        made = self._make_round(messages, known, at, now_ms, with_crc)
+        if made is None:
+            self._next_offsets.load((message.topic, message.queue_number) for message in messages)
+            made = self._make_round(messages, known, at, now_ms, with_crc)
+            assert made is not None, "next offsets that were loaded are known"
+        return made
+
+    def _add_apart(
+        self, messages: list[EncodedMessage], requests: list[DispatchRequest], now_ms: int
+    ) -> tuple[list[DispatchRequest], list[Appended]]:
+        """Add records that do not go into the segment together. Each holds its own place, so it is made again."""
+        placed: list[DispatchRequest] = []
+        appended: list[Appended] = []
+        for message, request in zip(messages, requests, strict=True):
+            at = self._writer.place(request.size)
+            numbered = {(request.topic, request.queue_number): request.queue_offset}
+            made = self._make_round([message], numbered, at, now_ms, self._settings.record_crc)
+            assert made is not None, "its queue offset is given"
+            self._writer.add(made[0])
+            placed += made[1]
+            appended += made[2]
+        return placed, appended
 
     def _discard_round(self, error: BaseException) -> None:
         """Be as before. Raises DiskRefused for an error of the disk."""
@@ -367,7 +357,7 @@ class MessageStore:
 
     def use(self, native: Native) -> None:
         """Make and read records with the native part."""
-        self._encode_records = native.encode_records
+        self._make_round = native.RoundMaker(DispatchRequest, Appended, EncodedProperties).make
         self._reader.use(native)
 
     def read(self, entry: ConsumeQueueEntry) -> StoredMessage:

@@ -10,17 +10,19 @@ import importlib
 from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from store.message import DispatchRequest, EncodedMessage, Host
+from store.message import Appended, DispatchRequest, EncodedMessage, Host
 from store.offsets import PhysicalOffset, QueueOffset
 
 if TYPE_CHECKING:
     from store.record import StoredMessage
+    from store.record.properties import EncodedProperties
+    from store.rounds import Round
 
     HandedOut = tuple[StoredMessage, str, int, int]
     """A message, its receipt handle, how often it was delivered, how long it is hidden (ms)."""
 
 MODULE: Final = "quarry_native"
-CONTRACT: Final = 5
+CONTRACT: Final = 6
 """Of the build that goes with this code; one of another number is left alone."""
 
 PlainMessage = tuple[str, bytes, bytes, int, int, int]
@@ -86,18 +88,35 @@ class RecordReaderMaker(Protocol):
     def __call__(self, record_type: type[StoredMessage], host_type: type[Host], /) -> RecordReader: ...
 
 
-class EncodeRecords(Protocol):
-    """See `store.record.bulk.encode_records`."""
+class MakeRound(Protocol):
+    """See `store.rounds.make_round`."""
 
     def __call__(
         self,
         messages: list[EncodedMessage],
-        queue_offsets: Sequence[QueueOffset],
+        next_offsets: dict[tuple[str, int], QueueOffset],
         physical_offset: PhysicalOffset,
         stored_ms: int,
         crc_property: bool,  # noqa: FBT001
         /,
-    ) -> tuple[bytes, list[int]]: ...
+    ) -> Round | None: ...
+
+
+class RoundMaker(Protocol):
+    """Makes what rounds of encoded messages bring into the store."""
+
+    @property
+    def make(self) -> MakeRound: ...
+
+
+class RoundMakerMaker(Protocol):
+    def __call__(
+        self,
+        request_type: type[DispatchRequest],
+        appended_type: type[Appended],
+        properties_type: type[EncodedProperties],
+        /,
+    ) -> RoundMaker: ...
 
 
 class SyncThread(Protocol):
@@ -180,7 +199,7 @@ class Native(Protocol):
         """The serialized `SendMessageResponse` of messages that are stored from a queue offset on."""
 
     @property
-    def encode_records(self) -> EncodeRecords: ...
+    def RoundMaker(self) -> RoundMakerMaker: ...
 
     def SyncThread(self) -> SyncThread: ...
 

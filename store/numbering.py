@@ -35,6 +35,11 @@ class NextOffsets:
         self._cached_max = cached_max
         self._next: dict[tuple[str, int], QueueOffset] = {}
 
+    @property
+    def known(self) -> dict[tuple[str, int], QueueOffset]:
+        """Those at hand, to look at."""
+        return self._next
+
     def get(self, queue: tuple[str, int]) -> QueueOffset:
         """The offset that the next record of the queue gets."""
         known = self._next.get(queue)

@@ -1,8 +1,8 @@
-//! Records of the commit log (docs/formats/commit-log.md), many at once.
+//! Records of the commit log (docs/formats/commit-log.md).
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyTuple};
+use pyo3::types::{PyBytes, PyTuple};
 
 const MAGIC_V1: u32 = 0xDAA3_20A7;
 const MAGIC_V2: u32 = 0xDAA3_20AB;
@@ -13,38 +13,15 @@ const BORN_HOST_V6: i32 = 0x10;
 const STORE_HOST_V6: i32 = 0x20;
 const CRC_PROPERTY_SIZE: usize = 20;
 
-/// The records of the messages behind each other, the first at the physical offset, and the size of each.
-#[pyfunction]
-pub fn encode_records<'py>(
-    py: Python<'py>,
-    messages: &Bound<'py, PyList>,
-    queue_offsets: Vec<i64>,
-    physical_offset: i64,
-    stored_ms: i64,
-    crc_property: bool,
-) -> PyResult<(Bound<'py, PyBytes>, Vec<usize>)> {
-    if messages.len() != queue_offsets.len() {
-        return Err(PyValueError::new_err("each message needs a queue offset"));
-    }
-    let mut out: Vec<u8> = Vec::with_capacity(messages.len() * 1536);
-    let mut sizes = Vec::with_capacity(messages.len());
-    for (message, queue_offset) in messages.iter().zip(queue_offsets) {
-        let start = out.len();
-        encode(&message, queue_offset, physical_offset + start as i64, stored_ms, crc_property, &mut out)?;
-        sizes.push(out.len() - start);
-    }
-    Ok((PyBytes::new(py, &out), sizes))
-}
-
-fn encode(
-    message: &Bound<'_, PyAny>,
+/// Add the record of a message.
+pub fn encode(
+    fields: &Bound<'_, PyTuple>,
     queue_offset: i64,
     physical_offset: i64,
     stored_ms: i64,
     crc_property: bool,
     out: &mut Vec<u8>,
 ) -> PyResult<()> {
-    let fields = message.cast::<PyTuple>()?;
     let topic = fields.get_borrowed_item(0)?;
     let topic: &str = topic.extract()?;
     let queue_number: i32 = fields.get_borrowed_item(1)?.extract()?;

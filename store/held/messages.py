@@ -18,6 +18,7 @@ from store.held.changes import (
     Waits,
     WaitsForProducer,
     changes_of,
+    may_any_change,
     may_change,
 )
 from store.held.engine import FAMILY
@@ -98,6 +99,8 @@ class HeldMessages:
 
     def put(self, requests: Iterable[DispatchRequest], up_to: PhysicalOffset) -> None:
         """Let the records have their effect, in log order. Repeating a stretch to the log's end changes nothing."""
+        if isinstance(requests, list) and not may_any_change(requests):
+            requests = ()
         batch = self._engine.batch()
         for request in requests:
             if not may_change(request) or (self._before is not None and self._before.is_over(request)):

@@ -1,0 +1,49 @@
+"""What a round of encoded messages brings into the store: its records, and what is told of each message."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from store.message import Appended, DispatchRequest, EncodedMessage, Message
+from store.offsets import PhysicalOffset, QueueOffset
+from store.record import encode_record
+from store.record.properties import EncodedProperties
+
+Round = tuple[bytes, list[DispatchRequest], list[Appended], dict[tuple[str, int], QueueOffset]]
+"""Records behind each other; of each message what is dispatched and where it went; the next offsets of their queues."""
+
+_make: Final = tuple.__new__
+
+
+def make_round(
+    messages: list[EncodedMessage],
+    next_offsets: dict[tuple[str, int], QueueOffset],
+    physical_offset: PhysicalOffset,
+    stored_ms: int,
+    crc_property: bool,  # noqa: FBT001 - as the native part has it
+) -> Round | None:
+    """Number the messages and make their records, the first of which is to lie at the physical offset.
+
+    None when the next offset of a queue is not among those that are known. Raises Invalid for what no record can hold.
+    """
+    records: list[bytes] = []
+    requests: list[DispatchRequest] = []
+    appended: list[Appended] = []
+    assigned: dict[tuple[str, int], QueueOffset] = {}
+    at = physical_offset
+    for topic, number, body, raw_properties, born_ms, born_host, store_host, flag, code in messages:
+        offset = assigned.get((topic, number))
+        if offset is None and (offset := next_offsets.get((topic, number))) is None:
+            return None
+        assigned[topic, number] = QueueOffset(offset + 1)
+        message = Message(topic, number, body, {}, born_ms, born_host, store_host, system_flag=flag)
+        record = encode_record(message, offset, at, stored_ms, raw_properties, crc_property=crc_property)
+        size = len(record)
+        records.append(record)
+        properties = EncodedProperties(raw_properties)
+        requests.append(
+            _make(DispatchRequest, (topic, number, offset, at, size, code, stored_ms, flag, properties, ()))
+        )
+        appended.append(_make(Appended, (offset, at, size, stored_ms)))
+        at = PhysicalOffset(at + size)
+    return b"".join(records), requests, appended, assigned
