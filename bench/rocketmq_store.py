@@ -34,6 +34,10 @@ BYTES_PER_MESSAGE: Final = 1_400
 """Of a record in the log and its entry."""
 
 WARM_QUEUES: Final = 800
+WARM_PORTIONS_IN_VAIN: Final = 3
+"""So often no faster than before: then appends are warm."""
+WARM_PORTIONS_MAX: Final = 12
+WARM_STEP: Final = 1.03
 WARM_ROUNDS: Final = 2
 """Of reads that are not counted: a virtual machine compiles what it runs often."""
 
@@ -89,7 +93,7 @@ SIZES: Final = {
             # six samples: in the first two every message makes a queue
             Shape(1_000_000, 3, ROCKSDB, appends=6, targets={**AS_FAST, APPEND: 1.5, START: 5.0, MEMORY: 1 / 8}),
         ),
-        warm_appends=200_000,
+        warm_appends=150_000,
         reads=100_000,
         rounds=5,
         fills_page_cache=True,
@@ -139,7 +143,7 @@ def run(options: Options) -> list[Case]:
 
 def _needed_bytes(sizes: Sizes, shape: Shape) -> int:
     """For all stores, and for the one of the warm-up beside each."""
-    messages = shape.queues * shape.entries + sizes.warm_appends
+    messages = shape.queues * shape.entries + WARM_PORTIONS_MAX * sizes.warm_appends
     return (1 + len(shape.peers)) * (messages * BYTES_PER_MESSAGE + 1024 * MIB)
 
 
@@ -176,6 +180,7 @@ class _Comparison:
             for kind, process in processes.items():
                 self._warm(kind, process)
                 self._open(kind, process)
+                process.run("settle")
             for number in range(shape.appends):
                 first, end = total * number // shape.appends, total * (number + 1) // shape.appends
                 for kind, process in processes.items():
@@ -203,6 +208,7 @@ class _Comparison:
             processes = {kind: ending.enter_context(closing(self._process(kind))) for kind in self._measured}
             for kind, process in processes.items():
                 self._open(kind, process)
+                process.run("settle")
             for what, (command, words) in READS.items():
                 for number in range(WARM_ROUNDS + sizes.rounds):
                     count = sizes.reads if what == UNITS else sizes.reads // shape.entries
@@ -226,10 +232,15 @@ class _Comparison:
         return process.run("open", root=self._root(kind), queues=shape.queues, entries=shape.entries, body=BODY_SIZE)
 
     def _warm(self, kind: StoreKind, process: StoreProcess) -> None:
-        """On a store that is thrown away."""
-        scratch = self._directory / kind.name / "warm"
+        """On a store that is thrown away, until it gets no faster: RocketMQ is compiled while it runs."""
+        scratch, count = self._directory / kind.name / "warm", self._sizes.warm_appends
         process.run("open", root=scratch, queues=WARM_QUEUES, entries=1, body=BODY_SIZE)
-        process.run("append", first=0, count=self._sizes.warm_appends)
+        fastest, number, fastest_at = 0.0, 0, 0
+        while number - fastest_at < WARM_PORTIONS_IN_VAIN and number < WARM_PORTIONS_MAX:
+            sample = process.run("append", first=number * count, count=count)
+            number += 1
+            if sample.done / sample.wall_s > fastest * WARM_STEP:
+                fastest, fastest_at = sample.done / sample.wall_s, number
         process.run("close")
         shutil.rmtree(scratch)
 

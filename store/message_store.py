@@ -16,7 +16,7 @@ thread beside it; `flush_queues` may too, but no `dispatch` during it.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Final
 
@@ -452,10 +452,15 @@ class MessageStore:
         self._queues.remove_ended(found)
         self._next_offsets.forget(each.queue for each in found)
 
-    def _first_free(self, queues: Sequence[tuple[str, int]]) -> Iterator[QueueOffset]:
-        for (name, _), stored in zip(queues, self._queues.next_offsets(queues), strict=True):
-            is_new_light = stored == 0 and name.startswith(LIGHT_QUEUE_PREFIX)
-            yield self._light_floor.offset if is_new_light else stored
+    def _first_free(self, queues: Sequence[tuple[str, int]]) -> list[QueueOffset]:
+        stored = self._queues.next_offsets(queues)
+        if 0 not in stored:
+            return stored
+        light_floor = self._light_floor.offset
+        return [
+            light_floor if offset == 0 and name.startswith(LIGHT_QUEUE_PREFIX) else offset
+            for (name, _), offset in zip(queues, stored, strict=True)
+        ]
 
 
 def _believable(stored_ms: int, now_ms: int) -> int:

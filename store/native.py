@@ -165,7 +165,17 @@ class MaximaTable(Protocol):
     def put_all(self, maxima: list[tuple[bytes, bytes]], /) -> None:
         """That is stored now, by the keys of the maxima; each takes 16 bytes."""
 
-    def discard(self, maximum_key: bytes, /) -> None: ...
+    def begin_all(self) -> None:
+        """All that is stored is about to be put in."""
+
+    def end_all(self) -> None:
+        """It was. A key that is not found has nothing stored, until some is discarded, or finds no room."""
+
+    def remove(self, maximum_key: bytes, /) -> None:
+        """Nothing is stored there any more."""
+
+    def discard(self, maximum_key: bytes, /) -> None:
+        """Something else is stored there."""
 
     def clear(self) -> None: ...
 

@@ -84,6 +84,13 @@ class QueueStore:
         self._body = Random(1).randbytes(body)
         return 1
 
+    def settle(self) -> int:
+        """Read ahead what a broker does after a start (`server.warm_up`)."""
+        behind: bytes | None = b""
+        while behind is not None:
+            behind = self._open_store.queues.warm(behind)
+        return 1
+
     def put(self, first: int, count: int) -> int:
         messages = self._open_store.messages
         end = first + count

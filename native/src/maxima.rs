@@ -1,6 +1,7 @@
 //! What was stored last for queues that were in use: a table of one size, however many queues there are.
 
 use std::collections::hash_map::RandomState;
+use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -13,21 +14,39 @@ use crate::staging::{stage, Staged};
 
 /// Slots that a key can be in: with twice as many slots as keys one in three hundred finds no room.
 const WAYS: usize = 8;
+/// Of so many keys one may lie beside the slots.
+const KEYS_PER_OVERFLOWN: usize = 128;
 /// Numbers of 64 bits in a slot: two of its key's print, two of its value.
 const SLOT: usize = 4;
 pub const VALUE_SIZE: usize = 16;
+/// Of a queue that never had a message: physical offset 0, queue offset -1.
+const NOTHING_STORED: Value = (u64::MAX as u128).to_be_bytes();
 
 /// Maxima of queues (docs/formats/consume-queue.md) by their keys. Of a key only 128 bits of a keyed hash are kept, so
 /// that two of them are taken for one is less likely than that the memory errs.
 #[pyclass(frozen)]
 pub struct MaximaTable {
-    slots: Mutex<Vec<u64>>,
+    slots: Mutex<Slots>,
     sets: usize,
+    overflown_maximum: usize,
     hashers: [RandomState; 2],
+}
+
+struct Slots {
+    numbers: Vec<u64>,
+    /// What found all of its slots in use.
+    overflown: HashMap<Print, Value>,
+    /// Something was stored, since all of it began to be put in, that the table does not have.
+    lacks_some: bool,
+    /// All of it was put in.
+    has_all: bool,
 }
 
 /// What a key is known by.
 pub type Print = [u64; 2];
+type Value = [u8; VALUE_SIZE];
+/// Of a slot with nothing in it.
+const EMPTY: Print = [0, 0];
 
 #[pymethods]
 impl MaximaTable {
@@ -35,9 +54,9 @@ impl MaximaTable {
     #[new]
     fn new(queues: usize) -> Self {
         let sets = (2 * queues).div_ceil(WAYS).next_power_of_two();
-        // zeros of the operating system: a page that no queue has come to takes no memory
-        let slots = Mutex::new(vec![0; sets * WAYS * SLOT]);
-        MaximaTable { slots, sets, hashers: [RandomState::new(), RandomState::new()] }
+        let slots = Mutex::new(Slots::empty(sets * WAYS * SLOT));
+        let overflown_maximum = queues.div_ceil(KEYS_PER_OVERFLOWN);
+        MaximaTable { slots, sets, overflown_maximum, hashers: [RandomState::new(), RandomState::new()] }
     }
 
     /// Of each queue, a tuple of topic and number: how keys of its units begin, its maximum's key, and what is stored
@@ -53,7 +72,7 @@ impl MaximaTable {
             let prefix = PyBytes::new(py, &key);
             put_maximum_key(&mut key, topic, number);
             let print = self.print_of(&key);
-            let value = find_in(self.set_of(&slots, print), print).map(|value| PyBytes::new(py, &value));
+            let value = self.value_in(&slots, print).map(|value| PyBytes::new(py, &value));
             found.append((prefix, PyBytes::new(py, &key), value))?;
         }
         Ok(Some(found))
@@ -95,36 +114,77 @@ impl MaximaTable {
         }
         let mut slots = self.locked();
         for (print, value) in found {
-            put_into(self.set_of_mut(&mut slots, print), print, &value);
+            self.put(&mut slots, print, value);
         }
         Ok(())
     }
 
-    /// Forget what is stored under the maximum's key of a queue.
+    /// All that is stored is about to be put in, until `end_all`; what changes meanwhile is put in, too, or discarded.
+    fn begin_all(&self) {
+        let mut slots = self.locked();
+        (slots.lacks_some, slots.has_all) = (false, false);
+    }
+
+    /// From now on nothing is stored under a key that is not found, until something is discarded, or has no room.
+    fn end_all(&self) {
+        self.locked().has_all = true;
+    }
+
+    /// Nothing is stored any more under the maximum's key of a queue.
+    fn remove(&self, key: &[u8]) {
+        let print = self.print_of(key);
+        self.empty(&mut self.locked(), print);
+    }
+
+    /// Something else is stored under the maximum's key of a queue.
     fn discard(&self, key: &[u8]) {
         let print = self.print_of(key);
         let mut slots = self.locked();
-        for slot in self.set_of_mut(&mut slots, print).chunks_exact_mut(SLOT) {
-            if slot[..2] == print {
-                slot.fill(0);
-            }
-        }
+        self.empty(&mut slots, print);
+        slots.lacks_some = true;
     }
 
     fn clear(&self) {
         let mut slots = self.locked();
-        *slots = vec![0; slots.len()];
+        *slots = Slots::empty(slots.numbers.len());
     }
 }
 
 impl MaximaTable {
-    /// The queue offset of the last entry.
-    fn last_in(&self, slots: &[u64], print: Print) -> Option<i64> {
-        let value = find_in(self.set_of(slots, print), print)?;
-        value.last_chunk().map(|last| i64::from_be_bytes(*last))
+    /// What is stored, as far as it is known.
+    fn value_in(&self, slots: &Slots, print: Print) -> Option<Value> {
+        let found = find_in(self.set_of(slots, print), print).or_else(|| slots.overflown.get(&print).copied());
+        found.or((slots.has_all && !slots.lacks_some).then_some(NOTHING_STORED))
     }
 
-    fn locked(&self) -> MutexGuard<'_, Vec<u64>> {
+    /// Where the key is, else where nothing is, else beside the slots, else in place of any other.
+    fn put(&self, slots: &mut Slots, print: Print, value: Value) {
+        let has_room_beside = slots.overflown.len() < self.overflown_maximum || slots.overflown.contains_key(&print);
+        let set = self.set_of_mut(slots, print);
+        let way = way_of(set, print).or_else(|| way_of(set, EMPTY));
+        if way.is_none() && has_room_beside {
+            slots.overflown.insert(print, value);
+            return;
+        }
+        put_at(set, way.unwrap_or((print[0] >> 32) as usize % WAYS), print, &value);
+        slots.lacks_some |= way.is_none();
+        slots.overflown.remove(&print);
+    }
+
+    /// The queue offset of the last entry.
+    fn last_in(&self, slots: &Slots, print: Print) -> Option<i64> {
+        self.value_in(slots, print)?.last_chunk().map(|last| i64::from_be_bytes(*last))
+    }
+
+    fn empty(&self, slots: &mut Slots, print: Print) {
+        let set = self.set_of_mut(slots, print);
+        if let Some(way) = way_of(set, print) {
+            put_at(set, way, EMPTY, &[0; VALUE_SIZE]);
+        }
+        slots.overflown.remove(&print);
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Slots> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -134,34 +194,42 @@ impl MaximaTable {
             hasher.write(key);
             hasher.finish()
         });
-        [first | 1, second] // never that of an empty slot
+        [first | 1, second] // never `EMPTY`
     }
 
     fn begin_of(&self, print: Print) -> usize {
         (print[1] as usize & (self.sets - 1)) * WAYS * SLOT
     }
 
-    fn set_of<'a>(&self, slots: &'a [u64], print: Print) -> &'a [u64] {
-        &slots[self.begin_of(print)..][..WAYS * SLOT]
+    fn set_of<'a>(&self, slots: &'a Slots, print: Print) -> &'a [u64] {
+        &slots.numbers[self.begin_of(print)..][..WAYS * SLOT]
     }
 
-    fn set_of_mut<'a>(&self, slots: &'a mut [u64], print: Print) -> &'a mut [u64] {
-        &mut slots[self.begin_of(print)..][..WAYS * SLOT]
+    fn set_of_mut<'a>(&self, slots: &'a mut Slots, print: Print) -> &'a mut [u64] {
+        &mut slots.numbers[self.begin_of(print)..][..WAYS * SLOT]
     }
 }
 
-fn find_in(set: &[u64], print: Print) -> Option<[u8; VALUE_SIZE]> {
-    let slot = set.chunks_exact(SLOT).find(|slot| slot[..2] == print)?;
+impl Slots {
+    fn empty(numbers: usize) -> Self {
+        // zeros of the operating system: a page that no queue has come to takes no memory
+        Slots { numbers: vec![0; numbers], overflown: HashMap::new(), lacks_some: true, has_all: false }
+    }
+}
+
+fn way_of(set: &[u64], print: Print) -> Option<usize> {
+    set.chunks_exact(SLOT).position(|slot| slot[..2] == print)
+}
+
+fn find_in(set: &[u64], print: Print) -> Option<Value> {
+    let slot = &set[way_of(set, print)? * SLOT..][..SLOT];
     let mut value = [0; VALUE_SIZE];
     value[..8].copy_from_slice(&slot[2].to_ne_bytes());
     value[8..].copy_from_slice(&slot[3].to_ne_bytes());
     Some(value)
 }
 
-/// Where the key is, else where nothing is, else in place of any other.
-fn put_into(set: &mut [u64], print: Print, value: &[u8; VALUE_SIZE]) {
-    let is_at = |wanted: Print| set.chunks_exact(SLOT).position(|slot| slot[..2] == wanted);
-    let way = is_at(print).or_else(|| is_at([0, 0])).unwrap_or((print[0] >> 32) as usize % WAYS);
+fn put_at(set: &mut [u64], way: usize, print: Print, value: &Value) {
     let slot = &mut set[way * SLOT..][..SLOT];
     slot[..2].copy_from_slice(&print);
     slot[2] = u64::from_ne_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|at| value[at]));

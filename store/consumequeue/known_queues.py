@@ -89,15 +89,21 @@ class KnownQueues:
     def warm(self, behind: bytes) -> bytes | None:
         """Have some more stored maxima in the native part, of the keys behind one, b"" for all.
 
-        Returns behind which key there may be more; None when there are none, or no room for them.
+        Returns behind which key there may be more; None when there are none, or no room for them. Once there are none,
+        RocksDB is not asked any more for queues that never had a message.
         """
         if self._table is None or self._warmed >= TABLE_QUEUES:
             return None
+        if not behind:
+            self._table.begin_all()
         page = self._offsets.scan(KeyRange(behind + b"\0", None), limit=ROWS_PER_PAGE)
         maxima = [row for row in page if is_maximum(*row)]
         self._table.put_all(maxima)
         self._warmed += len(maxima)
-        return page[-1][0] if len(page) == ROWS_PER_PAGE else None
+        if len(page) == ROWS_PER_PAGE:
+            return page[-1][0]
+        self._table.end_all()
+        return None
 
     def find(self, queue: Queue) -> KnownQueue:
         return self._cache.get(queue) or self.load(queue)
@@ -129,9 +135,9 @@ class KnownQueues:
         ends = None if table is None else table.ends(list(queues))
         if table is None or ends is None:
             return [known.maximum for known in self.find_all(queues)]
-        keys = {queue: keys_of(queue)[1] for queue, end in zip(queues, ends, strict=True) if end is None}
-        if not keys:
+        if None not in ends:
             return cast(list[int], ends)
+        keys = {queue: keys_of(queue)[1] for queue, end in zip(queues, ends, strict=True) if end is None}
         stored = self._read(list(keys.values()))
         table.put_all([(key, NOTHING_STORED) for key in keys.values() if key not in stored])
         found = {queue: _maximum_of(stored.get(key)) for queue, key in keys.items()}
@@ -167,6 +173,12 @@ class KnownQueues:
         """These are stored now, by their keys."""
         if self._table is not None:
             self._table.put_all(maxima)
+
+    def remove(self, queue: Queue) -> None:
+        """Nothing is stored of the queue any more."""
+        self._cache.discard(queue)
+        if self._table is not None:
+            self._table.remove(keys_of(queue)[1])
 
     def discard(self, queue: Queue) -> None:
         """What is stored of the queue has changed."""

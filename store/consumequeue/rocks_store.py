@@ -381,7 +381,7 @@ class RocksConsumeQueues:
         batch.delete_range(self._offsets, keys)
         self._engine.write(batch)
         for queue in queues:
-            self._known.discard(queue)
+            self._known.remove(queue)
 
     def topics_behind(self, behind: str, limit: int) -> list[str]:
         return topics_behind(self._offsets, behind, limit)
@@ -405,7 +405,7 @@ class RocksConsumeQueues:
         stage_removal(batch, self._units, self._offsets, found)
         self._engine.write(batch)
         for each in found:
-            self._known.discard(each.queue)
+            self._known.remove(each.queue)
 
     def truncate(self, end: PhysicalOffset) -> None:
         """Durable when it returns. Cut short by a crash, it is to be repeated: the watermark falls last.

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from store.consumequeue.known_queues import NOTHING_STORED
 from store.consumequeue.rocks_layout import CHECKPOINT_TOPIC, keys_of
 from store.native import MaximaTable, Native
 
@@ -13,8 +14,8 @@ QUEUES = st.tuples(st.sampled_from(["a", "orders", "%RETRY%billing", "x" * 255, 
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("put"), st.lists(st.tuples(QUEUES, st.integers(0, 2**64 - 1)))),
-        st.tuples(st.just("discard"), QUEUES),
-        st.tuples(st.just("clear"), st.none()),
+        st.tuples(st.sampled_from(["discard", "remove"]), QUEUES),
+        st.tuples(st.sampled_from(["clear", "begin_all", "end_all"]), st.none()),
     )
 )
 
@@ -34,43 +35,61 @@ def found(table: MaximaTable, queue: tuple[str, int]) -> bytes | None:
 @given(steps=STEPS)
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_it_tells_what_was_stored_last(native: Native, steps: list[tuple[str, object]]) -> None:
+    """Once all was put in, of others that nothing is stored, until some is discarded."""
     table = native.MaximaTable(1_000)
     model: dict[tuple[str, int], bytes] = {}
+    lacks_some, has_all = True, False
     for what, about in steps:
         if what == "put":
             assert isinstance(about, list)
             model.update((queue, stored(number)) for queue, number in about)
             table.put_all([(keys_of(queue)[1], stored(number)) for queue, number in about])
-        elif what == "discard":
+        elif what in ("discard", "remove"):
             assert isinstance(about, tuple)
             model.pop(about, None)
-            table.discard(keys_of(about)[1])
+            getattr(table, what)(keys_of(about)[1])
+            lacks_some |= what == "discard"
         else:
-            model.clear()
-            table.clear()
+            getattr(table, what)()
+            if what == "clear":
+                model.clear()
+            lacks_some = what == "clear" or (lacks_some and what != "begin_all")
+            has_all = what == "end_all" or (has_all and what not in ("clear", "begin_all"))
+        of_others = NOTHING_STORED if has_all and not lacks_some else None
         for queue in [*model, ("never", 0)]:
-            assert found(table, queue) == model.get(queue)
+            assert found(table, queue) == model.get(queue, of_others)
 
 
 def test_of_more_queues_than_it_has_room_for_it_forgets_some_and_never_errs(native: Native) -> None:
     table = native.MaximaTable(1_000)
     queues = [(f"topic-{number // 8}", number % 8) for number in range(20_000)]
+    table.begin_all()
     for turn in range(2):
         for number, queue in enumerate(queues):
             table.put_all([(keys_of(queue)[1], stored(number + turn))])
+    table.end_all()
+    assert found(table, ("never", 0)) is None, "it may be one that had no room"
     values = [value for queue in queues if (value := found(table, queue)) is not None]
     told = {queue: value for queue in queues if (value := found(table, queue)) is not None}
     assert told == {queue: stored(number + 1) for number, queue in enumerate(queues) if queue in told}
     assert 1_000 <= len(values) <= 4_096
 
 
-def test_nearly_all_of_those_that_it_has_room_for_are_there(native: Native) -> None:
+def test_all_of_those_that_it_has_room_for_are_there(native: Native) -> None:
+    """Also the few whose slots are all in use, wherever they lie after others have gone."""
     table = native.MaximaTable(100_000)
     queues = [(f"topic-{number}", 0) for number in range(100_000)]
-    table.put_all([(keys_of(queue)[1], stored(number)) for number, queue in enumerate(queues)])
-    rows = table.find([*queues])
+    keys = [keys_of(queue)[1] for queue in queues]
+    table.begin_all()
+    table.put_all([(key, stored(number)) for number, key in enumerate(keys)])
+    table.end_all()
+    for key in keys[::2]:
+        table.remove(key)
+    changed = {number: stored(number + (number % 3 == 1)) for number in range(1, len(keys), 2)}
+    table.put_all([(keys[number], value) for number, value in changed.items()])
+    rows = table.find(queues)
     assert rows is not None
-    assert sum(value is not None for _, _, value in rows) > 99_000
+    assert [value for _, _, value in rows] == [changed.get(number, NOTHING_STORED) for number in range(len(keys))]
 
 
 @pytest.mark.parametrize("queue", [(CHECKPOINT_TOPIC, 0), ("x" * 256, 0), ("\ud800", 0)])

@@ -10,7 +10,7 @@ import pytest
 from kv import KeyValueEngine
 from store.consumequeue import RocksConsumeQueues, known_queues, open_consume_queue_engine
 from store.native import Native
-from store.offsets import QueueId
+from store.offsets import QueueId, QueueOffset
 from tests.consumequeue.samples import put, queues_over, request, warm
 
 QUEUES = [QueueId(f"topic-{number // 4:03d}", number % 4) for number in range(100)]
@@ -36,8 +36,8 @@ def engine(tmp_path: Path) -> Iterator[KeyValueEngine]:
     engine.close()
 
 
-def asked_for(queues: RocksConsumeQueues, wanted: Sequence[QueueId], patch: pytest.MonkeyPatch) -> int:
-    """How many of them RocksDB has to be asked for to number the next messages."""
+def noting_reads(queues: RocksConsumeQueues, patch: pytest.MonkeyPatch) -> list[bytes]:
+    """The keys that RocksDB is asked for, as they come."""
     asked: list[bytes] = []
     read = queues._known._read
 
@@ -46,6 +46,12 @@ def asked_for(queues: RocksConsumeQueues, wanted: Sequence[QueueId], patch: pyte
         return read(keys)
 
     patch.setattr(queues._known, "_read", noted)
+    return asked
+
+
+def asked_for(queues: RocksConsumeQueues, wanted: Sequence[QueueId], patch: pytest.MonkeyPatch) -> int:
+    """How many of them RocksDB has to be asked for to number the next messages."""
+    asked = noting_reads(queues, patch)
     ends = queues.next_offsets(wanted)
     assert ends == [queues.next_offset(queue) for queue in wanted]
     assert ends[:-10] == [place + 1 for place in range(len(QUEUES) - 1)] + [len(QUEUES) + 1]
@@ -64,6 +70,27 @@ def test_of_queues_that_are_warm_nobody_asks(
     assert warm(warmed) >= len(wanted) // 7
     assert asked_for(cold, wanted, monkeypatch) == len(wanted)
     assert asked_for(warmed, wanted, monkeypatch) == 0
+
+
+def test_once_all_is_warm_nobody_asks_for_queues_that_never_had_a_message(
+    engine: KeyValueEngine, native: Native, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues = queues_over(engine)
+    queues.use(native)
+    warm(queues)
+    new = [QueueId("new", number) for number in range(20)]
+    asked = noting_reads(queues, monkeypatch)
+    assert queues.next_offsets(new) == [0] * len(new)
+    queues.delete_topic(QUEUES[0].topic)
+    assert queues.next_offsets([*new, *QUEUES[:4]]) == [0] * (len(new) + 4)
+    assert not asked
+    # what changes past them is looked at again, and from then on all that is not found
+    queues.begin_anew(QUEUES[10], QueueOffset(3))
+    assert queues.next_offsets([QUEUES[10]]) == [3]
+    assert len(asked) == 1
+    put(queues, [request(200_000, QUEUES[10], 3), request(200_001, new[0], 0)])
+    assert queues.next_offsets([QUEUES[10], *new[:2]]) == [4, 1, 0]
+    assert queues_over(engine).next_offsets([QUEUES[10], *new[:2]]) == [4, 1, 0]
 
 
 def test_no_more_is_read_than_there_is_room_for(

@@ -45,6 +45,7 @@ import org.rocksdb.RocksDB;
  *
  * <pre>
  * open root=DIR queues=N entries=N [body=N]     load, recover, start; ready when all of the log is dispatched
+ * settle                                        what a broker reads into memory behind a start (RocketMQ: nothing)
  * put first=N count=N                           so many messages, all of them dispatched when it is answered
  * append first=N count=N                        the same; the answer's times leave out what makes the messages
  * get seed=N count=N                            so many single messages at random places
@@ -113,6 +114,7 @@ public final class QueueStore {
                 new Random(1).nextBytes(body);
                 yield open(new File(named.get("root")), number(named, "queues"), number(named, "entries"));
             }
+            case "settle" -> 1;
             case "put" -> put(number(named, "first"), number(named, "count"));
             case "append" -> append(number(named, "first"), number(named, "count"));
             case "get" -> get(number(named, "seed"), number(named, "count"));
