@@ -45,7 +45,7 @@ from store.index import NO_INDEXES, KeyIndexes
 from store.message import Appended, DispatchRequest, EncodedMessage, Message
 from store.native import MakeRound, Native
 from store.numbering import LightFloor, NextOffsets
-from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from store.offsets import PhysicalOffset, QueueBounds, QueueExtent, QueueId, QueueOffset
 from store.record import REPLACED_TOPIC, Corrupt, StoredMessage, Torn, encode_properties, encode_record, tags_code
 from store.record.properties import EncodedProperties
 from store.rounds import Round, make_round
@@ -336,9 +336,9 @@ class MessageStore:
     def bounds(self, queue: QueueId) -> QueueBounds:
         return self._queues.bounds(queue)
 
-    def bounds_of_all(self, queues: Sequence[QueueId]) -> list[QueueBounds]:
-        """Those of each of some different queues, at a part of the price."""
-        return self._queues.bounds_of_all(queues)
+    def extents_of_all(self, queues: Sequence[QueueId]) -> list[QueueExtent]:
+        """Of each of some different queues, at a part of the price."""
+        return self._queues.extents_of_all(queues)
 
     def maximum(self, queue: QueueId) -> QueueOffset:
         """Of the bounds: needs no search for the first entry that the log still has."""

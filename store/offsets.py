@@ -23,3 +23,11 @@ class QueueBounds(NamedTuple):
 
     minimum: QueueOffset
     maximum: QueueOffset
+
+
+class QueueExtent(NamedTuple):
+    """The bounds of a queue, and where the record of its first entry lies: None when it is empty."""
+
+    minimum: QueueOffset
+    maximum: QueueOffset
+    begins_at: PhysicalOffset | None

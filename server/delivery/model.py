@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from server.filters import MessageFilter
 from store.consumequeue.protocol import ConsumeQueueEntry
-from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from store.offsets import PhysicalOffset, QueueBounds, QueueExtent, QueueId, QueueOffset
 from store.record import StoredMessage
 
 
@@ -77,8 +77,8 @@ class MessageSource(Protocol):
 
     def bounds(self, queue: QueueId) -> QueueBounds: ...
 
-    def bounds_of_all(self, queues: Sequence[QueueId]) -> list[QueueBounds]:
-        """Those of each of some different queues, at a part of the price."""
+    def extents_of_all(self, queues: Sequence[QueueId]) -> list[QueueExtent]:
+        """Of each of some different queues, at a part of the price."""
 
     def maximum(self, queue: QueueId) -> QueueOffset:
         """That of the bounds alone, which costs less."""

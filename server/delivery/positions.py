@@ -9,7 +9,7 @@ from server.delivery.model import DeliverySettings, MessageSource, NewGroupStart
 from server.delivery.state_writer import StateWriter
 from server.delivery.subscription import QueueProgress, Subscription
 from store.metadata.offsets import ConsumerOffsetTable
-from store.offsets import QueueBounds, QueueId, QueueOffset
+from store.offsets import QueueExtent, QueueId, QueueOffset
 
 
 class Positions:
@@ -86,22 +86,20 @@ class Positions:
         self._offsets.stage(self._writer.batch(), subscription.group, progress.queue, progress.next_offset)
 
     def _start_offsets(self, queues: Sequence[QueueId], *, is_new: bool) -> list[QueueOffset]:
-        all_bounds = self._source.bounds_of_all(queues) if queues else []
-        pairs = zip(queues, all_bounds, strict=True)
-        return [self._start_offset(queue, bounds, is_new=is_new) for queue, bounds in pairs]
+        extents = self._source.extents_of_all(queues) if queues else []
+        return [self._start_offset(extent, is_new=is_new) for extent in extents]
 
-    def _start_offset(self, queue: QueueId, bounds: QueueBounds, *, is_new: bool) -> QueueOffset:
+    def _start_offset(self, extent: QueueExtent, *, is_new: bool) -> QueueOffset:
         """A queue that comes to a topic which the group reads is read from its first message."""
         if not is_new:
-            return bounds.minimum
+            return extent.minimum
         match self._settings.new_group_start:
             case NewGroupStart.EARLIEST:
-                return bounds.minimum
+                return extent.minimum
             case NewGroupStart.LATEST:
-                return bounds.maximum
+                return extent.maximum
             case NewGroupStart.AUTO:
-                first = self._source.entries(queue, bounds.minimum, 1) if bounds.minimum == 0 else []
-                if not first:
-                    return bounds.maximum
-                distance = self._source.appended_up_to - first[0].physical_offset
-                return bounds.minimum if distance <= self._settings.auto_start_max_bytes else bounds.maximum
+                if extent.minimum > 0 or extent.begins_at is None:
+                    return extent.maximum
+                distance = self._source.appended_up_to - extent.begins_at
+                return extent.minimum if distance <= self._settings.auto_start_max_bytes else extent.maximum

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from store.offsets import QueueBounds, QueueId, QueueOffset
+from store.consumequeue.protocol import ConsumeQueueEntry
+from store.offsets import QueueBounds, QueueExtent, QueueId, QueueOffset
 
 
 class OneByOne(Protocol):
@@ -17,8 +18,15 @@ class OneByOne(Protocol):
 
     def queues(self, topic: str | None = None) -> Iterator[QueueId]: ...
 
-    def bounds_of_all(self, queues: Sequence[QueueId]) -> list[QueueBounds]:
-        return [self.bounds(queue) for queue in queues]
+    def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]: ...
+
+    def extents_of_all(self, queues: Sequence[QueueId]) -> list[QueueExtent]:
+        extents = []
+        for queue in queues:
+            minimum, maximum = self.bounds(queue)
+            first = self.entries(queue, minimum, 1) if minimum < maximum else []
+            extents.append(QueueExtent(minimum, maximum, first[0].physical_offset if first else None))
+        return extents
 
     def next_offsets(self, queues: Sequence[tuple[str, int]]) -> list[QueueOffset]:
         return [self.next_offset(QueueId(*queue)) for queue in queues]

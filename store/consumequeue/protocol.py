@@ -12,7 +12,7 @@ from store.consumequeue.light_queues import LiteParentsStep
 from store.consumequeue.names import LastEntry, LightQueueStep, QueueEnd
 from store.message import DispatchRequest
 from store.metadata.names import LIGHT_QUEUE_PREFIX
-from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from store.offsets import PhysicalOffset, QueueBounds, QueueExtent, QueueId, QueueOffset
 
 
 class ConsumeQueueEntry(NamedTuple):
@@ -67,8 +67,8 @@ class ConsumeQueueStore(Protocol):
     def bounds(self, queue: QueueId) -> QueueBounds:
         """Bounds now; (0, 0) for a queue never written. Never inverted (rmq#10417)."""
 
-    def bounds_of_all(self, queues: Sequence[QueueId]) -> list[QueueBounds]:
-        """Those of each of some different queues: read together, each takes a part of the time."""
+    def extents_of_all(self, queues: Sequence[QueueId]) -> list[QueueExtent]:
+        """Bounds and begin of each of some different queues: read together, each takes a part of the time."""
 
     def next_offset(self, queue: QueueId) -> QueueOffset:
         """The maximum as stored: where numbering goes on after a restart."""

@@ -9,7 +9,7 @@ from kv import Family, KeyRange
 from store.consumequeue.known_queues import KnownQueue
 from store.consumequeue.rocks_layout import I64, minimum_key_beside, parse_bound
 from store.consumequeue.search import FoundUnit, UnitAtOrAfter, first_at_least
-from store.offsets import PhysicalOffset, QueueOffset
+from store.offsets import PhysicalOffset, QueueExtent, QueueOffset
 
 _pack_offset: Final = I64.pack
 _unpack_offset: Final = I64.unpack_from
@@ -39,10 +39,15 @@ class RocksBounds:
         queue.first = self.search(queue, begin, queue.maximum, self.minimum)
         return queue.maximum if queue.first is None else queue.first.queue_offset
 
-    def first_offsets(self, queues: Sequence[KnownQueue]) -> list[int]:
-        """`first_offset` of each; of those that nobody asked for before most are found with two reads for all."""
+    def extents(self, queues: Sequence[KnownQueue]) -> list[QueueExtent]:
+        """Of each; of those that nobody asked for before most are found with two reads for all."""
         self._look_where_most_begin([each for each in queues if each.first is None and self._may_have_some(each)])
-        return [self.first_offset(each) for each in queues]
+        return [self._extent(each) for each in queues]
+
+    def _extent(self, queue: KnownQueue) -> QueueExtent:
+        minimum = QueueOffset(self.first_offset(queue))
+        begins_at = queue.first.physical_offset if queue.first is not None and minimum < queue.maximum else None
+        return QueueExtent(minimum, QueueOffset(queue.maximum), begins_at)
 
     def stored_minimum(self, queue: KnownQueue) -> int:
         """Where the search for the minimum of a queue begins that has a maximum: RocketMQ stores a minimum lazily, so

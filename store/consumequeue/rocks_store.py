@@ -56,7 +56,7 @@ from store.consumequeue.windows import RocksUnitReader
 from store.message import DispatchRequest
 from store.metadata.names import LIGHT_QUEUE_PREFIX
 from store.native import Native
-from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from store.offsets import PhysicalOffset, QueueBounds, QueueExtent, QueueId, QueueOffset
 
 MAXIMA_LATER_MAX: Final = 2_048
 """Maxima that may wait for being stored: they go in about a millisecond."""
@@ -278,11 +278,8 @@ class RocksConsumeQueues:
         known = self._known.find(queue)
         return QueueBounds(QueueOffset(self._bounds.first_offset(known)), QueueOffset(known.maximum))
 
-    def bounds_of_all(self, queues: Sequence[QueueId]) -> list[QueueBounds]:
-        known = self._known.find_all(queues)
-        firsts = self._bounds.first_offsets(known)
-        pairs = zip(firsts, known, strict=True)
-        return [QueueBounds(QueueOffset(first), QueueOffset(each.maximum)) for first, each in pairs]
+    def extents_of_all(self, queues: Sequence[QueueId]) -> list[QueueExtent]:
+        return self._bounds.extents(self._known.find_all(queues))
 
     def next_offset(self, queue: QueueId) -> QueueOffset:
         return QueueOffset(self._known.find(queue).maximum)

@@ -97,7 +97,8 @@ class NamedRows(Generic[Row]):
         with self._caching:
             row = self._cached.get(name)
             if row is not None:
-                self._cached.move_to_end(name)
+                if len(self._cached) >= self._cached_max:  # else none has to go, and a move costs three looks at memory
+                    self._cached.move_to_end(name)
                 return row
             value = self._family.get(_key(name))
             if value is None:

@@ -55,7 +55,6 @@ class RememberedBacking(EngineBacking):
         queues = super().open(minimum, cached=2)
         assert NATIVE is not None
         queues.use(NATIVE)
-        warm(queues)  # so what it does not find is not there
         return queues
 
 

@@ -5,23 +5,34 @@ from __future__ import annotations
 import pytest
 
 from store.consumequeue import ConsumeQueueStore
-from store.offsets import QueueBounds, QueueId, QueueOffset
+from store.offsets import QueueExtent, QueueId, QueueOffset
 from tests.consumequeue.backings import Backing
 from tests.consumequeue.samples import A0, A1, B0, physical, put, request
 
 
+def extent_of(store: ConsumeQueueStore, queue: QueueId) -> QueueExtent:
+    """Asked for alone."""
+    minimum, maximum = store.bounds(queue)
+    entries = store.entries(queue, minimum, 1)
+    return QueueExtent(minimum, maximum, entries[0].physical_offset if entries else None)
+
+
 @pytest.mark.parametrize("minimum", [0, 1, 2, 3])
-def test_bounds_of_many_queues_are_those_of_each(backing: Backing, minimum: int) -> None:
+def test_extents_of_many_queues_are_those_of_each(backing: Backing, minimum: int) -> None:
     asked = [A0, A1, B0, QueueId("never", 3)]
     first = backing.open()
     put(first, [request(0, A0, 0), request(1, B0, 0), request(2, A0, 1), request(3, A0, 2), request(4, B0, 1)])
     together = backing.open(minimum=physical(minimum))
-    found = together.bounds_of_all(asked)
-    assert found == [together.bounds(queue) for queue in asked]
-    assert found == [backing.open(minimum=physical(minimum)).bounds(queue) for queue in asked]
-    assert found[0] == QueueBounds(QueueOffset((minimum + 1) // 2), QueueOffset(3))
+    found = together.extents_of_all(asked)
+    assert found == [extent_of(together, queue) for queue in asked]
+    assert found == [extent_of(backing.open(minimum=physical(minimum)), queue) for queue in asked]
+    first_record = physical([0, 2, 2, 3][minimum])
+    assert found[0] == QueueExtent(QueueOffset((minimum + 1) // 2), QueueOffset(3), first_record)
     together.set_minimum_physical_offset(physical(3))
-    assert together.bounds_of_all([A0]) == [QueueBounds(QueueOffset(2), QueueOffset(3))]
+    assert together.extents_of_all([A0]) == [QueueExtent(QueueOffset(2), QueueOffset(3), physical(3))]
+    together.set_minimum_physical_offset(physical(5))
+    assert together.extents_of_all(asked) == [extent_of(together, queue) for queue in asked]
+    assert together.extents_of_all([A0]) == [QueueExtent(QueueOffset(3), QueueOffset(3), None)]
 
 
 def test_next_offsets_of_many_queues_are_those_of_each(queues: ConsumeQueueStore) -> None:

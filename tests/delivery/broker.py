@@ -25,7 +25,7 @@ from store.errors import MessageGivenUp
 from store.message import DispatchRequest, Host
 from store.metadata.lite_subscriptions import LiteSubscriptionTable
 from store.metadata.offsets import ConsumerOffsetTable
-from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from store.offsets import PhysicalOffset, QueueBounds, QueueExtent, QueueId, QueueOffset
 from store.record import StoredMessage, encode_properties, java_hash
 from store.state import FAMILIES
 
@@ -88,8 +88,13 @@ class ListedMessages:
     def bounds(self, queue: QueueId) -> QueueBounds:
         return QueueBounds(QueueOffset(self.minimum.get(queue, 0)), QueueOffset(len(self.queues[queue])))
 
-    def bounds_of_all(self, queues: Sequence[QueueId]) -> list[QueueBounds]:
-        return [self.bounds(queue) for queue in queues]
+    def extents_of_all(self, queues: Sequence[QueueId]) -> list[QueueExtent]:
+        extents = []
+        for queue in queues:
+            minimum, maximum = self.bounds(queue)
+            begins_at = self.queues[queue][minimum][0].physical_offset if minimum < maximum else None
+            extents.append(QueueExtent(minimum, maximum, begins_at))
+        return extents
 
     def maximum(self, queue: QueueId) -> QueueOffset:
         return self.bounds(queue).maximum
