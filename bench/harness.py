@@ -96,6 +96,18 @@ def cpu_s_of(pid: int) -> float:
     return time.clock_gettime(~pid << 3 | _CPU_CLOCK)
 
 
+def wait_until_at_rest(pids: Sequence[int], *, look_s: float, cpu_share: float, timeout_s: float) -> None:
+    """Until each of the processes takes less than so much of a core. Raises RuntimeError when that does not come."""
+    give_up_s = time.monotonic() + timeout_s
+    while True:
+        before_s = [cpu_s_of(pid) for pid in pids]
+        time.sleep(look_s)
+        if all(cpu_s_of(pid) - each < cpu_share * look_s for pid, each in zip(pids, before_s, strict=True)):
+            return
+        if time.monotonic() > give_up_s:
+            raise RuntimeError(f"a process with nothing to do is still busy after {timeout_s} s")
+
+
 def resident_bytes_of(pid: int) -> int:
     """Memory of the process that is in use, in pages of the machine."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -35,6 +35,7 @@ from bench.harness import (
     median_cpu_us,
     private_bytes_of,
     require_room,
+    wait_until_at_rest,
 )
 from bench.peers.quarry import Quarry
 from bench.queue_load import BATCH, CONNECTIONS, QueueLoad, send_body
@@ -248,7 +249,9 @@ class _Comparison:
                 return compare(what, lambda queues: queues.sends(sizes.sends), details)
 
             cases = [compare_sends("sends right after a start", self._memory("idle"))]
-            _wait_until_at_rest([self._many.broker, self._few.broker])
+            # for half a minute topics and ends of queues are read into memory beside
+            brokers = [self._many.broker.pid, self._few.broker.pid]
+            wait_until_at_rest(brokers, look_s=1.0, cpu_share=RESTING_CPU_SHARE, timeout_s=REST_TIMEOUT_S)
             cases.append(compare_sends("sends", {}))
             what = f"sends, {CONNECTIONS * DEPTH} in flight"
             cases.append(compare(what, lambda queues: queues.sends_in_flight(sizes.sends), {"depth": DEPTH}))
@@ -291,18 +294,6 @@ def _serving(queues: _Queues) -> Iterator[None]:
         yield
     finally:
         queues.broker.close()
-
-
-def _wait_until_at_rest(brokers: Sequence[Quarry]) -> None:
-    """For half a minute after a start with so many queues, topics and ends of queues are read into memory beside."""
-    give_up_s = time.monotonic() + REST_TIMEOUT_S
-    while True:
-        before_s = [cpu_s_of(broker.pid) for broker in brokers]
-        time.sleep(1)
-        if all(cpu_s_of(broker.pid) - each < RESTING_CPU_SHARE for broker, each in zip(brokers, before_s, strict=True)):
-            return
-        if time.monotonic() > give_up_s:
-            raise RuntimeError(f"a broker without clients is still busy after {REST_TIMEOUT_S} s")
 
 
 def _topic(number: int) -> str:

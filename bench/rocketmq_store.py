@@ -5,8 +5,8 @@ messages; with few queues RocketMQ's with queue files, too. Both take the same m
 the queues far from each other; both flush in the background, as their brokers do under asynchronous flush. Then tables
 are compacted and the queues' files measured, the stores are started again and again, each time in a new process, and
 entries and records are read, the page cache being warm. What is done once per message is timed alone: messages and
-places are made before. Everything is sampled in turns, in memory that is full of pages of another file before
-(`bench.page_cache`).
+places are made before. Everything is sampled in turns, appends once neither store has anything left to do, in
+memory that is full of pages of another file before (`bench.page_cache`).
 """
 
 from __future__ import annotations
@@ -14,14 +14,23 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Final
 
-from bench.harness import Case, Options, Sample, Scale, private_bytes_of, require_room, resident_bytes_of
+from bench.harness import (
+    Case,
+    Options,
+    Sample,
+    Scale,
+    private_bytes_of,
+    require_room,
+    resident_bytes_of,
+    wait_until_at_rest,
+)
 from bench.many_queues import disk_usage, prepare_for_stores
 from bench.page_cache import full_page_cache
 from bench.peers.store_process import StoreKind, StoreProcess
@@ -38,6 +47,8 @@ WARM_PORTIONS_IN_VAIN: Final = 3
 """So often no faster than before: then appends are warm."""
 WARM_PORTIONS_MAX: Final = 12
 WARM_STEP: Final = 1.03
+RESTING_CPU_SHARE: Final = 0.2
+"""Of a core, for either store: threads of RocketMQ look for work all the time."""
 WARM_ROUNDS: Final = 2
 """Of reads that are not counted: a virtual machine compiles what it runs often."""
 
@@ -184,6 +195,7 @@ class _Comparison:
             for number in range(shape.appends):
                 first, end = total * number // shape.appends, total * (number + 1) // shape.appends
                 for kind, process in processes.items():
+                    _let_rest(processes.values())
                     self._measured[kind].add(APPEND, process.run("append", first=first, count=end - first))
             for kind, process in processes.items():
                 self._measured[kind].look_at_memory("appends", process)
@@ -263,6 +275,12 @@ class _Comparison:
             theirs=theirs.samples[what],
             details={**details, "load_1m": round(os.getloadavg()[0], 1)},
         )
+
+
+def _let_rest(processes: Iterable[StoreProcess]) -> None:
+    """What the other one has left to do, to merge and to write to the disk, is not to be paid by the next sample."""
+    os.sync()
+    wait_until_at_rest([each.pid for each in processes], look_s=0.25, cpu_share=RESTING_CPU_SHARE, timeout_s=60.0)
 
 
 def _ratios(ours: Measured, theirs: Measured) -> dict[str, float]:
