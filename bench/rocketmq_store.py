@@ -15,8 +15,8 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing, nullcontext
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -144,12 +144,8 @@ class Measured:
 def run(options: Options) -> list[Case]:
     prepare_for_stores(options, "rocketmq_store")
     sizes = SIZES[options.scale]
-    needed = max(_needed_bytes(sizes, shape) for shape in sizes.shapes)
-    require_room(options.scratch, needed)
-    full = full_page_cache(options.scratch, kept_free_on_disk=2 * needed) if sizes.fills_page_cache else nullcontext(0)
-    with full as filled:
-        cases = [case for shape in sizes.shapes for case in _Comparison(options, sizes, shape).cases()]
-    return [replace(case, details={**case.details, "page_cache_filled_mb": filled // MB}) for case in cases]
+    require_room(options.scratch, max(_needed_bytes(sizes, shape) for shape in sizes.shapes))
+    return [case for shape in sizes.shapes for case in _Comparison(options, sizes, shape).cases()]
 
 
 def _needed_bytes(sizes: Sizes, shape: Shape) -> int:
@@ -167,6 +163,7 @@ class _Comparison:
         self._sizes = sizes
         self._shape = shape
         self._measured = {kind: Measured() for kind in (OURS, *shape.peers)}
+        self._filled = 0
 
     def cases(self) -> list[Case]:
         self._directory.mkdir()
@@ -192,6 +189,7 @@ class _Comparison:
                 self._warm(kind, process)
                 self._open(kind, process)
                 process.run("settle")
+            self._filled = ending.enter_context(self._full_memory())
             for number in range(shape.appends):
                 first, end = total * number // shape.appends, total * (number + 1) // shape.appends
                 for kind, process in processes.items():
@@ -233,6 +231,12 @@ class _Comparison:
                 self._measured[kind].look_at_memory("reads", process)
                 process.run("close")
 
+    def _full_memory(self) -> AbstractContextManager[int]:
+        """Also of what the stores that were there before have left free."""
+        if not self._sizes.fills_page_cache:
+            return nullcontext(0)
+        return full_page_cache(self._directory, kept_free_on_disk=2 * _needed_bytes(self._sizes, self._shape))
+
     def _process(self, kind: StoreKind) -> StoreProcess:
         return StoreProcess(kind, self._directory / kind.name / "home")
 
@@ -264,6 +268,7 @@ class _Comparison:
         if what == START:
             details |= {**ours.start_times(""), **theirs.start_times("peer_")}
         if what == APPEND:
+            details["page_cache_filled_mb"] = self._filled // MB
             details |= {"facts": ours.facts, "peer_facts": theirs.facts, "facts_ratio": _ratios(ours, theirs)}
             if MEMORY in shape.targets:
                 details["memory_target"] = shape.targets[MEMORY]
