@@ -12,7 +12,7 @@ use pyo3::types::{PyBytes, PyList, PyTuple};
 use crate::queue_keys::{put_maximum_key, put_prefix, queue_in};
 use crate::staging::{stage, Staged};
 
-/// Slots that a key can be in: with twice as many slots as keys one in three hundred finds no room.
+/// Slots that a key can be in: with twice as many slots as keys one in three hundred finds all of them in use.
 const WAYS: usize = 8;
 /// Of so many keys one may lie beside the slots.
 const KEYS_PER_OVERFLOWN: usize = 128;
