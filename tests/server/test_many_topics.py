@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from itertools import pairwise
 from pathlib import Path
 
@@ -43,7 +42,7 @@ async def use(client: Client, number: int) -> None:
 async def settle(broker: RunningBroker) -> None:
     """Until nothing of what was used is in flight, or was used lately."""
     delivery = broker.broker._delivery
-    await asyncio.sleep(HIDDEN_S + 0.05)  # what was hidden is due
+    await until(lambda: not len(delivery._deliveries._wakeups), "what was hidden is due")
     broker.clock.push(IDLE_SUBSCRIPTION_S + 1)
     await until(lambda: delivery.subscription_count == 0, "idle subscriptions are dropped")
 
