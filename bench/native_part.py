@@ -33,12 +33,11 @@ from server.wire.limits import DEFAULT_LIMITS
 from server.wire.messages import host_from_text, to_message
 from server.wire.status import fill_ok
 from server.wire.validate import check_ack, check_send
-from store.message import Appended, DispatchRequest, EncodedMessage, Host
-from store.native import NATIVE, WHY_NOT, MakeRound, Native
+from store.message import EncodedMessage, Host
+from store.native import NATIVE, WHY_NOT, Native
 from store.offsets import PhysicalOffset, QueueOffset
 from store.record import StoredMessage, decode_record, encode_properties, tags_code
-from store.record.properties import EncodedProperties
-from store.rounds import make_round
+from store.rounds import make_round, native_rounds
 
 QUESTION: Final = "What does the native part save, piece by piece?"
 PEER: Final = "the same in Python"
@@ -126,23 +125,22 @@ def _encoded(native: Native, sent: list[bytes]) -> list[EncodedMessage]:
 
 def _recording(native: Native, sent: list[bytes]) -> tuple[Work, Work]:
     messages = _encoded(native, sent)
-    next_offsets = {(each.topic, each.queue_number): QueueOffset(0) for each in messages}
-    at, make = PhysicalOffset(0), _round_maker(native)
+    next_offsets, at, make = _from_zero(messages), PhysicalOffset(0), native_rounds(native)
     return (
         lambda: make(messages, next_offsets, at, NOW_MS, True),
         lambda: make_round(messages, next_offsets, at, NOW_MS, True),
     )
 
 
-def _round_maker(native: Native) -> MakeRound:
-    return native.RoundMaker(DispatchRequest, Appended, EncodedProperties).make
+def _from_zero(messages: list[EncodedMessage]) -> dict[tuple[str, int], QueueOffset]:
+    """The next offsets of their queues, none of which had a message."""
+    return {(each.topic, each.queue_number): QueueOffset(0) for each in messages}
 
 
 def _segment(native: Native, sent: list[bytes]) -> tuple[memoryview, list[PhysicalOffset]]:
     """Records behind each other, and where they begin."""
     messages = _encoded(native, sent)
-    next_offsets = {(each.topic, each.queue_number): QueueOffset(0) for each in messages}
-    made = _round_maker(native)(messages, next_offsets, PhysicalOffset(0), NOW_MS, True)
+    made = native_rounds(native)(messages, _from_zero(messages), PhysicalOffset(0), NOW_MS, True)
     if made is None:
         raise RuntimeError("a next offset is not known")
     records, _, appended, _ = made

@@ -47,8 +47,7 @@ from store.native import MakeRound, Native
 from store.numbering import LightFloor, NextOffsets
 from store.offsets import PhysicalOffset, QueueBounds, QueueExtent, QueueId, QueueOffset
 from store.record import REPLACED_TOPIC, Corrupt, StoredMessage, Torn, encode_properties, encode_record, tags_code
-from store.record.properties import EncodedProperties
-from store.rounds import Round, make_round
+from store.rounds import Round, make_round, native_rounds
 from store.settings import StoreSettings
 from store.time_search import TimeBoundary, offset_at_time
 
@@ -178,7 +177,7 @@ class MessageStore:
                 if size > size_max:
                     raise MessageTooLarge(f"record of {size} bytes for topic {topic}; at most {size_max}")
                 if size > writer.room:
-                    at = writer.place(size)  # a record holds its own place, so it is encoded again
+                    at = self._place(size)  # a record holds its own place, so it is encoded again
                     record = encode_record(message, stored_offset, at, now_ms, raw_properties, crc_property=with_crc)
                 writer.add(record)
                 if queued:
@@ -192,8 +191,8 @@ class MessageStore:
                     )
                 results.append(_make(Appended, (offset, at, size, now_ms)))
             writer.commit()
-        except BaseException as error:
-            self._discard_round(error)
+        except BaseException:
+            self._discard_round()
             raise
         self._last_store_timestamp_ms = now_ms
         self._next_offsets.advance(assigned)
@@ -205,16 +204,14 @@ class MessageStore:
         writer, now_ms = self._writer, max(self._clock.wall_ms(), self._last_store_timestamp_ms)
         try:
             records, requests, appended, assigned = self._round_of(messages, writer.next, now_ms)
-            largest = max(request.size for request in requests)
-            if largest > self._settings.record_size_max:
-                raise MessageTooLarge(f"record of {largest} bytes; at most {self._settings.record_size_max}")
+            self._check_sizes(len(records), requests)
             if len(records) <= writer.room:
                 writer.add(records)
             else:
                 requests, appended = self._add_apart(messages, requests, now_ms)
             writer.commit()
-        except BaseException as error:
-            self._discard_round(error)
+        except BaseException:
+            self._discard_round()
             raise
         self._undispatched += requests
         self._last_store_timestamp_ms = now_ms
@@ -237,21 +234,33 @@ class MessageStore:
         placed: list[DispatchRequest] = []
         appended: list[Appended] = []
         for message, request in zip(messages, requests, strict=True):
-            at = self._writer.place(request.size)
+            at = self._place(request.size)
             numbered = {(request.topic, request.queue_number): request.queue_offset}
             made = self._make_round([message], numbered, at, now_ms, self._settings.record_crc)
             assert made is not None, "its queue offset is given"
-            self._writer.add(made[0])
-            placed += made[1]
-            appended += made[2]
+            record, requests_of_one, appended_of_one, _ = made
+            self._writer.add(record)
+            placed += requests_of_one
+            appended += appended_of_one
         return placed, appended
 
-    def _discard_round(self, error: BaseException) -> None:
-        """Be as before. Raises DiskRefused for an error of the disk."""
+    def _check_sizes(self, of_all: int, requests: list[DispatchRequest]) -> None:
+        """None is larger than all of them together, which hardly ever is too large for one."""
+        size_max = self._settings.record_size_max
+        if of_all > size_max and (largest := max([request.size for request in requests])) > size_max:
+            raise MessageTooLarge(f"record of {largest} bytes; at most {size_max}")
+
+    def _place(self, size: int) -> PhysicalOffset:
+        """As the writer's; DiskRefused for an error of the disk."""
+        try:
+            return self._writer.place(size)
+        except OSError as error:
+            raise DiskRefused(f"the commit log cannot grow: {error}") from error
+
+    def _discard_round(self) -> None:
+        """Be as before."""
         self._writer.discard()
         self._bound_next_offsets()  # no dispatch may follow
-        if isinstance(error, OSError):
-            raise DiskRefused(f"the commit log cannot grow: {error}") from error
 
     def _number_light_queues(
         self, message: Message, assigned: dict[tuple[str, int], QueueOffset]
@@ -357,7 +366,7 @@ class MessageStore:
 
     def use(self, native: Native) -> None:
         """Make and read records with the native part."""
-        self._make_round = native.RoundMaker(DispatchRequest, Appended, EncodedProperties).make
+        self._make_round = native_rounds(native)
         self._reader.use(native)
 
     def read(self, entry: ConsumeQueueEntry) -> StoredMessage:

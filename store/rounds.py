@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from store.message import Appended, DispatchRequest, EncodedMessage, Message
+from store.native import MakeRound, Native
 from store.offsets import PhysicalOffset, QueueOffset
 from store.record import encode_record
 from store.record.properties import EncodedProperties
@@ -47,3 +48,8 @@ def make_round(
         appended.append(_make(Appended, (offset, at, size, stored_ms)))
         at = PhysicalOffset(at + size)
     return b"".join(records), requests, appended, assigned
+
+
+def native_rounds(native: Native) -> MakeRound:
+    """`make_round` of the native part."""
+    return native.RoundMaker(DispatchRequest, Appended, EncodedProperties).make

@@ -36,10 +36,17 @@ struct Slots {
     numbers: Vec<u64>,
     /// What found all of its slots in use.
     overflown: HashMap<Print, Value>,
-    /// Something was stored, since all of it began to be put in, that the table does not have.
-    lacks_some: bool,
-    /// All of it was put in.
-    has_all: bool,
+    content: Content,
+}
+
+/// What the table has of all that is stored.
+#[derive(PartialEq)]
+enum Content {
+    /// Some of it.
+    Some,
+    /// All that was put in since `begin_all`.
+    Filling,
+    All,
 }
 
 /// What a key is known by.
@@ -54,7 +61,7 @@ impl MaximaTable {
     #[new]
     fn new(queues: usize) -> Self {
         let sets = (2 * queues).div_ceil(WAYS).next_power_of_two();
-        let slots = Mutex::new(Slots::empty(sets * WAYS * SLOT));
+        let slots = Mutex::new(Slots::new(sets * WAYS * SLOT));
         let overflown_maximum = queues.div_ceil(KEYS_PER_OVERFLOWN);
         MaximaTable { slots, sets, overflown_maximum, hashers: [RandomState::new(), RandomState::new()] }
     }
@@ -121,32 +128,34 @@ impl MaximaTable {
 
     /// All that is stored is about to be put in, until `end_all`; what changes meanwhile is put in, too, or discarded.
     fn begin_all(&self) {
-        let mut slots = self.locked();
-        (slots.lacks_some, slots.has_all) = (false, false);
+        self.locked().content = Content::Filling;
     }
 
     /// From now on nothing is stored under a key that is not found, until something is discarded, or has no room.
     fn end_all(&self) {
-        self.locked().has_all = true;
+        let mut slots = self.locked();
+        if slots.content == Content::Filling {
+            slots.content = Content::All;
+        }
     }
 
     /// Nothing is stored any more under the maximum's key of a queue.
     fn remove(&self, key: &[u8]) {
         let print = self.print_of(key);
-        self.empty(&mut self.locked(), print);
+        self.take_out(&mut self.locked(), print);
     }
 
     /// Something else is stored under the maximum's key of a queue.
     fn discard(&self, key: &[u8]) {
         let print = self.print_of(key);
         let mut slots = self.locked();
-        self.empty(&mut slots, print);
-        slots.lacks_some = true;
+        self.take_out(&mut slots, print);
+        slots.content = Content::Some;
     }
 
     fn clear(&self) {
         let mut slots = self.locked();
-        *slots = Slots::empty(slots.numbers.len());
+        *slots = Slots::new(slots.numbers.len());
     }
 }
 
@@ -154,21 +163,23 @@ impl MaximaTable {
     /// What is stored, as far as it is known.
     fn value_in(&self, slots: &Slots, print: Print) -> Option<Value> {
         let found = find_in(self.set_of(slots, print), print).or_else(|| slots.overflown.get(&print).copied());
-        found.or((slots.has_all && !slots.lacks_some).then_some(NOTHING_STORED))
+        found.or((slots.content == Content::All).then_some(NOTHING_STORED))
     }
 
     /// Where the key is, else where nothing is, else beside the slots, else in place of any other.
     fn put(&self, slots: &mut Slots, print: Print, value: Value) {
-        let has_room_beside = slots.overflown.len() < self.overflown_maximum || slots.overflown.contains_key(&print);
         let set = self.set_of_mut(slots, print);
-        let way = way_of(set, print).or_else(|| way_of(set, EMPTY));
-        if way.is_none() && has_room_beside {
+        if let Some(way) = way_of(set, print) {
+            put_at(set, way, print, &value);
+        } else if let Some(way) = way_of(set, EMPTY) {
+            put_at(set, way, print, &value);
+            slots.overflown.remove(&print);
+        } else if slots.overflown.len() < self.overflown_maximum || slots.overflown.contains_key(&print) {
             slots.overflown.insert(print, value);
-            return;
+        } else {
+            put_at(self.set_of_mut(slots, print), (print[0] >> 32) as usize % WAYS, print, &value);
+            slots.content = Content::Some;
         }
-        put_at(set, way.unwrap_or((print[0] >> 32) as usize % WAYS), print, &value);
-        slots.lacks_some |= way.is_none();
-        slots.overflown.remove(&print);
     }
 
     /// The queue offset of the last entry.
@@ -176,12 +187,13 @@ impl MaximaTable {
         self.value_in(slots, print)?.last_chunk().map(|last| i64::from_be_bytes(*last))
     }
 
-    fn empty(&self, slots: &mut Slots, print: Print) {
+    fn take_out(&self, slots: &mut Slots, print: Print) {
         let set = self.set_of_mut(slots, print);
         if let Some(way) = way_of(set, print) {
             put_at(set, way, EMPTY, &[0; VALUE_SIZE]);
+        } else {
+            slots.overflown.remove(&print);
         }
-        slots.overflown.remove(&print);
     }
 
     fn locked(&self) -> MutexGuard<'_, Slots> {
@@ -211,9 +223,9 @@ impl MaximaTable {
 }
 
 impl Slots {
-    fn empty(numbers: usize) -> Self {
+    fn new(numbers: usize) -> Self {
         // zeros of the operating system: a page that no queue has come to takes no memory
-        Slots { numbers: vec![0; numbers], overflown: HashMap::new(), lacks_some: true, has_all: false }
+        Slots { numbers: vec![0; numbers], overflown: HashMap::new(), content: Content::Some }
     }
 }
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -18,12 +19,14 @@ from store.held.catching_up import bring_up_to
 from store.held.changes import may_any_change, may_change
 from store.held.messages import RESOLUTIONS_FORGOTTEN, RESOLUTIONS_KEPT
 from store.held.progress import HALVES, TIMERS
-from store.held.topics import HALF_TOPIC, OPERATION_DONE, OPERATION_TOPIC, TIMER_TOPIC
+from store.held.topics import DEQUEUED_MS, HALF_TOPIC, OPERATION_DONE, OPERATION_TOPIC, TIMER_TOPIC
 from store.message import DispatchRequest
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from store.paths import StorePaths
 from store.progress import Progress
 from store.record import StoredMessage
+from store.record.properties import EncodedProperties
+from store.record.system_flag import TransactionState
 from store.record.tags import SCHEDULE_TOPIC
 from store.recovery import whole_batches
 from store.rocketmq.held_progress import HALVES_RESOLVED, held_files, read_held_progress
@@ -134,6 +137,28 @@ def test_columns_pick_exactly_the_records_that_matter() -> None:
         wanted.extend(of_batch)
     assert picked == wanted
     assert len(wanted) > 500
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"topic": TIMER_TOPIC},
+        {"topic": SCHEDULE_TOPIC},
+        {"system_flag": TransactionState.COMMIT},
+        {"properties": EncodedProperties(f"a\x01b\x02{DEQUEUED_MS}\x017\x02".encode())},
+        {"properties": {DEQUEUED_MS: "7"}},
+    ],
+    ids=["timer", "schedule", "commit", "dequeued, encoded", "dequeued"],
+)
+@pytest.mark.parametrize("place", [0, 3, 7])
+def test_one_message_with_an_effect_is_found_in_a_round_of_others(changed: dict[str, Any], place: int) -> None:
+    properties = EncodedProperties(b"TAGS\x01red\x02")
+    plain = DispatchRequest("orders", 0, QueueOffset(0), PhysicalOffset(0), 100, 0, 0, 0, properties, ())
+    requests = [plain] * 8
+    assert not may_any_change(requests)
+    requests[place] = plain._replace(**changed)
+    assert may_change(requests[place])
+    assert may_any_change(requests)
 
 
 def test_how_transactions_ended_is_forgotten_in_the_end() -> None:

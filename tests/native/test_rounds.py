@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store.message import Appended, DispatchRequest, EncodedMessage, Host
-from store.native import NATIVE, MakeRound, Native
+from store.native import NATIVE, Native
 from store.offsets import PhysicalOffset, QueueOffset
 from store.record.properties import EncodedProperties
-from store.rounds import Round, make_round
+from store.rounds import Round, make_round, native_rounds
 
 ADDRESSES = st.one_of(st.binary(min_size=4, max_size=4), st.binary(min_size=16, max_size=16))
 HOSTS = st.builds(Host, ADDRESSES, st.integers(0, 65_535))
@@ -32,10 +32,6 @@ MESSAGES = st.builds(
 )
 HOST = Host(bytes(4), 1)
 MESSAGE = EncodedMessage("orders", 0, b"body", b"", 1, HOST, HOST, 0, 0)
-
-
-def maker(native: Native) -> MakeRound:
-    return native.RoundMaker(DispatchRequest, Appended, EncodedProperties).make
 
 
 def shown(made: Round | None) -> object:
@@ -63,7 +59,7 @@ def test_they_are_the_same(
         del known[data.draw(st.sampled_from(list(queues)))]
     before = dict(known)
     expected = make_round(messages, known, PhysicalOffset(at), stored_ms, crc_property)
-    made = maker(NATIVE)(messages, known, PhysicalOffset(at), stored_ms, crc_property)
+    made = native_rounds(NATIVE)(messages, known, PhysicalOffset(at), stored_ms, crc_property)
     assert shown(made) == shown(expected)
     assert known == before, "they are taken over when the append has succeeded"
     assert (made is None) == (len(known) < len(queues))
@@ -84,10 +80,11 @@ def test_what_no_record_can_hold_is_refused(native: Native, changed: dict[str, A
     message = MESSAGE._replace(**changed)
     known = {(message.topic, 0): QueueOffset(0)}
     with pytest.raises((ValueError, TypeError)):
-        maker(native)([MESSAGE._replace(topic=message.topic), message], known, PhysicalOffset(0), 1, True)
+        native_rounds(native)([MESSAGE._replace(topic=message.topic), message], known, PhysicalOffset(0), 1, True)
 
 
 def test_only_tuples_are_made(native: Native) -> None:
     """Of another type the memory would be misread."""
     with pytest.raises(TypeError, match="no tuple"):
+        # what no checked code can pass
         native.RoundMaker(DispatchRequest, EncodedProperties, EncodedProperties)  # type: ignore[arg-type]
