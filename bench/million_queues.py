@@ -4,9 +4,9 @@ Two brokers, one with a million queues and one with a thousand, both filled thro
 topics of eight queues by sends, light queues by messages that name many of them. They run with `async`, so that no
 disk hides a difference. Then both are loaded in turns over all of their queues: with many, hardly a send goes to a
 queue that was in use since the start, and receives go from topic to topic, to each until it is empty. Sends begin right
-after a start, and again when the broker has read into memory what it reads after one. Both are started again, after
-clean stops and after kill -9 with as much new log. Asked are nine tenths of the rates, at most 3 s more at a start, and
-at most 400 MB more than an empty broker.
+after a start, and again when the broker has read into memory what it reads after one; from then on each sample begins
+when neither broker has anything left to do. Both are started again, after clean stops and after kill -9 with as much
+new log. Asked are nine tenths of the rates, at most 3 s more at a start, and at most 400 MB more than an empty broker.
 
 Light queues are not received from through the messaging port; `many_queues` reads them in process.
 """
@@ -50,7 +50,7 @@ QUEUES_PER_TOPIC: Final = 8
 NAMES_PER_FILL: Final = 500
 """Light queues that one message of the filling goes to: what the protocol's limit on properties has room for."""
 
-MESSAGES_PER_FILL: Final = 40
+MESSAGES_PER_FILL: Final = 12
 """Messages of one send of the filling: they fit into one frame."""
 
 NAMES_PER_SEND: Final = 10
@@ -59,13 +59,16 @@ ENTRIES: Final = 10
 few queues that have more.
 """
 
+BYTES_PER_MESSAGE: Final = 1_400
+"""Of a record in the log and its entry."""
+
 RECEIVES_PER_TOPIC: Final = QUEUES_PER_TOPIC * ENTRIES // BATCH
 """One after the other: who begins with a topic of the broker with many goes on until nothing is left."""
 
 DEPTH: Final = 8
 """Sends in flight on each connection, where they are many."""
 
-BODY: Final = bytes(range(200))
+BODY: Final = bytes(range(256)) * 4
 SETTINGS: Final = {
     "QUARRY_DELIVERY_NEW_GROUP_START": "earliest",
     # the topics are made by sends to them, many more than a broker takes by default
@@ -104,7 +107,7 @@ class Sizes:
 
 
 SIZES: Final = {
-    Scale.FULL: Sizes(1_000_000, 1_000, 1_000, sends=40_000, receives=5_000, killed=100_000, rounds=5, starts=3),
+    Scale.FULL: Sizes(1_000_000, 1_000, 1_000, sends=60_000, receives=5_000, killed=100_000, rounds=5, starts=3),
     Scale.QUICK: Sizes(50_000, 1_000, 200, sends=10_000, receives=1_000, killed=10_000, rounds=3, starts=1),
     Scale.TINY: Sizes(400, 80, 20, sends=50, receives=10, killed=50, rounds=1, starts=1),
 }
@@ -112,7 +115,7 @@ SIZES: Final = {
 
 def run(options: Options) -> list[Case]:
     sizes = SIZES[options.scale]
-    needed = sizes.many * 8_000 + 6 * 1024 * MIB
+    needed = sizes.many * ENTRIES * BYTES_PER_MESSAGE + 6 * 1024 * MIB
     require_room(options.scratch, needed)
     with closing(Quarry(options.scratch / "empty", Durability.ASYNC, SETTINGS)) as empty:
         empty.start()
@@ -239,26 +242,38 @@ class _Comparison:
 
     def _rates(self) -> list[Case]:
         sizes = self._sizes
+        os.sync()  # what the filling has left the disk to write
         with _serving(self._many), _serving(self._few):
 
-            def compare(what: str, sample: Callable[[_Queues], Sample], details: dict[str, object]) -> Case:
-                samples = alternate(sizes.rounds, lambda: sample(self._many), lambda: sample(self._few))
+            def compare(
+                what: str, sample: Callable[[_Queues], Sample], details: dict[str, object], *, rests: bool = True
+            ) -> Case:
+                def measured(queues: _Queues) -> Sample:
+                    if rests:
+                        self._let_rest()
+                    return sample(queues)
+
+                samples = alternate(sizes.rounds, lambda: measured(self._many), lambda: measured(self._few))
                 return self._rate_case(what, *samples, details | self._memory("after"))
 
-            def compare_sends(what: str, details: dict[str, object]) -> Case:
-                return compare(what, lambda queues: queues.sends(sizes.sends), details)
+            def sends(queues: _Queues) -> Sample:
+                return queues.sends(sizes.sends)
 
-            cases = [compare_sends("sends right after a start", self._memory("idle"))]
             # for half a minute topics and ends of queues are read into memory beside
-            brokers = [self._many.broker.pid, self._few.broker.pid]
-            wait_until_at_rest(brokers, look_s=1.0, cpu_share=RESTING_CPU_SHARE, timeout_s=REST_TIMEOUT_S)
-            cases.append(compare_sends("sends", {}))
+            cases = [compare("sends right after a start", sends, self._memory("idle"), rests=False)]
+            cases.append(compare("sends", sends, {}))
             what = f"sends, {CONNECTIONS * DEPTH} in flight"
             cases.append(compare(what, lambda queues: queues.sends_in_flight(sizes.sends), {"depth": DEPTH}))
             if self._kind is Kind.ORDINARY:
                 what = "receives and acknowledgements"
                 cases.append(compare(what, lambda queues: queues.receives(sizes.receives), {"batch": BATCH}))
         return cases
+
+    def _let_rest(self) -> None:
+        """What one broker has left to merge, and both to write to the disk, is not to be paid by the next sample."""
+        os.sync()
+        brokers = [self._many.broker.pid, self._few.broker.pid]
+        wait_until_at_rest(brokers, look_s=0.5, cpu_share=RESTING_CPU_SHARE, timeout_s=REST_TIMEOUT_S)
 
     def _memory(self, when: str) -> dict[str, object]:
         """Beyond that of an empty broker, in MB. Mapped segments of the log are not counted."""

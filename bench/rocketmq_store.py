@@ -99,8 +99,8 @@ class Sizes:
 SIZES: Final = {
     Scale.FULL: Sizes(
         (
-            Shape(1_000, 500, BOTH, appends=5, targets=AS_FAST),
-            Shape(100_000, 5, ROCKSDB, appends=5, targets={**AS_FAST, START: 5.0}),
+            Shape(1_000, 1_500, BOTH, appends=5, targets=AS_FAST),
+            Shape(100_000, 15, ROCKSDB, appends=5, targets={**AS_FAST, START: 5.0}),
             # six samples: in the first two every message makes a queue
             Shape(1_000_000, 3, ROCKSDB, appends=6, targets={**AS_FAST, APPEND: 1.5, START: 5.0, MEMORY: 1 / 8}),
         ),
