@@ -96,8 +96,16 @@ def cpu_s_of(pid: int) -> float:
     return time.clock_gettime(~pid << 3 | _CPU_CLOCK)
 
 
+BYTES_PER_MESSAGE: Final = 1_400
+"""What a message with a body of 1 KiB takes in a store: a record in the log and its entry."""
+
+
 def wait_until_at_rest(pids: Sequence[int], *, look_s: float, cpu_share: float, timeout_s: float) -> None:
-    """Until each of the processes takes less than so much of a core. Raises RuntimeError when that does not come."""
+    """Until the disk has what was written, and each of the processes takes less than so much of a core.
+
+    Raises RuntimeError when that does not come.
+    """
+    os.sync()
     give_up_s = time.monotonic() + timeout_s
     while True:
         before_s = [cpu_s_of(pid) for pid in pids]

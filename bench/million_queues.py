@@ -26,6 +26,7 @@ from statistics import median
 from typing import Final
 
 from bench.harness import (
+    BYTES_PER_MESSAGE,
     Case,
     Options,
     Sample,
@@ -58,9 +59,6 @@ ENTRIES: Final = 10
 """Messages in each queue of the broker with many: as many as a receive takes, which so finds them in one queue, as with
 few queues that have more.
 """
-
-BYTES_PER_MESSAGE: Final = 1_400
-"""Of a record in the log and its entry."""
 
 RECEIVES_PER_TOPIC: Final = QUEUES_PER_TOPIC * ENTRIES // BATCH
 """One after the other: who begins with a topic of the broker with many goes on until nothing is left."""
@@ -115,7 +113,9 @@ SIZES: Final = {
 
 def run(options: Options) -> list[Case]:
     sizes = SIZES[options.scale]
-    needed = sizes.many * ENTRIES * BYTES_PER_MESSAGE + 6 * 1024 * MIB
+    filled = sizes.many * ENTRIES + sizes.few * sizes.few_entries
+    sent = 2 * (3 * sizes.rounds * sizes.sends + sizes.starts * sizes.killed)
+    needed = (filled + sent) * BYTES_PER_MESSAGE + 6 * 1024 * MIB
     require_room(options.scratch, needed)
     with closing(Quarry(options.scratch / "empty", Durability.ASYNC, SETTINGS)) as empty:
         empty.start()
@@ -271,7 +271,6 @@ class _Comparison:
 
     def _let_rest(self) -> None:
         """What one broker has left to merge, and both to write to the disk, is not to be paid by the next sample."""
-        os.sync()
         brokers = [self._many.broker.pid, self._few.broker.pid]
         wait_until_at_rest(brokers, look_s=0.5, cpu_share=RESTING_CPU_SHARE, timeout_s=REST_TIMEOUT_S)
 

@@ -22,6 +22,7 @@ from statistics import median
 from typing import Final
 
 from bench.harness import (
+    BYTES_PER_MESSAGE,
     Case,
     Options,
     Sample,
@@ -39,8 +40,6 @@ from store.settings import MIB
 QUESTION: Final = "How fast does a store append, read and start beside RocketMQ's own, with few queues and a million?"
 OURS: Final = StoreKind.QUARRY_ROCKSDB
 BODY_SIZE: Final = 1024
-BYTES_PER_MESSAGE: Final = 1_400
-"""Of a record in the log and its entry."""
 
 WARM_QUEUES: Final = 800
 WARM_PORTIONS_IN_VAIN: Final = 3
@@ -284,7 +283,6 @@ class _Comparison:
 
 def _let_rest(processes: Iterable[StoreProcess]) -> None:
     """What the other one has left to do, to merge and to write to the disk, is not to be paid by the next sample."""
-    os.sync()
     wait_until_at_rest([each.pid for each in processes], look_s=0.25, cpu_share=RESTING_CPU_SHARE, timeout_s=60.0)
 
 
