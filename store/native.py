@@ -7,13 +7,14 @@ function that is typed here names the Python code it must agree with; `tests/nat
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from store.message import Appended, DispatchRequest, EncodedMessage, Host
 from store.offsets import PhysicalOffset, QueueOffset
 
 if TYPE_CHECKING:
+    from store.consumequeue.protocol import ConsumeQueueEntry
     from store.record import StoredMessage
     from store.record.properties import EncodedProperties
     from store.rounds import Round
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     """A message, its receipt handle, how often it was delivered, how long it is hidden (ms)."""
 
 MODULE: Final = "quarry_native"
-CONTRACT: Final = 6
+CONTRACT: Final = 7
 """Of the build that goes with this code; one of another number is left alone."""
 
 PlainMessage = tuple[str, bytes, bytes, int, int, int]
@@ -119,6 +120,14 @@ class RoundMakerMaker(Protocol):
     ) -> RoundMaker: ...
 
 
+class EntryMaker(Protocol):
+    """Makes entries of consume queues in RocksDB."""
+
+    @property
+    def make(self) -> Callable[[list[tuple[bytes, bytes]]], list[ConsumeQueueEntry]]:
+        """See `store.consumequeue.rocks_entries.entries_of`, but that another unit is a ValueError."""
+
+
 class SyncThread(Protocol):
     """A thread for fdatasync that never takes Python's lock; it ends when nobody refers to it."""
 
@@ -140,14 +149,27 @@ NativelyStaged = tuple[
 ]
 """See `MaximaTable.stage`."""
 
+EntryPlace = tuple[bytes, bytes, int]
+"""The key of an entry, the key that ends the queue, and how many entries are to be read; 0: there are none."""
+
 
 class MaximaTable(Protocol):
-    """What is stored as maxima of queues that were in use, as far as it has room; see `KnownQueues`."""
+    """What is stored as maxima of queues that were in use, as far as it has room; see `KnownQueues`.
 
-    def find(self, queues: list[tuple[str, int]], /) -> list[tuple[bytes, bytes, bytes | None]] | None:
-        """Of each queue `rocks_layout.keys_of`, and what is stored under its maximum's key; None: not known.
+    Of some also where they begin: the queue offset of the stored minimum, 0 where none is stored.
+    """
+
+    def find(self, queues: list[tuple[str, int]], /) -> list[tuple[bytes, bytes, bytes | None, int | None]] | None:
+        """Of each queue `rocks_layout.keys_of`, what is stored under its maximum's key, and where it begins; None: not
+        known.
 
         None in place of all of them where one can have no keys.
+        """
+
+    def place(self, queue: tuple[str, int], start: int, limit: int, minimum: int, /) -> EntryPlace | None:
+        """Where `limit` entries of the queue lie from `start` on, in a log that begins at `minimum`.
+
+        The first of them may be one that the log has no more. None: not all that takes is known.
         """
 
     def ends(self, queues: list[tuple[str, int]], /) -> list[int | None] | None:
@@ -164,6 +186,9 @@ class MaximaTable(Protocol):
 
     def put_all(self, maxima: list[tuple[bytes, bytes]], /) -> None:
         """That is stored now, by the keys of the maxima; each takes 16 bytes."""
+
+    def put_begins(self, begins: list[tuple[bytes, int]], /) -> None:
+        """There queues begin now, by the keys of their maxima. Of a queue that is not here nothing is remembered."""
 
     def begin_all(self) -> None:
         """All that is stored is about to be put in."""
@@ -213,8 +238,10 @@ class Native(Protocol):
 
     def SyncThread(self) -> SyncThread: ...
 
+    def EntryMaker(self, entry_type: type[ConsumeQueueEntry], /) -> EntryMaker: ...
+
     def MaximaTable(self, queues: int, /) -> MaximaTable:
-        """Room for so many queues, in 64 bytes for each; memory is used as they come."""
+        """Room for so many queues, in 80 bytes for each; memory is used as they come."""
 
 
 def _load() -> tuple[Native | None, str]:

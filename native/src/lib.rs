@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 
 mod acks;
 mod calls;
+mod entries;
 mod maxima;
 mod queue_keys;
 mod receives;
@@ -20,11 +21,12 @@ mod sends;
 mod staging;
 mod stored;
 mod syncs;
+mod tuples;
 mod wire;
 
 /// What Python code it goes with. Raised whenever the two have to change together: `store/native.py` does
 /// without a build of another number.
-const CONTRACT: u32 = 6;
+const CONTRACT: u32 = 7;
 
 #[pymodule]
 fn quarry_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -38,6 +40,7 @@ fn quarry_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<stored::RecordReader>()?;
     module.add_class::<syncs::SyncThread>()?;
     module.add_class::<maxima::MaximaTable>()?;
+    module.add_class::<entries::EntryMaker>()?;
     module.add_class::<rounds::RoundMaker>()?;
     Ok(())
 }

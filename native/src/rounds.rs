@@ -1,11 +1,10 @@
 //! What a round of encoded messages brings into the store: its records, and what is told of each message.
 
-use pyo3::exceptions::PyTypeError;
-use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple, PyType};
 
 use crate::records::encode;
+use crate::tuples::{new_tuple, require_tuple};
 
 /// Records, dispatch requests, where each message went, and the next offsets of their queues.
 type Round<'py> = (Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, PyList>, Bound<'py, PyDict>);
@@ -30,11 +29,8 @@ impl RoundMaker {
         appended_type: Bound<'_, PyType>,
         properties_type: Py<PyType>,
     ) -> PyResult<Self> {
-        for each in [&request_type, &appended_type] {
-            if !each.is_subclass_of::<PyTuple>()? {
-                return Err(PyTypeError::new_err(format!("{each} is no tuple")));
-            }
-        }
+        require_tuple(&request_type)?;
+        require_tuple(&appended_type)?;
         Ok(RoundMaker { request_type: request_type.unbind(), appended_type: appended_type.unbind(), properties_type })
     }
 
@@ -99,21 +95,4 @@ fn next_of(
         known => known,
     };
     known.map(|offset| offset.extract()).transpose()
-}
-
-/// What `tuple.__new__` makes of a subclass, without the tuple that it would be made of.
-fn new_tuple<'py, const N: usize>(
-    of: &Bound<'py, PyType>,
-    fields: [Bound<'py, PyAny>; N],
-) -> PyResult<Bound<'py, PyAny>> {
-    let py = of.py();
-    // SAFETY: the type is a subclass of tuple, whose memory begins as a tuple's, and has room for as many items as are
-    // asked for, empty until they are set; nobody else has seen it by then.
-    unsafe {
-        let made = Bound::from_owned_ptr_or_err(py, ffi::PyType_GenericAlloc(of.as_type_ptr(), N as isize))?;
-        for (place, field) in fields.into_iter().enumerate() {
-            ffi::PyTuple_SET_ITEM(made.as_ptr(), place as isize, field.into_ptr());
-        }
-        Ok(made)
-    }
 }

@@ -6,18 +6,18 @@ from collections.abc import Iterator, Sequence
 from typing import Final, cast
 
 from kv import Family, KeyRange
-from store.consumequeue.rocks_layout import BOUND, is_maximum, keys_of
+from store.consumequeue.rocks_layout import BOUND, is_maximum, keys_of, maximum_key_beside, minimum_key_beside
 from store.consumequeue.search import FoundUnit
 from store.generations import GenerationCache
 from store.message import DispatchRequest
-from store.native import MaximaTable, Native
+from store.native import EntryPlace, MaximaTable, Native
 from store.offsets import PhysicalOffset, QueueOffset
 
 QUEUES_PER_READ: Final = 1_000
 ROWS_PER_PAGE: Final = 1_000
 """What `warm` reads at once, in about a millisecond."""
 TABLE_QUEUES: Final = 1_048_576
-"""Queues of which the native part remembers what is stored: 64 MB once so many have been in use."""
+"""Queues of which the native part remembers what is stored: 80 MB once so many have been in use."""
 
 _pack_bound: Final = BOUND.pack
 _unpack_bound: Final = BOUND.unpack
@@ -36,13 +36,13 @@ class KnownQueue:
 
     __slots__ = ("begin", "first", "last_physical", "maximum", "maximum_key", "prefix")
 
-    def __init__(self, prefix: bytes, maximum_key: bytes, stored: bytes | None) -> None:
+    def __init__(self, prefix: bytes, maximum_key: bytes, stored: bytes | None, begin: int | None = None) -> None:
         self.prefix = prefix
         self.maximum_key = maximum_key
         physical_offset, last = _unpack_bound(stored or NOTHING_STORED)
         self.last_physical: int = physical_offset
         self.maximum: int = last + 1
-        self.begin: int | None = None
+        self.begin = begin
         self.first: FoundUnit | None = None
 
     def advance(self, queue_offset: int, physical_offset: int) -> None:
@@ -65,7 +65,7 @@ StagedEntries = tuple[
 class KnownQueues:
     """A cache over the stored maxima in the family `offsets`: of about 500 bytes per queue, `cached_max` queues.
 
-    With the native part there is a second one behind it, of the stored maxima alone, for a million queues that were in
+    With the native part there is a second one behind it, of the stored bounds alone, for a million queues that were in
     use at some time: RocksDB takes as long to find one of them as all else that a send to its queue costs.
 
     Raises ValueError for the name that no topic can have, `kv.KvError`.
@@ -99,6 +99,7 @@ class KnownQueues:
         page = self._offsets.scan(KeyRange(behind + b"\0", None), limit=ROWS_PER_PAGE)
         maxima = [row for row in page if is_maximum(*row)]
         self._table.put_all(maxima)
+        self._warm_begins([key for key, _ in maxima], page)
         self._warmed += len(maxima)
         if len(page) == ROWS_PER_PAGE:
             return page[-1][0]
@@ -111,10 +112,10 @@ class KnownQueues:
     def load(self, queue: Queue) -> KnownQueue:
         """A queue that is not cached."""
         rows = None if self._table is None else self._table.find([queue])
-        prefix, key, stored = (*keys_of(queue), None) if rows is None else rows[0]
+        prefix, key, stored, begin = (*keys_of(queue), None, None) if rows is None else rows[0]
         if stored is None and (stored := self._offsets.get(key)) is not None:
             self.stored([(key, stored)])
-        return self._keep(queue, KnownQueue(prefix, key, stored))
+        return self._keep(queue, KnownQueue(prefix, key, stored, begin))
 
     def look_up(self, queue: Queue) -> KnownQueue:
         """The queue as it is stored, past the caches. From any thread."""
@@ -128,6 +129,37 @@ class KnownQueues:
         missing = {queue: None for queue, known in zip(queues, found, strict=True) if known is None}
         loaded = self._load_all(list(missing)) if missing else {}
         return [known or loaded[queue] for queue, known in zip(queues, found, strict=True)]
+
+    def place(self, queue: Queue, start: int, limit: int, minimum: PhysicalOffset) -> EntryPlace | None:
+        """See `MaximaTable.place`: for a read of a queue that need not come into the cache."""
+        return None if self._table is None else self._table.place(queue, start, limit, minimum)
+
+    def begin_of(self, queue: KnownQueue) -> int:
+        """Where the search for the first entry of a queue begins that has a maximum: at the stored minimum. RocketMQ
+        stores one lazily, so often there is none.
+
+        It is looked up once. One that is stored later lies above entries that are gone: nothing is found below it.
+        """
+        if queue.begin is None:
+            self.find_begins([queue])
+        assert queue.begin is not None
+        return queue.begin
+
+    def find_begins(self, queues: Sequence[KnownQueue]) -> None:
+        """Find what `begin_of` tells of queues that have a maximum, with one read for all of which it is not known."""
+        unknown = [queue for queue in queues if queue.begin is None]
+        if not unknown:
+            return
+        stored = self._offsets.get_many([minimum_key_beside(queue.maximum_key) for queue in unknown])
+        for queue, minimum in zip(unknown, stored, strict=True):
+            queue.begin = _begin(minimum)
+        if self._table is not None:
+            self._table.put_begins([(queue.maximum_key, cast(int, queue.begin)) for queue in unknown])
+
+    def stored_minima(self, minima: Sequence[tuple[bytes, bytes]]) -> None:
+        """These are stored now, by their keys. For reads to come, which then pass over nothing that is gone."""
+        if self._table is not None:
+            self._table.put_begins([(maximum_key_beside(key), _begin(minimum)) for key, minimum in minima])
 
     def next_offsets(self, queues: Sequence[Queue]) -> list[int]:
         """The maximum of each. What is found so is not cached: a queue that one message comes to is not asked for."""
@@ -196,13 +228,24 @@ class KnownQueues:
         """Different queues that are not cached."""
         rows = None if self._table is None else self._table.find(queues)
         if rows is None:
-            rows = [(*keys_of(queue), None) for queue in queues]
-        unknown = [key for _, key, value in rows if value is None]
+            rows = [(*keys_of(queue), None, None) for queue in queues]
+        unknown = [key for _, key, value, _ in rows if value is None]
         stored = self._read(unknown) if unknown else {}
         loaded: dict[Queue, KnownQueue] = {}
-        for queue, (prefix, key, value) in zip(queues, rows, strict=True):
-            loaded[queue] = self._keep(queue, KnownQueue(prefix, key, stored.get(key) if value is None else value))
+        for queue, (prefix, key, value, begin) in zip(queues, rows, strict=True):
+            known = KnownQueue(prefix, key, stored.get(key) if value is None else value, begin)
+            loaded[queue] = self._keep(queue, known)
         return loaded
+
+    def _warm_begins(self, maximum_keys: list[bytes], page: list[tuple[bytes, bytes]]) -> None:
+        """Of queues whose maxima are on the page: behind those of a topic come its minima, maybe on the next one."""
+        assert self._table is not None
+        minima: dict[bytes, bytes | None] = dict(page)
+        wanted = [minimum_key_beside(key) for key in maximum_keys]
+        elsewhere = [key for key in wanted if key > page[-1][0]]
+        minima.update(zip(elsewhere, self._offsets.get_many(elsewhere), strict=True))
+        begins = [_begin(minima.get(key)) for key in wanted]
+        self._table.put_begins(list(zip(maximum_keys, begins, strict=True)))
 
     def _keep(self, queue: Queue, known: KnownQueue) -> KnownQueue:
         if self._cache.is_full:
@@ -220,6 +263,11 @@ class KnownQueues:
             stored.update((key, value) for key, value in zip(part, values, strict=True) if value is not None)
         self.stored(list(stored.items()))
         return stored
+
+
+def _begin(stored: bytes | None) -> int:
+    begin: int = 0 if stored is None else _unpack_bound(stored)[1]
+    return begin
 
 
 def _maximum_of(stored: bytes | None) -> int:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from kv import Family, KeyRange
-from store.consumequeue.known_queues import KnownQueue
-from store.consumequeue.rocks_layout import I64, minimum_key_beside, parse_bound
+from store.consumequeue.known_queues import KnownQueue, KnownQueues
+from store.consumequeue.rocks_layout import I64
 from store.consumequeue.search import FoundUnit, UnitAtOrAfter, first_at_least
 from store.offsets import PhysicalOffset, QueueExtent, QueueOffset
 
@@ -16,14 +16,14 @@ _unpack_offset: Final = I64.unpack_from
 
 
 class RocksBounds:
-    """Finds the first entries of queues in the families of entries and of bounds, and remembers them in `KnownQueue`.
+    """Finds the first entries of queues in the family of entries, and remembers them in `KnownQueue`.
 
     `minimum` is where the log begins. Raises `kv.KvError`.
     """
 
-    def __init__(self, units: Family, offsets: Family, minimum: PhysicalOffset) -> None:
+    def __init__(self, units: Family, known: KnownQueues, minimum: PhysicalOffset) -> None:
         self._units = units
-        self._offsets = offsets
+        self._known = known
         self.minimum = minimum
 
     def is_first_known(self, queue: KnownQueue) -> bool:
@@ -35,7 +35,7 @@ class RocksBounds:
             return queue.first.queue_offset
         if not self._may_have_some(queue):
             return queue.maximum
-        begin = self.stored_minimum(queue) if queue.first is None else queue.first.queue_offset
+        begin = self._known.begin_of(queue) if queue.first is None else queue.first.queue_offset
         queue.first = self.search(queue, begin, queue.maximum, self.minimum)
         return queue.maximum if queue.first is None else queue.first.queue_offset
 
@@ -48,16 +48,6 @@ class RocksBounds:
         minimum = QueueOffset(self.first_offset(queue))
         begins_at = queue.first.physical_offset if queue.first is not None and minimum < queue.maximum else None
         return QueueExtent(minimum, QueueOffset(queue.maximum), begins_at)
-
-    def stored_minimum(self, queue: KnownQueue) -> int:
-        """Where the search for the minimum of a queue begins that has a maximum: RocketMQ stores a minimum lazily, so
-        often there is none.
-
-        It is looked up once. One that is stored later lies above entries that are gone: nothing is found below it.
-        """
-        if queue.begin is None:
-            queue.begin = _begin(self._offsets.get(minimum_key_beside(queue.maximum_key)))
-        return queue.begin
 
     def search(self, queue: KnownQueue, begin: int, end: int, at_least: PhysicalOffset) -> FoundUnit | None:
         return first_at_least(self.unit_at_or_after(queue), begin, end, at_least)
@@ -81,15 +71,10 @@ class RocksBounds:
         """At the stored minimum, or at 0. An entry there that the log still has is the first one."""
         if not queues:
             return
-        minima = self._offsets.get_many([minimum_key_beside(each.maximum_key) for each in queues])
-        begins = [_begin(stored) for stored in minima]
+        self._known.find_begins(queues)
+        begins = [self._known.begin_of(each) for each in queues]
         keys = [each.prefix + _pack_offset(begin) for each, begin in zip(queues, begins, strict=True)]
         for queue, begin, unit in zip(queues, begins, self._units.get_many(keys), strict=True):
-            queue.begin = begin
             # RocketMQ leaves units above the maximum behind when it truncates
             if unit is not None and begin < queue.maximum and (at := _unpack_offset(unit)[0]) >= self.minimum:
                 queue.first = FoundUnit(QueueOffset(begin), PhysicalOffset(at))
-
-
-def _begin(stored: bytes | None) -> int:
-    return 0 if stored is None else parse_bound(stored).queue_offset

@@ -132,6 +132,11 @@ def minimum_key_beside(maximum: bytes) -> bytes:
     return maximum[:-_MARKER_FROM_END] + _MIN + maximum[len(_MAX) - _MARKER_FROM_END :]
 
 
+def maximum_key_beside(minimum: bytes) -> bytes:
+    """The `maximum_key` of the queue whose minimum has this key."""
+    return minimum[:-_MARKER_FROM_END] + _MAX + minimum[len(_MIN) - _MARKER_FROM_END :]
+
+
 def number_in(maximum: bytes) -> int:
     """The number of the queue whose `maximum_key` this is."""
     number: int = I32.unpack_from(maximum, len(maximum) - I32.size)[0]

@@ -8,7 +8,7 @@ State in memory is a bounded cache of per-queue keys and bounds; everything in i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from operator import add
 from typing import Final, cast
 
@@ -29,6 +29,7 @@ from store.consumequeue.names import (
 )
 from store.consumequeue.protocol import ConsumeQueueEntry
 from store.consumequeue.rocks_bounds import RocksBounds
+from store.consumequeue.rocks_entries import RocksEntries
 from store.consumequeue.rocks_layout import (
     BOUND,
     BOUND_SIZE,
@@ -69,10 +70,6 @@ OFFSETS_FIRST: Final = (OFFSET_FAMILY, UNITS_FAMILY)
 _pack_offset: Final = I64.pack
 _pack_unit: Final = UNIT.pack
 _pack_bound: Final = BOUND.pack
-_unpack_unit: Final = UNIT.unpack
-_unpack_offset: Final = I64.unpack_from
-_new_entry: Final[Callable[[type[ConsumeQueueEntry], tuple[int, ...]], ConsumeQueueEntry]] = tuple.__new__
-"""Makes an entry of its fields, without a call in Python: the queue offset, then those of a unit, in its order."""
 
 
 class RocksConsumeQueues:
@@ -94,17 +91,19 @@ class RocksConsumeQueues:
         self._engine = engine
         self._units = engine.family(UNITS_FAMILY)
         self._offsets = engine.family(OFFSET_FAMILY)
-        self._bounds = RocksBounds(self._units, self._offsets, minimum_physical_offset)
+        self._entries = RocksEntries(self._units)
         self.is_complete = True
         """Whether it has all entries that it is ever to have of the log so far. As long as not, nothing is dropped: a
         stored minimum would hide what is added below it.
         """
         self._removals = 0
         self._known = KnownQueues(self._offsets, cached_max=cached_queues_max)
+        self._bounds = RocksBounds(self._units, self._known, minimum_physical_offset)
 
     def use(self, native: Native) -> None:
-        """Remember stored maxima in the native part."""
+        """Remember stored bounds in the native part, and make entries with it."""
         self._known.use(native)
+        self._entries.use(native)
 
     def warm(self, behind: bytes) -> bytes | None:
         """See `KnownQueues.warm`."""
@@ -234,33 +233,28 @@ class RocksConsumeQueues:
     # -- reading
 
     def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]:
-        known = self._known.find(queue)
-        if self._bounds.is_first_known(known):
-            return self._read(known, max(start, self._bounds.first_offset(known)), limit)
-        if known.last_physical < self._bounds.minimum or start >= known.maximum:
-            return []
         # Nearly always the log has what is asked for, and one read is all that a queue costs that nobody used lately.
-        found = self._read(known, max(start, self._bounds.stored_minimum(known)), limit)
-        if found and found[0].physical_offset < self._bounds.minimum:
-            return self._read(known, max(start, self._bounds.first_offset(known)), limit)
-        return found
+        place = self._known.place(queue, start, limit, self._bounds.minimum)
+        if place is not None and not self._is_expired(found := self._entries.read(*place)):
+            return found
+        known = self._known.find(queue)
+        if not self._bounds.is_first_known(known):
+            if known.last_physical < self._bounds.minimum or start >= known.maximum:
+                return []
+            if place is None and not self._is_expired(
+                found := self._read_known(known, max(start, self._known.begin_of(known)), limit)
+            ):
+                return found
+        return self._read_known(known, max(start, self._bounds.first_offset(known)), limit)
 
-    def _read(self, known: KnownQueue, begin: int, limit: int) -> list[ConsumeQueueEntry]:
-        # Up to the stored maximum: RocketMQ leaves units above it behind when it truncates. So many there are, nearly
-        # always: only where a queue began elsewhere than at 0, or was cut, are there fewer.
-        limit = min(limit, known.maximum - begin)
-        if limit <= 0:
-            return []
-        prefix = known.prefix
-        first_key = prefix + _pack_offset(begin)
-        if limit == 1 and (unit := self._units.get(first_key)) is not None:
-            return [_new_entry(ConsumeQueueEntry, (begin, *_unpack_unit(unit)))]  # half the price of a scan
-        keys = KeyRange(first_key, prefix + _pack_offset(known.maximum))
-        at = len(prefix)
-        return [
-            _new_entry(ConsumeQueueEntry, _unpack_offset(key, at) + _unpack_unit(value))
-            for key, value in self._units.take(keys, limit)
-        ]
+    def _is_expired(self, found: list[ConsumeQueueEntry]) -> bool:
+        """Whether they begin below the log: with the first one that is there."""
+        return bool(found) and found[0].physical_offset < self._bounds.minimum
+
+    def _read_known(self, known: KnownQueue, begin: int, limit: int) -> list[ConsumeQueueEntry]:
+        """Up to the stored maximum: RocketMQ leaves units above it behind when it truncates."""
+        prefix, count = known.prefix, min(limit, known.maximum - begin)
+        return self._entries.read(prefix + _pack_offset(begin), prefix + _pack_offset(known.maximum), count)
 
     def last_entry_below(self, queue: QueueId, at: PhysicalOffset) -> ConsumeQueueEntry | None:
         """The entry with the largest physical offset below `at`; None when the queue has none in the log."""
@@ -271,8 +265,7 @@ class RocksConsumeQueues:
             known.prefix + _pack_offset(first),
             known.prefix + _pack_offset(known.maximum if end is None else end.queue_offset),
         )
-        found = self._units.scan(keys, limit=1, reverse=True)
-        return _entry(*found[0]) if found else None
+        return self._entries.last(keys)
 
     def bounds(self, queue: QueueId) -> QueueBounds:
         known = self._known.find(queue)
@@ -351,6 +344,7 @@ class RocksConsumeQueues:
         batch = self._engine.batch()
         batch.put_all(self._offsets, minima)
         self._engine.write(batch)
+        self._known.stored_minima(minima)
         return True
 
     def forget_minima(self) -> None:
@@ -436,11 +430,8 @@ class RocksConsumeQueues:
         known = KnownQueue(*keys_of(queue), None)
         prefix = known.prefix
         batch.delete_range(self._units, KeyRange(prefix + _pack_offset(first_gone), units_end(prefix)))
-        below = self._units.scan(
-            KeyRange(prefix + _pack_offset(0), prefix + _pack_offset(first_gone)), limit=1, reverse=True
-        )
-        if below:
-            kept = _entry(*below[0])
+        kept = self._entries.last(KeyRange(prefix + _pack_offset(0), prefix + _pack_offset(first_gone)))
+        if kept is not None:
             maximum = kept.queue_offset + 1
             batch.put(self._offsets, known.maximum_key, _pack_bound(kept.physical_offset, kept.queue_offset))
         elif first_gone > 0:
@@ -490,7 +481,3 @@ class RocksConsumeQueues:
             queue = parse_maximum_key(key)
             if queue is not None:
                 yield queue, parse_bound(value)
-
-
-def _entry(key: bytes, value: bytes) -> ConsumeQueueEntry:
-    return _new_entry(ConsumeQueueEntry, _unpack_offset(key, len(key) - I64.size) + _unpack_unit(value))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,14 +22,21 @@ from store.consumequeue.rocks_layout import (
     unit_key,
 )
 from store.message import DispatchRequest
+from store.native import NATIVE
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
+from tests.consumequeue.samples import warm
 
 QUEUE = QueueId("TopicA", 3)
 
 
+KINDS: Final = ["plain"] if NATIVE is None else ["plain", "native", "warmed"]
+"""Read without the native part, with it, or with it and all bounds in memory."""
+
+
 class Database:
-    def __init__(self) -> None:
+    def __init__(self, kind: str) -> None:
         self.engine = MemoryEngine([UNITS_FAMILY, OFFSET_FAMILY])
+        self._kind = kind
 
     def units(self, physical_of: dict[int, int]) -> None:
         batch = self.engine.batch()
@@ -56,12 +65,18 @@ class Database:
         return self.engine.family(OFFSET_FAMILY).get(minimum_key(QUEUE))
 
     def queues(self, minimum: int) -> RocksConsumeQueues:
-        return RocksConsumeQueues(self.engine, minimum_physical_offset=PhysicalOffset(minimum))
+        queues = RocksConsumeQueues(self.engine, minimum_physical_offset=PhysicalOffset(minimum))
+        if self._kind != "plain":
+            assert NATIVE is not None
+            queues.use(NATIVE)
+        if self._kind == "warmed":
+            warm(queues)
+        return queues
 
 
-@pytest.fixture
-def database() -> Database:
-    return Database()
+@pytest.fixture(params=KINDS)
+def database(request: pytest.FixtureRequest) -> Database:
+    return Database(request.param)
 
 
 def offsets(queues: RocksConsumeQueues) -> list[int]:
@@ -178,6 +193,7 @@ def test_a_database_without_a_checkpoint_was_never_dispatched_to(database: Datab
     assert database.queues(0).dispatched_up_to() is None
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @given(
     units=st.sets(st.integers(0, 30)),
     last=st.integers(0, 35),
@@ -194,10 +210,10 @@ def test_a_database_without_a_checkpoint_was_never_dispatched_to(database: Datab
 )
 @settings(max_examples=300, deadline=None)
 def test_bounds_are_never_inverted_nor_below_the_log(
-    units: set[int], last: int, minimum: tuple[int, int] | None, steps: list[tuple[str, int]]
+    kind: str, units: set[int], last: int, minimum: tuple[int, int] | None, steps: list[tuple[str, int]]
 ) -> None:
     """rmq#10417, whatever lies in the database and happens to it. Unit n points at 100 * n."""
-    database = Database()
+    database = Database(kind)
     database.units({at: 100 * at for at in units})
     if units:
         database.maximum(100 * max(units), max(last, *units))
@@ -205,8 +221,8 @@ def test_bounds_are_never_inverted_nor_below_the_log(
         database.minimum(*minimum)
     begin, number = 0, 50
     queues = database.queues(begin)
-    for kind, value in [("reopen", 0), *steps]:
-        match kind:
+    for step, value in [("reopen", 0), *steps]:
+        match step:
             case "log begins":
                 begin = max(begin, 100 * value)
                 queues.set_minimum_physical_offset(PhysicalOffset(begin))

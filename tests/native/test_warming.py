@@ -1,4 +1,4 @@
-"""Where queues end is read into memory after a start, so that sends need not ask RocksDB for it."""
+"""Where queues begin and end is read into memory after a start, so that sends and reads need not ask RocksDB for it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ import pytest
 
 from kv import KeyValueEngine
 from store.consumequeue import RocksConsumeQueues, known_queues, open_consume_queue_engine
+from store.consumequeue.rocks_layout import minimum_key, parse_bound
 from store.native import Native
-from store.offsets import QueueId, QueueOffset
-from tests.consumequeue.samples import put, queues_over, request, warm
+from store.offsets import PhysicalOffset, QueueId, QueueOffset
+from tests.consumequeue.samples import physical, put, queues_over, request, warm
 
 QUEUES = [QueueId(f"topic-{number // 4:03d}", number % 4) for number in range(100)]
+MIDDLE = physical(2_500)
+"""Of about half as many messages as the queues have."""
 LIGHTS = [f"%LMQ%lite-{number}" for number in range(10)]
 
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[KeyValueEngine]:
-    """Queues with as many messages as their place says, a tenth of them with a minimum, and light queues of one."""
+    """Queues with as many messages as their place says, and light queues of one."""
     engine = open_consume_queue_engine(tmp_path / "db", create=True)
     queues = queues_over(engine)
     record = 0
@@ -27,13 +30,25 @@ def engine(tmp_path: Path) -> Iterator[KeyValueEngine]:
         for offset in range(place + 1):
             put(queues, [request(record, queue, offset)])
             record += 1
-    for queue in QUEUES[::10]:
-        queues.begin_anew(queue, queues.next_offset(queue))
     for name in LIGHTS:
         put(queues, [request(record, QUEUES[-1], len(QUEUES), (name, 0))])
         record += 1
     yield engine
     engine.close()
+
+
+def expire_below(
+    engine: KeyValueEngine, minimum: PhysicalOffset, queues: RocksConsumeQueues | None = None
+) -> dict[QueueId, int]:
+    """Drop the entries of a log that begins there. Returns where queues begin then, by their stored minima."""
+    queues = queues or queues_over(engine, minimum)
+    queues.set_minimum_physical_offset(minimum)
+    found = queues.expired_entries().step()
+    assert found.next_key is None
+    assert queues.drop(found.ranges, removals=queues.removals)
+    assert queues.store_minima(found.minima, removals=queues.removals)
+    stored = dict(found.minima)
+    return {queue: parse_bound(stored.get(minimum_key(queue), bytes(16))).queue_offset for queue in QUEUES}
 
 
 def noting_reads(queues: RocksConsumeQueues, patch: pytest.MonkeyPatch) -> list[bytes]:
@@ -47,6 +62,35 @@ def noting_reads(queues: RocksConsumeQueues, patch: pytest.MonkeyPatch) -> list[
 
     patch.setattr(queues._known, "_read", noted)
     return asked
+
+
+def test_of_where_queues_begin_nobody_asks(
+    engine: KeyValueEngine, native: Native, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page may end between the maxima of a topic and its minima, which come behind them."""
+    begins = expire_below(engine, MIDDLE)
+    assert sum(begin > 0 for begin in begins.values()) > len(QUEUES) // 2
+    for rows_per_page in range(1, 12):
+        monkeypatch.setattr(known_queues, "ROWS_PER_PAGE", rows_per_page)
+        queues, plain = queues_over(engine, MIDDLE), queues_over(engine, MIDDLE)
+        queues.use(native)
+        warm(queues)
+        monkeypatch.setattr(queues._known, "find_begins", lambda found: pytest.fail(f"asked for {len(found)}"))
+        for queue, begin in begins.items():
+            assert queues._known.find(queue).begin == begin
+            assert queues._known.place(queue, 0, 200, MIDDLE) is not None
+            assert queues.entries(queue, QueueOffset(0), 200) == plain.entries(queue, QueueOffset(0), 200)
+
+
+def test_minima_that_are_stored_later_are_known(engine: KeyValueEngine, native: Native) -> None:
+    queues = queues_over(engine)
+    queues.use(native)
+    warm(queues)
+    assert {queues._known.find(queue).begin for queue in QUEUES} == {0}
+    begins = expire_below(engine, MIDDLE, queues)
+    queues._known._cache.rotate()
+    queues._known._cache.rotate()
+    assert {queue: queues._known.find(queue).begin for queue in QUEUES} == begins
 
 
 def asked_for(queues: RocksConsumeQueues, wanted: Sequence[QueueId], patch: pytest.MonkeyPatch) -> int:
