@@ -1,4 +1,4 @@
-"""Topics, and where queues end, in memory before somebody sends to them.
+"""Topics, and where queues begin and end, in memory before somebody sends to them or reads them.
 
 A send to a topic that was not used since the start looks it up, and its queue as well. A broker that has run for a
 while knows those that are in use.

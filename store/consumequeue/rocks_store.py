@@ -235,8 +235,10 @@ class RocksConsumeQueues:
     def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]:
         # Nearly always the log has what is asked for, and one read is all that a queue costs that nobody used lately.
         place = self._known.place(queue, start, limit, self._bounds.minimum)
-        if place is not None and not self._is_expired(found := self._entries.read(*place)):
-            return found
+        if place is not None:
+            first_key, end_key, count = place
+            if not self._is_expired(found := self._entries.read(first_key, end_key, count)):
+                return found
         known = self._known.find(queue)
         if not self._bounds.is_first_known(known):
             if known.last_physical < self._bounds.minimum or start >= known.maximum:
