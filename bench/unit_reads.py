@@ -1,9 +1,9 @@
 """What does it cost to read consume queue entries, with few queues and with very many?
 
 Single entries at random (a receive of a light queue) and ranges of 32 (a receive of a busy one), from a database that
-was flushed, closed and opened again. The peer is rocksdict itself on the same open database: bare gets and bare
-iteration of the same keys, their bytes not looked at. The ratio says what bounds, decoding and the check of every
-short scan for damage leave of that.
+was flushed, closed and opened again; without the native part, and with it. The peer is rocksdict itself on the same
+open database: bare gets and bare iteration of the same keys, their bytes not looked at. The ratio says what bounds,
+decoding and the check of every short scan for damage leave of that.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from kv.rocks import RocksEngine
 from store.consumequeue import RocksConsumeQueues, open_consume_queue_engine
 from store.consumequeue.rocks_layout import UNITS_FAMILY, unit_key
 from store.message import DispatchRequest
+from store.native import NATIVE, Native
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 
 QUESTION: Final = "How fast are consume queue entries read, from a thousand queues and from a hundred thousand?"
@@ -63,13 +64,19 @@ def run(options: Options) -> list[Case]:
         directory = options.scratch / f"{shape.queues}-queues"
         _write(directory, shape)
         with _open(directory) as engine:
-            cases += [_case(engine, shape, random, limit, sizes) for limit in (1, RANGE)]
+            for native in (None,) if NATIVE is None else (None, NATIVE):
+                cases += [_case(engine, shape, random, limit=limit, sizes=sizes, native=native) for limit in (1, RANGE)]
     return cases
 
 
-def _case(engine: RocksEngine, shape: Shape, random: Random, limit: int, sizes: Sizes) -> Case:
+def _case(
+    engine: RocksEngine, shape: Shape, random: Random, *, limit: int, sizes: Sizes, native: Native | None
+) -> Case:
     expected = min(limit, shape.entries_per_queue)
     queues = RocksConsumeQueues(engine, minimum_physical_offset=PhysicalOffset(0))
+    if native is not None:
+        queues.use(native)
+        _warm(queues)
     bare = engine.family(UNITS_FAMILY).native()
 
     def ours() -> Sample:
@@ -83,7 +90,9 @@ def _case(engine: RocksEngine, shape: Shape, random: Random, limit: int, sizes: 
 
     samples = alternate(sizes.rounds, ours, peer)
     return Case(
-        name=f"{shape.queues:,} queues, " + ("single entries" if limit == 1 else f"ranges of {expected}"),
+        name=f"{shape.queues:,} queues, "
+        + ("single entries" if limit == 1 else f"ranges of {expected}")
+        + ("" if native is None else ", native part"),
         unit="entries",
         peer="rocksdict get" if limit == 1 else "rocksdict items",
         ours=samples[0],
@@ -95,6 +104,13 @@ def _case(engine: RocksEngine, shape: Shape, random: Random, limit: int, sizes: 
             "reads_per_run": sizes.reads,
         },
     )
+
+
+def _warm(queues: RocksConsumeQueues) -> None:
+    """As a broker does after a start (`server.warm_up`)."""
+    behind = queues.warm(b"")
+    while behind is not None:
+        behind = queues.warm(behind)
 
 
 def _places(random: Random, shape: Shape, limit: int, count: int) -> list[Place]:

@@ -375,7 +375,7 @@ class MessageStore:
         Raises StoreDamaged when the log does not hold a whole record there, MessageGivenUp when an operator knows.
         """
         try:
-            return self._record(entry.physical_offset, f"consume queue entry {entry.queue_offset}")
+            return self._record(entry.physical_offset, entry)
         except OffsetOutOfRange as error:
             raise StoreDamaged(
                 self._settings.root / "commitlog",
@@ -387,14 +387,16 @@ class MessageStore:
 
         Raises OffsetOutOfRange when the log does not hold the offset (any more), StoreDamaged, MessageGivenUp.
         """
-        return self._record(at, "a held message")
+        return self._record(at)
 
-    def _record(self, at: PhysicalOffset, what: str) -> StoredMessage:
+    def _record(self, at: PhysicalOffset, entry: ConsumeQueueEntry | None = None) -> StoredMessage:
+        """Who asks is an entry, or a held message."""
         record = self._reader.decode(at, check_crc=True)
         if isinstance(record, StoredMessage) and record.topic != REPLACED_TOPIC:
             return record
         if self._reader.is_replaced(at):
             raise MessageGivenUp(f"{self._reader.path_of(at)}: the record at offset {at} was damaged and given up")
+        what = "a held message" if entry is None else f"consume queue entry {entry.queue_offset}"
         reason = record.reason if isinstance(record, Torn | Corrupt) else "there is none"
         raise StoreDamaged(
             self._reader.path_of(at),

@@ -4,8 +4,9 @@ use std::sync::Mutex;
 
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PySlice, PyString, PyTuple, PyType};
+use pyo3::types::{PyBytes, PySlice, PyString, PyType};
 
+use crate::tuples::{new_tuple, require_tuple};
 use crate::wire::plain_text;
 
 const MAGIC_V1: u32 = 0xDAA3_20A7;
@@ -24,7 +25,6 @@ type Last = Mutex<Option<(Vec<u8>, Py<PyAny>)>>;
 pub struct RecordReader {
     record_type: Py<PyType>,
     host_type: Py<PyType>,
-    new_tuple: Py<PyAny>,
     topic: Last,
     born_host: Last,
     store_host: Last,
@@ -53,11 +53,19 @@ struct Record<'a> {
 
 #[pymethods]
 impl RecordReader {
+    /// Both are subclasses of tuple without fields of their own.
     #[new]
-    fn new(py: Python<'_>, record_type: Py<PyType>, host_type: Py<PyType>) -> PyResult<Self> {
-        let new_tuple = py.get_type::<PyTuple>().getattr("__new__")?.unbind();
+    fn new(record_type: Bound<'_, PyType>, host_type: Bound<'_, PyType>) -> PyResult<Self> {
+        require_tuple(&record_type)?;
+        require_tuple(&host_type)?;
         let (topic, born_host, store_host) = (Mutex::new(None), Mutex::new(None), Mutex::new(None));
-        Ok(RecordReader { record_type, host_type, new_tuple, topic, born_host, store_host })
+        Ok(RecordReader {
+            record_type: record_type.unbind(),
+            host_type: host_type.unbind(),
+            topic,
+            born_host,
+            store_host,
+        })
     }
 
     /// The record at a position of the segment, every checksum checked; None for what is not plain.
@@ -80,29 +88,26 @@ impl RecordReader {
         let topic = remembered(py, &self.topic, record.topic.as_bytes(), || {
             Ok(PyString::new(py, record.topic).into_any().unbind())
         })?;
-        let fields = PyTuple::new(
-            py,
-            [
-                record.size.into_pyobject(py)?.into_any(),
-                record.magic.into_pyobject(py)?.into_any(),
-                record.body_crc.into_pyobject(py)?.into_any(),
-                record.queue_number.into_pyobject(py)?.into_any(),
-                record.flag.into_pyobject(py)?.into_any(),
-                record.queue_offset.into_pyobject(py)?.into_any(),
-                physical_offset.into_pyobject(py)?.into_any(),
-                record.system_flag.into_pyobject(py)?.into_any(),
-                record.born_ms.into_pyobject(py)?.into_any(),
-                self.host(py, &self.born_host, record.born_host)?,
-                record.stored_ms.into_pyobject(py)?.into_any(),
-                self.host(py, &self.store_host, record.store_host)?,
-                record.reconsume_times.into_pyobject(py)?.into_any(),
-                record.prepared_transaction_offset.into_pyobject(py)?.into_any(),
-                body,
-                topic,
-                PyBytes::new(py, record.properties).into_any(),
-            ],
-        )?;
-        self.new_tuple.bind(py).call1((&self.record_type, fields)).map(Some)
+        let fields = [
+            record.size.into_pyobject(py)?.into_any(),
+            record.magic.into_pyobject(py)?.into_any(),
+            record.body_crc.into_pyobject(py)?.into_any(),
+            record.queue_number.into_pyobject(py)?.into_any(),
+            record.flag.into_pyobject(py)?.into_any(),
+            record.queue_offset.into_pyobject(py)?.into_any(),
+            physical_offset.into_pyobject(py)?.into_any(),
+            record.system_flag.into_pyobject(py)?.into_any(),
+            record.born_ms.into_pyobject(py)?.into_any(),
+            self.host(py, &self.born_host, record.born_host)?,
+            record.stored_ms.into_pyobject(py)?.into_any(),
+            self.host(py, &self.store_host, record.store_host)?,
+            record.reconsume_times.into_pyobject(py)?.into_any(),
+            record.prepared_transaction_offset.into_pyobject(py)?.into_any(),
+            body,
+            topic,
+            PyBytes::new(py, record.properties).into_any(),
+        ];
+        new_tuple(self.record_type.bind(py), fields).map(Some)
     }
 }
 
@@ -111,8 +116,8 @@ impl RecordReader {
     fn host<'py>(&self, py: Python<'py>, last: &Last, stored: &[u8]) -> PyResult<Bound<'py, PyAny>> {
         remembered(py, last, stored, || {
             let (address, port) = stored.split_at(stored.len() - 4);
-            let fields = (PyBytes::new(py, address), i32_at(port, 0)).into_pyobject(py)?;
-            Ok(self.new_tuple.bind(py).call1((&self.host_type, fields))?.unbind())
+            let fields = [PyBytes::new(py, address).into_any(), i32_at(port, 0).into_pyobject(py)?.into_any()];
+            Ok(new_tuple(self.host_type.bind(py), fields)?.unbind())
         })
     }
 }

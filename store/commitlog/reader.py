@@ -43,12 +43,11 @@ class CommitLogReader:
 
         Raises OffsetOutOfRange when they are not all within [minimum, end) and within one segment.
         """
-        base, view, _ = self._segment_of(physical_offset)
+        end = self.end
+        base, view, _ = self._segment_of(physical_offset, end)
         position = physical_offset - base
-        if size < 0 or position + size > self._segment_size or physical_offset + size > self.end:
-            raise OffsetOutOfRange(
-                f"no segment holds {size} bytes at offset {physical_offset}; the log ends at {self.end}"
-            )
+        if size < 0 or position + size > self._segment_size or physical_offset + size > end:
+            raise OffsetOutOfRange(f"no segment holds {size} bytes at offset {physical_offset}; the log ends at {end}")
         return view[position : position + size]
 
     def path_of(self, physical_offset: PhysicalOffset) -> Path:
@@ -57,20 +56,21 @@ class CommitLogReader:
 
     def decode(self, physical_offset: PhysicalOffset, *, check_crc: bool = False) -> Decoded:
         """The record at the offset, or what else lies there. Raises OffsetOutOfRange as `read` does."""
-        base, view, _ = self._segment_of(physical_offset)
+        end = self.end
+        base, view, _ = self._segment_of(physical_offset, end)
         position = physical_offset - base
         found: Decoded | None = None
         if check_crc and self._native is not None:
             found = self._native.read(view, position, physical_offset)
         if found is None:
             found = decode_record(view, position, physical_offset, check_crc=check_crc)
-        if isinstance(found, StoredMessage) and physical_offset + found.size > self.end:
-            return Torn(physical_offset, f"its {found.size} bytes reach over the log's end at {self.end}")
+        if isinstance(found, StoredMessage) and physical_offset + found.size > end:
+            return Torn(physical_offset, f"its {found.size} bytes reach over the log's end at {end}")
         return found
 
     def is_replaced(self, physical_offset: PhysicalOffset) -> bool:
         """Whether the record that once began there was damaged and has been replaced. Raises OffsetOutOfRange."""
-        base, view, _ = self._segment_of(physical_offset)
+        base, view, _ = self._segment_of(physical_offset, self.end)
         return is_replaced(view, physical_offset - base, physical_offset)
 
     def scan(self, start: PhysicalOffset, *, check_crc: bool = True) -> Iterator[Decoded]:
@@ -110,14 +110,19 @@ class CommitLogReader:
         """Keep no segment mapped that nobody reads at this moment."""
         self._last = None
 
-    def _segment_of(self, offset: PhysicalOffset) -> tuple[PhysicalOffset, memoryview, int]:
-        end = self._segments.end_of_files if self._end is None else self._end()
-        if not self._segments.minimum <= offset < end:
-            raise OffsetOutOfRange(f"offset {offset} is outside the commit log [{self._segments.minimum}, {end})")
+    def _segment_of(self, offset: PhysicalOffset, end: PhysicalOffset) -> tuple[PhysicalOffset, memoryview, int]:
         last = self._last
         removals = self._segments.removals
-        if last is not None and last[2] == removals and last[0] <= offset < last[0] + self._segment_size:
+        # as long as none is removed the log's beginning stays where it is
+        if (
+            last is not None
+            and last[2] == removals
+            and last[0] <= offset < last[0] + self._segment_size
+            and offset < end
+        ):
             return last
+        if not self._segments.minimum <= offset < end:
+            raise OffsetOutOfRange(f"offset {offset} is outside the commit log [{self._segments.minimum}, {end})")
         self._last = last = (
             self._segments.base_of(offset),
             self._segments.segment_at(offset).view(),
