@@ -26,8 +26,8 @@ const UNKNOWN: u64 = 0;
 /// Where that is in a slot.
 const BEGIN: usize = 4;
 
-/// Maxima of queues (docs/formats/consume-queue.md) by their keys, and where the stored minima let queues begin. Of a key only 128 bits of a keyed hash are kept, so
-/// that two of them are taken for one is less likely than that the memory errs.
+/// Maxima of queues (docs/formats/consume-queue.md) by their keys, and where the stored minima let queues begin. Of a key
+/// only 128 bits of a keyed hash are kept, so that two of them are taken for one is less likely than that the memory errs.
 #[pyclass(frozen)]
 pub struct MaximaTable {
     slots: Mutex<Slots>,
