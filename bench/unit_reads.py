@@ -17,6 +17,7 @@ from random import Random
 from typing import Any, Final
 
 from bench.harness import Case, Options, Sample, Scale, alternate, measure
+from bench.peers.queue_store import read_ahead
 from kv.rocks import RocksEngine
 from store.consumequeue import RocksConsumeQueues, open_consume_queue_engine
 from store.consumequeue.rocks_layout import UNITS_FAMILY, unit_key
@@ -76,7 +77,7 @@ def _case(
     queues = RocksConsumeQueues(engine, minimum_physical_offset=PhysicalOffset(0))
     if native is not None:
         queues.use(native)
-        _warm(queues)
+        read_ahead(queues.warm)
     bare = engine.family(UNITS_FAMILY).native()
 
     def ours() -> Sample:
@@ -104,13 +105,6 @@ def _case(
             "reads_per_run": sizes.reads,
         },
     )
-
-
-def _warm(queues: RocksConsumeQueues) -> None:
-    """As a broker does after a start (`server.warm_up`)."""
-    behind = queues.warm(b"")
-    while behind is not None:
-        behind = queues.warm(behind)
 
 
 def _places(random: Random, shape: Shape, limit: int, count: int) -> list[Place]:

@@ -10,7 +10,7 @@ import gc
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from random import Random
@@ -41,6 +41,13 @@ SEGMENT_SIZE: Final = 256 * MIB
 _HOST: Final = Host(b"\x7f\0\0\1", 10_911)
 _BORN_AT_MS: Final = 1_700_000_000_000
 _TAGS_CODE: Final = java_hash("created")
+
+
+def read_ahead(warm: Callable[[bytes], bytes | None]) -> None:
+    """Have all bounds of queues in memory, as a broker has some time after a start (`server.warm_up`)."""
+    behind: bytes | None = b""
+    while behind is not None:
+        behind = warm(behind)
 
 
 class Stopwatch:
@@ -85,10 +92,8 @@ class QueueStore:
         return 1
 
     def settle(self) -> int:
-        """Read ahead what a broker does after a start (`server.warm_up`)."""
-        behind: bytes | None = b""
-        while behind is not None:
-            behind = self._open_store.queues.warm(behind)
+        """Read ahead what a broker does after a start."""
+        read_ahead(self._open_store.queues.warm)
         return 1
 
     def put(self, first: int, count: int) -> int:

@@ -4,6 +4,8 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyInt, PyList, PyTuple, PyType};
 
+use crate::numbers::{i32_at, i64_at};
+use crate::staging::UNIT_SIZE;
 use crate::tuples::{new_tuple, require_tuple};
 
 /// Makes entries, which are objects of a type of Python's.
@@ -39,8 +41,9 @@ impl EntryMaker {
 
 /// Queue offset, physical offset, record size, tags code, store timestamp in ms.
 fn fields_of(key: &[u8], value: &[u8]) -> Option<[i64; 5]> {
-    let value = <&[u8; 28]>::try_from(value).ok()?;
-    let number = |at: usize| i64::from_be_bytes(std::array::from_fn(|index| value[at + index]));
-    let size = i32::from_be_bytes(std::array::from_fn(|index| value[8 + index]));
-    Some([i64::from_be_bytes(*key.last_chunk()?), number(0), size.into(), number(12), number(20)])
+    if value.len() != UNIT_SIZE {
+        return None;
+    }
+    let queue_offset = i64_at(key, key.len().checked_sub(8)?);
+    Some([queue_offset, i64_at(value, 0), i32_at(value, 8).into(), i64_at(value, 12), i64_at(value, 20)])
 }

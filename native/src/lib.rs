@@ -13,6 +13,7 @@ mod acks;
 mod calls;
 mod entries;
 mod maxima;
+mod numbers;
 mod queue_keys;
 mod receives;
 mod records;

@@ -10,7 +10,7 @@ use pyo3::types::{PyBytes, PyList, PyTuple};
 use crate::maxima::{Print, VALUE_SIZE};
 use crate::queue_keys::{name_in, put_maximum_key, put_prefix, queue_in};
 
-const UNIT_SIZE: usize = 28;
+pub const UNIT_SIZE: usize = 28;
 /// They have one queue.
 const LIGHT_QUEUE_NUMBER: i32 = 0;
 

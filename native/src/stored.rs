@@ -6,6 +6,7 @@ use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PySlice, PyString, PyType};
 
+use crate::numbers::{i32_at, i64_at};
 use crate::tuples::{new_tuple, require_tuple};
 use crate::wire::plain_text;
 
@@ -225,12 +226,4 @@ fn checksum(bytes: &[u8]) -> u32 {
 
 fn is_port(port: i32) -> bool {
     (0..=PORT_MAXIMUM).contains(&port)
-}
-
-fn i32_at(bytes: &[u8], at: usize) -> i32 {
-    i32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-}
-
-fn i64_at(bytes: &[u8], at: usize) -> i64 {
-    i64::from(i32_at(bytes, at)) << 32 | i64::from(i32_at(bytes, at + 4) as u32)
 }

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, cast
 
 from kv import Family, KeyRange
-from store.consumequeue.rocks_layout import BOUND, is_maximum, keys_of, maximum_key_beside, minimum_key_beside
+from store.consumequeue.rocks_layout import BOUND, I64, is_maximum, keys_of, maximum_key_beside, minimum_key_beside
 from store.consumequeue.search import FoundUnit
 from store.generations import GenerationCache
 from store.message import DispatchRequest
@@ -19,11 +19,14 @@ ROWS_PER_PAGE: Final = 1_000
 TABLE_QUEUES: Final = 1_048_576
 """Queues of which the native part remembers what is stored: 80 MB once so many have been in use."""
 
+_pack_offset: Final = I64.pack
 _pack_bound: Final = BOUND.pack
 _unpack_bound: Final = BOUND.unpack
 
 NOTHING_STORED: Final = _pack_bound(0, -1)
 """Of a queue that never had a message: its maximum is 0."""
+
+_NOWHERE: Final[EntryPlace] = (b"", b"", 0)
 
 Queue = tuple[str, int]
 """A QueueId, or a plain tuple that is equal to it."""
@@ -44,6 +47,11 @@ class KnownQueue:
         self.maximum: int = last + 1
         self.begin = begin
         self.first: FoundUnit | None = None
+
+    def place(self, begin: int, limit: int) -> EntryPlace:
+        """Where entries lie from `begin` on, up to the maximum: RocketMQ leaves units above it when it truncates."""
+        first_key, end_key = self.prefix + _pack_offset(begin), self.prefix + _pack_offset(self.maximum)
+        return first_key, end_key, min(limit, self.maximum - begin)
 
     def advance(self, queue_offset: int, physical_offset: int) -> None:
         """That entry is there now."""
@@ -130,9 +138,14 @@ class KnownQueues:
         loaded = self._load_all(list(missing)) if missing else {}
         return [known or loaded[queue] for queue, known in zip(queues, found, strict=True)]
 
-    def place(self, queue: Queue, start: int, limit: int, minimum: PhysicalOffset) -> EntryPlace | None:
-        """See `MaximaTable.place`: for a read of a queue that need not come into the cache."""
-        return None if self._table is None else self._table.place(queue, start, limit, minimum)
+    def place(self, queue: Queue, start: int, limit: int, minimum: PhysicalOffset) -> EntryPlace:
+        """See `MaximaTable.place`. Where that knows, the queue need not come into the cache for it."""
+        if self._table is not None and (place := self._table.place(queue, start, limit, minimum)) is not None:
+            return place
+        known = self.find(queue)
+        if known.last_physical < minimum or start >= known.maximum:
+            return _NOWHERE
+        return known.place(max(start, self.begin_of(known)), limit)
 
     def begin_of(self, queue: KnownQueue) -> int:
         """Where the search for the first entry of a queue begins that has a maximum: at the stored minimum. RocketMQ

@@ -233,30 +233,15 @@ class RocksConsumeQueues:
     # -- reading
 
     def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]:
+        minimum = self._bounds.minimum
+        first_key, end_key, count = self._known.place(queue, start, limit, minimum)
+        found = self._entries.read(first_key, end_key, count)
         # Nearly always the log has what is asked for, and one read is all that a queue costs that nobody used lately.
-        place = self._known.place(queue, start, limit, self._bounds.minimum)
-        if place is not None:
-            first_key, end_key, count = place
-            if not self._is_expired(found := self._entries.read(first_key, end_key, count)):
-                return found
+        if not found or found[0].physical_offset >= minimum:
+            return found
         known = self._known.find(queue)
-        if not self._bounds.is_first_known(known):
-            if known.last_physical < self._bounds.minimum or start >= known.maximum:
-                return []
-            if place is None and not self._is_expired(
-                found := self._read_known(known, max(start, self._known.begin_of(known)), limit)
-            ):
-                return found
-        return self._read_known(known, max(start, self._bounds.first_offset(known)), limit)
-
-    def _is_expired(self, found: list[ConsumeQueueEntry]) -> bool:
-        """Whether they begin below the log: with the first one that is there."""
-        return bool(found) and found[0].physical_offset < self._bounds.minimum
-
-    def _read_known(self, known: KnownQueue, begin: int, limit: int) -> list[ConsumeQueueEntry]:
-        """Up to the stored maximum: RocketMQ leaves units above it behind when it truncates."""
-        prefix, count = known.prefix, min(limit, known.maximum - begin)
-        return self._entries.read(prefix + _pack_offset(begin), prefix + _pack_offset(known.maximum), count)
+        first_key, end_key, count = known.place(max(start, self._bounds.first_offset(known)), limit)
+        return self._entries.read(first_key, end_key, count)
 
     def last_entry_below(self, queue: QueueId, at: PhysicalOffset) -> ConsumeQueueEntry | None:
         """The entry with the largest physical offset below `at`; None when the queue has none in the log."""

@@ -75,10 +75,12 @@ def test_of_where_queues_begin_nobody_asks(
         queues, plain = queues_over(engine, MIDDLE), queues_over(engine, MIDDLE)
         queues.use(native)
         warm(queues)
+        table = queues._known._table
+        assert table is not None
         monkeypatch.setattr(queues._known, "find_begins", lambda found: pytest.fail(f"asked for {len(found)}"))
         for queue, begin in begins.items():
             assert queues._known.find(queue).begin == begin
-            assert queues._known.place(queue, 0, 200, MIDDLE) is not None
+            assert table.place(queue, 0, 200, MIDDLE) is not None
             assert queues.entries(queue, QueueOffset(0), 200) == plain.entries(queue, QueueOffset(0), 200)
 
 
