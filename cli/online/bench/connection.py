@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final, cast
 
@@ -21,6 +22,8 @@ from server.front.h2.header_blocks import split_block, text_of
 
 LOST: Final = "CONNECTION_LOST"
 """How calls end whose connection did."""
+
+GOODBYE_TIMEOUT_S: Final = 2.0
 
 STATUS_NAMES: Final = {cast("Any", each.value)[0]: each.name for each in grpc.StatusCode}
 BLOCK_SIZE_MAX: Final = 64 * 1024
@@ -94,12 +97,18 @@ class Connection(asyncio.Protocol):
         self._unsent.append((stream, memoryview(with_prefix(message)), not stays_open))
         self._send_bodies()
 
-    def close(self) -> None:
-        """Now; open calls are not told of it."""
+    async def close(self) -> None:
+        """Until it is, in good order if the broker answers in time. Open calls are not told of it."""
         self._calls.clear()
-        if self._transport is not None:
-            self._flush()
-            self._transport.close()
+        if self._transport is None:
+            return
+        self._flush()
+        self._transport.close()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.lost.wait(), GOODBYE_TIMEOUT_S)
+        if not self.lost.is_set():  # with TLS both sides say goodbye, and the broker has not
+            self._transport.abort()
+            await self.lost.wait()
 
     # -- of asyncio
 

@@ -10,7 +10,7 @@ from itertools import count
 from typing import Final
 
 from cli.contexts import Context
-from cli.online.bench.connection import Connection
+from cli.online.bench.connection import GOODBYE_TIMEOUT_S, Connection
 from cli.online.channel import call_metadata
 from cli.online.client import HEARTBEAT_INTERVAL_S, CallRefused, Reader, Requests
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
@@ -20,7 +20,6 @@ from store.clock import Clock
 
 SERVICE: Final = "/apache.rocketmq.v2.MessagingService/"
 OPEN_TIMEOUT_S: Final = 10.0
-GOODBYE_TIMEOUT_S: Final = 2.0
 RECONNECT_S: Final = 0.5
 SIGNED_ANEW_S: Final = 10.0
 """How long calls carry one signature: it proves a time, and brokers take some minutes for the same."""
@@ -49,7 +48,7 @@ class Dial:
             try:
                 await connection.greeted
             except BaseException:
-                connection.close()
+                await connection.close()
                 raise
         return connection
 
@@ -73,7 +72,7 @@ class Session:
         try:
             await self._introduce(connection)
         except BaseException:
-            connection.close()
+            await connection.close()
             raise
         self._connection = connection
 
@@ -107,9 +106,7 @@ class Session:
             self.call("NotifyClientTermination", request, _nothing, lambda _: done.set())
             with suppress(TimeoutError):
                 await asyncio.wait_for(done.wait(), GOODBYE_TIMEOUT_S)
-        connection.close()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(connection.lost.wait(), GOODBYE_TIMEOUT_S)
+        await connection.close()
 
     @property
     def _connected(self) -> Connection:
