@@ -19,6 +19,7 @@ from bench.harness import Case, Options, Sample, Scale, alternate, cpu_s_of, mea
 from bench.index_table import key_index, key_stores
 from bench.queue_table import many_queues, million_queues, rocketmq_store
 from bench.shard_scaling import Reading, Round
+from tests.console.chromium import needs_chromium
 
 PROJECT = Path(__file__).parents[2]
 
@@ -76,15 +77,16 @@ TAKE_LONG = {
     "timers",
 }
 """However small their scale: they start brokers, or wait for what a broker does in its own time."""
+NEED_CHROMIUM = {"console_opening"}
+
+
+def marks_of(name: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.slow] * (name in TAKE_LONG) + [needs_chromium] * (name in NEED_CHROMIUM)
 
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] if name in TAKE_LONG else [])
-        for name in BENCHMARKS
-        if name not in NEED_JAVA
-    ],
+    [pytest.param(name, marks=marks_of(name)) for name in BENCHMARKS if name not in NEED_JAVA],
 )
 def test_a_benchmark_prints_one_line_with_ratios_machine_and_seed(
     name: str, run_bench: RunBench, tmp_path: Path
