@@ -3,14 +3,11 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple, PyType};
 
-use crate::records::encode;
+use crate::records::Record;
 use crate::tuples::{new_tuple, require_tuple};
 
 /// Records, dispatch requests, where each message went, and the next offsets of their queues.
 type Round<'py> = (Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, PyList>, Bound<'py, PyDict>);
-
-/// Of a record with its message: more than most have, so that the memory of a round is asked for once.
-const RECORD_SIZE: usize = 1536;
 
 /// Makes rounds, with objects of three of Python's types.
 #[pyclass(frozen)]
@@ -44,9 +41,8 @@ impl RoundMaker {
         stored_ms: i64,
         crc_property: bool,
     ) -> PyResult<Option<Round<'py>>> {
-        let count = messages.len();
         let assigned = PyDict::new(py);
-        let mut numbered = Vec::with_capacity(count);
+        let mut numbered = Vec::with_capacity(messages.len());
         for message in messages {
             let message = message.cast_into::<PyTuple>()?;
             let queue = message.get_slice(0, 2);
@@ -54,17 +50,28 @@ impl RoundMaker {
             assigned.set_item(&queue, offset + 1)?;
             numbered.push((message, offset));
         }
+        let mut records = Vec::with_capacity(numbered.len());
+        let mut end = physical_offset;
+        for (message, offset) in &numbered {
+            let record = Record::of(message, *offset, end, stored_ms, crc_property)?;
+            end += record.size as i64;
+            records.push(record);
+        }
+        let written = PyBytes::new_with(py, (end - physical_offset) as usize, |mut room| {
+            for record in &records {
+                let (own, rest) = room.split_at_mut(record.size);
+                record.write(own);
+                room = rest;
+            }
+            Ok(())
+        })?;
         let (no_light_queues, stored_at) = (PyTuple::empty(py).into_any(), stored_ms.into_pyobject(py)?.into_any());
         let properties_type = self.properties_type.bind(py);
         let (requests, appended) = (PyList::empty(py), PyList::empty(py));
-        let mut out: Vec<u8> = Vec::with_capacity(count * RECORD_SIZE);
-        for (message, offset) in numbered {
-            let start = out.len();
-            let at = physical_offset + start as i64;
-            encode(&message, offset, at, stored_ms, crc_property, &mut out)?;
+        for (record, (message, offset)) in records.iter().zip(&numbered) {
             let offset = offset.into_pyobject(py)?.into_any();
-            let at = at.into_pyobject(py)?.into_any();
-            let size = (out.len() - start).into_pyobject(py)?.into_any();
+            let at = record.physical_offset.into_pyobject(py)?.into_any();
+            let size = record.size.into_pyobject(py)?.into_any();
             let went = [offset.clone(), at.clone(), size.clone(), stored_at.clone()];
             appended.append(new_tuple(self.appended_type.bind(py), went)?)?;
             let fields = [
@@ -81,7 +88,7 @@ impl RoundMaker {
             ];
             requests.append(new_tuple(self.request_type.bind(py), fields)?)?;
         }
-        Ok(Some((PyBytes::new(py, &out), requests, appended, assigned)))
+        Ok(Some((written, requests, appended, assigned)))
     }
 }
 
