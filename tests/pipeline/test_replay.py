@@ -182,4 +182,6 @@ def test_the_command_asks_as_the_user_of_its_context(
     assert done.returncode == 0, done.stderr
     stranger = quarry(*command, "--endpoint", broker.endpoint, timeout_s=280)
     assert stranger.returncode == 2
-    assert "UNAUTHORIZED: the call is not signed" in stranger.stderr.splitlines()[-1]
+    refusal, hint = stranger.stderr.splitlines()[-2:]
+    assert "UNAUTHORIZED: the call is not signed" in refusal
+    assert hint.startswith("hint: say who you are")
