@@ -18,6 +18,7 @@ from store.index.tiered.layout import HEADER_SIZE, PART_SIZE
 from store.index.tiered.objects import ObjectStoreError
 from store.index.tiered.tiered_index import TieredIndex, TieredState
 from tests.faults.disk import FaultyDisk, PowerCut
+from tests.faults.kernel import Kernel
 from tests.index.objects import FaultyObjects
 
 ROOT: Final = Path("/store/key_index")
@@ -398,3 +399,35 @@ def test_a_crash_anywhere_loses_no_item_and_doubles_none(seed: int) -> None:
         again.close()
         step += 1 + step // 40
     assert step > 100
+
+
+def test_a_name_that_a_killed_process_made_replaces_nothing_before_it_is_durable() -> None:
+    """A start that found a compacted file removed the sealed one, and a power cut then took the name that was left."""
+    step, was_cut = 0, True
+    while was_cut:
+        step += 1
+        for seed in range(8):
+            kernel, items = Kernel(Random(seed)), Items(Random(seed))
+            disk, root, objects = kernel.disk(), kernel.path("/key_index"), FaultyObjects()
+            index = TieredIndex(disk, root, SHAPE, objects=objects, keep_uploaded=False)
+            index.put(items.grow(40))
+            settled(index)
+            state = index.state
+            kernel.crash_at, was_cut = kernel.steps + step, False
+            try:
+                all_moved_on(index)
+            except PowerCut:
+                was_cut = True
+            kernel.cut()
+            kernel.process_death()
+            TieredIndex(disk, root, SHAPE, objects=objects, keep_uploaded=False)
+            kernel.cut()
+            kernel.power_loss()
+            again = TieredIndex(disk, root, SHAPE, objects=objects, keep_uploaded=False)
+            again.go_back(state)
+            again.settle(state)
+            check(again, items)
+            all_moved_on(again)
+            check(again, items)
+            again.close()
+    assert step > 20

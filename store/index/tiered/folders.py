@@ -71,6 +71,8 @@ class IndexFolders:
             return
         for folder in (*(stage.value for stage in Stage), DAMAGED, REMOVING, REBUILDING, COMPACTING):
             disk.make_directories(root / folder)
+            # a process that was killed may have left names that are not durable, and a start removes what they replace
+            disk.sync_directory(root / folder)
         if not disk.exists(root / ID):
             disk.replace_atomically(root / ID, token_hex(ID_SIZE).encode())
         for folder in (REBUILDING, COMPACTING):
