@@ -22,6 +22,7 @@ import pytest
 EXT4_IOC_SHUTDOWN: Final = 0x8004587D
 """_IOR('X', 125, __u32), linux/fs/ext4."""
 NO_LOG_FLUSH: Final = struct.pack("I", 2)
+COPIES_END_S: Final = 120.0
 
 
 class Ext4Image:
@@ -48,8 +49,28 @@ class Ext4Image:
             pytest.skip(f"no loop device can be mounted: {error.stderr.decode().strip()}")
 
     def mount(self) -> None:
-        """Attach and mount; after a cut this replays the journal. The loop device goes with the mount."""
+        """Attach and mount; after a cut this replays the journal. The loop device goes with the mount.
+
+        A container that another test started meanwhile has a copy of all mounts: until it ends, what is mounted here is
+        the file system that was shut down.
+        """
+        deadline_s = time.monotonic() + COPIES_END_S
         _run("mount", "-t", "ext4", "-o", "loop", self._path, self.mount_point)
+        while not self._is_alive():
+            assert time.monotonic() < deadline_s, f"somebody still has what was mounted on {self.mount_point}"
+            self.unmount()
+            time.sleep(0.2)
+            _run("mount", "-t", "ext4", "-o", "loop", self._path, self.mount_point)
+
+    def _is_alive(self) -> bool:
+        """Directories can still be listed when it is not."""
+        trial = self.mount_point / "trial"
+        try:
+            trial.touch()
+            trial.unlink()
+        except OSError as error:
+            return error.errno != errno.EIO  # it may be full
+        return True
 
     def unmount(self) -> None:
         """Nobody may have a file open there any more."""
