@@ -405,7 +405,7 @@ def test_a_name_that_a_killed_process_made_replaces_nothing_before_it_is_durable
     """A start that found a compacted file removed the sealed one, and a power cut then took the name that was left."""
     step, was_cut = 0, True
     while was_cut:
-        step += 1
+        step, was_cut = step + 1, False
         for seed in range(8):
             kernel, items = Kernel(Random(seed)), Items(Random(seed))
             disk, root, objects = kernel.disk(), kernel.path("/key_index"), FaultyObjects()
@@ -413,7 +413,7 @@ def test_a_name_that_a_killed_process_made_replaces_nothing_before_it_is_durable
             index.put(items.grow(40))
             settled(index)
             state = index.state
-            kernel.crash_at, was_cut = kernel.steps + step, False
+            kernel.crash_at = kernel.steps + step
             try:
                 all_moved_on(index)
             except PowerCut:

@@ -55,12 +55,13 @@ class Ext4Image:
         the file system that was shut down.
         """
         deadline_s = time.monotonic() + COPIES_END_S
-        _run("mount", "-t", "ext4", "-o", "loop", self._path, self.mount_point)
-        while not self._is_alive():
+        while True:
+            _run("mount", "-t", "ext4", "-o", "loop", self._path, self.mount_point)
+            if self._is_alive():
+                return
             assert time.monotonic() < deadline_s, f"somebody still has what was mounted on {self.mount_point}"
             self.unmount()
             time.sleep(0.2)
-            _run("mount", "-t", "ext4", "-o", "loop", self._path, self.mount_point)
 
     def _is_alive(self) -> bool:
         """Directories can still be listed when it is not."""
