@@ -141,8 +141,8 @@ def _segment(native: Native, sent: list[bytes]) -> tuple[memoryview, list[Physic
     """Records behind each other, and where they begin."""
     messages = _encoded(native, sent)
     made = native_rounds(native)(messages, _from_zero(messages), PhysicalOffset(0), NOW_MS, True)
-    if made is None:
-        raise RuntimeError("a next offset is not known")
+    if isinstance(made, list):
+        raise RuntimeError(f"unknown queues: {made}")
     records, _, appended, _ = made
     return memoryview(records), [each.physical_offset for each in appended]
 

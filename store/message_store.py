@@ -149,7 +149,7 @@ class MessageStore:
         StorePoisoned after a failed write or flush. After an error the log's end and all offsets are as before.
         """
         writer = self._writer
-        self._next_offsets.load(_named_by(messages))
+        self._next_offsets.load(self._next_offsets.unknown(_named_by(messages)))
         # store times never go back, so that a queue can be searched by time
         now_ms = max(self._clock.wall_ms(), self._last_store_timestamp_ms)
         next_offset = self._next_offsets.get
@@ -221,10 +221,10 @@ class MessageStore:
     def _round_of(self, messages: list[EncodedMessage], at: PhysicalOffset, now_ms: int) -> Round:
         known, with_crc = self._next_offsets.known, self._settings.record_crc
         made = self._make_round(messages, known, at, now_ms, with_crc)
-        if made is None:
-            self._next_offsets.load((message.topic, message.queue_number) for message in messages)
+        if isinstance(made, list):
+            self._next_offsets.load(made)
             made = self._make_round(messages, known, at, now_ms, with_crc)
-            assert made is not None, "next offsets that were loaded are known"
+            assert isinstance(made, tuple), "next offsets that were loaded are known"
         return made
 
     def _add_apart(
@@ -237,7 +237,7 @@ class MessageStore:
             at = self._place(request.size)
             numbered = {(request.topic, request.queue_number): request.queue_offset}
             made = self._make_round([message], numbered, at, now_ms, self._settings.record_crc)
-            assert made is not None, "its queue offset is given"
+            assert isinstance(made, tuple), "its queue offset is given"
             record, requests_of_one, appended_of_one, _ = made
             self._writer.add(record)
             placed += requests_of_one

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from store.consumequeue.protocol import ConsumeQueueEntry
     from store.record import StoredMessage
     from store.record.properties import EncodedProperties
-    from store.rounds import Round
+    from store.rounds import Round, UnknownQueues
 
     HandedOut = tuple[StoredMessage, str, int, int]
     """A message, its receipt handle, how often it was delivered, how long it is hidden (ms)."""
 
 MODULE: Final = "quarry_native"
-CONTRACT: Final = 7
+CONTRACT: Final = 8
 """Of the build that goes with this code; one of another number is left alone."""
 
 PlainMessage = tuple[str, bytes, bytes, int, int, int]
@@ -100,7 +100,7 @@ class MakeRound(Protocol):
         stored_ms: int,
         crc_property: bool,  # noqa: FBT001
         /,
-    ) -> Round | None: ...
+    ) -> Round | UnknownQueues: ...
 
 
 class RoundMaker(Protocol):

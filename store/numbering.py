@@ -48,12 +48,18 @@ class NextOffsets:
             self._next[queue] = known
         return known
 
-    def load(self, queues: Iterable[tuple[str, int]]) -> None:
-        """Have the next offsets of all these at hand: read together, each takes a third of the time."""
+    def unknown(self, queues: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+        """Those that are not at hand, in this order."""
         known = self._next
-        unknown = [queue for queue in queues if queue not in known]  # some perhaps doubled
+        return [queue for queue in queues if queue not in known]
+
+    def load(self, unknown: Sequence[tuple[str, int]]) -> None:
+        """Have these at hand, which are not, and of which some may be doubled: together each takes a third of the time.
+
+        Of a queue that is at hand the store may know less.
+        """
         if unknown:
-            known.update(zip(unknown, self._load(unknown), strict=True))
+            self._next.update(zip(unknown, self._load(unknown), strict=True))
 
     def advance(self, assigned: dict[tuple[str, int], QueueOffset]) -> None:
         """Take over the next offsets after an append that succeeded."""

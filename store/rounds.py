@@ -13,6 +13,9 @@ from store.record.properties import EncodedProperties
 Round = tuple[bytes, list[DispatchRequest], list[Appended], dict[tuple[str, int], QueueOffset]]
 """Records behind each other; of each message what is dispatched and where it went; the next offsets of their queues."""
 
+UnknownQueues = list[tuple[str, int]]
+"""What is missing for a round: the queues whose next offsets are not known, some perhaps doubled."""
+
 _make: Final = tuple.__new__
 
 
@@ -22,21 +25,24 @@ def make_round(
     physical_offset: PhysicalOffset,
     stored_ms: int,
     crc_property: bool,  # noqa: FBT001 - as the native part has it
-) -> Round | None:
+) -> Round | UnknownQueues:
     """Number the messages and make their records, the first of which is to lie at the physical offset.
 
-    None when the next offset of a queue is not among those that are known. Raises Invalid for what no record can hold.
+    Unless queues are unknown, whose next offsets are not among those that are given: then these. Raises Invalid for
+    what no record can hold.
     """
+    queues = ((message.topic, message.queue_number) for message in messages)
+    if unknown := [queue for queue in queues if queue not in next_offsets]:
+        return unknown
     records: list[bytes] = []
     requests: list[DispatchRequest] = []
     appended: list[Appended] = []
     assigned: dict[tuple[str, int], QueueOffset] = {}
     at = physical_offset
     for topic, number, body, raw_properties, born_ms, born_host, store_host, flag, code in messages:
-        offset = assigned.get((topic, number))
-        if offset is None and (offset := next_offsets.get((topic, number))) is None:
-            return None
-        assigned[topic, number] = QueueOffset(offset + 1)
+        queue = topic, number
+        offset = assigned[queue] if queue in assigned else next_offsets[queue]
+        assigned[queue] = QueueOffset(offset + 1)
         message = Message(topic, number, body, {}, born_ms, born_host, store_host, system_flag=flag)
         record = encode_record(message, offset, at, stored_ms, raw_properties, crc_property=crc_property)
         size = len(record)

@@ -9,6 +9,13 @@ use crate::tuples::{new_tuple, require_tuple};
 /// Records, dispatch requests, where each message went, and the next offsets of their queues.
 type Round<'py> = (Bound<'py, PyBytes>, Bound<'py, PyList>, Bound<'py, PyList>, Bound<'py, PyDict>);
 
+/// A round, or the queues that are unknown.
+#[derive(IntoPyObject)]
+enum Made<'py> {
+    Round(Round<'py>),
+    Unknown(Bound<'py, PyList>),
+}
+
 /// Makes rounds, with objects of three of Python's types.
 #[pyclass(frozen)]
 pub struct RoundMaker {
@@ -31,7 +38,7 @@ impl RoundMaker {
         Ok(RoundMaker { request_type: request_type.unbind(), appended_type: appended_type.unbind(), properties_type })
     }
 
-    /// None when the next offset of a queue is not among those that are known.
+    /// See `store/native.py`.
     fn make<'py>(
         &self,
         py: Python<'py>,
@@ -40,15 +47,22 @@ impl RoundMaker {
         physical_offset: i64,
         stored_ms: i64,
         crc_property: bool,
-    ) -> PyResult<Option<Round<'py>>> {
-        let assigned = PyDict::new(py);
+    ) -> PyResult<Made<'py>> {
+        let (assigned, unknown) = (PyDict::new(py), PyList::empty(py));
         let mut numbered = Vec::with_capacity(messages.len());
         for message in messages {
             let message = message.cast_into::<PyTuple>()?;
             let queue = message.get_slice(0, 2);
-            let Some(offset) = next_of(&queue, &assigned, next_offsets)? else { return Ok(None) };
-            assigned.set_item(&queue, offset + 1)?;
-            numbered.push((message, offset));
+            match next_of(&queue, &assigned, next_offsets)? {
+                None => unknown.append(queue)?,
+                Some(offset) => {
+                    assigned.set_item(&queue, offset + 1)?;
+                    numbered.push((message, offset));
+                }
+            }
+        }
+        if !unknown.is_empty() {
+            return Ok(Made::Unknown(unknown));
         }
         let mut records = Vec::with_capacity(numbered.len());
         let mut end = physical_offset;
@@ -88,7 +102,7 @@ impl RoundMaker {
             ];
             requests.append(new_tuple(self.request_type.bind(py), fields)?)?;
         }
-        Ok(Some((written, requests, appended, assigned)))
+        Ok(Made::Round((written, requests, appended, assigned)))
     }
 }
 
