@@ -388,7 +388,11 @@ class Deliveries:
         after: InFlight | None,
     ) -> None:
         """The one place where a message's state changes."""
-        following = NEXT[State.WAITING if before is None else self.state_of(before), event]
+        state = State.WAITING if before is None else self.state_of(before)
+        following = NEXT.get((state, event))
+        if following is None and state is State.READY:
+            following = NEXT[State.HIDDEN, event]  # it was hidden when this began
+        assert following is not None, (state, event)
         assert (following is State.DONE) == (after is None), event
         subscription, progress, offset = message
         batch, number = self._writer.batch(), progress.queue.number

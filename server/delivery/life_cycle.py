@@ -16,7 +16,8 @@
 | ready     | gone         | done      | its record expired, or was given up |
 
 Waiting and done have no row: the group's next offset tells them apart. Hidden and ready are told apart by the clock,
-and by whether the broker would renew the lease. A group whose position is set anew forgets all states of the queue.
+and by whether the broker would renew the lease; what was found hidden counts as such until all is done that is to be
+done with it. A group whose position is set anew forgets all states of the queue.
 """
 
 from __future__ import annotations
