@@ -6,7 +6,15 @@ from collections.abc import Iterator, Sequence
 from typing import Final, cast
 
 from kv import Family, KeyRange
-from store.consumequeue.rocks_layout import BOUND, I64, is_maximum, keys_of, maximum_key_beside, minimum_key_beside
+from store.consumequeue.rocks_layout import (
+    BOUND,
+    I64,
+    is_maximum,
+    keys_of,
+    maximum_key_beside,
+    minimum_key_beside,
+    parse_bound_key,
+)
 from store.consumequeue.search import FoundUnit
 from store.generations import GenerationCache
 from store.message import DispatchRequest
@@ -170,7 +178,12 @@ class KnownQueues:
             self._table.put_begins([(queue.maximum_key, cast(int, queue.begin)) for queue in unknown])
 
     def stored_minima(self, minima: Sequence[tuple[bytes, bytes]]) -> None:
-        """These are stored now, by their keys. For reads to come, which then pass over nothing that is gone."""
+        """These are stored now, by their keys. For reads to come, which then pass over nothing that is gone, and miss
+        nothing where one is lower than before: RocketMQ may leave a minimum above the maximum (rmq#10417).
+        """
+        for key, minimum in minima:
+            if (known := self._cache.get(parse_bound_key(key)[0])) is not None:
+                known.begin = _begin(minimum)
         if self._table is not None:
             self._table.put_begins([(maximum_key_beside(key), _begin(minimum)) for key, minimum in minima])
 

@@ -124,6 +124,21 @@ def test_a_stored_minimum_above_the_maximum_is_not_believed(database: Database, 
     assert bounds.minimum == bounds.maximum == 5
 
 
+def test_messages_are_read_that_come_below_a_minimum_that_expiry_has_put_right(database: Database) -> None:
+    """rmq#10417: a minimum above the maximum."""
+    database.units({0: 0})
+    database.maximum(0, 0)
+    database.minimum(0, 2)
+    queues = database.queues(0)
+    assert queues.bounds(QUEUE) == (1, 1)
+    queues.set_minimum_physical_offset(PhysicalOffset(100))
+    found = queues.expired_entries().step()
+    assert queues.store_minima(found.minima, removals=queues.removals)
+    queues.put([request(1, 5_000)], PhysicalOffset(5_100))
+    assert queues.bounds(QUEUE) == (1, 2)
+    assert offsets(queues) == [1]
+
+
 def test_the_search_begins_at_the_stored_minimum_and_moves_up(database: Database) -> None:
     database.units({at: at * 100 for at in range(20)})
     database.maximum(1_900, 19)
