@@ -88,6 +88,7 @@ class _QueueOpening:
                 rocks = RocksConsumeQueues(
                     engine, minimum_physical_offset=self._minimum, cached_queues_max=settings.cached_queues_max
                 )
+                self._heed_another_broker(rocks)
             if files is not None and rocks is not None:
                 if found.has_abort and (complete_up_to := files.dispatched_up_to()) is not None:
                     forget_deleted(files, rocks, complete_up_to)
@@ -165,6 +166,17 @@ class _QueueOpening:
         if found.layout is StoreKind.ROCKETMQ_FILE and found.has_file_queues and not found.has_abort:
             return FileConsumeQueueReader(self._disk, self._directory).log_end()
         return None
+
+    def _heed_another_broker(self, rocks: RocksConsumeQueues) -> None:
+        """Put right what RocketMQ may have left, if it dispatched more than we wrote down: all, or since we last ran.
+
+        Before recovery: what that puts into the queues must not be hidden either.
+        """
+        written_down = self._identity.flushed_up_to
+        if written_down is not None and (rocks.dispatched_up_to() or 0) <= written_down:
+            return
+        if count := rocks.forget_inverted_minima():
+            log.warning("queues had a minimum above their maximum: it is found anew", queues=count)
 
     def _begin_double_write(self, files: FileConsumeQueues, rocks: RocksConsumeQueues, phase: QueuePhase) -> QueuePhase:
         """From here on both are written. What came before is in the files alone, and left to be brought over in time.

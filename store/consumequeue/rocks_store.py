@@ -16,6 +16,7 @@ from kv import KeyRange, KeyValueEngine, WriteBatch
 from store.consumequeue.again import ascends, end_of_stored, put_again
 from store.consumequeue.columns import ColumnRequests, UnitColumns
 from store.consumequeue.expired_entries import ExpiredEntrySearch
+from store.consumequeue.inverted_bounds import minima_above_maxima
 from store.consumequeue.known_queues import KnownQueue, KnownQueues, LastEntries, new_maxima
 from store.consumequeue.light_queues import LiteParentsStep, last_times_ms, lite_parents, stage_removal
 from store.consumequeue.names import (
@@ -347,6 +348,24 @@ class RocksConsumeQueues:
                 batch = self._write_full(batch)
         self._engine.write(batch)
         self._known.forget_all()
+
+    def forget_inverted_minima(self) -> int:
+        """Remove minima above their maxima, so that no message to come is hidden below one. Durable when it returns.
+
+        See `store.consumequeue.inverted_bounds`. Returns how many there were.
+        """
+        self._removals += 1
+        count = 0
+        for keys in minima_above_maxima(self._offsets):
+            batch = self._engine.batch()
+            for key in keys:
+                batch.delete(self._offsets, key)
+            self._engine.write(batch)
+            count += len(keys)
+        if count:
+            self._known.forget_all()
+            self._engine.flush((OFFSET_FAMILY,))
+        return count
 
     def delete_topic(self, topic: str) -> None:
         """Two range deletes, which need not know the queues (rmq#9454). Durable with the next flush."""

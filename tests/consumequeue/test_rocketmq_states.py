@@ -139,6 +139,40 @@ def test_messages_are_read_that_come_below_a_minimum_that_expiry_has_put_right(d
     assert offsets(queues) == [1]
 
 
+@pytest.mark.parametrize(("last", "minimum", "expected"), [(0, 2, 1), (0, 9, 1), (None, 2, 1), (4, 5, 0), (4, 2, 0)])
+def test_minima_above_their_maxima_are_forgotten(
+    database: Database, last: int | None, minimum: int, expected: int
+) -> None:
+    """rmq#10417: what came into such a queue was hidden below its minimum. Double write stores one at its end."""
+    if last is not None:
+        database.units({at: 100 * at for at in range(last + 1)})
+        database.maximum(100 * last, last)
+    database.minimum(0, minimum)
+    database.checkpoint(1_000)
+    queues = database.queues(0)
+    first, begin = queues.bounds(QUEUE)[1], 0 if expected else minimum
+    assert queues.forget_inverted_minima() == expected
+    assert (database.stored_minimum() is None) == bool(expected)
+    for count in range(1, 4):
+        queues.put([request(queues.next_offset(QUEUE), 5_000 + count)], PhysicalOffset(5_000 + count))
+        assert queues.bounds(QUEUE) == (begin, first + count)
+        assert offsets(queues) == list(range(begin, first + count))
+    assert queues.dispatched_up_to() == 5_003
+
+
+def test_inverted_minima_are_found_among_many_rows(database: Database) -> None:
+    """Maxima and minima of a topic lie on different pages."""
+    batch = database.engine.batch()
+    for number in range(1_500):
+        queue = QueueId(QUEUE.topic, number)
+        batch.put(database.engine.family(OFFSET_FAMILY), maximum_key(queue), BOUND.pack(0, 6))
+        batch.put(database.engine.family(OFFSET_FAMILY), minimum_key(queue), BOUND.pack(0, number % 10))
+    database.engine.write(batch)
+    queues = database.queues(0)
+    assert queues.forget_inverted_minima() == 1_500 // 10 * 2
+    assert queues.forget_inverted_minima() == 0
+
+
 def test_the_search_begins_at_the_stored_minimum_and_moves_up(database: Database) -> None:
     database.units({at: at * 100 for at in range(20)})
     database.maximum(1_900, 19)
@@ -235,6 +269,7 @@ def test_bounds_are_never_inverted_nor_below_the_log(
     if minimum is not None:
         database.minimum(*minimum)
     begin, number = 0, 50
+    sent: set[int] = set()
     queues = database.queues(begin)
     for step, value in [("reopen", 0), *steps]:
         match step:
@@ -246,7 +281,9 @@ def test_bounds_are_never_inverted_nor_below_the_log(
                     number += 1
                     at = queues.next_offset(QUEUE)
                     queues.put([request(at, 100 * number)], PhysicalOffset(100 * number + 100))
+                    sent.add(at)
             case "truncate":
+                sent.clear()  # they lie above all that it may cut at
                 queues.truncate(PhysicalOffset(max(begin, 100 * value)))
             case "expire":
                 found = queues.expired_entries().step()
@@ -254,9 +291,11 @@ def test_bounds_are_never_inverted_nor_below_the_log(
                 queues.store_minima(found.minima, removals=queues.removals)
             case _:
                 queues = database.queues(begin)
+                queues.forget_inverted_minima()
         bounds = queues.bounds(QUEUE)
         assert 0 <= bounds.minimum <= bounds.maximum == queues.next_offset(QUEUE)
         entries = queues.entries(QUEUE, QueueOffset(0), 1_000)
         assert all(each.physical_offset >= begin for each in entries)
         assert [each.queue_offset for each in entries] == sorted({each.queue_offset for each in entries})
         assert (entries[0].queue_offset if entries else bounds.maximum) == bounds.minimum
+        assert sent <= {each.queue_offset for each in entries}

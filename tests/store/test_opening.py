@@ -12,13 +12,16 @@ from structlog.testing import capture_logs
 
 from kv import EngineFull
 from kv.rocks import RocksEngine
+from store.consumequeue.rocks_layout import BOUND, OFFSET_FAMILY, maximum_key, minimum_key
 from store.disk import PosixDisk
 from store.errors import NotAStore, StoreDamaged, StoreLocked, StoreUnusable
+from store.identity import StoreIdentity
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from store.paths import StorePaths
 from store.progress import Progress
 from tests.store.assembly import message
 from tests.store.test_golden_stores import opened, units_of
+from tests.verify.stores import get, put, queue_rows, state_rows
 
 QUEUE = QueueId("orders", 0)
 
@@ -230,6 +233,33 @@ def test_a_foreign_file_in_the_log_is_left_alone(tmp_path: Path) -> None:
     stray.write_bytes(b"x")
     assert bodies(tmp_path) == [b"0", b"1", b"2"]
     assert stray.exists()
+
+
+@pytest.mark.parametrize("since", ["the first start", "a clean stop"])
+def test_what_comes_below_a_minimum_that_rocketmq_left_is_read(golden_copy: Callable[[str], Path], since: str) -> None:
+    """rmq#10417: a minimum above the maximum, in a store that is taken over, or that RocketMQ had for a while."""
+    root = golden_copy("rocks-clean") / "store"
+    queue = QueueId("acme-orders", 0)
+    if since == "a clean stop":
+        opened(root).close()
+        with state_rows(root) as engine:
+            identity = StoreIdentity(engine, root)
+            identity.flushed_up_to = PhysicalOffset((identity.flushed_up_to or 0) - 1)
+    with queue_rows(root) as engine:
+        maximum = BOUND.unpack(get(engine, OFFSET_FAMILY, maximum_key(queue)))[1] + 1
+        put(engine, OFFSET_FAMILY, minimum_key(queue), BOUND.pack(0, maximum + 2))
+    with capture_logs() as lines:
+        store = opened(root)
+    assert [line["queues"] for line in lines if "above their maximum" in line["event"]] == [1]
+    for count in range(1, 4):
+        store.messages.append([message(queue.topic, queue.number)])
+        store.messages.dispatch(store.messages.flush())
+        assert store.messages.bounds(queue) == (0, maximum + count)
+        assert len(units_of(store.messages, queue)) == maximum + count
+    store.close()
+    with capture_logs() as lines:
+        opened(root).close()
+    assert not [line for line in lines if "above their maximum" in line["event"]]
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
