@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import structlog
-from cryptography import x509
 
 from server.front import LiveTls, TlsFiles
 from store.clock import Clock, SystemClock
@@ -126,6 +125,8 @@ class Certificates:
 
 def _expires_s(pem: bytes, path: Path) -> float:
     """Since 1970. Raises ValueError that names the file."""
+    from cryptography import x509
+
     try:
         return x509.load_pem_x509_certificates(pem)[0].not_valid_after_utc.timestamp()
     except (ValueError, x509.InvalidVersion) as cause:

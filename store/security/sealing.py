@@ -1,18 +1,20 @@
 """Secrets at rest: sealed with a key that lies outside of the store.
 
 A broker has to know a secret itself, since clients sign with it. So it is encrypted, not hashed (ADR 25). Fernet is
-AES in CBC mode with an HMAC over it: a sealed text that was changed is noticed, not misread.
+AES in CBC mode with an HMAC over it: a sealed text that was changed is noticed, not misread. The library is loaded by
+who has a key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
-
-from cryptography.fernet import Fernet, InvalidToken, MultiFernet
+from typing import TYPE_CHECKING, Final
 
 from store.errors import Invalid, SecretsUnreadable
+
+if TYPE_CHECKING:
+    from cryptography.fernet import Fernet
 
 KEYS_MAX: Final = 16
 KEY_SETTINGS: Final = "security.key_file (or security.key)"
@@ -24,6 +26,8 @@ class Sealer:
 
     def __init__(self, keys: Sequence[bytes]) -> None:
         """`keys`: 32 bytes each, in url-safe base64. Raises Invalid."""
+        from cryptography.fernet import MultiFernet
+
         if not 1 <= len(keys) <= KEYS_MAX:
             raise Invalid(f"{len(keys)} keys; 1 to {KEYS_MAX} are allowed")
         self._keys = MultiFernet([_fernet(number, key) for number, key in enumerate(keys, start=1)])
@@ -34,6 +38,8 @@ class Sealer:
 
     def open(self, token: bytes) -> str:
         """Raises SecretsUnreadable for what none of the keys has sealed."""
+        from cryptography.fernet import InvalidToken
+
         try:
             return self._keys.decrypt(token).decode()
         except InvalidToken:
@@ -41,6 +47,8 @@ class Sealer:
 
 
 def _fernet(number: int, key: bytes) -> Fernet:
+    from cryptography.fernet import Fernet
+
     try:
         return Fernet(key)
     except ValueError:
@@ -71,4 +79,6 @@ def read_keys(path: Path) -> Sequence[bytes]:
 
 
 def new_key() -> bytes:
+    from cryptography.fernet import Fernet
+
     return Fernet.generate_key()

@@ -1,11 +1,12 @@
-"""Subjects of client certificates, in the one spelling by which users are found."""
+"""Subjects of client certificates, in the one spelling by which users are found.
+
+The library is loaded by who has certificates: it takes 16 MB, and a tenth of the time that a start of a store takes.
+"""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from typing import Final
-
-from cryptography.x509 import Name, load_der_x509_certificate
 
 from store.errors import Invalid
 
@@ -17,6 +18,8 @@ CERTIFICATES_REMEMBERED: Final = 1024
 
 def checked_subject(text: str) -> str:
     """The subject as RFC 4514 writes it, most specific part first: `CN=orders,O=Shop`. Raises Invalid."""
+    from cryptography.x509 import Name
+
     if not 1 <= len(text) <= SUBJECT_MAX:
         raise Invalid(f"certificate subject: {len(text)} characters; 1 to {SUBJECT_MAX} are allowed")
     if not text.isprintable():
@@ -30,6 +33,8 @@ def checked_subject(text: str) -> str:
 @lru_cache(CERTIFICATES_REMEMBERED)
 def subject_of(certificate: bytes) -> str | None:
     """The subject of a certificate (DER), as `checked_subject` has it; None for one that cannot be read."""
+    from cryptography.x509 import load_der_x509_certificate
+
     try:
         return load_der_x509_certificate(certificate).subject.rfc4514_string()
     except ValueError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import traceback
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 
 from store.errors import Invalid, SecretsUnreadable
 from store.security.sealing import KEYS_MAX, Sealer, new_key, read_keys
+from tests.e2e.broker import PROJECT
 from tests.users.tables import FIRST_KEY, SECOND_KEY, SECRET
 
 
@@ -79,3 +82,9 @@ def test_problems_of_a_key_file_name_it_and_show_no_key(file: Path) -> None:
     file.unlink()
     with pytest.raises(Invalid, match=f"{file}: No such file"):
         read_keys(file)
+
+
+def test_a_broker_without_keys_and_certificates_does_not_load_what_handles_them() -> None:
+    """It takes megabytes and a part of the time of each start."""
+    code = "import sys, server.main; sys.exit('cryptography' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=PROJECT, check=False).returncode == 0
