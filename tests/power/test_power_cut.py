@@ -24,6 +24,8 @@ from tests.power.image import Ext4Image
 from tests.power.load import Ledger, everything, load
 
 IMAGE_MIB: Final = 1024
+ROUND_MIB: Final = 40
+"""What senders that wait for no disk store in the longest round; the file is sparse."""
 FLUSH_INTERVAL_MS: Final = 200
 FLUSH_ALLOWANCE_MS: Final = 500
 """For the flush itself, which is still under way, on a machine that does other things too."""
@@ -138,7 +140,7 @@ def chance() -> random.Random:
 def cut_often(
     rounds: int, durability: Durability, make_image: MakeImage, make_broker: MakeBroker, chance: random.Random
 ) -> None:
-    image = make_image(IMAGE_MIB)
+    image = make_image(max(IMAGE_MIB, rounds * ROUND_MIB))
     settings = {**SETTINGS, "store.durability": durability.value}
     broker = make_broker(image.mount_point / "store", settings)
     cuts = PowerCuts(image, broker, durability, chance)
