@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kv import Family, KeyRange
-from store.consumequeue.rocks_layout import BOUND_SIZE, is_maximum, maximum_key_beside, parse_bound
+from store.consumequeue.rocks_layout import is_minimum, maximum_key_beside, parse_bound
 
 ROWS_PER_PAGE: Final = 1_000
 
@@ -24,7 +24,7 @@ def minima_above_maxima(offsets: Family) -> Iterator[list[bytes]]:
     while behind is not None:
         rows = offsets.scan(KeyRange(behind, None), limit=ROWS_PER_PAGE)
         behind = rows[-1][0] + b"\0" if len(rows) == ROWS_PER_PAGE else None
-        minima = [(key, value) for key, value in rows if len(value) == BOUND_SIZE and not is_maximum(key, value)]
+        minima = [(key, value) for key, value in rows if is_minimum(key, value)]
         maxima = offsets.get_many([maximum_key_beside(key) for key, _ in minima])
         yield [
             key

@@ -148,6 +148,11 @@ def is_maximum(key: bytes, value: bytes) -> bool:
     return len(value) == BOUND_SIZE and key[-_MARKER_FROM_END : -I32.size] == _MAX + _SEPARATOR
 
 
+def is_minimum(key: bytes, value: bytes) -> bool:
+    """Whether a row of the offset family is a minimum."""
+    return len(value) == BOUND_SIZE and key[-_MARKER_FROM_END : -I32.size] == _MIN + _SEPARATOR
+
+
 def unit_prefix_beside(maximum: bytes) -> bytes:
     """The `unit_prefix` of the queue whose `maximum_key` this is."""
     return maximum[:-_MARKER_FROM_END] + maximum[-I32.size :] + _SEPARATOR

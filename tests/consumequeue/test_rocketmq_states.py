@@ -167,9 +167,11 @@ def test_inverted_minima_are_found_among_many_rows(database: Database) -> None:
         queue = QueueId(QUEUE.topic, number)
         batch.put(database.engine.family(OFFSET_FAMILY), maximum_key(queue), BOUND.pack(0, 6))
         batch.put(database.engine.family(OFFSET_FAMILY), minimum_key(queue), BOUND.pack(0, number % 10))
+    batch.put(database.engine.family(OFFSET_FAMILY), b"a stranger's row", BOUND.pack(0, 100))
     database.engine.write(batch)
     queues = database.queues(0)
     assert queues.forget_inverted_minima() == 1_500 // 10 * 2
+    assert database.engine.family(OFFSET_FAMILY).get(b"a stranger's row") is not None
     assert queues.forget_inverted_minima() == 0
 
 
