@@ -198,7 +198,7 @@ class KnownQueues:
         keys = {queue: keys_of(queue)[1] for queue, end in zip(queues, ends, strict=True) if end is None}
         stored = self._read(list(keys.values()))
         table.put_all([(key, NOTHING_STORED) for key in keys.values() if key not in stored])
-        found = {queue: _maximum_of(stored.get(key)) for queue, key in keys.items()}
+        found = {queue: maximum_of(stored.get(key)) for queue, key in keys.items()}
         return [found[queue] if end is None else end for queue, end in zip(queues, ends, strict=True)]
 
     def stage(self, requests: Sequence[DispatchRequest]) -> StagedEntries | None:
@@ -296,7 +296,8 @@ def _begin(stored: bytes | None) -> int:
     return begin
 
 
-def _maximum_of(stored: bytes | None) -> int:
+def maximum_of(stored: bytes | None) -> int:
+    """The offset that the next entry gets, by the stored maximum; None: nothing is stored."""
     last: int = _unpack_bound(stored or NOTHING_STORED)[1]
     return last + 1
 

@@ -16,8 +16,7 @@ from kv import KeyRange, KeyValueEngine, WriteBatch
 from store.consumequeue.again import ascends, end_of_stored, put_again
 from store.consumequeue.columns import ColumnRequests, UnitColumns
 from store.consumequeue.expired_entries import ExpiredEntrySearch
-from store.consumequeue.inverted_bounds import minima_above_maxima
-from store.consumequeue.known_queues import KnownQueue, KnownQueues, LastEntries, new_maxima
+from store.consumequeue.known_queues import KnownQueue, KnownQueues, LastEntries, maximum_of, new_maxima
 from store.consumequeue.light_queues import LiteParentsStep, last_times_ms, lite_parents, stage_removal
 from store.consumequeue.names import (
     LastEntry,
@@ -40,9 +39,11 @@ from store.consumequeue.rocks_layout import (
     UNIT,
     UNITS_FAMILY,
     StoredBound,
+    is_minimum,
     keys_of,
     maxima_range,
     maximum_key,
+    maximum_key_beside,
     minimum_key,
     number_in,
     pack_offsets,
@@ -350,19 +351,23 @@ class RocksConsumeQueues:
         self._known.forget_all()
 
     def forget_inverted_minima(self) -> int:
-        """Remove minima above their maxima, so that no message to come is hidden below one. Durable when it returns.
+        """Remove minima above their maxima, which RocketMQ leaves (rmq#10417). Durable when it returns; how many.
 
-        See `store.consumequeue.inverted_bounds`. Returns how many there were.
+        Nothing shows as long as such a queue gets no message. What it gets is numbered from the maximum on, and so
+        hidden below the minimum, which is believed again as soon as the maximum has reached it. A minimum that is the
+        maximum is none of these: RocketMQ's double write stores such.
         """
         self._removals += 1
-        count = 0
-        for keys in minima_above_maxima(self._offsets):
-            batch = self._engine.batch()
-            for key in keys:
+        batch, count = self._engine.batch(), 0
+        for key, value in self._offsets.iterate(KeyRange(b"", None)):
+            if not is_minimum(key, value):
+                continue
+            if parse_bound(value).queue_offset > maximum_of(self._offsets.get(maximum_key_beside(key))):
                 batch.delete(self._offsets, key)
-            self._engine.write(batch)
-            count += len(keys)
+                batch = self._write_full(batch)
+                count += 1
         if count:
+            self._engine.write(batch)
             self._known.forget_all()
             self._engine.flush((OFFSET_FAMILY,))
         return count
