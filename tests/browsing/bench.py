@@ -54,6 +54,8 @@ class Bench:
         """Let the log begin so many segments later, as far as it may; returns where."""
         self.show()
         bases = self.store.expiry.bases
+        if not bases:
+            return self.store.expiry.minimum  # nothing was ever sent
         minimum = bases[min(segments, len(bases) - 1)]
         self.store.messages.flush_queues()
         self.store.expiry.announce(minimum)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from server.browsing import browser
@@ -186,6 +186,7 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(terms=TERMS, before=st.lists(SENDS, max_size=40), between=st.lists(ACTIONS, max_size=8))
+@example(terms=Terms(True, None, "sql", 7, 1, None, True), before=[], between=[[Expire(1), Send(1, "a", 0, 0)]])
 def test_every_message_comes_once_and_in_order(
     store: Bench, terms: Terms, before: list[Send], between: list[Sequence[Send | Expire]]
 ) -> None:
