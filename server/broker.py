@@ -403,6 +403,7 @@ class Broker:
             self._faults,
             guard=make_guard(self._security, self._settings.broker.cluster, self._faults),
             calls_max=self._settings.limits.admin_calls,
+            limits_met=self._limits_met,
             request_size_max=REQUEST_SIZE_MAX if self.cluster is None else self.cluster.request_size_max,
             backups=self._upkeep.backups,
             expire=self._upkeep.expire_now,

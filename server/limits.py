@@ -34,6 +34,8 @@ EDGE_LIMITS: Final = (
     "groups_per_user",
     "lite_topics_per_client",
     "lite_topics_per_topic",
+    "admin_calls",
+    "admin_strangers",
 )
 """Those that are found out here; `server.front.figures` has the front's."""
 

@@ -118,7 +118,12 @@ class LimitsSection(Section):
         "taken.",
         json_schema_extra=LIVE,
     )
-    admin_calls: int = Field(default=256, ge=1, description="Calls on the admin port that may be open at once.")
+    admin_calls: int = Field(
+        default=256,
+        ge=1,
+        description="Calls on the admin port that known callers may have open at once, each of them half. Members of "
+        "the cluster may have as many beside them, callers who are not known a quarter.",
+    )
 
     @model_validator(mode="after")
     def _a_body_fits_a_request(self) -> Self:

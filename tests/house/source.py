@@ -47,7 +47,7 @@ def _walk(folder: Path) -> Iterator[Path]:
         if path.is_dir():
             if not SKIPPED_FOLDERS.match(path.name):
                 yield from _walk(path)
-        elif path.is_file():
+        elif path.is_file() and path.name != ".git":  # of a linked work tree it is a file
             yield path
 
 

@@ -13,10 +13,16 @@ from store.security.model import Action, ResourceKind
 ALL: Final = "*"
 """What a list is of. Only rules for everything of a kind cover it."""
 
-OPEN_SERVICES: Final = ("grpc.health.v1.Health", "quarry.cluster.v1.ClusterService")
+HEALTH_SERVICE: Final = "grpc.health.v1.Health"
+REFLECTION_SERVICE: Final = "grpc.reflection.v1alpha.ServerReflection"
+
+OPEN_SERVICES: Final = (HEALTH_SERVICE, "quarry.cluster.v1.ClusterService")
 """Probes cannot sign, and members of the cluster sign with its key, which is looked at there."""
 
-READERS_SERVICES: Final = ("grpc.reflection.v1alpha.ServerReflection",)
+STRANGERS_SERVICES: Final = (HEALTH_SERVICE, REFLECTION_SERVICE)
+"""Calls of these stay a stranger's where nobody is asked who he is: none of them has work that takes long."""
+
+READERS_SERVICES: Final = (REFLECTION_SERVICE,)
 """For every user: what the services look like is no secret, but no stranger's business."""
 
 SUPER_SERVICES: Final = ("quarry.admin.v1.SecurityService",)

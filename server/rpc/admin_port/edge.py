@@ -19,6 +19,7 @@ from server.errors import (
     NoSuchMessage,
     NoSuchSetting,
     NotAMember,
+    OverLimit,
     TooManyTails,
     TooMuchForOneCall,
 )
@@ -41,6 +42,7 @@ STATUS_CODES: Final[dict[type[BaseException], grpc.StatusCode]] = {
     NoSuchSetting: grpc.StatusCode.NOT_FOUND,
     NoSuchJob: grpc.StatusCode.NOT_FOUND,
     TooManyTails: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    OverLimit: grpc.StatusCode.RESOURCE_EXHAUSTED,
     TooMuchForOneCall: grpc.StatusCode.OUT_OF_RANGE,
     errors.AlreadyExists: grpc.StatusCode.ALREADY_EXISTS,
     Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,

@@ -12,6 +12,7 @@ import grpc
 import grpc.aio
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server.errors import OverLimit
 from server.faults import FaultLog
 from server.rpc.admin_port.access import (
     JOB_SERVICE,
@@ -27,6 +28,7 @@ from server.rpc.admin_port.caller import caller_is
 from server.rpc.admin_port.edge import refuse
 from server.rpc.admin_port.handlers import KINDS, kind_of
 from server.rpc.admin_port.peer import caller_peer
+from server.rpc.admin_port.slots import caller_known
 from server.security.admin_authentication import AdminAuthenticator, AdminCall
 from server.security.audit import CLAIMED, NOBODY, Audit, Subject
 from server.security.authorization import Authorizer, Need
@@ -65,6 +67,11 @@ class AdminGuard(grpc.aio.ServerInterceptor):
         self._audit = audit
         self._metrics = metrics
         self._faults = faults
+
+    @property
+    def asks(self) -> bool:
+        """Whether callers have to show who they are."""
+        return self._access is not None
 
     async def intercept_service(
         self,
@@ -112,11 +119,14 @@ class AdminGuard(grpc.aio.ServerInterceptor):
             access.authorizer.require(identity, source, access.needs(method, request))
             if access.is_authorizing:
                 caller_is(lambda needs: access.authorizer.require(identity, source, needs))
+            caller_known(f"user {identity.user}")
         except (Unauthenticated, TooManyFailures) as error:
             claimed = subject._replace(user=error.claimed, how=CLAIMED) if error.claimed else subject
             await self._deny(claimed, error.outcome.value, error, context)
         except PermissionDenied as error:
             await self._deny(subject, str(error), error, context)
+        except OverLimit as error:
+            await refuse(context, error, self._faults)
         return subject
 
     async def _deny(self, subject: Subject, outcome: str, error: Exception, context: _Context) -> None:

@@ -5,6 +5,7 @@ It shares the event loop with the broker, so that administration needs no locks.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Final, Protocol
 
@@ -20,20 +21,28 @@ from server.administration import (
 from server.faults import FaultLog
 from server.front import LiveTls
 from server.front.grpcio import bind
+from server.limits import LimitsMet
 from server.pacing import Pacing
 from server.rpc.admin_port.guard import AdminGuard
 from server.rpc.admin_port.reading import RequestReader
 from server.rpc.admin_port.reflected import reflected_pool
 from server.rpc.admin_port.service import SERVICE_NAME, AdministeredBackups, AdminService, Expire, Summarize
+from server.rpc.admin_port.slots import CallSlots
 from store.clock import SystemClock
 
 REQUEST_SIZE_MAX: Final = 1024 * 1024
 """Bytes. What operators say is small."""
 
 METADATA_SIZE_MAX: Final = 16 * 1024
+CONNECTION_CALLS_MAX: Final = 128
+HANDSHAKE_MS: Final = 10_000
+IDLE_MS: Final = 300_000
 _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),
     ("grpc.max_metadata_size", METADATA_SIZE_MAX),
+    # who connects and says nothing leaves soon
+    ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
+    ("grpc.max_connection_idle_ms", IDLE_MS),
 )
 
 
@@ -59,13 +68,15 @@ class AdminServer:
         more: Sequence[MoreService] = (),
         pacing: Pacing | None = None,
         calls_max: int = 256,
+        limits_met: LimitsMet | None = None,
         request_size_max: int = REQUEST_SIZE_MAX,
     ) -> None:
-        """Beyond `calls_max` that are open at once calls are refused with RESOURCE_EXHAUSTED."""
+        """Beyond `calls_max` of known callers that are open at once calls are refused with RESOURCE_EXHAUSTED."""
         self._request_size_max = request_size_max
         self._guard = guard
         self._more = more
         self._calls_max = calls_max
+        self.slots: Final = CallSlots(calls_max, LimitsMet() if limits_met is None else limits_met)
         self._service = AdminService(
             administration, faults, backups, expire, summarize, pacing=pacing or Pacing(SystemClock())
         )
@@ -77,10 +88,15 @@ class AdminServer:
 
         `also`: `unix:path` of a socket without TLS, on which `caller_peer` believes what it is told.
         """
+        guards = [] if self._guard is None else [self._guard]
+        reader = RequestReader(self.slots, asks_who_calls=any(each.asks for each in guards))
         server = grpc.aio.server(
-            interceptors=[RequestReader(), *([self._guard] if self._guard else ())],
-            options=(*_OPTIONS, ("grpc.max_receive_message_length", self._request_size_max)),
-            maximum_concurrent_rpcs=self._calls_max,
+            interceptors=[reader, *guards],
+            options=(
+                *_OPTIONS,
+                ("grpc.max_receive_message_length", self._request_size_max),
+                ("grpc.max_concurrent_streams", CONNECTION_CALLS_MAX),
+            ),
         )
         add_AdminServiceServicer_to_server(self._service, server)  # type: ignore[no-untyped-call]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
@@ -90,15 +106,17 @@ class AdminServer:
         port = bind(server, address, tls)
         if also is not None:
             bind(server, also)
+        for service in ("", *names):  # before somebody watches: who does not read would hold this up
+            await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
         await server.start()
         self._server = server
-        for service in ("", *names):
-            await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
         return f"{address.rpartition(':')[0]}:{port}"
 
     async def stop(self, grace_s: float) -> None:
         """Tell health watchers, take no new calls, let open ones end within `grace_s`."""
         server, self._server = self._server, None
         if server is not None:
-            await self._health.enter_graceful_shutdown()
+            telling = asyncio.create_task(self._health.enter_graceful_shutdown())
+            await asyncio.wait([telling], timeout=grace_s)  # a watcher that does not read holds it up
             await server.stop(grace_s)
+            await telling

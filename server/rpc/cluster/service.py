@@ -18,6 +18,7 @@ from server.cluster.peers import Confirmation, ForwardedSend, LiteChange
 from server.cluster.signing import ClusterKeys
 from server.faults import FaultLog
 from server.rpc.admin_port.edge import refuse
+from server.rpc.admin_port.slots import member_known
 from server.rpc.cluster.methods import CHANGE_LITE, CONFIRM, CONSUMED, EXCHANGE, FORWARD, NUDGE, OVERVIEW, SERVICE
 from server.wire.parsing import parsed
 from server.wire.shared_rows import from_horizons, from_position, from_row, to_position
@@ -75,6 +76,7 @@ class ClusterService:
             headers = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
             try:
                 signature = self._keys.check_call(method, body, headers, self._clock.wall_ms() // 1000)
+                member_known()
                 answered = (await answer(parsed(request_type, body))).SerializeToString()
             except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
                 await refuse(context, error, self._faults)
