@@ -140,22 +140,22 @@ class ConsumerLag:
         self._keep([GroupTopic(each.group, each.topic) for each in subscriptions if not each.is_retry])
         self._times = {}
         found: list[PairLag] = []
-        failure: Exception | None = None
+        failures: list[Exception] = []
         for key in self._seen:
             self._seen[key] = 0
             try:
                 pairs = yield from self._pairs_of(key)
             except (OSError, KvError, BrokerError) as error:
-                failure = error
+                failures = [error]
             else:
                 found += pairs
         self._stored_ms, self._in_memory = self._times, {}
-        self.pairs = _bounded(found, self._pairs_max, is_whole=failure is None)
+        self.pairs = _bounded(found, self._pairs_max, is_whole=not failures)
         self.found = _with_retries(found)
-        self.totals = _totals(found) if failure is None else None
-        self.is_whole = failure is None and not self._has_dropped
-        if failure is not None:
-            raise failure
+        self.totals = _totals(found) if not failures else None
+        self.is_whole = not failures and not self._has_dropped
+        if failures:
+            raise failures.pop()
 
     def measure(self, key: GroupTopic) -> Generator[None, None, PairLag | None]:
         """One of them as it is now, with what its retry topics hold, whether or not it is in memory.

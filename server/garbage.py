@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from store.clock import Clock
@@ -29,8 +32,15 @@ GROWN_RATIO: Final = 1.5
 GROWN_LEAST: Final = 500_000
 """So many more pieces of memory, and half as much as after the last time: then all is looked at."""
 
+GROWN_LEAST_BYTES: Final = 48 * 1024 * 1024
+"""So much more memory, however few pieces it is, and all is looked at: what refers to itself may hold large ones. It is
+asked at every look, since this much may come within a second."""
+
 ALL_INTERVAL_S: Final = 900.0
-"""After so long it is, however little has come: what refers to itself may hold large pieces, which do not count."""
+"""After so long it is, however little has come."""
+
+_PAGE_SIZE: Final = os.sysconf("SC_PAGE_SIZE")
+_MEMORY_FILE: Final = Path("/proc/self/statm")
 
 
 def look_for_garbage_seldom() -> None:
@@ -45,11 +55,14 @@ def look_for_garbage_seldom() -> None:
 class GarbageSearch:
     """Looks for garbage while clients are served."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, own_memory: Callable[[], int] | None = None) -> None:
+        """`own_memory` tells how many bytes of memory are the process's own."""
         self._clock = clock
+        self._own_memory = own_memory or own_memory_bytes
         self._growth_due_s = 0.0
         self._all_due_s = 0.0
         self._pieces_after_all = 0
+        self._bytes_after_all = 0
 
     async def run(self) -> None:
         """Do it in place of Python, until cancelled."""
@@ -77,7 +90,7 @@ class GarbageSearch:
 
     def _is_time_for_all(self) -> bool:
         now_s = self._clock.monotonic_s()
-        if now_s >= self._all_due_s:
+        if now_s >= self._all_due_s or self._own_memory() >= self._bytes_after_all + GROWN_LEAST_BYTES:
             return True
         if now_s < self._growth_due_s:
             return False
@@ -88,4 +101,14 @@ class GarbageSearch:
     def _looked_at_all(self) -> None:
         now_s = self._clock.monotonic_s()
         self._pieces_after_all = sys.getallocatedblocks()
+        self._bytes_after_all = self._own_memory()
         self._growth_due_s, self._all_due_s = now_s + GROWTH_LOOKED_AT_S, now_s + ALL_INTERVAL_S
+
+
+def own_memory_bytes() -> int:
+    """Memory in use that is no file's: mapped segments come and go without being garbage. 0 where nothing tells."""
+    try:
+        resident, shared = _MEMORY_FILE.read_bytes().split()[1:3]
+    except (OSError, ValueError):
+        return 0
+    return (int(resident) - int(shared)) * _PAGE_SIZE

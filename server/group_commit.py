@@ -149,9 +149,10 @@ class GroupCommit:
         self._queue_flush_succeeded = False
         self._queues_flushed_up_to = store.dispatched_up_to
         self._dispatch_held = False
-        self._failure: Exception | None = None
-        self._no_room: DiskRefused | None = None
-        self._too_full: DiskRefused | None = None
+        # why nothing is taken: texts, since an error that is told twice refers to the frames of all who raised it
+        self._failure: str | None = None
+        self._no_room: str | None = None
+        self._too_full: str | None = None
         self._unflushed_sends = 0
         self._unflushed_since_s = 0.0
         self._room_check: asyncio.TimerHandle | None = None
@@ -194,10 +195,9 @@ class GroupCommit:
         encoded, self._incoming_encoded = self._incoming_encoded, []
         if not sends and not encoded:
             return  # a flush that ended in this pass has taken them along
-        refusal = self._failure or self._no_room or self._too_full
-        if refusal is not None:
+        if (self._failure or self._no_room or self._too_full) is not None:
             for stored in [*(send.stored for send in sends), *(each.stored for each in encoded)]:
-                stored((), refusal)
+                stored((), self._refusal())
             return
         began_s = self._clock.monotonic_s()
         self._stages.gather.add(began_s - self._gathering_since_s)
@@ -215,7 +215,7 @@ class GroupCommit:
         """Whether all of them went in together."""
         if self._failure is not None:
             for send in sends:
-                send.stored((), self._failure)
+                send.stored((), self._refusal())
             return False
         try:
             appended = append([message for send in sends for message in send.messages])
@@ -346,15 +346,19 @@ class GroupCommit:
 
     def _fail(self, error: Exception, sends: Sequence[_Send[MessageT]]) -> None:
         if self._failure is None:
-            final = f"{error}; restart to go on from what is on disk"
-            self._failure = error if isinstance(error, StorePoisoned) else StorePoisoned(final)
-            self._failure.__cause__ = error
+            is_told = isinstance(error, StorePoisoned)
+            self._failure = str(error) if is_told else f"{error}; restart to go on from what is on disk"
             log.error("store poisoned", error=str(error))
-            self._poisoned(self._failure)
+            self._poisoned(error if is_told else self._refusal())
         waiting: list[_Waiting] = [*self._waiting]
         self._waiting.clear()
         for stored in [*(send.stored for send in sends), *(each.stored for each in waiting)]:
-            stored((), self._failure)
+            stored((), self._refusal())
+
+    def _refusal(self) -> Exception:
+        if self._failure is not None:
+            return StorePoisoned(self._failure)
+        return DiskRefused(self._no_room or self._too_full or "")
 
     # -- derived data
 
@@ -422,22 +426,21 @@ class GroupCommit:
 
     def refuse_sends(self, reason: str) -> None:
         """Take no sends from now on, since the disk is too full; the empty text: take them again."""
-        before = "" if self._too_full is None else str(self._too_full)
+        before = self._too_full or ""
         if reason and not before:
             log.warning("sends are refused", reason=reason)
         elif before and not reason:
             log.warning("sends are taken again", reason=before)
-        self._too_full = DiskRefused(reason) if reason else None
+        self._too_full = reason or None
         if reason or before:
-            self._tell_refusing(reason or ("" if self._no_room is None else str(self._no_room)))
+            self._tell_refusing(reason or self._no_room or "")
 
     def _await_room(self, error: EngineFull) -> None:
         """Take no more sends until a flush of the queues gets through, which is tried again and again."""
         if self._no_room is None:
-            self._no_room = DiskRefused(f"the disk is full: {error}")
-            self._no_room.__cause__ = error
+            self._no_room = f"the disk is full: {error}"
             log.error("no room on the disk, sends are refused until there is", error=str(error))
-            self._tell_refusing(str(self._no_room))
+            self._tell_refusing(self._no_room)
         if self._room_check is None:
             self._room_check = asyncio.get_running_loop().call_later(ROOM_CHECK_INTERVAL_S, self._look_for_room)
 
@@ -449,7 +452,7 @@ class GroupCommit:
     def _go_on_with_room(self) -> None:
         self._no_room = None
         log.warning("there is room for the queues again")
-        self._tell_refusing("" if self._too_full is None else str(self._too_full))
+        self._tell_refusing(self._too_full or "")
 
     def _tell_refusing(self, reason: str) -> None:
         self._refusing = bool(reason)

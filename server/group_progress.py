@@ -239,11 +239,14 @@ class GroupProgress:
         outcome: list[Exception | None] = []
         self._writer.when_written(outcome.append)
         self._writer.write_now()
-        match outcome:
-            case [EngineFull() as error]:
+        error = outcome.pop()
+        try:
+            if isinstance(error, EngineFull):
                 raise Unavailable(f"how many messages are in flight is not known: {error}") from error
-            case [Exception() as error]:
+            if error is not None:
                 raise error
+        finally:
+            del error  # it refers to this frame
 
     def _entry(self, queue: QueueId, offset: int) -> ConsumeQueueEntry | None:
         found = self._messages.entries(queue, QueueOffset(offset), 1)

@@ -74,9 +74,9 @@ class LogFlushes:
         assert running is not None, "no flush runs"
         number = running.thread.finish()
         error = OSError(number, os.strerror(number), str(running.begun.path)) if number else None
-        failure = None
         try:
             self._store.end_flush(running.begun, error)
-        except Exception as raised:  # noqa: BLE001 - raised where it is waited for
-            failure = raised
-        settle(running.future, None, failure)
+        except Exception as failure:  # noqa: BLE001 - raised where it is waited for
+            settle(running.future, None, failure)
+        else:
+            settle(running.future, None, None)

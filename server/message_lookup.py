@@ -67,11 +67,13 @@ class MessageLookup:
                 raise Invalid("topic: it must be given with an id that is no offset id") from None
             if topic is None:
                 raise
-            not_there = error
+            not_there = str(error)
         try:
             return await self._by_own_id(topic, message_id)
-        except (NoIndex, NoSuchMessage) as error:
-            raise (not_there if is_offset_id else error) from None
+        except (NoIndex, NoSuchMessage):
+            if is_offset_id:
+                raise NoSuchMessage(not_there) from None
+            raise
 
     def by_place(self, queue: QueueId, offset: QueueOffset) -> StoredMessage:
         """Raises NoSuchMessage, Invalid."""

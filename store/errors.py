@@ -26,6 +26,9 @@ BrokerError
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeVar
+
+ErrorT = TypeVar("ErrorT", bound=BaseException)
 
 
 class BrokerError(Exception):
@@ -115,3 +118,11 @@ class MessageGivenUp(BrokerError):
 
 class StorePoisoned(BrokerError):
     """A flush failed. The page cache can no longer be trusted, so every later append raises this."""
+
+
+def without_frames(error: ErrorT) -> ErrorT:
+    """The same error, to be kept: else it refers to the frames that it and what caused it went through, and so to the
+    requests and calls in them (`tests/house/test_kept_errors.py`).
+    """
+    error.__traceback__ = error.__context__ = error.__cause__ = None
+    return error

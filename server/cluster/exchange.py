@@ -333,7 +333,7 @@ class Exchange:
             nudges = [peer.nudge(self._name, self._own_address) for peer in peers]
             for outcome in await asyncio.gather(*nudges, return_exceptions=True):
                 if isinstance(outcome, Exception) and not isinstance(outcome, MemberUnreachable | NotAMember):
-                    raise outcome
+                    raise outcome  # once: it is the end of the broker
 
     def _remember(self, name: str, address: str) -> None:
         if not address or name == self._name or len(self._told) >= ADDRESSES_MAX:

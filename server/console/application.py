@@ -269,14 +269,14 @@ class Console:
                 await _write_line(response, answer)
             return
         except CallFailed as error:
-            failure = error
-            self._after(failure, request)
+            failed = error.code, error.message
+            self._after(error, request)
         except (ConnectionError, TimeoutError):
             raise
         except Exception:
             log.exception("the console failed", method=request.method, path=request.path)
-            failure = CallFailed(*FAULT)
-        await _write_line(response, json.dumps({"error": _error_fields(failure.code, failure.message)}).encode())
+            failed = FAULT
+        await _write_line(response, json.dumps({"error": _error_fields(*failed)}).encode())
 
     # -- files
 

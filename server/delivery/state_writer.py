@@ -45,8 +45,9 @@ class StateWriter:
         self._batch: WriteBatch | None = None
         self._written: list[Written] = []
         self._gathered: list[Callable[[], None]] = []
-        self._behind: EngineFull | None = None
-        self._failure: StorePoisoned | None = None
+        # why not all is written: texts, since an error that is told twice refers to the frames of all who raised it
+        self._behind: str | None = None
+        self._failure: str | None = None
         self.stage_all: Callable[[WriteBatch], None] = lambda _: None
 
     @property
@@ -79,9 +80,10 @@ class StateWriter:
         """End the batch of this pass early; it survives power loss. Raises StorePoisoned or kv.EngineFull."""
         self._stage_probe(self.batch())  # earlier passes have left something to sync, also if this one has not
         self._write(sync=True)
-        error = self._failure or self._behind
-        if error is not None:
-            raise error
+        if self._failure is not None:
+            raise StorePoisoned(self._failure)
+        if self._behind is not None:
+            raise EngineFull(self._behind)
 
     def require_room(self) -> None:
         """Find out by a small durable write whether changes can be stored, before memory is changed.
@@ -111,11 +113,11 @@ class StateWriter:
                 self._engine.write(batch, sync=sync)
                 self._behind = None
             except EngineFull as error:
-                self._behind = error
+                self._behind = str(error)
             except Exception as error:  # noqa: BLE001 - handed to every caller that waits for this write
                 self._fail(error)
         for written in callbacks:
-            written(self._failure or self._behind)
+            written(self._error())
 
     def _catch_up(self) -> None:
         """Write everything anew. A disk still full is found out by a small write, not by a large one."""
@@ -131,9 +133,14 @@ class StateWriter:
     def _stage_probe(self, batch: WriteBatch) -> None:
         batch.delete(self._engine.family(INFLIGHT), b"")
 
+    def _error(self) -> Exception | None:
+        """Why not all is written, for one who waits."""
+        if self._failure is not None:
+            return StorePoisoned(self._failure)
+        return None if self._behind is None else EngineFull(self._behind)
+
     def _fail(self, error: Exception) -> None:
-        self._failure = StorePoisoned(f"delivery state cannot be written: {error}")
-        self._failure.__cause__ = error
+        self._failure = f"delivery state cannot be written: {error}"
         log.error("delivery state cannot be written", error=str(error))
         if self._failed is not None:
-            self._failed(self._failure)
+            self._failed(StorePoisoned(self._failure))

@@ -113,9 +113,14 @@ class Taking:
             if taken.is_over:
                 break
         if failures and not taken.messages:
-            for failure, part in failures[:-1]:
+            last, _ = failures.pop()
+            for failure, part in failures:
                 self._report(failure, part)
-            raise failures[-1][0]
+            failures.clear()
+            try:
+                raise last
+            finally:
+                del last  # it refers to this frame
         for failure, part in failures:
             self._report(failure, part)
         if taken.is_over_limit and not taken.messages:

@@ -387,7 +387,9 @@ async def _pump(call: GrpcioCall, context: _Context) -> None:
         call.lose()
         return
     if call.ending.status != GrpcStatus.OK:
-        await _abort(context, call.ending)
+        # said, not raised: grpc.aio keeps an error by which a call is aborted, and with it the frames of the call
+        context.set_code(_STATUS_CODES[call.ending.status])
+        context.set_details(call.ending.message)
 
 
 async def _abort(context: _Context, ending: _Ending) -> Never:

@@ -228,7 +228,7 @@ class MessageResendWork:
             error = None if item.missing else next(answers, None)
             if isinstance(error, Unavailable):
                 running.keep()
-                raise error
+                raise Unavailable(str(error))
             reason = item.missing or error
             if item.record is not None:
                 reason = reason and f"offset {item.record.queue_offset} of queue {item.record.queue_number}: {reason}"

@@ -68,9 +68,12 @@ class Running:
             self._writer.write_durably()
         else:
             self._writer.write_now()
-        error = written[0]
-        if error is not None:
-            raise error
+        error = written.pop()
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # it refers to this frame
         self._metrics.job_did(self.job.kind, self.job.done - self._kept.done)
         self._kept = self.job
         self.complaint = None

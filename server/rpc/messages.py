@@ -30,7 +30,7 @@ from server.wire.validate import (
     check_topic,
 )
 from store.clock import Clock
-from store.errors import BrokerError, Forbidden
+from store.errors import BrokerError, Forbidden, without_frames
 from store.metadata import Group, IllegalGroupName, Permission, TopicType
 from store.metadata.lite import LiteGroup
 from store.metadata.names import RETRY_PREFIX
@@ -213,7 +213,7 @@ class MessageService:
                 _check_lite_topic(entry)
                 self._delivery.acknowledge(terms.group, terms.topic, entry.receipt_handle)
             except InvalidReceiptHandle as error:
-                results.append(error)
+                results.append(without_frames(error))
             else:
                 results.append(None)
         self._state_writer.when_written(partial(self._acknowledged, call, request, results))

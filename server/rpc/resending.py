@@ -16,7 +16,7 @@ from server.wire.messages import fill_message
 from server.wire.status import Refused
 from server.wire.times import fill_ms
 from store.clock import Clock
-from store.errors import Unavailable
+from store.errors import Unavailable, without_frames
 from store.message import Host, host_text
 from store.metadata import Topic, TopicType
 from store.record import StoredMessage
@@ -54,7 +54,7 @@ class MessageResender:
             try:
                 message = new_message(record, topic, job_id, now_ms)
             except Refused as error:
-                calls.append(error)
+                calls.append(without_frames(error))
                 continue
             call = LocalCall("SendMessage", peer=peer, headers={"x-mq-client-id": CLIENT_ID}, remaining_s=None)
             self._handler(call, service.SendMessageRequest(messages=[message]).SerializeToString())

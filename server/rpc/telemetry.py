@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -42,11 +43,25 @@ CommandAnswered = Callable[[str, service.TelemetryCommand], None]
 """Told the client's id and its answer to a command of the broker."""
 
 
+STRANGERS_MAX: Final = 256
+"""Streams of those who did not prove who they are that may wait for their first message, or for `end_silent_strangers`;
+beyond them the oldest is told at once."""
+
+
+class _Refusal(NamedTuple):
+    """How a stream is ended for an error: what the client is sent, and the gRPC status.
+
+    It stands for the error, which must not be kept: that refers to its frames, and so to the stream and its call.
+    """
+
+    answer: bytes | None
+    status: GrpcStatus
+    message: str = ""
+
+
 @dataclass(slots=True)
 class _Stream:
     identity: Identity | None = None
-    stranger: Exception | None = None
-    """Why nobody knows who opened it."""
     client_id: str | None = None
     unread_answers: int = 0
     stalled: bool = False
@@ -72,6 +87,8 @@ class TelemetryService:
         self._subscribed = subscribed
         self._command_answered = command_answered
         self._streams: dict[Call, _Stream] = {}
+        self._strangers: dict[Call, _Refusal] = {}
+        """Streams of which nobody knows who opened them, the oldest first, and what each will be told."""
         self._is_ending = False
 
     def configure(self, limits: WireLimits) -> None:
@@ -91,19 +108,20 @@ class TelemetryService:
 
     @property
     def open_streams(self) -> int:
-        return len(self._streams)
+        """Those of strangers too."""
+        return len(self._streams) + len(self._strangers)
 
     def end_streams(self) -> None:
         """End all streams in good order, and those that are still to come: the broker stops."""
         self._is_ending = True
+        self.end_silent_strangers()
         for call in tuple(self._streams):
             self._end(call, GrpcStatus.OK)
 
     def end_silent_strangers(self) -> None:
         """End the streams of those who did not say who they are, nor anything else so far."""
-        for call, stream in tuple(self._streams.items()):
-            if stream.stranger is not None:
-                self._refuse(call, stream.stranger)
+        for call in tuple(self._strangers):
+            self._tell_stranger(call)
 
     def end_where(self, may_go_on: Callable[[Call, Identity, str | None], None]) -> None:
         """End the streams for which `may_go_on` raises PermissionDenied, and take their clients for gone.
@@ -169,19 +187,22 @@ class TelemetryService:
             # it was on its way already, and would keep the stop waiting for as long as that may take
             call.finish()
             return
-        self._streams[call] = stream = _Stream()
-        call.on_close(lambda: self._forget(call))
         try:
-            stream.identity = self._edge.identify(call)
+            identity = self._edge.identify(call)
         except Exception as error:  # noqa: BLE001 - the edge: the stream ends, the broker goes on
-            stream.stranger = error
+            self._edge.report(call, error)
+            self._strangers[call] = _refusal(error)
+            call.on_close(partial(self._forget_stranger, call))
+            if len(self._strangers) > STRANGERS_MAX:
+                self._tell_stranger(next(iter(self._strangers)))
+            return
+        self._streams[call] = _Stream(identity)
+        call.on_close(partial(self._forget, call))
 
     def _message(self, call: Call, body: bytes) -> None:
         stream = self._streams.get(call)
-        if stream is None:  # ended by the broker; what the client had already sent still comes in
-            return
-        if stream.stranger is not None:
-            self._refuse(call, stream.stranger)
+        if stream is None:  # a stranger's, or ended by the broker: what the client had already sent still comes in
+            self._tell_stranger(call)
             return
         try:
             stream.client_id = client_id = self._edge.caller(call, stream.identity)
@@ -224,17 +245,23 @@ class TelemetryService:
         stream.unread_answers = 0
 
     def _half_close(self, call: Call) -> None:
+        self._tell_stranger(call)
         if call in self._streams:
             self._end(call, GrpcStatus.OK)
 
+    def _tell_stranger(self, call: Call) -> None:
+        """End the stream, if it is a stranger's that is open."""
+        refusal = self._strangers.pop(call, None)
+        if refusal is not None:
+            _end_by(call, refusal)
+
+    def _forget_stranger(self, call: Call) -> None:
+        self._strangers.pop(call, None)
+
     def _refuse(self, call: Call, error: Exception) -> None:
         self._edge.report(call, error)
-        status = status_of(error)
-        if status.code in _SAID_IN_BAND or isinstance(error, Denied):
-            call.send(service.TelemetryCommand(status=status).SerializeToString())
-            self._end(call, GrpcStatus.OK)
-        else:
-            self._end(call, _grpc_status(error), status.message)
+        self._forget(call)
+        _end_by(call, _refusal(error))
 
     def _end(self, call: Call, status: GrpcStatus, message: str = "") -> None:
         self._forget(call)
@@ -244,6 +271,19 @@ class TelemetryService:
         stream = self._streams.pop(call, None)
         if stream is not None and stream.client_id is not None:
             self._clients.detach(stream.client_id, call)
+
+
+def _refusal(error: Exception) -> _Refusal:
+    status = status_of(error)
+    if status.code in _SAID_IN_BAND or isinstance(error, Denied):
+        return _Refusal(service.TelemetryCommand(status=status).SerializeToString(), GrpcStatus.OK)
+    return _Refusal(None, _grpc_status(error), status.message)
+
+
+def _end_by(call: Call, refusal: _Refusal) -> None:
+    if refusal.answer is not None:
+        call.send(refusal.answer)
+    call.finish(refusal.status, refusal.message)
 
 
 def _grpc_status(error: Exception) -> GrpcStatus:

@@ -49,7 +49,7 @@ class Gate:
             subject = self._subject(call)
             if error.claimed:
                 subject = subject._replace(user=error.claimed, how=CLAIMED)
-            self._deny(subject, error.outcome.value, error)
+            self._deny(subject, error.outcome.value, str(error))
             raise
 
     def authorize(self, call: Call, identity: Identity, needs: Iterable[Need]) -> None:
@@ -59,7 +59,7 @@ class Gate:
         try:
             self._authorizer.require(identity, source_of(call.peer), needs)
         except PermissionDenied as error:
-            self._deny(self._subject(call).of(identity), str(error), error)
+            self._deny(self._subject(call).of(identity), str(error), str(error))
             raise
 
     def check(self, identity: Identity, peer: str, needs: Iterable[Need]) -> None:
@@ -73,13 +73,13 @@ class Gate:
     def require_own(self, call: Call, identity: Identity, client_id: str, owner: str | None) -> None:
         """Raises PermissionDenied for a client that another user has registered."""
         if owner is not None and owner != identity.user:
-            error = PermissionDenied(f"user {identity.user} may not call as client {client_id}: it is another user's")
-            self._deny(self._subject(call).of(identity), "another user's client", error)
-            raise error
+            text = f"user {identity.user} may not call as client {client_id}: it is another user's"
+            self._deny(self._subject(call).of(identity), "another user's client", text)
+            raise PermissionDenied(text)
 
     def _subject(self, call: Call) -> Subject:
         return Subject(PORT, call.path.rpartition("/")[2], call.peer)
 
-    def _deny(self, subject: Subject, outcome: str, error: Exception) -> None:
+    def _deny(self, subject: Subject, outcome: str, text: str) -> None:
         self._metrics.denied(PORT)
-        self._audit.denied(subject, outcome, str(error))
+        self._audit.denied(subject, outcome, text)

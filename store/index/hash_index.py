@@ -51,7 +51,7 @@ class HashIndex:
         # replaced, never changed: queries go through them meanwhile
         self._full: tuple[HashIndexState, ...] = ()
         self._newest: HashIndexFile | None = None
-        self.failure: OSError | None = None
+        self.failure: str | None = None
         """A flush failed: nobody knows what the files hold, until `go_back` to a state before it."""
         self._writable = writable
         if writable:
@@ -151,7 +151,7 @@ class HashIndex:
         try:
             file.flush()
         except OSError as error:
-            self.failure = error
+            self.failure = str(error)
             raise
 
     # -- removing

@@ -23,7 +23,7 @@ class HashKeyFiles:
         self.index = index
 
     @property
-    def failure(self) -> OSError | None:
+    def failure(self) -> str | None:
         return self.index.failure
 
     @property

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar
 
-from store.errors import StoreDamaged
 from store.index.answer import Answer
 from store.index.items import KeyItems
 from store.offsets import PhysicalOffset
@@ -23,7 +22,7 @@ class KeyFiles(Protocol):
     """Whether tags have items, too."""
 
     @property
-    def failure(self) -> OSError | StoreDamaged | None:
+    def failure(self) -> str | None:
         """A flush failed, or going back did: nobody knows what the files hold, until `go_back` to a state before it."""
 
     @property

@@ -33,7 +33,7 @@ class TieredKeyFiles:
         self.index = index
 
     @property
-    def failure(self) -> OSError | StoreDamaged | None:
+    def failure(self) -> str | None:
         return self.index.failure
 
     @property

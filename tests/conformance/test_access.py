@@ -18,6 +18,7 @@ from server.delivery.receipt_handle import ReceiptHandle
 from server.held.recall_handle import RecallHandle
 from server.held.transaction_id import encode_transaction_id
 from server.rpc.methods import METHOD_NAMES
+from server.rpc.telemetry import STRANGERS_MAX
 from store.errors import SecretsUnreadable
 from store.metadata import TopicType
 from store.security.model import Decision, UserKind
@@ -253,6 +254,26 @@ def test_a_stranger_that_says_nothing_does_not_stay(with_broker: WithBroker) -> 
             await until(lambda: broker.broker._messaging.telemetry.open_streams == 0, "the stream has ended")
 
     with_broker(test, security=SECURED)
+
+
+@pytest.mark.parametrize("front", ["h2", "grpcio"])
+def test_strangers_have_no_more_streams_than_few_and_the_oldest_is_told(with_broker: WithBroker, front: str) -> None:
+    async def test(broker: RunningBroker) -> None:
+        add_user(broker, "orders", "topic:orders pub")
+        telemetry = broker.broker._messaging.telemetry
+        async with Client(broker.endpoint) as stranger, client_of(broker, "orders") as client:
+            assert (await client.declare(producer_settings("orders"))).status.code == definition.OK
+            calls = [stranger.stub.Telemetry(metadata=stranger.metadata) for _ in range(STRANGERS_MAX + 20)]
+            for call in calls[:20]:
+                told = await asyncio.wait_for(call.read(), 10)
+                assert told.status.code == definition.UNAUTHORIZED
+            assert telemetry.open_streams <= STRANGERS_MAX + 1
+            assert (await client.declare(producer_settings("orders"))).status.code == definition.OK
+            for call in calls:
+                call.cancel()
+            await until(lambda: telemetry.open_streams == 1, "nothing is left of the strangers")
+
+    with_broker(test, security=SECURED, network={"front": front})
 
 
 def test_a_client_is_its_users_own(with_broker: WithBroker) -> None:

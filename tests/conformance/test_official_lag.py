@@ -7,10 +7,8 @@ from typing import Final
 
 import pytest
 
-from kv import EngineFull
 from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from store.errors import StorePoisoned
 from store.metadata import Topic, TopicType
 from store.offsets import QueueId, QueueOffset
 from tests.conformance.broker import RunningBroker
@@ -296,10 +294,10 @@ def test_while_deliveries_cannot_be_written_nobody_is_told_how_many_there_are(wi
         broker.group("billing")
         writer = broker.broker._state_writer
         async with await consumer_of(broker, "billing", topic):
-            writer._behind = EngineFull("no room")
+            writer._behind = "no room"
             full = await accumulation(broker, DescribeRequest(group=resource("billing")))
             writer._behind = None
-            writer._failure = StorePoisoned("delivery state cannot be written")
+            writer._failure = "delivery state cannot be written"
             poisoned = await accumulation(broker, DescribeRequest(group=resource("billing")))
             writer._failure = None
         assert (full.status.code, full.HasField("accumulation")) == (definition.TOO_MANY_REQUESTS, False)

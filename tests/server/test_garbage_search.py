@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import sys
 import weakref
 from collections.abc import Iterator
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
 
 import pytest
 
-from server.garbage import ALL_INTERVAL_S, GROWN_LEAST, GROWTH_LOOKED_AT_S, GarbageSearch
+from server.garbage import (
+    ALL_INTERVAL_S,
+    GROWN_LEAST,
+    GROWN_LEAST_BYTES,
+    GROWTH_LOOKED_AT_S,
+    GarbageSearch,
+    own_memory_bytes,
+)
 from store.clock import ManualClock
 
 
@@ -68,6 +78,47 @@ def test_all_is_looked_at_when_there_is_much_more(search: GarbageSearch, clock: 
     search.look()
     assert seen() is None
     del much
+
+
+def test_all_is_looked_at_when_there_are_many_more_bytes_in_few_pieces(clock: ManualClock) -> None:
+    """As soon as they are there: a broker in a small container is ended within seconds."""
+    memory = 100 << 20
+    gc.disable()
+    try:
+        search = GarbageSearch(clock, lambda: memory)
+        search.look()
+        circle = Circle()
+        seen = weakref.ref(circle)
+        search.look()
+        del circle
+        memory += GROWN_LEAST_BYTES - 1
+        search.look()
+        assert seen() is not None
+        memory += 1
+        search.look()
+        assert seen() is None
+        circle = Circle()
+        seen = weakref.ref(circle)
+        search.look()
+        del circle
+        search.look()
+        assert seen() is not None, "what is in use by now is where it counts from"
+    finally:
+        gc.unfreeze()
+        gc.enable()
+
+
+def test_memory_of_its_own_is_counted_and_that_of_files_is_not(tmp_path: Path) -> None:
+    size = 64 << 20
+    path = tmp_path / "mapped"
+    path.write_bytes(bytes(size))
+    before = own_memory_bytes()
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as mapped:
+        assert sum(mapped[::4096]) == 0
+        assert own_memory_bytes() - before < size // 2
+        own = bytearray(os.urandom(1)) * size
+        assert own_memory_bytes() - before > size // 2
+        del own
 
 
 def test_what_is_in_use_stays(search: GarbageSearch, clock: ManualClock) -> None:

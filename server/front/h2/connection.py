@@ -458,7 +458,8 @@ class Connection:
             self.sender.control(frames.go_away(self._last_stream_id, ErrorCode.NO_ERROR))
 
     def _end_connection(self, error: PeerError) -> None:
-        self.ended_with = error.with_traceback(None)  # which would keep all that was read
+        # a new one: what was raised refers to its frames, also by its cause, and so to all that was read
+        self.ended_with = PeerError(error.code, error.reason)
         self._rest, self.behind_size = b"", 0
         self._partial = None
         self._move(State.OVER)

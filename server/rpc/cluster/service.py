@@ -131,8 +131,11 @@ class ClusterService:
         outcome: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
         self._groups.change_lite(LiteChange(request.client_id, request.request), partial(_settle, outcome))
         error = await outcome
-        if error is not None:
-            raise error
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error, outcome  # which refer to this frame
         return pb.ChangeLiteResponse()
 
     async def _answer_overview(self, _request: pb.OverviewRequest) -> pb.OverviewResponse:

@@ -108,10 +108,9 @@ class AdminCalls:
         try:
             broker = stub.GetBroker(admin_pb2.GetBrokerRequest(), timeout=QUICK_TIMEOUT_S, metadata=metadata)
         except grpc.RpcError as error:
-            failure = _failure(error)
-            if failure.code == grpc.StatusCode.PERMISSION_DENIED.name:
+            if _failure(error).code == grpc.StatusCode.PERMISSION_DENIED.name:
                 return Identity(None, None)
-            raise failure from None
+            raise _failure(error) from None
         return Identity(broker.name, broker.cluster)
 
     def close(self) -> None:

@@ -102,7 +102,7 @@ class TieredIndex:
         self._executor = ThreadPoolExecutor(REMOTE_READERS, thread_name_prefix="index-reader")
         self.rebuilt = 0
         """Damaged files that were made anew, or of which nothing was left to be made."""
-        self.failure: OSError | StoreDamaged | None = None
+        self.failure: str | None = None
         """A flush failed, or going back did: nobody knows what the newest file holds until one succeeds."""
         filling = self._folders.names(Stage.FILLING)
         if filling:
@@ -164,7 +164,7 @@ class TieredIndex:
         try:
             self.go_back(state)
         except (OSError, StoreDamaged) as error:
-            self.failure = error
+            self.failure = str(error)
             raise
 
     def _begin(self) -> ChainedFile:
@@ -194,7 +194,7 @@ class TieredIndex:
         try:
             file.flush()
         except OSError as error:
-            self.failure = error
+            self.failure = str(error)
             raise
 
     def settle(self, state: TieredState | None) -> None:
