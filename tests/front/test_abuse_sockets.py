@@ -15,8 +15,8 @@ import pytest
 
 from server.front import Front, FrontLimits, Method, make_front
 from server.front.h2 import adapter, door, frames, front, patience, switchboard
-from server.front.h2.connection import HTTP_1_ANSWER
 from server.front.h2.frames import ErrorCode, Setting
+from server.front.h2.greeting import HTTP_1_ANSWER
 from server.front.h2.grpc_messages import with_prefix
 from tests.certificates import Tls, make_tls
 from tests.contracts.front_client import run, soon

@@ -37,6 +37,7 @@ from server.front.h2.frames import (
     check_dependency,
     unpadded,
 )
+from server.front.h2.greeting import HTTP_1_ANSWER, Greeting, greeting_in
 from server.front.h2.grpc_messages import MESSAGE_PREFIX_SIZE
 from server.front.h2.header_blocks import BlockDecoder, PartialBlock
 from server.front.h2.huffman_coded import HuffmanCoded
@@ -66,12 +67,6 @@ _HEADERS: Final = int(FrameType.HEADERS)
 
 DECODED_BEYOND_LIMIT: Final = 4
 """Header blocks of up to so many times the limit are still decoded, so that only their call is refused."""
-
-_HTTP_1: Final = (b"GET ", b"POST ", b"HEAD ", b"PUT ", b"OPTIONS ", b"DELETE ", b"PATCH ", b"CONNECT ", b"TRACE ")
-HTTP_1_ANSWER: Final = (
-    b"HTTP/1.1 505 HTTP Version Not Supported\r\nContent-Type: text/plain\r\nContent-Length: 43\r\n"
-    b"Connection: close\r\n\r\nThis port speaks gRPC, which needs HTTP/2.\r\n"
-)
 
 
 class Connection:
@@ -177,19 +172,18 @@ class Connection:
 
     def _read_preface(self, data: bytes) -> bool:
         """Whether the preface is here whole. Raises PeerError when it cannot become one."""
-        known = min(len(data), len(PREFACE))
-        if data[:known] != PREFACE[:known]:
-            if data.startswith(_HTTP_1):
+        match greeting_in(data):
+            case Greeting.HTTP_1:
                 self.sender.control(HTTP_1_ANSWER)
                 self._move(State.OVER)
                 return False
-            if any(each.startswith(data) for each in _HTTP_1):
+            case Greeting.ELSE:
+                raise PeerError(ErrorCode.PROTOCOL_ERROR, "this is not HTTP/2")
+            case Greeting.BEGINNING:
                 self._rest = data
                 return False
-            raise PeerError(ErrorCode.PROTOCOL_ERROR, "this is not HTTP/2")
-        if known < len(PREFACE):
-            self._rest = data
-            return False
+            case Greeting.PREFACE:
+                pass
         self._move(State.GREETED)
         self.sender.control(
             frames.settings(

@@ -1,0 +1,32 @@
+"""What a connection says first: HTTP/2's preface, or what people send to a port that is not theirs."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from server.front.h2.frames import PREFACE
+
+_HTTP_1: Final = (b"GET ", b"POST ", b"HEAD ", b"PUT ", b"OPTIONS ", b"DELETE ", b"PATCH ", b"CONNECT ", b"TRACE ")
+HTTP_1_ANSWER: Final = (
+    b"HTTP/1.1 505 HTTP Version Not Supported\r\nContent-Type: text/plain\r\nContent-Length: 43\r\n"
+    b"Connection: close\r\n\r\nThis port speaks gRPC, which needs HTTP/2.\r\n"
+)
+
+
+class Greeting(Enum):
+    """What the first bytes of a connection are."""
+
+    PREFACE = "the preface"
+    BEGINNING = "the beginning of something that is understood"
+    HTTP_1 = "a request of HTTP/1"
+    ELSE = "anything else"
+
+
+def greeting_in(data: bytes) -> Greeting:
+    known = min(len(data), len(PREFACE))
+    if data[:known] == PREFACE[:known]:
+        return Greeting.PREFACE if known == len(PREFACE) else Greeting.BEGINNING
+    if data.startswith(_HTTP_1):
+        return Greeting.HTTP_1
+    return Greeting.BEGINNING if any(each.startswith(data) for each in _HTTP_1) else Greeting.ELSE
