@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
+from server.figures.process import own_bytes
 from store.clock import Clock
 
 OPENING_THRESHOLDS: Final = (10_000, 20, 50)
@@ -39,9 +38,6 @@ asked at every look, since this much may come within a second."""
 ALL_INTERVAL_S: Final = 900.0
 """After so long it is, however little has come."""
 
-_PAGE_SIZE: Final = os.sysconf("SC_PAGE_SIZE")
-_MEMORY_FILE: Final = Path("/proc/self/statm")
-
 
 def look_for_garbage_seldom() -> None:
     """What is there by now is taken for something that stays, and not looked at any more.
@@ -55,10 +51,10 @@ def look_for_garbage_seldom() -> None:
 class GarbageSearch:
     """Looks for garbage while clients are served."""
 
-    def __init__(self, clock: Clock, own_memory: Callable[[], int] | None = None) -> None:
-        """`own_memory` tells how many bytes of memory are the process's own."""
+    def __init__(self, clock: Clock, own_memory: Callable[[], int | None] = own_bytes) -> None:
+        """`own_memory` tells how many bytes of memory are the process's own; None where nothing tells."""
         self._clock = clock
-        self._own_memory = own_memory or own_memory_bytes
+        self._own_memory = own_memory
         self._growth_due_s = 0.0
         self._all_due_s = 0.0
         self._pieces_after_all = 0
@@ -90,7 +86,7 @@ class GarbageSearch:
 
     def _is_time_for_all(self) -> bool:
         now_s = self._clock.monotonic_s()
-        if now_s >= self._all_due_s or self._own_memory() >= self._bytes_after_all + GROWN_LEAST_BYTES:
+        if now_s >= self._all_due_s or (self._own_memory() or 0) >= self._bytes_after_all + GROWN_LEAST_BYTES:
             return True
         if now_s < self._growth_due_s:
             return False
@@ -101,14 +97,5 @@ class GarbageSearch:
     def _looked_at_all(self) -> None:
         now_s = self._clock.monotonic_s()
         self._pieces_after_all = sys.getallocatedblocks()
-        self._bytes_after_all = self._own_memory()
+        self._bytes_after_all = self._own_memory() or 0
         self._growth_due_s, self._all_due_s = now_s + GROWTH_LOOKED_AT_S, now_s + ALL_INTERVAL_S
-
-
-def own_memory_bytes() -> int:
-    """Memory in use that is no file's: mapped segments come and go without being garbage. 0 where nothing tells."""
-    try:
-        resident, shared = _MEMORY_FILE.read_bytes().split()[1:3]
-    except (OSError, ValueError):
-        return 0
-    return (int(resident) - int(shared)) * _PAGE_SIZE

@@ -25,6 +25,14 @@ def resident_bytes() -> int | None:
     return None
 
 
+def own_bytes() -> int | None:
+    """Memory in use that is no file's: mapped segments come and go. None where the system does not tell."""
+    with suppress(OSError, ValueError, IndexError):
+        resident, shared = _STATM.read_bytes().split()[1:3]
+        return (int(resident) - int(shared)) * _PAGE_SIZE
+    return None
+
+
 def open_files() -> int | None:
     """None where the system does not tell. One step for each of them."""
     with suppress(OSError):
