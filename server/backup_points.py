@@ -23,7 +23,7 @@ import structlog
 from kv import KeyValueEngine
 from store.backup import BackupPoint
 from store.clock import Clock
-from store.commitlog import SegmentList
+from store.commitlog import KeptSize, SegmentList
 from store.disk import CopyingDisk
 from store.errors import Busy, Invalid
 from store.offsets import PhysicalOffset
@@ -161,6 +161,8 @@ class BackupPoints:
         if queues is not None:
             queues.checkpoint(directory / self._engines.queues_folder)
         self._engines.state.checkpoint(directory / self._paths.quarry.name)
+        if len(self._segments):
+            KeptSize(self._disk, directory / self._paths.quarry.name).keep(self._segments.segment_size)
         try:
             checkpoint = self._disk.read(self._paths.checkpoint)
         except FileNotFoundError:

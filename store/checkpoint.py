@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple, Protocol
 
+from kv import KvError
 from store.commitlog import CommitLogReader, SegmentList
 from store.consumequeue import FileConsumeQueueReader
 from store.disk import Disk
@@ -148,6 +150,11 @@ class StoreCheckpoint:
         with self._lock:
             if not self._closed:
                 self._save()
+
+    def save_if_possible(self) -> None:
+        """As `save`, for who goes on without: `save` is tried again each second, and its error is told there."""
+        with suppress(OSError, KvError):
+            self.save()
 
     def close(self) -> None:
         """Save a last time. Later calls do nothing: the database is about to be closed."""

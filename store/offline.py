@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Final, Protocol, Self
 
 from kv import KeyValueEngine, KvError
-from store.commitlog import CommitLogReader, SegmentList
+from store.commitlog import CommitLogReader, KeptSize, SegmentList
 from store.consumequeue import FileConsumeQueueReader, RocksConsumeQueues, open_consume_queue_engine
 from store.consumequeue.protocol import ConsumeQueueEntry
 from store.disk import Disk, DiskLock
@@ -106,7 +106,7 @@ class OfflineStore:
             has_abort=False,
         )
         paths = StorePaths(root)
-        store = cls(disk, found, paths, SegmentList(disk, paths.commit_log, None, writable=False))
+        store = cls(disk, found, paths, open_log(disk, paths))
         store._state_directory = point / paths.quarry.name
         store._has_held_messages = False
         store.log_limit = log_limit
@@ -114,7 +114,7 @@ class OfflineStore:
 
     @classmethod
     def open(cls, disk: Disk, root: Path) -> OfflineStore:
-        """Open what lies at `root`, as RocketMQ or Quarry left it. The segment size is taken from the files.
+        """Open what lies at `root`, as RocketMQ or Quarry left it.
 
         Raises NotAStore, StoreLocked while a broker runs on it, StoreDamaged when segments are missing or have
         the wrong length, OSError when it may not be read.
@@ -125,7 +125,7 @@ class OfflineStore:
             raise NotAStore(root, "there is no store in this directory" if disk.exists(root) else "no such directory")
         lock = _share_lock(disk, paths.lock)
         try:
-            store = cls(disk, found, paths, SegmentList(disk, paths.commit_log, None, writable=False))
+            store = cls(disk, found, paths, open_log(disk, paths))
         except BaseException:
             if lock is not None:
                 lock.release()
@@ -382,6 +382,11 @@ class OfflineStore:
 
     def _is_end(self, at: PhysicalOffset) -> bool:
         return at == self._segments.end_of_files or isinstance(self._reader.decode(at), EndOfData)
+
+
+def open_log(disk: Disk, paths: StorePaths) -> SegmentList:
+    """The log of a store, for reading. Raises NotAStore, StoreDamaged."""
+    return SegmentList(disk, paths.commit_log, None, writable=False, kept_size=KeptSize(disk, paths.quarry))
 
 
 def _share_lock(disk: Disk, path: Path) -> DiskLock | None:

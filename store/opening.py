@@ -262,6 +262,8 @@ class _Opening:
             warn_of_missing_begin(segments, identity.log_begin)
             durable_up_to = max(identity.flushed_up_to or segments.minimum, segments.minimum)
             recovery = self._recover(parts, found)
+            if len(segments):
+                segments.keep_size()
             if identity.log_begin != segments.minimum:
                 identity.log_begin = segments.minimum
             ledger = open_ledger(parts.state_engine, self._clock, self._settings.member)
@@ -360,6 +362,7 @@ class _Opening:
             index_full_ms=lambda: indexes.full_until_ms,
         )
         checkpoint.save()
+        flusher.began_segment = checkpoint.save_if_possible
         return messages, checkpoint
 
     def _open_held(self, parts: StoreParts, reader: CommitLogReader, closing: ExitStack) -> HeldMessages:

@@ -7,20 +7,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import structlog
+
 from kv import KeyValueEngine
 from store.clock import Clock
-from store.commitlog import SegmentList
+from store.commitlog import CommitLogReader, KeptSize, SegmentList
 from store.disk import Disk
 from store.durable_state import DurableState
 from store.engines import StoreEngines
-from store.errors import NotAStore, StoreUnusable
+from store.errors import NotAStore, StoreDamaged, StoreUnusable
 from store.identity import StoreIdentity, check_format
 from store.kind import FoundStore, StoreKind
+from store.offsets import PhysicalOffset
 from store.open_queues import OpenQueues
 from store.paths import StorePaths
 from store.queue_opening import advising, open_queues
+from store.record import Blank, Decoded, StoredMessage, reaches_over_end
 from store.settings import StoreSettings
 from store.verdict import Stop
+
+log = structlog.get_logger(__name__)
 
 STATE_ADVICE: Final = (
     "it holds topics, groups and their positions, but no message: restore it, or move the directory away and start "
@@ -115,10 +121,14 @@ def stop_of(found: FoundStore) -> Stop:
 
 def _open_segments(settings: StoreSettings, disk: Disk) -> SegmentList:
     """The log of the store. A store keeps the segment size it was made with."""
-    directory, mapped_max = StorePaths(settings.root).commit_log, settings.mapped_segments_max
+    paths, mapped_max = StorePaths(settings.root), settings.mapped_segments_max
+    directory, kept_size = paths.commit_log, KeptSize(disk, paths.quarry)
     disk.make_directories(directory)
     try:
-        return SegmentList(disk, directory, None, mapped_max=mapped_max)
+        segments = SegmentList(disk, directory, None, mapped_max=mapped_max, kept_size=kept_size)
+        if segments.is_size_guessed and segments.segment_size != settings.segment_size:
+            _check_guess(segments, settings.segment_size)
+        return segments
     except NotAStore:
         segment_size = settings.segment_size
     free_bytes = disk.free_bytes(directory)
@@ -129,4 +139,34 @@ def _open_segments(settings: StoreSettings, disk: Disk) -> SegmentList:
             f"the first segment needs {segment_size} bytes, the file system has {free_bytes} left: make room, or "
             "choose a smaller store.segment_size",
         )
-    return SegmentList(disk, directory, segment_size, mapped_max=mapped_max)
+    return SegmentList(disk, directory, segment_size, mapped_max=mapped_max, kept_size=kept_size)
+
+
+def _check_guess(segments: SegmentList, configured_size: int) -> None:
+    """Look whether the only segment ends in the middle of a record, as one does that was cut. Raises StoreDamaged.
+
+    Later starts need no guess: the size is written down once the store is open.
+    """
+    path, at = segments.path_of(segments.minimum), segments.minimum
+    # a list of its own: what recovery is to read anew must not stay mapped
+    probed = SegmentList(segments.disk, segments.directory, segments.segment_size, writable=False)
+    try:
+        last: Decoded | None = None
+        for last in CommitLogReader(probed).scan(at, check_crc=False):
+            at = PhysicalOffset(at + last.size) if isinstance(last, StoredMessage) else at
+        rest = probed.segment_at(segments.minimum).view()[at - segments.minimum :]
+        if not isinstance(last, Blank) and reaches_over_end(rest):
+            raise StoreDamaged(
+                path,
+                f"the only segment has {segments.segment_size} bytes and ends in the middle of a record, at {at}: "
+                f"it was cut. store.segment_size says {configured_size}: put zeros in place of what is missing "
+                "(`truncate -s SIZE FILE`) to go on without what it held",
+            )
+    finally:
+        probed.close()
+    log.warning(
+        "the only segment has another size than the settings: the log goes on with it",
+        path=str(path),
+        size_bytes=segments.segment_size,
+        configured_bytes=configured_size,
+    )

@@ -14,7 +14,7 @@ from store.disk import Disk
 from store.dispatch import StoredNumbering
 from store.identity import StoreIdentity
 from store.kind import FoundStore, StoreKind
-from store.offline import OfflineStore
+from store.offline import OfflineStore, open_log
 from store.offsets import PhysicalOffset
 from store.parts import stop_of
 from store.paths import StorePaths
@@ -60,7 +60,7 @@ def preview(disk: Disk, root: Path, orders: Orders, report: ReportProgress) -> P
     paths = StorePaths(root)
     with OfflineStore.open(disk, root) as store, ExitStack() as closing:
         found, stop = store.found, stop_of(store.found)
-        segments = SegmentList(disk, paths.commit_log, None, writable=False)
+        segments = open_log(disk, paths)
         closing.callback(segments.close)
         known = _known(paths.quarry, found)
         durable_up_to = durable_offset(disk, paths, segments, found, known)

@@ -11,7 +11,7 @@ import numpy as np
 from pyspark.sql.datasource import InputPartition
 
 from store.checkpoint import read_checkpoint
-from store.commitlog import CommitLogReader, SegmentList
+from store.commitlog import CommitLogReader, KeptSize, SegmentList
 from store.disk import Disk, PosixDisk
 from store.errors import NotAStore, StoreDamaged, StoreLocked
 from store.identity import refuse_newer
@@ -54,7 +54,8 @@ class LogSplit(InputPartition):
 
 def open_segments(disk: Disk, root: Path) -> SegmentList:
     """The log of the store at `root`, to be read. Raises NotAStore, StoreDamaged."""
-    return SegmentList(disk, StorePaths(root).commit_log, None, writable=False)
+    paths = StorePaths(root)
+    return SegmentList(disk, paths.commit_log, None, writable=False, kept_size=KeptSize(disk, paths.quarry))
 
 
 def log_extent(disk: Disk, root: Path, segments: SegmentList, *, is_ours: bool = False) -> LogExtent:

@@ -6,6 +6,7 @@
 
 from store.commitlog.cut import CutReport, bytes_behind, cut, end_of_bytes, keep
 from store.commitlog.flush import BegunFlush, CommitLogFlusher
+from store.commitlog.kept_size import KeptSize
 from store.commitlog.poison import Poison
 from store.commitlog.reader import CommitLogReader
 from store.commitlog.segments import SegmentList
@@ -17,6 +18,7 @@ __all__ = [
     "CommitLogReader",
     "CommitLogWriter",
     "CutReport",
+    "KeptSize",
     "Poison",
     "SegmentList",
     "bytes_behind",

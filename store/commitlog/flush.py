@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
@@ -29,11 +30,14 @@ class CommitLogFlusher:
     """
 
     def __init__(self, segments: SegmentList, writer: CommitLogWriter, flushed_up_to: PhysicalOffset) -> None:
-        """Everything below `flushed_up_to` must be durable already."""
+        """Everything below `flushed_up_to` must be durable already, and be known to be."""
+        self.began_segment: Callable[[], None] | None = None
+        """Called when something in a segment has become durable for the first time, before `flush` returns."""
         self._segments = segments
         self._writer = writer
         self._lock = Lock()
         self._flushed_up_to = flushed_up_to  # guarded by _lock for writing
+        self._begun_until = self._begun(flushed_up_to)  # guarded by _lock
 
     @property
     def flushed_up_to(self) -> PhysicalOffset:
@@ -59,13 +63,17 @@ class CommitLogFlusher:
                 raise self._poisoned(cause) from cause
             self._flushed_up_to = end
             self._segments.release(end)
+            if self.began_segment is not None and end > self._begun_until:
+                self._begun_until = self._begun(end)
+                self.began_segment()
             return end
 
     def begin(self) -> BegunFlush | None:
         """A `flush` in two halves, for who can ask the disk better than a thread of Python can. Does not block.
 
         Afterwards `end` has to be called, come what may: no other flush gets on before. None: `flush` is needed,
-        because another runs, because more than one file is to be flushed, or none. Raises StorePoisoned.
+        because another runs, because more than one file is to be flushed, or none, or the first of a segment. Raises
+        StorePoisoned.
         """
         if not self._lock.acquire(blocking=False):
             return None
@@ -80,7 +88,7 @@ class CommitLogFlusher:
     def _begin(self) -> BegunFlush | None:
         self._writer.poison.check()
         end = self._writer.end
-        if end <= self._flushed_up_to:
+        if end <= self._flushed_up_to or (self.began_segment is not None and end > self._begun_until):
             return None
         base = self._first_base()
         if end >= base + self._segments.segment_size:
@@ -103,6 +111,13 @@ class CommitLogFlusher:
         start = max(self._flushed_up_to, self._segments.minimum)
         base = self._segments.base_of(start)
         return start if base + self._segments.segment_size == start else base
+
+    def _begun(self, end: PhysicalOffset) -> PhysicalOffset:
+        """The end of the segment that holds the last byte before `end`, where one does."""
+        if end <= self._segments.minimum:
+            return end
+        last = self._segments.base_of(PhysicalOffset(end - 1))
+        return PhysicalOffset(last + self._segments.segment_size)
 
     def _poisoned(self, cause: OSError) -> StorePoisoned:
         return self._writer.poison.set("flushing the commit log", cause)

@@ -11,6 +11,7 @@ from threading import Lock
 from typing import Final
 
 from store.commitlog.allocate import NextSegment
+from store.commitlog.kept_size import FILE_NAME, KeptSize
 from store.disk.protocol import Disk, SegmentFile
 from store.errors import NotAStore, OffsetOutOfRange, StoreDamaged
 from store.offsets import PhysicalOffset
@@ -29,6 +30,8 @@ class _Found:
     count: int
     segment_size: int | None
     strays: tuple[Path, ...]
+    is_guessed: bool
+    """Whether the size is that of the only file there is, and nothing else tells it."""
 
 
 class SegmentList:
@@ -47,17 +50,19 @@ class SegmentList:
         mapped_max: int = MAPPED_MAX,
         writable: bool = True,
         executor: Executor | None = None,
+        kept_size: KeptSize | None = None,
     ) -> None:
         """Read names and sizes of the files in `directory`; nothing is mapped yet.
 
-        `segment_size` None takes the size from the files. Opened writable, an empty last file is removed (the
-        trace of a crash while it was made); else nothing is changed. `executor` makes segments ahead, the
-        default is a thread of the list's own. Raises NotAStore when there is neither a segment nor a size,
-        StoreDamaged when a file has another length or is missing between its neighbours.
+        `segment_size` None takes the size from `kept_size`, and from the files where that one knows none. Opened
+        writable, an empty last file is removed (the trace of a crash while it was made); else nothing is changed.
+        `executor` makes segments ahead, the default is a thread of the list's own. Raises NotAStore when there is
+        neither a segment nor a size, StoreDamaged when a file has another length or is missing between its neighbours.
         """
         if segment_size is not None and segment_size <= BLANK_SIZE:
             raise ValueError(f"a segment of {segment_size} bytes holds no record")
-        found = _read_directory(disk, directory, segment_size, writable=writable)
+        kept = None if kept_size is None else kept_size.read()
+        found = _read_directory(disk, directory, segment_size, kept, writable=writable)
         if found.segment_size is None:
             raise NotAStore(directory, "there is no commit log segment and no segment size is given")
         if writable and found.count:
@@ -70,7 +75,10 @@ class SegmentList:
         """Files that are no segments. They are left alone."""
         self.removals = 0
         """Grows when segments are removed: views from before may belong to files that are gone."""
+        self.is_size_guessed: Final = found.is_guessed
+        """Whether nothing tells the size but the only file there is, which may have been cut."""
         self._disk = disk
+        self._kept_size = kept_size
         self._mapped_max = mapped_max
         self._next = NextSegment(disk, executor)
         self._lock = Lock()
@@ -124,7 +132,7 @@ class SegmentList:
             base = self._existing_base(offset)
             segment = self._writing.get(base) or self._mapped.get(base)
             if segment is None:
-                segment = self._disk.open_segment(self.directory / segment_name(base), writable=False)
+                segment = self._open(base, writable=False)
                 self._keep_mapped(base, segment)
             elif base in self._mapped:
                 self._mapped.move_to_end(base)
@@ -137,7 +145,7 @@ class SegmentList:
             base = self._existing_base(offset)
             segment = self._writing.get(base)
             if segment is None:
-                segment = self._disk.open_segment(self.directory / segment_name(base), writable=True)
+                segment = self._open(base, writable=True)
                 self._mapped.pop(base, None)
                 self._writing[base] = segment
             return segment
@@ -158,6 +166,8 @@ class SegmentList:
         """Add the segment behind the last one, for writing: the prepared one, or one made now. Raises OSError."""
         self._check_writable()
         base = self.end_of_files
+        if base == self._minimum:
+            self.keep_size()
         segment = self._next.take(self.directory / segment_name(base), self.segment_size)
         with self._lock:
             self._writing[base] = segment
@@ -203,6 +213,11 @@ class SegmentList:
                 self._mapped.pop(base, None)
         return [self.directory / segment_name(base) for base in retired]
 
+    def keep_size(self) -> None:
+        """Write the size down where it is kept: a file of another length is damage from now on. Raises OSError."""
+        if self._kept_size is not None:
+            self._kept_size.keep(self.segment_size)
+
     def close(self) -> None:
         """Let go of all mappings and remove a segment that was prepared but not used. Repeatable."""
         self._next.close()
@@ -211,6 +226,14 @@ class SegmentList:
                 segment.close()
             self._writing.clear()
             self._mapped.clear()
+
+    def _open(self, base: PhysicalOffset, *, writable: bool) -> SegmentFile:
+        path = self.directory / segment_name(base)
+        segment = self._disk.open_segment(path, writable=writable)
+        if segment.size != self.segment_size:  # cut since the directory was read
+            segment.close()
+            raise StoreDamaged(path, _other_size(segment.size, self.segment_size))
+        return segment
 
     def _existing_base(self, offset: PhysicalOffset) -> PhysicalOffset:
         minimum, end = self._minimum, self._end
@@ -229,7 +252,14 @@ class SegmentList:
             raise ValueError(f"{self.directory} was opened read-only")
 
 
-def _read_directory(disk: Disk, directory: Path, segment_size: int | None, *, writable: bool) -> _Found:
+def _other_size(size: int, segment_size: int | None, kept_size: int | None = None) -> str:
+    kept = "" if kept_size is None else f", as quarry/{FILE_NAME} says"
+    return f"the file has {size} bytes, a segment of this log {segment_size}{kept}"
+
+
+def _read_directory(
+    disk: Disk, directory: Path, segment_size: int | None, kept_size: int | None, *, writable: bool
+) -> _Found:
     files: list[tuple[PhysicalOffset, Path, int]] = []
     strays = []
     for entry in disk.list_directory(directory):
@@ -244,14 +274,18 @@ def _read_directory(disk: Disk, directory: Path, segment_size: int | None, *, wr
         _, path, _ = files.pop()
         if writable:
             disk.remove(path)
-    if segment_size is None and files:
+    is_guessed = False
+    if files and kept_size is not None:
+        segment_size = kept_size
+    elif segment_size is None and files:
+        is_guessed = len(files) == 1
         # as most files and the first names have it, so that the file that was cut short is the one that is named
         sizes = Counter(size for _, _, size in files)
         distance = files[1][0] - files[0][0] if len(files) > 1 else 0
         segment_size = max(sizes, key=lambda size: (sizes[size], size == distance))
     for _, path, size in files:
         if size != segment_size:
-            raise StoreDamaged(path, f"the file has {size} bytes, a segment of this log {segment_size}")
+            raise StoreDamaged(path, _other_size(size, segment_size, kept_size))
     for (base, path, size), (following, _, _) in pairwise(files):
         if base + size != following:
             missing = segment_name(PhysicalOffset(base + size))
@@ -259,4 +293,4 @@ def _read_directory(disk: Disk, directory: Path, segment_size: int | None, *, wr
                 path, f"it is followed by {segment_name(following)}; segment {missing} is missing between them"
             )
     minimum = files[0][0] if files else PhysicalOffset(0)
-    return _Found(minimum, len(files), segment_size, tuple(strays))
+    return _Found(minimum, len(files), segment_size, tuple(strays), is_guessed)

@@ -34,7 +34,7 @@ from store.migration.comparison import Scope, UnitComparison
 from store.migration.copying import files_to_rocksdb, rocksdb_to_files
 from store.migration.removal import FileQueueRemoval, remove_database
 from store.migration.rows import MigrationRows, MigrationStep, Removing
-from store.offline import OfflineStore
+from store.offline import OfflineStore, open_log
 from store.offsets import PhysicalOffset, QueueId
 from store.opening import open_store
 from store.parts import open_identity
@@ -322,7 +322,7 @@ class _Migration:
     # -- what is opened
 
     def _segments(self, closing: ExitStack) -> SegmentList:
-        segments = SegmentList(self._disk, self._paths.commit_log, None, writable=False)
+        segments = open_log(self._disk, self._paths)
         closing.callback(segments.close)
         return segments
 

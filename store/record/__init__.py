@@ -1,7 +1,7 @@
 """Records of the commit log: bytes in, values out, no I/O (docs/formats/commit-log.md)."""
 
 from store.record.batch import split_batch
-from store.record.codec import decode_record, encode_blank, encode_record, record_size
+from store.record.codec import decode_record, encode_blank, encode_record, reaches_over_end, record_size
 from store.record.message_id import (
     MessageIdGenerator,
     client_message_id,
@@ -33,6 +33,7 @@ __all__ = [
     "java_hash",
     "offset_message_id",
     "parse_offset_message_id",
+    "reaches_over_end",
     "record_size",
     "split_batch",
     "tags_code",

@@ -280,6 +280,17 @@ def _decode_no_record(segment: memoryview, position: int, physical_offset: Physi
     return Corrupt(physical_offset, f"magic code {magic:08x} is unknown")
 
 
+def reaches_over_end(rest: memoryview) -> bool:
+    """Whether the rest of a file, behind its last whole record, shows that the file was longer once.
+
+    Records end before a segment does, and a blank follows the last one.
+    """
+    if len(rest) < BLANK_SIZE:
+        return True
+    size, magic = SIZE_AND_MAGIC.unpack_from(rest)
+    return (magic == MAGIC_BLANK or magic in TOPIC_LENGTHS) and bool(size > len(rest))
+
+
 def _broken(segment: memoryview, position: int, physical_offset: PhysicalOffset, reason: str) -> Torn | Corrupt:
     """Torn when the record runs out of the segment or ends in zeros that no whole record ends in.
 
