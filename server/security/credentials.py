@@ -60,20 +60,20 @@ class Credentials:
     def by_signature(self, claim: Claim, source: Source, sign: Callable[[str], bytes]) -> Identity:
         """Who proved to know a secret: either of a user's live ones is fine. `sign` makes the proof from a secret.
 
-        Raises Unauthenticated, and TooManyFailures without looking where there were too many.
+        Raises Unauthenticated, and TooManyFailures for a wrong proof where there were too many of them.
         """
-        if not self._failures.may_try(source, claim.user):
-            raise TooManyFailures(
-                "too many calls from there were not authenticated (security.failures_per_minute)", claimed=claim.user
-            )
         user = self._users.get(claim.user)
         secrets = [secret.text for secret in user.secrets] if user is not None and user.enabled else []
         tried = [*secrets, *[_NOBODYS_SECRET] * (SECRETS_MAX - len(secrets))]
         matches = [is_same(claim.signature, sign(secret)) for secret in tried]
         if not any(matches[: len(secrets)]):
-            self._failures.failed(source, claim.user)
+            # after the look: somebody else's wrong proofs never stop a right one
+            if not self._failures.failed(source, claim.user):
+                raise TooManyFailures(
+                    "too many calls from there were not authenticated (security.failures_per_minute)",
+                    claimed=claim.user,
+                )
             raise Unauthenticated("no enabled user has this name and this secret", Outcome.WRONG, claimed=claim.user)
-        self._failures.succeeded(source, claim.user)
         return Identity(claim.user, How.SIGNATURE)
 
     def timed(self, find_out: Callable[[], Identity]) -> Identity:

@@ -1,4 +1,4 @@
-"""How often a caller may fail to prove who it is: who guesses secrets must not get far, nor cost much."""
+"""How often a caller may fail to prove who it is and still be told why."""
 
 from __future__ import annotations
 
@@ -47,32 +47,22 @@ class _Buckets:
 class FailureLimit:
     """Counts failures of each user from each address, and of each address alone.
 
-    Where a user has proved itself, failures of others from there do not stop it: behind one address may be a whole
-    cluster, and in it one program with yesterday's secret.
+    It decides how a wrong proof is answered, and never whether a right one is: a limit that refused right ones would
+    let everybody lock out everybody who shares an address, or a name.
     """
 
     def __init__(self, per_minute: int, clock: Clock) -> None:
         self._of_user = _Buckets(per_minute, clock)
         self._of_source = _Buckets(per_minute * SOURCE_FACTOR, clock)
-        self._proved: OrderedDict[Hashable, None] = OrderedDict()
 
-    def may_try(self, source: Source, user: str) -> bool:
+    def failed(self, source: Source, user: str) -> bool:
+        """Count a failure. False when there were too many already."""
         network = _network(source)
-        if self._of_user.left((network, user)) < 1:
-            return False
-        return (network, user) in self._proved or self._of_source.left(network) >= 1
-
-    def failed(self, source: Source, user: str) -> None:
-        network = _network(source)
-        self._of_user.take((network, user))
-        self._of_source.take(network)
-
-    def succeeded(self, source: Source, user: str) -> None:
-        key = _network(source), user
-        self._proved[key] = None
-        self._proved.move_to_end(key)
-        if len(self._proved) > CALLERS_MAX:
-            self._proved.popitem(last=False)
+        is_within = self._of_user.left((network, user)) >= 1 and self._of_source.left(network) >= 1
+        if is_within:
+            self._of_user.take((network, user))
+            self._of_source.take(network)
+        return is_within
 
 
 def _network(source: Source) -> Hashable:

@@ -49,7 +49,7 @@ class SecuritySection(Section):
         default=30,
         gt=0,
         description="How often one user may fail to prove itself from one address; ten times that for all users from "
-        "there. Above it TOO_MANY_REQUESTS, without a look at the signature.",
+        "there. Above it wrong signatures are answered TOO_MANY_REQUESTS; right ones always pass.",
     )
     key_file: Path | None = Field(
         default=None,

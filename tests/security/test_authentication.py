@@ -115,34 +115,59 @@ def test_a_certificate_stands_for_its_user_where_there_is_no_signature() -> None
             bench.authenticator.identify(bench.call("", certificate=shown))
 
 
-def test_who_fails_too_often_is_refused_unheard_until_a_while_has_passed() -> None:
+def fail(bench: Bench, name: str = "orders", *, times: int) -> list[type[Exception]]:
+    """How wrong proofs of this user are answered."""
+    kinds: list[type[Exception]] = []
+    for _ in range(times):
+        with pytest.raises((Unauthenticated, TooManyFailures)) as refused:
+            bench.authenticator.identify(bench.call(name, "wrong-secret-indeed"))
+        kinds.append(refused.type)
+    return kinds
+
+
+def test_who_fails_too_often_is_told_to_wait_until_a_while_has_passed() -> None:
     bench = Bench()
-    good = bench.call()
-    bench.authenticator.identify(good)
-    for _ in range(PER_MINUTE):
-        with pytest.raises(Unauthenticated):
-            bench.authenticator.identify(bench.call(secret="wrong-secret-indeed"))
-    asked = bench.users.asked
-    bench.clock.advance(1)
+    assert fail(bench, times=PER_MINUTE + 2) == [*[Unauthenticated] * PER_MINUTE, *[TooManyFailures] * 2]
     with pytest.raises(TooManyFailures, match="failures_per_minute"):
-        bench.authenticator.identify(bench.call())
-    assert bench.users.asked == asked, "nothing is computed"
-    assert bench.authenticator.identify(good).user == "orders", "what was good before is not affected"
-    assert bench.authenticator.identify(bench.call(peer="192.0.2.8:1")).user == "orders", "nor are other addresses"
+        bench.authenticator.identify(bench.call(secret="wrong-secret-indeed"))
+    with pytest.raises(Unauthenticated):
+        bench.authenticator.identify(bench.call(secret="wrong-secret-indeed", peer="192.0.2.8:1"))
     bench.clock.advance(60 / PER_MINUTE)
-    assert bench.authenticator.identify(bench.call()).user == "orders"
+    assert fail(bench, times=1) == [Unauthenticated]
 
 
-def test_guesses_of_many_names_from_one_address_are_limited_too_but_not_for_who_proved_itself() -> None:
+def test_a_right_signature_passes_however_often_others_behind_its_address_failed_as_its_user() -> None:
     bench = Bench()
-    bench.authenticator.identify(bench.call("ops"))
+    for _ in range(PER_MINUTE * SOURCE_FACTOR):
+        fail(bench, times=2)
+        bench.clock.advance(1)  # each second has a signature of its own: nothing is remembered
+        assert bench.authenticator.identify(bench.call()).user == "orders"
+    assert bench.counted.outcomes.count("signature") == PER_MINUTE * SOURCE_FACTOR
+
+
+def test_nobody_locks_an_administrator_out_of_the_admin_port() -> None:
+    bench = Bench()
+    for number in range(PER_MINUTE * 3):
+        with pytest.raises((Unauthenticated, TooManyFailures)):
+            bench.admin.identify(bench.admin_call(nonce=f"guess-{number:010}", secret="wrong-secret-indeed"))
+        assert bench.admin.identify(bench.admin_call(nonce=f"right-{number:010}")).user == "ops"
+
+
+def test_wrong_proofs_of_many_names_from_one_address_are_limited_too() -> None:
+    bench = Bench()
     for number in range(PER_MINUTE * SOURCE_FACTOR):
-        with pytest.raises(Unauthenticated):
-            bench.authenticator.identify(bench.call(f"guess{number}"))
-    with pytest.raises(TooManyFailures):
-        bench.authenticator.identify(bench.call("orders"))
-    bench.clock.advance(0.5)
+        assert fail(bench, f"guess{number}", times=1) == [Unauthenticated]
+    assert fail(bench, "another", times=1) == [TooManyFailures]
     assert bench.authenticator.identify(bench.call("ops")).user == "ops"
+
+
+def test_right_and_wrong_proofs_cost_the_same_before_and_beyond_the_limit() -> None:
+    bench = Bench()
+    fail(bench, times=PER_MINUTE)
+    asked = bench.users.asked
+    fail(bench, times=1)
+    fail(bench, "nobody", times=1)
+    assert bench.users.asked == asked + 2, "one look at the user each, known or not"
 
 
 def test_a_clock_that_is_wrong_and_a_call_without_signature_are_no_guesses() -> None:
@@ -158,18 +183,16 @@ def test_a_clock_that_is_wrong_and_a_call_without_signature_are_no_guesses() -> 
 def test_failures_are_forgotten_rather_than_kept_without_end() -> None:
     bench = Bench()
     for number in range(CALLERS_MAX + 10):
-        source = source_of(f"[2001:db8:0:{number:x}::1]:1")
-        bench.failures.failed(source, "x")
-        bench.failures.succeeded(source, "x")
-    assert len(bench.failures._of_source._buckets) == len(bench.failures._proved) == CALLERS_MAX
+        bench.failures.failed(source_of(f"[2001:db8:0:{number:x}::1]:1"), "x")
+    assert len(bench.failures._of_source._buckets) == len(bench.failures._of_user._buckets) == CALLERS_MAX
 
 
 def test_one_half_of_an_ipv6_address_is_one_caller() -> None:
     bench = Bench()
     for number in range(PER_MINUTE):
-        bench.failures.failed(source_of(f"[2001:db8::{number:x}]:1"), "x")
-    assert not bench.failures.may_try(source_of("[2001:db8::ffff]:1"), "x")
-    assert bench.failures.may_try(source_of("[2001:db8:0:1::1]:1"), "x")
+        assert bench.failures.failed(source_of(f"[2001:db8::{number:x}]:1"), "x")
+    assert not bench.failures.failed(source_of("[2001:db8::ffff]:1"), "x")
+    assert bench.failures.failed(source_of("[2001:db8:0:1::1]:1"), "x")
 
 
 def test_an_admin_call_is_good_once() -> None:
