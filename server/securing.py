@@ -66,7 +66,10 @@ class Security:
                 metrics=metrics,
             )
         window_ms = (security.date_window_s or ADMIN_WINDOW_S) * 1000
-        self.admin_authenticator = AdminAuthenticator(credentials, window_ms, clock) if has_admin else None
+        self.admin_authenticator: AdminAuthenticator | None = None
+        if has_admin:
+            administers = self.authorizer.administers if security.authorization else lambda _user: True
+            self.admin_authenticator = AdminAuthenticator(credentials, window_ms, clock, administers)
 
     def sweep(self) -> None:
         """Let the audit go on, and tell of users that got in each other's way; to be called every few seconds."""

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from server.security.credentials import Credentials, Identity
+from server.security.credentials import Credentials, How, Identity
 from server.security.errors import Outcome, TooManyFailures, Unauthenticated
 from server.security.freshness import Freshness
 from server.security.signature import admin_signature, parse_authorization
 from server.security.source import Source
 from store.clock import Clock
 
-NONCES_MAX: Final = 100_000
-"""Calls within the window of all users together."""
+SHARE_MAX: Final = 50_000
+"""Calls of one user within the window. Each user has a share of its own, which nobody else fills."""
+
+SMALL_SHARE_MAX: Final = 600
+"""The same of a user that no rule allows any administration: what it calls is denied, but for a few calls."""
 
 NONCE: Final = re.compile(r"[!-~]{16,64}")
 
@@ -36,40 +40,64 @@ class AdminAuthenticator:
     Nonces are remembered for as long as their dates are fresh, in memory: a restart forgets them.
     """
 
-    def __init__(self, credentials: Credentials, window_ms: int, clock: Clock) -> None:
+    def __init__(
+        self, credentials: Credentials, window_ms: int, clock: Clock, administers: Callable[[str], bool]
+    ) -> None:
+        """`administers`: whether the user may do anything at all on the admin port."""
         self._credentials = credentials
         self._window_ms = window_ms
         self._freshness = Freshness(
             window_ms, zones=()
         )  # dates must have an offset: a replay must not fit another zone
         self._clock = clock
+        self._administers = administers
         self._seen: OrderedDict[tuple[str, str], int] = OrderedDict()
         """By user and nonce: when it was seen, oldest first."""
+        self._counts: Counter[str] = Counter()
+        """By user, how many of them there are."""
+
+    @property
+    def nonces(self) -> int:
+        """How many are remembered."""
+        return len(self._seen)
 
     def identify(self, call: AdminCall) -> Identity:
-        """Raises Unauthenticated, TooManyFailures."""
+        """Who calls. The call may have been made before: see `admit`. Raises Unauthenticated, TooManyFailures."""
         return self._credentials.timed(lambda: self._find_out(call))
+
+    def admit(self, call: AdminCall, identity: Identity) -> None:
+        """The call is to be served now, and not once more: to be called when the caller's rights are proven, too.
+
+        A call that is denied leaves nothing behind. Raises Unauthenticated, TooManyFailures.
+        """
+        if identity.how is How.SIGNATURE:
+            self._take_nonce(identity.user, call.nonce, self._clock.wall_ms())
 
     def _find_out(self, call: AdminCall) -> Identity:
         claim = parse_authorization(call.authorization)
         if claim is None:
             return self._credentials.by_certificate(call.certificate)
-        now_ms = self._clock.wall_ms()
         if not NONCE.fullmatch(call.nonce):
             raise Unauthenticated("the nonce is not 16 to 64 printable characters", Outcome.WRONG, claimed=claim.user)
-        self._freshness.fresh_until_ms(call.date, now_ms)
-        identity = self._credentials.by_signature(
+        self._freshness.fresh_until_ms(call.date, self._clock.wall_ms())
+        return self._credentials.by_signature(
             claim, call.source, lambda secret: admin_signature(secret, call.method, call.date, call.nonce)
         )
-        self._take_nonce(identity.user, call.nonce, now_ms)
-        return identity
 
     def _take_nonce(self, user: str, nonce: str, now_ms: int) -> None:
         """A date may be a window ahead of now, and is good until a window after itself: two in all."""
         while self._seen and not abs(now_ms - next(iter(self._seen.values()))) <= 2 * self._window_ms:
-            self._seen.popitem(last=False)
+            (owner, _), _ = self._seen.popitem(last=False)
+            self._counts[owner] -= 1
+            if not self._counts[owner]:
+                del self._counts[owner]
         if (user, nonce) in self._seen:
             raise Unauthenticated("the call was made before: its nonce is known", Outcome.REPLAYED, claimed=user)
-        if len(self._seen) >= NONCES_MAX:
-            raise TooManyFailures("too many calls of the admin port within security.date_window_s", claimed=user)
+        if not self._has_room(user):
+            raise TooManyFailures("too many calls of this user within security.date_window_s")
         self._seen[user, nonce] = now_ms
+        self._counts[user] += 1
+
+    def _has_room(self, user: str) -> bool:
+        count = self._counts[user]
+        return count < SMALL_SHARE_MAX or (count < SHARE_MAX and self._administers(user))

@@ -20,6 +20,9 @@ DECISIONS_MAX: Final = 16_384
 INTERNAL_PREFIXES: Final = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
 """Of topics that only the broker writes, whatever a rule for all topics says."""
 
+ADMINISTRATION: Final = frozenset(Action) - {Action.SUB}
+"""What calls of the admin port need: messages are sent there, too, and received nowhere but on the messaging port."""
+
 Need = tuple[Access, ...]
 """One thing that a call must be allowed to do: any of these is enough. An empty one is for super users."""
 
@@ -61,6 +64,16 @@ class Authorizer:
         for need in needs:
             if not self._meets(identity.user, source, need):
                 raise PermissionDenied(_denial(identity.user, need))
+
+    def administers(self, name: str) -> bool:
+        """Whether there is anything that the user may do on the admin port."""
+        user = self._users.get(name)
+        if user is None or not user.enabled:
+            return False
+        rules = self._policies.get(name).rules.values()
+        return user.kind is UserKind.SUPER or any(
+            rule.decision is Decision.ALLOW and not rule.actions.isdisjoint(ADMINISTRATION) for rule in rules
+        )
 
     def _meets(self, user: str, source: Source, need: Need) -> bool:
         if need:

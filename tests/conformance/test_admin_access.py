@@ -46,7 +46,7 @@ from tests.certificates import make_tls
 from tests.conformance.broker import RunningBroker
 from tests.conformance.client import message
 from tests.conformance.conftest import WithBroker
-from tests.conformance.secured import SECRET, SECURED, add_user, disable
+from tests.conformance.secured import SECRET, SECURED, add_user, allow, disable
 
 ADMIN = "/quarry.admin.v1.AdminService/"
 SECURITY = "/quarry.admin.v1.SecurityService/"
@@ -154,6 +154,21 @@ def test_a_call_that_was_overheard_cannot_be_made_again(with_broker: WithBroker)
         again = await ops.code(ADMIN + "DeleteTopic", admin_pb2.DeleteTopicRequest(name="payments"), headers)
         assert again.startswith("UNAUTHENTICATED: the call was made before")
         assert broker.store.topics.get("payments") is not None
+
+    with_broker(test, security=SECURED)
+
+
+def test_a_denied_call_leaves_no_nonce_and_counts_once_there_is_the_right(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        add_user(broker, "team")
+        team = Operator(broker, "team")
+        create = admin_pb2.CreateTopicRequest(name="orders")
+        headers = team.headers(ADMIN + "CreateTopic")
+        for _ in range(2):
+            assert (await team.code(ADMIN + "CreateTopic", create, headers)).startswith("PERMISSION_DENIED")
+        allow(broker, "team", "topic:orders create")
+        assert await team.code(ADMIN + "CreateTopic", create, headers) == "OK"
+        assert (await team.code(ADMIN + "CreateTopic", create, headers)).startswith("UNAUTHENTICATED: the call was")
 
     with_broker(test, security=SECURED)
 

@@ -90,3 +90,23 @@ def test_names_that_are_none_are_not_kept() -> None:
 
 def test_who_is_no_user_may_do_nothing() -> None:
     assert not Bench().may(PUBLISH, identity=Identity("gone", How.SIGNATURE))
+
+
+@pytest.mark.parametrize(
+    ("action", "decision", "administers"),
+    [
+        (Action.GET, Decision.ALLOW, True),
+        (Action.PUB, Decision.ALLOW, True),
+        (Action.SUB, Decision.ALLOW, False),
+        (Action.GET, Decision.DENY, False),
+    ],
+)
+def test_who_has_anything_to_do_on_the_admin_port(action: Action, decision: Decision, *, administers: bool) -> None:
+    bench = Bench()
+    assert not bench.authorizer.administers("orders")
+    bench.policies.set("orders", rule("topic:orders", action, decision=decision))
+    assert bench.authorizer.administers("orders") is administers
+    assert bench.authorizer.administers("ops"), "a super user"
+    bench.users.disable("ops")
+    assert not bench.authorizer.administers("ops")
+    assert not bench.authorizer.administers("nobody")

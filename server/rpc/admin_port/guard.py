@@ -113,13 +113,15 @@ class AdminGuard(grpc.aio.ServerInterceptor):
         if access is None:
             return subject
         try:
-            identity = access.authenticator.identify(_shown(method, context))
+            shown = _shown(method, context)
+            identity = access.authenticator.identify(shown)
             subject = subject.of(identity)
             source = source_of(subject.peer)
             access.authorizer.require(identity, source, access.needs(method, request))
             if access.is_authorizing:
                 caller_is(lambda needs: access.authorizer.require(identity, source, needs))
             caller_known(f"user {identity.user}")
+            access.authenticator.admit(shown, identity)
         except (Unauthenticated, TooManyFailures) as error:
             claimed = subject._replace(user=error.claimed, how=CLAIMED) if error.claimed else subject
             await self._deny(claimed, error.outcome.value, error, context)
