@@ -7,12 +7,13 @@ TOOLS  := $(VENV)/.installed-dev
 NATIVE := $(VENV)/.installed-native
 SERVE_ARGS ?=
 CLIENTS_ARGS ?=
+LOCK_ARGS ?=
 # a third of the time tests wait for servers of their own; more than four would wait for the same disk
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(4, (os.cpu_count() or 1) * 3 // 2))')
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help install native compiled serve demo test test-slow test-clients check fix bench bench-queues proto manifests docs docs-serve clean
+.PHONY: help install native compiled serve demo test test-slow test-clients check fix bench bench-queues proto manifests lock docs docs-serve clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -88,6 +89,9 @@ proto: $(TOOLS)  ## generate server/_generated from proto/
 
 manifests: $(TOOLS)  ## render deploy/kubernetes from the Helm chart (HELM=/path/to/helm, or Go to build it)
 	@$(BIN)/python deploy/helm/render.py
+
+lock: $(TOOLS)  ## choose the versions of the images' packages anew, with hashes (LOCK_ARGS=--upgrade: the newest)
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python deploy/locks/lock.py $(LOCK_ARGS)
 
 docs: $(TOOLS)  ## build the site of the documents into build/site; every link is checked
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

@@ -131,8 +131,7 @@ def test_the_image_has_what_the_project_asks_for() -> None:
     assert python in SpecifierSet(PROJECT["requires-python"])
     (java,) = re.findall(r"openjdk-(\d+)-jre-headless", DOCKERFILE)
     assert int(java) >= VERSION_MINIMUM
-    assert "pipeline" in PROJECT["optional-dependencies"]
-    assert "'/src[pipeline]'" in DOCKERFILE
+    assert "/src/locks/spark.txt" in DOCKERFILE
     tag = f"quarry-spark:{PROJECT['version']}"
     assert properties()["spark.kubernetes.container.image"] == tag
     assert f"--tag {tag} " in DOCKERFILE
@@ -142,7 +141,8 @@ def test_the_image_has_what_the_project_asks_for() -> None:
 def test_the_image_is_made_of_all_packages_and_of_nothing_else_than_may_be_sent() -> None:
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     copied = {word for line in re.findall(r"^COPY (.+) \S+$", DOCKERFILE, flags=re.MULTILINE) for word in line.split()}
-    assert copied == {"pyproject.toml", PROJECT["readme"], *packages["packages"], "deploy/spark/entrypoint.sh"}
+    own = {"deploy/spark/entrypoint.sh", "deploy/locks/build.txt", "deploy/locks/spark.txt"}
+    assert copied == {"pyproject.toml", PROJECT["readme"], *packages["packages"], *own}
     assert all((ROOT / each).exists() for each in copied)
     sent = {line[1:] for line in (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines() if line[0] == "!"}
     assert sent == copied
