@@ -62,7 +62,7 @@ from server.tracing import make_tracing
 from server.upkeep import Surroundings, Upkeep
 from server.warm_up import warm_up
 from server.wire.messages import host_from_text
-from store.clock import SteadyClock, SystemClock
+from store.clock import Clock, SteadyClock
 from store.message import DispatchRequest, Host, Message
 from store.metadata.lite_subscriptions import LiteSubscriptionTable
 from store.opening import OpenStore
@@ -90,6 +90,7 @@ class Broker:
         *,
         supervisor: Supervisor,
         certificates: Certificates,
+        clock: Clock,
         process: ProcessFigures | None = None,
     ) -> None:
         """`process`: how late the event loop is; None where nobody looks."""
@@ -101,7 +102,7 @@ class Broker:
         self._supervisor = supervisor
         self._certificates = certificates
         self._store = store
-        self._clock = SystemClock()
+        self._clock = clock
         self._metrics = ServerMetrics(registry)
         self._observing = Observing(settings.metrics)
         self._tracing = make_tracing(settings.tracing, node_id=settings.broker.name)

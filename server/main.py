@@ -32,7 +32,7 @@ from server.settings import BrokerSettings
 from server.stopping import Stop
 from server.supervision import Supervisor
 from server.tracing import require_tracing
-from store.clock import Clock, SystemClock
+from store.clock import BelievedClock, Clock, SystemClock
 from store.disk import PosixDisk
 from store.opening import OpenStore, open_store
 from store.progress import Progress, ReportProgress
@@ -76,7 +76,7 @@ class _Process:
     repeats: Repeats
     health: HealthState = field(init=False)
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
-    clock: Clock = field(default_factory=SystemClock)
+    clock: Clock = field(default_factory=lambda: BelievedClock(SystemClock()))
     figures: ProcessFigures = field(init=False)
     recovery: RecoveryFigures = field(init=False)
     certificates: Certificates = field(init=False)
@@ -153,6 +153,7 @@ async def _run(settings: BrokerSettings, stop: Stop, repeats: Repeats, show_prog
                 threads,
                 supervisor=supervisor,
                 certificates=process.certificates,
+                clock=process.clock,
                 process=process.figures,
             )
             await running.enter_async_context(
@@ -191,7 +192,7 @@ def _open_store(process: _Process, stop: Stop, show_progress: ShowProgress) -> O
             show(progress)
 
         return open_store(
-            settings.for_store(), disk=PosixDisk(), clock=SystemClock(), report=report, sealer=settings.for_sealer()
+            settings.for_store(), disk=PosixDisk(), clock=process.clock, report=report, sealer=settings.for_sealer()
         )
 
 

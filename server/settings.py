@@ -233,6 +233,7 @@ class BrokerSettings(Section):
             auto_start_max_bytes=delivery.auto_start_size,
             lease_ms=delivery.lease_ms,
             lease_total_ms=delivery.lease_total_ms,
+            hidden_max_ms=delivery.invisible_time_max_ms,
             waiting_polls_max=delivery.waiting_polls_max,
             waiting_polls_per_client_max=self.limits.waiting_polls_per_client,
             in_flight_per_group_max=self.limits.in_flight_per_group,

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import Final, NamedTuple, Protocol
+
+JUMP_MAX_MS: Final = 7 * 86_400_000
+"""By how much a wall clock may be set at once and be believed: some days of wrong times do no lasting harm."""
+DOUBT_S: Final = 60.0
+"""How long a clock that was set by more than that has to stay there."""
 
 
 class Clock(Protocol):
@@ -22,6 +27,55 @@ class SystemClock:
 
     def monotonic_s(self) -> float:
         return time.monotonic()
+
+
+class _Doubt(NamedTuple):
+    """A jump that is not believed yet: when it was seen, what the clock said before, and what it has said since."""
+
+    since_s: float
+    before_ms: int
+    jumped_ms: int
+
+
+class BelievedClock:
+    """Another clock whose wall time does not follow a jump of more than seven days until it has lasted for a minute.
+
+    A time server that is wrong for a moment must not end the leases, delays and nonces of years, nor leave times in the
+    store that lie years ahead. Meanwhile time goes on from what the clock said before. The first reading is believed.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._machine_ms = clock.wall_ms
+        self.monotonic_s = clock.monotonic_s
+        self._last_ms = clock.wall_ms()
+        self._apart_ms = self._last_ms - clock.monotonic_s() * 1000
+        self._doubt: _Doubt | None = None
+
+    def wall_ms(self) -> int:
+        wall_ms = self._machine_ms()
+        if not -JUMP_MAX_MS <= wall_ms - self._last_ms <= JUMP_MAX_MS:
+            return self._doubted(wall_ms)
+        self._last_ms = wall_ms
+        if self._doubt is not None:
+            self._doubt = None
+        return wall_ms
+
+    def _believe(self, wall_ms: int) -> int:
+        self._last_ms = wall_ms
+        self._apart_ms = wall_ms - self.monotonic_s() * 1000
+        self._doubt = None
+        return wall_ms
+
+    def _doubted(self, wall_ms: int) -> int:
+        now_s, doubt = self.monotonic_s(), self._doubt
+        if abs(wall_ms - now_s * 1000 - self._apart_ms) <= JUMP_MAX_MS:  # nobody has asked for days
+            return self._believe(wall_ms)
+        if doubt is None or abs(wall_ms - doubt.jumped_ms) > JUMP_MAX_MS:
+            before_ms = self._last_ms if doubt is None else doubt.before_ms + int((now_s - doubt.since_s) * 1000)
+            self._doubt = doubt = _Doubt(now_s, before_ms, wall_ms)
+        elif now_s - doubt.since_s >= DOUBT_S:
+            return self._believe(wall_ms)
+        return doubt.before_ms + int((now_s - doubt.since_s) * 1000)
 
 
 class SteadyClock:

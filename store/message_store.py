@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Final
 
-from store.clock import Clock
+from store.clock import JUMP_MAX_MS, Clock
 from store.commitlog import BegunFlush, CommitLogFlusher, CommitLogReader, CommitLogWriter
 from store.consumequeue import (
     ConsumeQueueEntry,
@@ -54,10 +54,6 @@ from store.time_search import TimeBoundary, offset_at_time
 _make: Final = tuple.__new__
 """`_make(Appended, (…))` is `Appended(…)` at half the price (a NamedTuple's constructor is Python code that does just
 this), but nothing checks the fields: only for what is made per message.
-"""
-STORE_TIME_LEAD_MAX_MS: Final = 7 * 86_400_000
-"""How far in the future the last store time may lie at a start for the next ones to follow it. Order is worth some days
-of wrong times, not years: segments expire by them.
 """
 _physical_offset: Final = attrgetter("physical_offset")
 
@@ -150,8 +146,7 @@ class MessageStore:
         """
         writer = self._writer
         self._next_offsets.load(self._next_offsets.unknown(_named_by(messages)))
-        # store times never go back, so that a queue can be searched by time
-        now_ms = max(self._clock.wall_ms(), self._last_store_timestamp_ms)
+        now_ms = self._store_time_ms()
         next_offset = self._next_offsets.get
         with_crc, size_max = self._settings.record_crc, self._settings.record_size_max
         assigned: dict[tuple[str, int], QueueOffset] = {}
@@ -199,9 +194,22 @@ class MessageStore:
         self._undispatched.extend(requests)
         return results
 
+    def _store_time_ms(self) -> int:
+        """Of the next messages. Store times do not go back, so that a queue can be searched by time; but see
+        `_believable`.
+        """
+        now_ms, last_ms = self._clock.wall_ms(), self._last_store_timestamp_ms
+        if now_ms >= last_ms:
+            return now_ms
+        if _believable(last_ms, now_ms):
+            return last_ms
+        # what is not durable yet has earlier times than what is
+        self._flushed_stored_ms = min(self._flushed_stored_ms, now_ms)
+        return now_ms
+
     def append_encoded(self, messages: list[EncodedMessage]) -> list[Appended]:
         """As `append`, for messages that are encoded already; they cost a third of what others do."""
-        writer, now_ms = self._writer, max(self._clock.wall_ms(), self._last_store_timestamp_ms)
+        writer, now_ms = self._writer, self._store_time_ms()
         try:
             records, requests, appended, assigned = self._round_of(messages, writer.next, now_ms)
             self._check_sizes(len(records), requests)
@@ -288,8 +296,12 @@ class MessageStore:
         """Make everything appended so far durable; returns how far. Raises StorePoisoned, now and ever after."""
         stored_ms = self._last_store_timestamp_ms  # before the flush: all that has it by now will be durable
         flushed = self._flusher.flush()
-        self._flushed_stored_ms = max(self._flushed_stored_ms, stored_ms)
+        self._flushed(stored_ms)
         return flushed
+
+    def _flushed(self, stored_ms: int) -> None:
+        # a clock that was years ahead was set right meanwhile: nothing is claimed of times that come again
+        self._flushed_stored_ms = min(max(self._flushed_stored_ms, stored_ms), self._last_store_timestamp_ms)
 
     def begin_flush(self) -> BegunFlush | None:
         """See `CommitLogFlusher.begin`; `end_flush` has to follow."""
@@ -301,7 +313,7 @@ class MessageStore:
     def end_flush(self, begun: BegunFlush, error: OSError | None) -> None:
         """Raises StorePoisoned where the fdatasync failed, now and ever after."""
         self._flusher.end(begun, error)
-        self._flushed_stored_ms = max(self._flushed_stored_ms, self._begun_stored_ms)
+        self._flushed(self._begun_stored_ms)
 
     def dispatch(self, up_to: PhysicalOffset) -> list[DispatchRequest]:
         """Make the records below `up_to` visible, all their entries in one atomic batch.
@@ -475,8 +487,11 @@ class MessageStore:
 
 
 def _believable(stored_ms: int, now_ms: int) -> int:
-    """Where store times go on: behind those in the log, unless a clock gone wild has left them far in the future."""
-    return stored_ms if stored_ms <= now_ms + STORE_TIME_LEAD_MAX_MS else 0
+    """Where store times go on: behind those in the log, unless a clock gone wild has left them far in the future.
+
+    Order is worth some days of wrong times, not years: segments expire by them.
+    """
+    return stored_ms if stored_ms <= now_ms + JUMP_MAX_MS else 0
 
 
 def _named_by(messages: Iterable[Message]) -> list[tuple[str, int]]:

@@ -67,8 +67,9 @@ class Deliveries:
         # a client needs a moment to come back after a restart (rmq#10278)
         self._clients_away_until_ms = now_ms + settings.lease_ms
         # unique over restarts: no clock runs a million deliveries per millisecond
-        self._counts, highest_id = table.figures()
+        self._counts, highest_id, latest_ms = table.figures()
         self._delivery_id = max(now_ms * 1_000_000, highest_id)
+        table.show_beyond(now_ms, latest_ms, settings.hidden_max_ms)
 
     def configure(self, settings: DeliverySettings) -> None:
         self._settings = settings

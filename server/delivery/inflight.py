@@ -24,7 +24,10 @@ from itertools import islice
 from struct import Struct
 from typing import Final, NamedTuple
 
+import structlog
+
 from kv import KeyRange, KeyValueEngine, WriteBatch
+from store.clock import JUMP_MAX_MS
 from store.in_flight_key import (
     INDEX_BEGIN,
     ROWS,
@@ -36,14 +39,18 @@ from store.in_flight_key import (
     prefix_of_group,
     subscription_prefix,
 )
+from store.metadata.groups import BACKOFF_MS_MAX
 from store.offsets import QueueId, QueueOffset
 from store.state import INFLIGHT
 
-SHORTENED_AT_ONCE: Final = 10_000
+log = structlog.get_logger(__name__)
+
+CHANGED_AT_ONCE: Final = 10_000
 ROWS_BY_KEY_MAX: Final = 64
 
 _VALUE: Final = Struct(">qqqi")
 _TIME: Final = Struct(">q")
+_TIME_AND_ID: Final = Struct(">qq")
 _ATTEMPT_ID_BEGIN: Final = b"\0"
 assert _VALUE.size == 28
 
@@ -80,6 +87,14 @@ class DueEntry(NamedTuple):
     def following(self) -> DueEntry:
         """The place right behind it."""
         return DueEntry(self.visible_at_ms, self.number, QueueOffset(self.offset + 1))
+
+
+class TableFigures(NamedTuple):
+    """How many rows each group has, their highest delivery id, and when the last of them becomes visible."""
+
+    counts: Counter[str]
+    highest_id: int
+    latest_ms: int
 
 
 class InFlightTable:
@@ -210,9 +225,9 @@ class InFlightTable:
         """The rows of one queue below an offset as they are written now, undecoded."""
         return self._family.iterate(KeyRange(prefix + pack_position(number, 0), prefix + pack_position(number, end)))
 
-    def figures(self) -> tuple[Counter[str], int]:
-        """How many rows each group has, and their highest delivery id; at the cost of reading them all."""
-        counts, highest, count = Counter[str](), 0, 0
+    def figures(self) -> TableFigures:
+        """At the cost of reading all rows."""
+        counts, highest, latest_ms, count = Counter[str](), 0, 0, 0
         prefix = b""
         for key, value in self._family.iterate(ROWS):
             if not prefix or not key.startswith(prefix):
@@ -220,10 +235,34 @@ class InFlightTable:
                     counts[group_of(prefix)] += count
                 prefix, count = prefix_of_group(key), 0
             count += 1
-            highest = max(highest, _VALUE.unpack_from(value)[1])
+            visible_at_ms, delivery_id = _TIME_AND_ID.unpack_from(value)
+            highest, latest_ms = max(highest, delivery_id), max(latest_ms, visible_at_ms)
         if count:
             counts[group_of(prefix)] += count
-        return counts, highest
+        return TableFigures(counts, highest, latest_ms)
+
+    def show_beyond(self, now_ms: int, latest_ms: int, hidden_max_ms: int) -> None:
+        """Make messages visible now that are hidden for longer than any may be: for years, where a broker before this
+        one had a clock that was as far ahead. `latest_ms` is that of the figures.
+        """
+        beyond_ms = now_ms + max(hidden_max_ms, BACKOFF_MS_MAX) + JUMP_MAX_MS
+        if latest_ms <= beyond_ms:
+            return
+        count, batch = 0, self._engine.batch()
+        for key, value in self._family.iterate(ROWS):
+            row = InFlight.decode(value)
+            if row.visible_at_ms > beyond_ms:
+                shown = row._replace(visible_at_ms=now_ms, lease_until_ms=min(row.lease_until_ms, now_ms)).encode()
+                batch.delete(self._family, index_key(key, value))
+                batch.put(self._family, key, shown)
+                batch.put(self._family, index_key(key, shown), b"")
+                count += 1
+                if count % CHANGED_AT_ONCE == 0:
+                    self._engine.write(batch)
+                    batch = self._engine.batch()
+        if len(batch):
+            self._engine.write(batch)
+        log.warning("messages were hidden by a clock that was far ahead, they come back now", messages=count)
 
     def make_ready(self, leases_until_ms: int | None) -> None:
         """Once after a start; no lease lasts for longer than that, if it is given."""
@@ -248,7 +287,7 @@ class InFlightTable:
             row = InFlight.decode(value)
             if row.lease_until_ms > until_ms:
                 batch.put(self._family, key, row._replace(lease_until_ms=until_ms).encode())
-                if len(batch) >= SHORTENED_AT_ONCE:
+                if len(batch) >= CHANGED_AT_ONCE:
                     self._engine.write(batch)
                     batch = self._engine.batch()
         if len(batch):

@@ -29,6 +29,7 @@ class DeliverySettings:
     auto_start_max_bytes: int = 8 << 30
     lease_ms: int = 60_000
     lease_total_ms: int = 3 * 3_600_000
+    hidden_max_ms: int = 12 * 3_600_000
     waiting_polls_max: int = 20_000
     waiting_polls_per_client_max: int = 10_000
     in_flight_per_group_max: int = 10_000_000

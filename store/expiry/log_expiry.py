@@ -18,7 +18,7 @@ from pathlib import Path
 from threading import Event
 from typing import Final, Protocol
 
-from store.clock import CautiousClock, Clock
+from store.clock import JUMP_MAX_MS, CautiousClock, Clock
 from store.commitlog import CommitLogReader, SegmentList
 from store.consumequeue import ConsumeQueueStore
 from store.disk import Disk, DiskSpace
@@ -207,11 +207,12 @@ class LogExpiry:
 
     def _newest(self, following: Sequence[PhysicalOffset]) -> int | None:
         """No record before the first of `following` is newer than this: store times ascend, so it is the first record
-        behind. Where that one cannot be read, the next segment's tells.
+        behind. Where that one cannot be read, or is of a clock that was far ahead, the next segment's tells.
         """
+        latest_ms = self._age_clock.wall_ms() + JUMP_MAX_MS
         for base in following:
             known = self.first_stored_ms(base)
-            if known is not None:
+            if known is not None and known <= latest_ms:
                 return known
         return None
 

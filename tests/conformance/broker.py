@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -22,7 +22,7 @@ from server.main import FLUSH_THREADS
 from server.messaging import Messaging
 from server.settings import BrokerSettings
 from server.supervision import Supervisor
-from store.clock import SystemClock
+from store.clock import Clock, SystemClock
 from store.disk import PosixDisk
 from store.metadata import Group, Topic, TopicType
 from store.metadata.groups import ATTEMPTS_DEFAULT
@@ -59,6 +59,10 @@ class PushedClock(SystemClock):
 
     def jump(self, seconds: float) -> None:
         self._jumped_s += seconds
+
+
+USED_CLOCK: Callable[[PushedClock], Clock] = lambda clock: clock  # noqa: E731 - tests put another one here
+"""What the broker makes of its clock: believes each jump of it."""
 
 
 class RunningBroker:
@@ -109,14 +113,18 @@ async def running_broker(
 ) -> AsyncIterator[RunningBroker]:
     """`changes` are settings by section, over `QUICK`."""
     clock = PushedClock()
-    patch.setattr(broker_module, "SystemClock", lambda: clock)
+    used_clock = USED_CLOCK(clock)
     patch.setattr(broker_module, "HOUSEKEEPING_INTERVAL_S", 0.05)
     sections = {name: {**QUICK.get(name, {}), **changes.get(name, {})} for name in {*QUICK, *changes}}
     sections["store"] = {**sections["store"], "directory": directory / "store"}
     settings = BrokerSettings.model_validate(sections)
     with closing(LoopThreads(FLUSH_THREADS, "flush")) as threads:
         store = open_store(
-            settings.for_store(), disk=PosixDisk(), clock=clock, report=lambda _: None, sealer=settings.for_sealer()
+            settings.for_store(),
+            disk=PosixDisk(),
+            clock=used_clock,
+            report=lambda _: None,
+            sealer=settings.for_sealer(),
         )
         try:
             supervisor = Supervisor(lambda _: None)
@@ -129,6 +137,7 @@ async def running_broker(
                 threads,
                 supervisor=supervisor,
                 certificates=Certificates(settings.for_tls()),
+                clock=used_clock,
             )
             async with broker.serving() as addresses:
                 yield RunningBroker(broker, store, addresses, clock, registry)

@@ -10,9 +10,10 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from store.clock import BelievedClock
 from store.held.topics import TIMER_TOPIC
 from store.metadata import TopicType
-from store.offsets import QueueId
+from store.offsets import QueueId, QueueOffset
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client, message, resource
 from tests.conformance.conftest import WithBroker
@@ -219,5 +220,31 @@ def test_a_delayed_message_goes_with_its_topic(with_broker: WithBroker) -> None:
             await until(lambda: held.first_due() is None, "the message waits no longer")
             assert broker.store.topics.get("later") is None
             await asyncio.sleep(0)
+
+    with_broker(test)
+
+
+@pytest.mark.parametrize("years", [10, -10])
+def test_a_clock_that_is_years_off_for_a_moment_delivers_nothing_early_and_changes_no_store_time(
+    with_broker: WithBroker, monkeypatch: pytest.MonkeyPatch, years: int
+) -> None:
+    monkeypatch.setattr("tests.conformance.broker.USED_CLOCK", BelievedClock)
+
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("later", TopicType.DELAY)
+        broker.topic("plain", queues=1)
+        async with Client(broker.endpoint) as client:
+            in_a_day = message("later", b"x", delivery_timestamp=at(broker, 86_400), message_type=definition.DELAY)
+            await client.sent(in_a_day)
+            broker.clock.jump(years * 365 * 86_400)
+            await asyncio.sleep(1.2)  # the clock is looked at each second
+            await client.sent(message("plain", b"meanwhile"))
+            broker.clock.jump(-years * 365 * 86_400)
+            await client.sent(message("plain", b"afterwards"))
+        messages = broker.store.messages
+        entries = messages.entries(QueueId("plain", 0), QueueOffset(0), 2)
+        times = [messages.read(entry).store_timestamp_ms for entry in entries]
+        assert [abs(time_ms - broker.clock.wall_ms()) < 60_000 for time_ms in times] == [True, True]
+        assert messages.queues_of("later") == []
 
     with_broker(test)

@@ -142,3 +142,36 @@ def test_after_a_crash_a_lease_ends_although_its_client_lives(after_crash: bool)
     bench.restart()
     bench.advance(60)
     assert bench.receive().bodies == ([b"m"] if after_crash else [])
+
+
+@pytest.mark.parametrize("invisible_s", [None, 30.0])
+def test_what_a_clock_that_was_years_ahead_has_hidden_comes_back_at_the_next_start(invisible_s: float | None) -> None:
+    bench = DeliveryBench()
+    bench.alive.add("worker")
+    bench.clock.jump(10 * 365 * 86_400)
+    bench.restart()
+    bench.send(b"hidden")
+    assert bench.receive(invisible_s=invisible_s, client="worker").bodies == [b"hidden"]
+    bench.send(b"acknowledged")
+    bench.acknowledge(bench.receive(invisible_s=invisible_s, client="worker").messages[0])
+    bench.clock.jump(-10 * 365 * 86_400)
+    bench.alive.clear()
+    bench.restart()
+    bench.advance(1)
+    (again,) = bench.receive().messages
+    assert (bytes(again.record.body), again.attempt) == (b"hidden", 2)
+    bench.acknowledge(again)
+    assert bench.delivery.inflight_count == 0
+    bench.restart()
+    assert bench.receive().bodies == []
+
+
+def test_what_is_hidden_for_as_long_as_may_be_stays_so_over_a_restart() -> None:
+    """Also where the clock is set back by some days meanwhile."""
+    bench = DeliveryBench()
+    bench.send(b"hidden")
+    bench.receive(invisible_s=12 * 3600.0)
+    bench.clock.jump(-6 * 86_400)
+    bench.restart()
+    bench.advance(1)
+    assert bench.receive().bodies == []

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from store.clock import CautiousClock, ManualClock, SteadyClock
+from store.checkpoint import read_checkpoint
+from store.clock import BelievedClock, CautiousClock, ManualClock, SteadyClock
 from store.disk import PosixDisk
+from store.expiry.rules import ExpirySettings
+from store.message import EncodedMessage
+from store.native import NATIVE
 from store.opening import OpenStore, open_store
+from store.paths import StorePaths
+from store.record import encode_properties
 from store.settings import StoreSettings
 from tests.store.assembly import message
 
@@ -74,3 +81,124 @@ def test_the_cautious_clock_is_never_ahead_of_either() -> None:
     clock.jump(-2 * DAY_S)
     assert cautious.wall_ms() == clock.wall_ms() < steady.wall_ms()
     assert cautious.monotonic_s() == 60
+
+
+YEARS_S = 10 * 365 * DAY_S
+
+
+def sent_ms(store: OpenStore) -> int:
+    """Store time of one more message."""
+    return store.messages.append([message()])[0].store_timestamp_ms
+
+
+def sent_encoded_ms(store: OpenStore) -> int:
+    sent = message()
+    encoded = EncodedMessage(*sent[:3], encode_properties(sent.properties), *sent[4:7], 0, 0)
+    return store.messages.append_encoded([encoded])[0].store_timestamp_ms
+
+
+@pytest.mark.parametrize("years_s", [YEARS_S, -YEARS_S])
+def test_a_clock_that_is_years_off_for_half_a_second_changes_no_time(years_s: int) -> None:
+    machine = ManualClock()
+    clock = BelievedClock(machine)
+    start_ms = machine.wall_ms()
+    for _ in range(50):
+        machine.jump(years_s)
+        assert clock.wall_ms() == machine.wall_ms() - years_s * 1000
+        machine.advance(0.5)
+        assert clock.wall_ms() == machine.wall_ms() - years_s * 1000
+        machine.jump(-years_s)
+        machine.advance(30)
+        assert clock.wall_ms() == machine.wall_ms()
+    assert clock.wall_ms() == start_ms + 50 * 30_500
+    assert clock.monotonic_s() == machine.monotonic_s()
+
+
+@pytest.mark.parametrize("years_s", [YEARS_S, -YEARS_S])
+def test_a_clock_that_was_set_for_good_is_believed_after_a_minute(years_s: int) -> None:
+    machine = ManualClock()
+    clock = BelievedClock(machine)
+    machine.jump(years_s)
+    for _ in range(60):
+        assert clock.wall_ms() == machine.wall_ms() - years_s * 1000
+        machine.advance(1)
+    assert clock.wall_ms() == machine.wall_ms()
+    machine.jump(-years_s)
+    assert clock.wall_ms() == machine.wall_ms() + years_s * 1000, "back is no other than ahead"
+
+
+def test_a_doubt_begins_anew_with_each_other_jump() -> None:
+    machine = ManualClock()
+    clock = BelievedClock(machine)
+    start_ms = machine.wall_ms()
+    for number in range(10):
+        machine.jump(YEARS_S)
+        assert clock.wall_ms() == start_ms + number * 50_000
+        machine.advance(50)
+    machine.advance(9)
+    assert clock.wall_ms() == start_ms + 509_000
+    machine.advance(1)
+    assert clock.wall_ms() == machine.wall_ms()
+
+
+@pytest.mark.parametrize("jump_s", [3_600, -3_600, 6 * DAY_S, -6 * DAY_S])
+def test_a_clock_that_is_set_by_some_days_is_believed_at_once(jump_s: int) -> None:
+    machine = ManualClock()
+    clock = BelievedClock(machine)
+    machine.jump(jump_s)
+    assert clock.wall_ms() == machine.wall_ms()
+
+
+def test_who_asks_seldom_is_told_the_time() -> None:
+    machine = ManualClock()
+    clock = BelievedClock(machine)
+    for _ in range(3):
+        machine.advance(YEARS_S)
+        assert clock.wall_ms() == machine.wall_ms()
+
+
+@pytest.mark.parametrize("native", [False, pytest.param(True, marks=pytest.mark.skipif(NATIVE is None, reason="none"))])
+@pytest.mark.parametrize("sent", [sent_ms, sent_encoded_ms])
+@pytest.mark.parametrize("back_s", [0, 3_600, 6 * DAY_S])
+def test_store_times_follow_a_clock_that_was_years_ahead_while_they_were_given(
+    tmp_path: Path, sent: Callable[[OpenStore], int], native: bool, back_s: int
+) -> None:
+    """Without a restart, which looks at the same bound. What the checkpoint claims goes back with them."""
+    clock = ManualClock()
+    store = opened(tmp_path, clock)
+    if native:
+        assert NATIVE is not None
+        store.messages.use(NATIVE)
+    assert sent(store) == clock.wall_ms()
+    clock.jump(YEARS_S)
+    assert sent(store) == clock.wall_ms(), "nothing but the clock tells the time"
+    store.messages.flush()
+    assert store.messages.flushed_stored_ms == clock.wall_ms()
+    clock.jump(-YEARS_S - back_s)
+    clock.advance(1)
+    assert sent(store) == clock.wall_ms()
+    assert store.messages.flushed_stored_ms <= clock.wall_ms(), "what has this time is not durable yet"
+    clock.jump(-3_600)
+    last_ms = clock.wall_ms() + 3_600_000
+    assert sent(store) == last_ms, "an hour is nothing"
+    store.messages.flush()
+    assert store.messages.flushed_stored_ms == last_ms
+    store.close()
+    assert read_checkpoint(PosixDisk(), StorePaths(tmp_path).checkpoint).log_flushed_ms == last_ms
+
+
+def test_a_segment_with_times_of_a_clock_that_was_years_ahead_expires_by_those_behind_it(tmp_path: Path) -> None:
+    clock = ManualClock()
+    store = opened(tmp_path, clock)
+    clock.jump(YEARS_S)
+    while len(store.segments) < 3:
+        store.messages.append([message(body=bytes(8_000))])
+    clock.jump(-YEARS_S)
+    while len(store.segments) < 5:
+        store.messages.append([message(body=bytes(8_000))])
+    store.messages.dispatch(store.messages.flush())
+    store.messages.flush_queues()
+    clock.advance(4 * DAY_S)
+    plan = store.expiry.plan(ExpirySettings(), store.expiry.situation(0, requested=True))
+    assert [candidate.base for candidate, _ in plan.segments][:2] == store.segments.bases[:2]
+    store.close()
