@@ -26,6 +26,7 @@ from server.faults import FaultLog
 from server.figures.sources import Sources
 from server.front import make_front
 from server.group_commit import GroupCommit, Stored
+from server.guarded import run_guarded
 from server.health import HealthState
 from server.held import DelayedDelivery, Transactions
 from server.joining import cluster_services, joined, make_cluster
@@ -261,10 +262,9 @@ class Broker:
         )
 
     def _messages_arrived(self, requests: Sequence[DispatchRequest]) -> None:
-        self._delivery.messages_arrived(requests)
-        self._pulls.messages_arrived(requests)
-        self._delays.messages_arrived(requests)
-        self._tails.messages_arrived(requests)
+        """Tell all that wait. One that fails keeps nothing from the others: the messages are stored already."""
+        for part in (self._delivery, self._pulls, self._delays, self._tails):
+            run_guarded(part.messages_arrived, requests)
 
     def _make_pulls(self) -> Pulls:
         return Pulls(self._store.messages, asyncio.get_running_loop(), settings=self._settings.for_delivery())

@@ -28,7 +28,7 @@ FORWARDING_MS: Final = 60_000
 SEARCHED_AT_ONCE: Final = 1_000
 """Rows that are looked at for those of a lost client before others get their turn."""
 TIMES_MAX: Final = 4_096
-"""Distinct times that are looked up when a subscription is opened; of more, the later ones are found as they come."""
+"""Distinct times that are looked up when a subscription is opened; of more, the later ones when these have passed."""
 
 
 class Deliveries:
@@ -84,6 +84,7 @@ class Deliveries:
     def opened(self, subscription: Subscription) -> None:
         """Know when messages of a subscription come back that were in flight before it was opened."""
         now_ms = self._clock.wall_ms()
+        subscription.times_unknown_from_ms = NEVER_MS
         from_ms = 0
         for _ in range(TIMES_MAX):
             found = self._table.first_due_ms(subscription.prefix, from_ms)
@@ -92,6 +93,7 @@ class Deliveries:
             if found > now_ms:
                 self._wakeups.add(found, subscription)
             from_ms = round_up(max(found, now_ms), now_ms) + 1
+        subscription.times_unknown_from_ms = from_ms
         self._wakeups.add(from_ms, subscription)
 
     # -- what is there
@@ -270,6 +272,7 @@ class Deliveries:
 
     def stage(self, batch: WriteBatch, subscription: Subscription) -> None:
         """Put what this and earlier passes could not write."""
+        self._await_write()
         for number, progress in subscription.queues.items():
             for offset, row in progress.unwritten.items():
                 stored = self._table.get(subscription.prefix, number, offset)
@@ -369,8 +372,11 @@ class Deliveries:
 
     def _wake(self, subscriptions: Iterable[Subscription]) -> None:
         woken = list(subscriptions)
+        now_ms = self._clock.wall_ms()
         for subscription in woken:
             subscription.is_due = True
+            if subscription.times_unknown_from_ms <= now_ms:
+                self.opened(subscription)
         self._ready(woken)
 
     def _may_renew(self, row: InFlight) -> bool:
@@ -413,11 +419,14 @@ class Deliveries:
 
     def _note_unwritten(self, progress: QueueProgress) -> None:
         """Some of its rows are about to change."""
+        self._await_write()
+        if not progress.unwritten:
+            self._unwritten.append(progress)
+
+    def _await_write(self) -> None:
         if not self._is_write_awaited:
             self._is_write_awaited = True
             self._writer.when_written(self._written)
-        if not progress.unwritten:
-            self._unwritten.append(progress)
 
     def _add(self, subscription: Subscription, change: int) -> None:
         """So many more are in flight, or fewer."""
@@ -439,9 +448,7 @@ class Deliveries:
         subscription.due_from = min(subscription.due_from, DueEntry(at_ms, 0, QueueOffset(0)))
         subscription.unwritten_due_ms = min(subscription.unwritten_due_ms, at_ms)
         self._touched.add(subscription)
-        if at_ms <= self._clock.wall_ms():
-            self._writer.when_written(lambda _: self._wake((subscription,)))
-        else:
+        if at_ms > self._clock.wall_ms():
             self._wakeups.add(at_ms, subscription)
 
     def _unwatch(self, subscription: Subscription, row: InFlight) -> None:
@@ -455,9 +462,14 @@ class Deliveries:
         for progress in self._unwritten:
             progress.unwritten.clear()
         self._unwritten.clear()
-        for subscription in self._touched:
+        touched, self._touched = self._touched, set()
+        now_ms = self._clock.wall_ms()
+        # nobody could find these in the index before: not at their time, if that has passed meanwhile
+        visible = [subscription for subscription in touched if subscription.unwritten_due_ms <= now_ms]
+        for subscription in touched:
             subscription.unwritten_due_ms = NEVER_MS
-        self._touched.clear()
+        if visible:
+            self._wake(visible)
 
     def _new_id(self) -> int:
         self._delivery_id += 1

@@ -491,6 +491,8 @@ class Delivery:
             self._positions.stage(batch, subscription)
 
     def drop_idle_subscriptions(self) -> None:
-        """Free what nobody used lately; its rows stay."""
-        if not self._writer.is_behind:
+        """Free what nobody used lately; its rows stay. To be called every few seconds."""
+        if self._writer.is_behind:
+            self._writer.try_again()
+        else:
             self._subscriptions.drop_idle()

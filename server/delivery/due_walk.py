@@ -35,7 +35,9 @@ class DueWalk:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._subscription.due_from = min(self._subscription.due_from, self._at)
+        # rows that this pass has changed are not in the index yet, and may belong before what was found there
+        unwritten = DueEntry(self._subscription.unwritten_due_ms, 0, QueueOffset(0))
+        self._subscription.due_from = min(self._subscription.due_from, self._at, unwritten)
 
     def entries(self) -> Iterator[DueEntry]:
         """The earliest first. Each counts as dealt with."""
@@ -54,7 +56,7 @@ class DueWalk:
 
     def _rest_until(self, written_ms: int) -> None:
         """Nothing that is written becomes visible before that: the next walk need not pass over all of it again."""
-        self._at = max(self._at, DueEntry(min(written_ms, self._subscription.unwritten_due_ms), 0, QueueOffset(0)))
+        self._at = max(self._at, DueEntry(written_ms, 0, QueueOffset(0)))
 
     def begin_again_at(self, entry: DueEntry) -> None:
         """The next walk is to come to the entry, and to all behind it."""

@@ -89,6 +89,10 @@ class LiteClient:
             if len(self._attempts) > ATTEMPTS_KEPT:
                 self._attempts.popitem(last=False)
 
+    def has_given(self, attempt_id: str) -> bool:
+        """See `server.delivery.subscription.Source`."""
+        return bool(self.got_by(attempt_id))
+
     def got_by(self, attempt_id: str) -> Sequence[str]:
         return self._attempts.get(attempt_id, ()) if attempt_id else ()
 

@@ -14,6 +14,7 @@ from server.delivery.registry import HeldFilters
 from server.delivery.taken import LENGTH_PER_ENTRY
 from server.errors import OverLimit
 from server.filters import MessageFilter
+from server.guarded import run_guarded
 from store.consumequeue import ConsumeQueueEntry
 from store.errors import MessageGivenUp, OffsetOutOfRange
 from store.message import DispatchRequest
@@ -145,12 +146,12 @@ class Pulls:
         except Exception as error:  # noqa: BLE001 - this pull ends with it; the others go on
             self._end(waiting, (), error)
             return
-        if messages:
-            self._end(waiting, messages)
+        if messages or waiting.offset < self._source.maximum(waiting.request.queue):
+            self._end(waiting, messages)  # also where there is more than one look goes through: to go on from there
 
     def _end(self, waiting: WaitingPull, messages: Sequence[StoredMessage], error: Exception | None = None) -> None:
         self.cancel(waiting)
-        waiting.pulled(messages, waiting.offset, error)
+        run_guarded(waiting.pulled, messages, waiting.offset, error)
 
     def _read(self, request: PullRequest, offset: QueueOffset) -> tuple[list[StoredMessage], QueueOffset]:
         """What the filter wants from an offset on, and where to go on: behind all that was looked at."""

@@ -11,6 +11,7 @@ from server.delivery.registry import WaitingPolls
 from server.delivery.state_writer import AfterPass, StateWriter
 from server.delivery.subscription import SourceT, Subscription, WaitingPoll
 from server.errors import OverLimit
+from server.guarded import run_guarded
 from server.stages import ReceiveStages
 from store.clock import Clock
 
@@ -60,7 +61,7 @@ class Serving(Generic[SourceT]):
         self, source: SourceT, request: ReceiveRequest, polling_s: float, received: Received
     ) -> WaitingPoll | None:
         """As `Delivery.receive`, of a source that is open. Raises OverLimit."""
-        if not source.waiting:
+        if not source.waiting or source.has_given(request.attempt_id):
             delivered = self._take(source, request)
             if delivered:
                 self._hand_over(delivered, received)
@@ -103,7 +104,7 @@ class Serving(Generic[SourceT]):
         """Nothing came in time."""
         if not poll.done:
             self._waiting.remove(poll)
-            poll.received((), None)
+            run_guarded(poll.received, (), None)
 
     def serve(self, source: SourceT) -> None:
         """Give what the candidates hold to the waiting receives, oldest first."""
@@ -116,7 +117,7 @@ class Serving(Generic[SourceT]):
                 delivered = self._take(source, poll.request)
             except Exception as error:  # noqa: BLE001 - the receive ends with it; the others go on
                 self._waiting.remove(poll)
-                poll.received((), error)
+                run_guarded(poll.received, (), error)
                 continue
             if not delivered:
                 break

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import structlog
 
 from kv import EngineFull, KeyValueEngine, WriteBatch
+from server.guarded import run_guarded
 from store.errors import StorePoisoned
 from store.state import INFLIGHT
 
@@ -72,6 +73,11 @@ class StateWriter:
         self.batch()
         self._gathered.append(change)
 
+    def try_again(self) -> None:
+        """Find out whether there is room again for what could not be written, also when nothing else is to be."""
+        if self._behind is not None:
+            self._stage_probe(self.batch())
+
     def write_now(self) -> None:
         """End the batch of this pass early."""
         self._write(sync=False)
@@ -93,11 +99,9 @@ class StateWriter:
         self.write_durably()
 
     def _end_pass(self) -> None:
-        try:
-            while self._gathered:
-                self._gathered.pop(0)()
-        finally:
-            self._write(sync=False)
+        while self._gathered:
+            run_guarded(self._gathered.pop(0))
+        self._write(sync=False)
 
     def _write(self, *, sync: bool) -> None:
         batch, self._batch = self._batch, None
@@ -117,7 +121,7 @@ class StateWriter:
             except Exception as error:  # noqa: BLE001 - handed to every caller that waits for this write
                 self._fail(error)
         for written in callbacks:
-            written(self._error())
+            run_guarded(written, self._error())
 
     def _catch_up(self) -> None:
         """Write everything anew. A disk still full is found out by a small write, not by a large one."""

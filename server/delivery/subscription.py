@@ -47,6 +47,7 @@ class Subscription:
         "companions",
         "due_from",
         "first_number",
+        "forwarding",
         "group",
         "has_stored_queues",
         "in_flight_changes",
@@ -56,6 +57,7 @@ class Subscription:
         "on_ready",
         "prefix",
         "queues",
+        "times_unknown_from_ms",
         "topic",
         "turn",
         "unwritten_due_ms",
@@ -85,6 +87,8 @@ class Subscription:
         """Where in the index of times to look for rows that have become visible: none is before."""
         self.unwritten_due_ms = NEVER_MS
         """The earliest time of rows that are not in the index yet, since this pass has not been written."""
+        self.times_unknown_from_ms = NEVER_MS
+        """From when on rows may become visible of which no wake-up knows: a group may have very many such times."""
         self.is_due = True
         """Whether rows may have become visible that nobody has taken."""
         self.waiting: OrderedDict[WaitingPoll, None] = OrderedDict()
@@ -93,6 +97,8 @@ class Subscription:
         """Of a lite topic: hears that there may be messages, since receives wait for many lite topics at once."""
         self.wake_times: set[int] | None = None
         """Of a lite topic: when it will be looked at again. There are too many to wait for times that mean nothing."""
+        self.forwarding = 0
+        """Messages on their way to the dead letters. Who waits for those behind them waits here."""
         self.is_ordered = False
         """Whether its group consumes in order, as its last receive said."""
         self.last_used_s = 0.0
@@ -147,8 +153,12 @@ class Subscription:
     @property
     def is_idle(self) -> bool:
         return not self.waiting and not any(
-            progress.unwritten for part in self.parts for progress in part.queues.values()
+            part.forwarding or any(progress.unwritten for progress in part.queues.values()) for part in self.parts
         )
+
+    def has_given(self, attempt_id: str) -> bool:
+        """Whether this attempt of a receive holds messages of a queue, which it gets again if it is repeated."""
+        return bool(attempt_id) and any(attempt_id in part.blocked.values() for part in self.parts)
 
     # -- rows
 
@@ -211,6 +221,9 @@ class Source(Protocol):
 
     @property
     def last_used_s(self) -> float: ...
+
+    def has_given(self, attempt_id: str) -> bool:
+        """Whether an attempt of a receive holds messages, which it gets again if it is repeated."""
 
 
 SourceT = TypeVar("SourceT", bound=Source)

@@ -145,8 +145,10 @@ class Taking:
             done(None)
             return
         subscription, hidden = message.subscription, self._deliveries.forward(message, row)
+        subscription.forwarding += 1
 
         def forwarded(error: Exception | None) -> None:
+            subscription.forwarding -= 1
             if error is None:
                 now = self._deliveries.row(message)
                 if now is not None and now.delivery_id == hidden.delivery_id:
@@ -155,7 +157,11 @@ class Taking:
                     self._ready((subscription,))
             done(error)
 
-        self._dead_letters.forward(subscription.group, subscription.owner.topic, record, row.attempt, forwarded)
+        try:
+            self._dead_letters.forward(subscription.group, subscription.owner.topic, record, row.attempt, forwarded)
+        except Exception:
+            subscription.forwarding -= 1
+            raise
 
     # -- what comes back
 

@@ -34,6 +34,7 @@ from server.front.caller import told_of
 from server.front.contract import Call, FrontLimits, Method, Methods, check_methods
 from server.front.status import GrpcStatus
 from server.front.tls import LiveTls, Shown
+from server.guarded import run_guarded
 
 log = structlog.get_logger(__name__)
 
@@ -413,14 +414,6 @@ def _run_step(call: GrpcioCall, step: Callable[..., None], *arguments: object) -
     except Exception:
         log.exception("handler failed", **told_of(call))
         call.lose(_Ending(GrpcStatus.INTERNAL, "internal error"))
-
-
-def run_guarded(callback: Callable[[], None]) -> None:
-    """Run a callback so that its failure stops no other callback."""
-    try:
-        callback()
-    except Exception:
-        log.exception("callback failed", callback=repr(callback))
 
 
 def channel_options(limits: FrontLimits) -> list[tuple[str, Any]]:

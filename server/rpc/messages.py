@@ -180,9 +180,14 @@ class MessageService:
         stages = self._observing.receive_stages
         is_timed = stages.is_turn()
         began_s = self._clock.monotonic_s() if is_timed else 0.0
+        try:
+            items = self._items(topic, messages)
+        except Exception as unusual:  # noqa: BLE001 - the edge: whatever it is, the client gets an answer
+            self._edge.refuse_stream(call, service.ReceiveMessageResponse, unusual, self._last_item)
+            return
         handles = [delivered.receipt_handle for delivered in messages]
         call.on_close(partial(self._delivery.undeliverable, group, topic, handles))
-        call.send_all([_FIRST_ITEM, *self._items(topic, messages), self._last_item()])
+        call.send_all([_FIRST_ITEM, *items, self._last_item()])
         call.finish()
         if is_timed:
             stages.answer.add(self._clock.monotonic_s() - began_s)

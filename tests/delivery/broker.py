@@ -55,10 +55,17 @@ class ManualTimers:
         return timer
 
     def run_due(self) -> None:
+        while self.run_next():
+            pass
+
+    def run_next(self) -> bool:
+        """Run the one that is due first; False when none is."""
         while self._heap and self._heap[0][0] <= self._clock.monotonic_s():
             _, _, timer = heappop(self._heap)
             if timer.callback is not None:
                 timer.callback()
+                return True
+        return False
 
 
 class ListedMessages:

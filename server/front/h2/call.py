@@ -6,18 +6,15 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import structlog
-
 from server.front.contract import Call, Method
 from server.front.h2.grpc_messages import pack_messages, with_prefix
 from server.front.h2.header_blocks import text_of
 from server.front.status import GrpcStatus
+from server.guarded import run_guarded
 
 if TYPE_CHECKING:
     from server.front.h2.calls import Calls
     from server.front.h2.message_reader import MessageReader
-
-log = structlog.get_logger(__name__)
 
 OK: Final = GrpcStatus.OK
 BINARY_SUFFIX = "-bin"
@@ -236,14 +233,6 @@ class H2Call:
 
 _LOST: list[Callable[[], None]] = []
 """Stands in for the close callbacks once they have run."""
-
-
-def run_guarded(callback: Callable[[], None]) -> None:
-    """Run a callback so that its failure stops no other callback."""
-    try:
-        callback()
-    except Exception:
-        log.exception("callback failed", callback=repr(callback))
 
 
 def _conforms(call: H2Call) -> Call:

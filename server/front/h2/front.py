@@ -13,7 +13,7 @@ from server.front.access_log import log_call
 from server.front.contract import Front, FrontLimits, Methods, check_methods
 from server.front.figures import FrontFigures
 from server.front.h2.adapter import H2Protocol
-from server.front.h2.call import H2Call, run_guarded
+from server.front.h2.call import H2Call
 from server.front.h2.door import Door
 from server.front.h2.scanning import ScannerMaker
 from server.front.h2.switchboard import Switchboard
@@ -21,6 +21,7 @@ from server.front.h2.turns import Source, Turns
 from server.front.inherited import close_inherited, inherited_sockets
 from server.front.status import GrpcStatus
 from server.front.tls import LiveTls
+from server.guarded import run_guarded
 
 log = structlog.get_logger(__name__)
 
