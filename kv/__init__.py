@@ -4,8 +4,9 @@ Public face of the package: other packages import from here. `kv.keys` (key fiel
 tests) are imported as modules.
 """
 
+from kv.descriptors import descriptor_limit, descriptor_share, raise_descriptor_limit
 from kv.engine import Family, KeyRange, KeyValueEngine, Snapshot, WriteBatch
-from kv.errors import EngineClosed, EngineCorrupt, EngineFull, EngineLocked, EngineMissing, KvError
+from kv.errors import EngineClosed, EngineCorrupt, EngineFull, EngineLocked, EngineMissing, EngineStarved, KvError
 from kv.options import CompactionStyle, Compression, FamilyOptions
 from kv.rocks import RocksEngine, list_families, write_table
 from kv.rocks_directory import is_scratch, is_table
@@ -18,6 +19,7 @@ __all__ = [
     "EngineFull",
     "EngineLocked",
     "EngineMissing",
+    "EngineStarved",
     "Family",
     "FamilyOptions",
     "KeyRange",
@@ -26,8 +28,11 @@ __all__ = [
     "RocksEngine",
     "Snapshot",
     "WriteBatch",
+    "descriptor_limit",
+    "descriptor_share",
     "is_scratch",
     "is_table",
     "list_families",
+    "raise_descriptor_limit",
     "write_table",
 ]

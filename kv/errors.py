@@ -5,6 +5,7 @@ KvError
 ├── EngineLocked    another process (or an unclosed engine of this one) holds the database
 ├── EngineMissing   no database where one must exist
 ├── EngineFull      the disk has no room for a write; a later one may succeed
+│   └── EngineStarved   no file can be opened for it: all descriptors are in use
 └── EngineCorrupt   the engine found damage; its message names the file where known
 """
 
@@ -30,6 +31,18 @@ class EngineFull(KvError):
 
     RocksDB looks for room every five seconds and takes writes again when the largest memtable would fit.
     """
+
+    shortage = "the disk is full"
+
+
+class EngineStarved(EngineFull):
+    """No file can be opened: this process, or the machine, has all its descriptors in use.
+
+    It is found out before RocksDB is asked: that gets over a full disk, but refuses all writes until it is opened anew
+    once it could not open a file to write.
+    """
+
+    shortage = "too many files are open"
 
 
 class EngineCorrupt(KvError):

@@ -30,8 +30,9 @@ from weakref import WeakSet
 
 import rocksdict  # noqa: TID251 - this is the module the ban points to
 
+from kv.descriptors import descriptor_share, require_descriptors
 from kv.engine import Family, KeyRange, WriteBatch
-from kv.errors import EngineClosed, KvError
+from kv.errors import EngineClosed, EngineStarved, KvError
 from kv.later_puts import LaterPuts
 from kv.options import MIB, CompactionStyle, Compression, FamilyOptions
 from kv.rocks_directory import holds_database, reading_view, require_database, unread_changes
@@ -41,8 +42,10 @@ from kv.rocks_logs import check_manifest, check_write_ahead_logs
 
 TABLE_FORMAT_VERSION: Final = 5
 BACKGROUND_JOBS: Final = 4
-OPEN_FILES_MAX: Final = 1_024
-"""Tables kept open; keeps the descriptors of a shard bounded however much it stores."""
+OPEN_TABLES_MAX: Final = 1_024
+"""Tables kept open; keeps the descriptors of a shard bounded however much it stores. Fewer where it may have few."""
+FILES_BESIDE_TABLES: Final = 32
+"""What a database opens beside its tables: logs, manifests, its folder, and what flushes and compactions write."""
 _COMPRESSION: Final = {
     Compression.NONE: rocksdict.DBCompressionType.none,
     Compression.LZ4: rocksdict.DBCompressionType.lz4,
@@ -52,6 +55,10 @@ _COMPRESSION: Final = {
 SLOW_DOWN_TABLES: Final = 20
 STOP_TABLES: Final = 36
 """RocksDB's own: with so many fresh tables it slows writes down, and stops them."""
+
+FILES_TO_FLUSH: Final = 8
+"""What a flush opens beside a table for each family: a log, a manifest, folders, and twice as much to spare."""
+LOOKS_PER_MEMTABLE: Final = 4
 
 BACKGROUND_ERRORS: Final = "rocksdb.background-errors"
 
@@ -101,7 +108,7 @@ def _database_options(default: FamilyOptions, *, create: bool) -> Any:
     native.set_atomic_flush(atomic_flush=True)
     native.set_paranoid_checks(enabled=True)
     native.set_max_background_jobs(BACKGROUND_JOBS)
-    native.set_max_open_files(OPEN_FILES_MAX)
+    native.set_max_open_files(descriptor_share(OPEN_TABLES_MAX))
     native.set_bytes_per_sync(MIB)
     native.set_keep_log_file_num(5)
     native.set_max_log_file_size(16 * MIB)
@@ -181,6 +188,10 @@ class RocksEngine:
             )
             for name, options in families.items()
         }
+        self._flush_files = len(families) + FILES_TO_FLUSH
+        self._looks_each_bytes = min(each.memtable_bytes for each in families.values()) // LOOKS_PER_MEMTABLE
+        self._written_bytes = 0
+        """Since a look whether a flush finds descriptors: a full memtable is flushed by RocksDB itself."""
         self._write_options = _write_options(sync=False, write_ahead_log=write_ahead_log)
         self._sync_options = _write_options(sync=True, write_ahead_log=write_ahead_log)
 
@@ -251,7 +262,11 @@ class RocksEngine:
         if batch.comes_after_later_puts:
             self.settle()
         try:
-            self._database.write(batch.take(), self._sync_options if sync else self._write_options)
+            native = batch.take()
+            self._written_bytes += native.size_in_bytes()
+            if self._written_bytes >= self._looks_each_bytes:
+                self._require_descriptors()
+            self._database.write(native, self._sync_options if sync else self._write_options)
         except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
             fail(error, self._directory)
 
@@ -274,8 +289,17 @@ class RocksEngine:
         batch.comes_after_later_puts = False  # it is them
         self.write(batch)
 
+    def _require_descriptors(self) -> None:
+        """Raises EngineStarved when a flush could not open its files."""
+        try:
+            require_descriptors(self._flush_files)
+        except OSError as error:
+            raise EngineStarved(f"{self._directory}: no file can be opened: {error.strerror}") from error
+        self._written_bytes = 0
+
     def flush(self, names: Sequence[str]) -> None:
         self._require_open()
+        self._require_descriptors()
         for name in names:
             if (later := self._families[name].later) is not None:
                 later.settle()

@@ -16,7 +16,7 @@ from typing import Any, Final, NoReturn
 from weakref import WeakSet
 
 from kv.engine import Family, KeyRange, Snapshot
-from kv.errors import EngineClosed, EngineCorrupt, EngineFull, EngineLocked, KvError
+from kv.errors import EngineClosed, EngineCorrupt, EngineFull, EngineLocked, EngineStarved, KvError
 from kv.later_puts import LaterPuts, merged, scanned
 
 DEFAULT_FAMILY: Final = "default"
@@ -24,6 +24,10 @@ DEFAULT_FAMILY: Final = "default"
 
 NO_ROOM: Final = "No space left on device"
 """The one error RocksDB gets over by itself. After another, an exceeded quota too, it refuses writes until reopened."""
+
+NO_DESCRIPTOR: Final = "Too many open files"
+"""Of a file that was to be read: another read may find it."""
+FOR_WRITING: Final = "for appending"
 
 LOCKED: Final = ("IO error: lock ", "IO error: While lock file")
 """How it says that this process or another one holds the lock."""
@@ -51,6 +55,8 @@ def fail(error: Exception, directory: Path | None = None) -> NoReturn:
         raise EngineCorrupt(named) from error
     if text.startswith(("IO error:", "Result incomplete:")) and NO_ROOM in text:
         raise EngineFull(named) from error
+    if text.startswith("IO error:") and NO_DESCRIPTOR in text and FOR_WRITING not in text:
+        raise EngineStarved(named) from error
     if text.startswith(LOCKED):
         raise EngineLocked(named) from error
     raise KvError(named) from error

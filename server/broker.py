@@ -21,6 +21,7 @@ from server.consoling import ConsoleBeside
 from server.dead_letters import DeadLetterStore
 from server.delivery import Delivery, InFlightTable, StateWriter
 from server.delivery.pulls import Pulls
+from server.descriptors import front_limits, plan_here
 from server.exporting import export
 from server.faults import FaultLog
 from server.figures.sources import Sources
@@ -137,7 +138,7 @@ class Broker:
         self._front = make_front(
             settings.network.front,
             self._messaging.methods(),
-            limits=settings.for_front(),
+            limits=front_limits(settings),
             access_log=settings.log.access,
             make_scanner=None if self._native is None else self._native.CallScanner,
         )
@@ -404,6 +405,7 @@ class Broker:
             self._faults,
             guard=make_guard(self._security, self._settings.broker.cluster, self._faults),
             calls_max=self._settings.limits.admin_calls,
+            connections_max=plan_here(self._settings.store.mapped_segments_max).admin_connections,
             limits_met=self._limits_met,
             request_size_max=REQUEST_SIZE_MAX if self.cluster is None else self.cluster.request_size_max,
             backups=self._upkeep.backups,

@@ -152,6 +152,7 @@ class GroupCommit:
         # why nothing is taken: texts, since an error that is told twice refers to the frames of all who raised it
         self._failure: str | None = None
         self._no_room: str | None = None
+        self._refusals: dict[str, str] = {}
         self._too_full: str | None = None
         self._unflushed_sends = 0
         self._unflushed_since_s = 0.0
@@ -424,22 +425,28 @@ class GroupCommit:
 
     # -- a full disk
 
-    def refuse_sends(self, reason: str) -> None:
-        """Take no sends from now on, since the disk is too full; the empty text: take them again."""
-        before = self._too_full or ""
+    def refuse_sends(self, reason: str, cause: str = "disk") -> None:
+        """Take no sends from now on, since the disk is too full; the empty text: that is over.
+
+        They are taken again when no `cause` has a reason any more.
+        """
+        before = self._refusals.pop(cause, "")
+        if reason:
+            self._refusals[cause] = reason
         if reason and not before:
             log.warning("sends are refused", reason=reason)
         elif before and not reason:
             log.warning("sends are taken again", reason=before)
-        self._too_full = reason or None
+        self._too_full = next(iter(self._refusals.values()), None)
+        reason = self._too_full or ""
         if reason or before:
             self._tell_refusing(reason or self._no_room or "")
 
     def _await_room(self, error: EngineFull) -> None:
         """Take no more sends until a flush of the queues gets through, which is tried again and again."""
         if self._no_room is None:
-            self._no_room = f"the disk is full: {error}"
-            log.error("no room on the disk, sends are refused until there is", error=str(error))
+            self._no_room = f"{error.shortage}: {error}"
+            log.error("no room for the queues, sends are refused until there is", error=str(error))
             self._tell_refusing(self._no_room)
         if self._room_check is None:
             self._room_check = asyncio.get_running_loop().call_later(ROOM_CHECK_INTERVAL_S, self._look_for_room)

@@ -8,6 +8,7 @@ all are taken the oldest gives way: clients that never end their request must no
 
 from __future__ import annotations
 
+import errno
 import hmac
 import socket
 import socketserver
@@ -15,7 +16,7 @@ import ssl
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from pathlib import Path
-from threading import BoundedSemaphore, Lock, Thread
+from threading import BoundedSemaphore, Event, Lock, Thread
 from typing import TYPE_CHECKING, Any, Final, cast
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
@@ -36,6 +37,7 @@ log = structlog.get_logger(__name__)
 CONNECTIONS_MAX: Final = 32  # a few probes and scrapers; more is somebody's mistake
 CONNECTION_S: Final = 10.0  # the time Prometheus gives a scrape unless told otherwise
 SWEEP_S: Final = 0.1
+REFUSED_WAIT_S: Final = 0.1  # after the system has refused a connection: it has no descriptors left
 MAKE_ROOM_S: Final = 0.1  # how long a connection that was ended may take to be gone
 
 
@@ -170,6 +172,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         self._clock = clock
         self._free = BoundedSemaphore(CONNECTIONS_MAX)
         self._lock = Lock()
+        self._nobody = Event()
         self._deadlines_s: dict[socket.socket, float] = {}  # guarded by _lock
         super().__init__((host.strip("[]"), port), _RequestHandler)
         self.set_app(application)
@@ -181,7 +184,14 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         self.setup_environ()
 
     def get_request(self) -> tuple[socket.socket, Any]:
-        request, client_address = super().get_request()
+        try:
+            request, client_address = super().get_request()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                # the listener stays readable: without a pause this thread would turn without end
+                self._end_oldest()
+                self._nobody.wait(REFUSED_WAIT_S)
+            raise
         if self._tls is None:
             return request, client_address
         context = self._tls.now.context

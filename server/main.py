@@ -16,9 +16,11 @@ import structlog
 import uvloop
 from prometheus_client import CollectorRegistry
 
+from kv import raise_descriptor_limit
 from server.banner import banner
 from server.broker import Broker
 from server.certificates import Certificates
+from server.descriptors import plan_here
 from server.errors import BrokerFailed, StartCalledOff
 from server.garbage import GarbageSearch, look_for_garbage_seldom
 from server.health import HealthState
@@ -33,7 +35,7 @@ from server.stopping import Stop
 from server.supervision import Supervisor
 from server.tracing import require_tracing
 from store.clock import BelievedClock, Clock, SystemClock
-from store.disk import PosixDisk
+from store.disk import PosixDisk, hold_descriptors
 from store.opening import OpenStore, open_store
 from store.progress import Progress, ReportProgress
 
@@ -59,6 +61,9 @@ def run(settings: BrokerSettings, show_progress: ShowProgress | None = None, *, 
     if not_compiled is not None:
         log.warning("the modules are taken as they are, not as they were compiled", cause=not_compiled)
     look_for_garbage_seldom()
+    raise_descriptor_limit()
+    plan_here(settings.store.mapped_segments_max)  # before anything is opened
+    hold_descriptors()
     stop = Stop(settings.for_stop(), SystemClock())
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from server.clients import ClientRegistry
 from server.delivery import Delivery
 from server.delivery.pulls import Pulls
+from server.descriptors import front_limits
 from server.front import Front
 from server.held import Transactions
 from server.logs import set_log_level
@@ -36,4 +37,4 @@ class Reconfigured:
         self.transactions.configure(settings.for_transactions())
         self.upkeep.configure(settings)
         self.messaging.configure(settings)
-        self.front.configure(settings.for_front())
+        self.front.configure(front_limits(settings))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from server.backup_points import BackupPoints, Engines
 from server.checkpointing import CheckpointKeeper
 from server.delivery import Delivery
+from server.descriptors import DescriptorWatch, plan_here
 from server.group_commit import GroupCommit
 from server.key_index import KeyIndex
 from server.lite_topics.lite_topics import LiteTopics, LiteTopicSurroundings
@@ -64,12 +65,18 @@ class Upkeep:
             backfill_bytes_per_s=settings.consume_queue.backfill_rate,
         )
         self.key_index = KeyIndex(store.messages.indexes, store.messages.record_at, around.clock, around.metrics.index)
+        self.descriptors = DescriptorWatch(
+            plan_here(settings.store.mapped_segments_max),
+            lambda: self._settings.limits.connections,
+            around.commit.refuse_sends,
+        )
         self.checkpoint = CheckpointKeeper(store.checkpoint.save, poisoned=around.poisoned)
         self.backups = self._make_backups()
         self.verification = self._make_verification()
 
     def configure(self, settings: BrokerSettings) -> None:
         """Other settings from now on, as far as they are looked at more than once."""
+        self._settings = settings
         self._configure_remover(settings)
         self.retention.configure(settings.for_expiry())
         self.lite_topics.configure(settings.for_lite_topics())
@@ -85,6 +92,7 @@ class Upkeep:
     async def running(self, supervisor: Supervisor) -> AsyncIterator[None]:
         async with (
             supervisor.running("checkpoint", self.checkpoint.run()),
+            supervisor.running("watch of descriptors", self.descriptors.run()),
             supervisor.running("expiry", self.retention.watch()),
             supervisor.running("removal of expired segments", self.retention.remove()),
             supervisor.running("removal of queues", self.removal.run()),

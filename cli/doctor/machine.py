@@ -15,14 +15,13 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from cli.doctor.findings import Finding, fault, fine, unknown, warning
+from server.descriptors import DescriptorPlan
 from server.settings import BrokerSettings
+from store.errors import Invalid
 from store.native import NATIVE
 
 DISTRIBUTION: Final = "quarry-mq"
 PYTHON_MIN: Final = (3, 11)
-FILES_BESIDE_CONNECTIONS: Final = 1_024
-"""Segments, tables of RocksDB, sockets of the broker's own, and some to spare."""
-
 MAPS_PER_SEGMENT: Final = 4
 MAPS_BESIDE_SEGMENTS: Final = 8_192
 """Libraries, threads and what the allocator maps; RocksDB maps no tables."""
@@ -67,17 +66,22 @@ def _wrong_libraries() -> Iterator[tuple[str, str, str]]:
 
 
 def descriptors(settings: BrokerSettings) -> Iterator[Finding]:
-    """Of a process that is started from here."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = settings.limits.connections + FILES_BESIDE_CONNECTIONS
-    if soft != resource.RLIM_INFINITY and soft < needed:
+    """Of a process that is started from here, which raises its own limit to the hard one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = settings.limits.connections
+    try:
+        plan = DescriptorPlan.of(hard, settings.store.mapped_segments_max)
+    except Invalid as error:
+        yield fault("descriptors", f"{hard} open files", str(error))
+        return
+    if plan.connections < wanted:
         advice = (
-            f"ulimit -n {needed} before the start, LimitNOFILE={needed} in the unit of systemd, or fewer "
-            "limits.connections"
+            f"raise the hard limit by {wanted - plan.connections} (ulimit -Hn, LimitNOFILE= in the unit of systemd), "
+            f"or set limits.connections to {plan.connections}"
         )
-        yield fault("descriptors", f"{soft} open files, {needed} may be needed", advice)
+        yield warning("descriptors", f"{hard} open files: {plan.connections} connections of {wanted}", advice)
     else:
-        yield fine("descriptors", f"{'any number of' if soft == resource.RLIM_INFINITY else soft} open files")
+        yield fine("descriptors", f"{hard} open files")
 
 
 def maps(settings: BrokerSettings, limit_file: Path = Path("/proc/sys/vm/max_map_count")) -> Iterator[Finding]:

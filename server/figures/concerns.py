@@ -54,6 +54,8 @@ def _upkeep(sources: Sources) -> Iterator[str]:
         yield f"the disk is {space.used_percent} % full: from {force_percent} % on segments go before their time"
     for step, reason in sources.upkeep.retention.complaints.items():
         yield f"{step} of segments is held up: {reason}"
+    if sources.upkeep.descriptors.concern:
+        yield sources.upkeep.descriptors.concern
     problem = sources.upkeep.migration.problem
     if problem is not None:
         yield f"migration is held up: {problem}"

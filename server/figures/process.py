@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 _STATM: Final = Path("/proc/self/statm")
+_STATUS: Final = Path("/proc/self/status")
 _FILES: Final = Path("/proc/self/fd")
 _PAGE_SIZE: Final = resource.getpagesize()
 
@@ -38,3 +39,12 @@ def open_files() -> int | None:
     with suppress(OSError):
         return sum(1 for _ in _FILES.iterdir()) - 1  # the one that this look has opened
     return None
+
+
+def open_files_if_many(many: int) -> int:
+    """How many are open; 0 where they are surely fewer than `many`, which the size of the kernel's table tells."""
+    with suppress(OSError, ValueError, IndexError, StopIteration):
+        table = next(line for line in _STATUS.read_text().splitlines() if line.startswith("FDSize:"))
+        if int(table.split()[1]) < many:
+            return 0
+    return open_files() or 0

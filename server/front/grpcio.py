@@ -424,6 +424,7 @@ def channel_options(limits: FrontLimits) -> list[tuple[str, Any]]:
         ("grpc.server.max_pending_requests", PENDING_CALLS_MAX),
         ("grpc.server.max_pending_requests_hard_limit", PENDING_CALLS_MAX),
         ("grpc.max_receive_message_length", limits.max_message_size),
+        ("grpc.max_allowed_incoming_connections", limits.max_connections),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_metadata_size", limits.max_metadata_size),
         ("grpc.absolute_max_metadata_size", limits.max_metadata_size),

@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from kv import EngineFull, KvError
+from kv import EngineFull, EngineStarved, KvError, descriptor_share
 from store.consumequeue.again import ascends, end_of_stored, put_again
 from store.consumequeue.columns import ColumnRequests, UnitColumns
 from store.consumequeue.file_layout import UNIT, UNIT_SIZE, pack_units, real, units_in
@@ -43,7 +43,11 @@ from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 
 FILES_LOOKED_AT: Final = 100
 NAME_SIZE_MAX: Final = 255
+OPEN_FILES_MAX: Final = 512
+"""Files kept open; fewer where the process may have few."""
+
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT}
+_STARVED: Final = {errno.EMFILE, errno.ENFILE}
 
 _pack_unit: Final = UNIT.pack
 
@@ -77,7 +81,7 @@ class FileConsumeQueues(OneByOne):
         after_crash: bool,
         units_per_file: int,
         cached_queues_max: int = 65_536,
-        open_files_max: int = 512,
+        open_files_max: int = OPEN_FILES_MAX,
     ) -> None:
         self._disk = disk
         self._directory = directory
@@ -86,7 +90,7 @@ class FileConsumeQueues(OneByOne):
         self._save_dispatched = save_dispatched
         self._saved_up_to = dispatched_up_to
         self._may_have_emptied = True  # as those of the last run may have been
-        self._files = OpenFiles(disk, open_max=open_files_max)
+        self._files = OpenFiles(disk, open_max=descriptor_share(open_files_max))
         self._cache: GenerationCache[tuple[str, int], FileQueue] = GenerationCache(max(1, cached_queues_max // 2))
         # without a watermark all is put again, so that nothing need be whole
         short_from = (dispatched_up_to or PhysicalOffset(0)) if after_crash or dispatched_up_to is None else None
@@ -473,7 +477,7 @@ def _named_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        kind = EngineFull if error.errno in _FULL else KvError
+        kind = EngineStarved if error.errno in _STARVED else EngineFull if error.errno in _FULL else KvError
         raise kind(f"{error.filename}: {error.strerror or error}") from error
 
 

@@ -3,6 +3,7 @@
 from store.disk.copying import CopyingDisk, PosixCopyingDisk
 from store.disk.posix import PosixDisk
 from store.disk.protocol import DirectoryEntry, Disk, DiskLock, DiskSpace, SegmentFile, SparseFile
+from store.disk.reserve import hold_descriptors
 
 __all__ = [
     "CopyingDisk",
@@ -14,4 +15,5 @@ __all__ = [
     "PosixDisk",
     "SegmentFile",
     "SparseFile",
+    "hold_descriptors",
 ]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from store.disk.protocol import DirectoryEntry, DiskSpace
+from store.disk.reserve import RESERVE
 
 LOCK_CONTENT: Final = b"lock"
 """What RocketMQ writes into its lock file."""
@@ -43,7 +44,7 @@ class _Descriptor:
 
     def __init__(self, path: Path, flags: int) -> None:
         self._number: int | None = None
-        self._number = os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
+        self._number = RESERVE.opened(lambda: os.open(path, flags | os.O_CLOEXEC, FILE_MODE))
 
     def fileno(self) -> int:
         if self._number is None:
@@ -152,7 +153,9 @@ class PosixSegment:
     def __init__(self, path: Path, descriptor: _Descriptor, size: int, *, writable: bool) -> None:
         self._path = path
         self._size = size
-        self._map: mmap.mmap | None = mmap.mmap(descriptor.fileno(), size, access=mmap.ACCESS_READ)
+        self._map: mmap.mmap | None = RESERVE.opened(
+            lambda: mmap.mmap(descriptor.fileno(), size, access=mmap.ACCESS_READ)
+        )
         self._descriptor: _Descriptor | None = descriptor if writable else None
 
     @property
@@ -356,7 +359,7 @@ class PosixDisk:
     def list_directory(self, path: Path) -> list[DirectoryEntry]:
         entries = []
         try:
-            with os.scandir(path) as found:
+            with RESERVE.opened(lambda: os.scandir(path)) as found:
                 for entry in found:
                     with suppress(FileNotFoundError):  # removed since the directory was read
                         status = entry.stat()
@@ -375,7 +378,7 @@ class PosixDisk:
             return 0
 
     def read(self, path: Path) -> bytes:
-        return path.read_bytes()
+        return RESERVE.opened(path.read_bytes)
 
     def replace_atomically(self, path: Path, data: bytes | memoryview) -> None:
         temporary = path.with_name(path.name + ".tmp")

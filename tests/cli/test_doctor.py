@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import shutil
 import socket
 import subprocess
@@ -152,7 +153,20 @@ def test_too_few_descriptors(patient: Patient) -> None:
     )
     assert done.returncode == 1, done.stdout
     assert "FAULT    descriptors         256 open files" in done.stdout
-    assert "ulimit -n" in done.stdout
+    assert "ulimit -Hn" in done.stdout
+
+
+def test_descriptors_for_fewer_connections_than_are_wanted(patient: Patient, monkeypatch: pytest.MonkeyPatch) -> None:
+    def looked_at(hard: int) -> str:
+        monkeypatch.setattr(resource, "getrlimit", lambda _: (256, hard))
+        (found,) = machine.descriptors(settings)
+        return f"{found.verdict.value} {found.seen}"
+
+    settings = BrokerSettings()
+    assert looked_at(65_536) == "fine 65536 open files"
+    assert looked_at(4_096).startswith("warning 4096 open files: ")
+    assert looked_at(4_096).endswith(" connections of 10000")
+    assert looked_at(256) == "fault 256 open files"
 
 
 def test_a_library_that_is_too_old(patient: Patient, tmp_path: Path) -> None:

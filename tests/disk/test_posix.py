@@ -14,7 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from store.disk import hold_descriptors
 from store.disk.posix import PosixDisk
+from store.disk.reserve import RESERVE
+from tests.descriptors import starved
 
 SIZE = 64 * 1024
 HUGE = 256 * 1024 * 1024
@@ -258,3 +261,25 @@ def test_the_page_cache_is_dropped_and_filled_from_the_device(tmp_path: Path) ->
     PosixDisk().fetch(path, HUGE // 2, HUGE)
     assert not _is_cached(path, 0), "forgotten"
     assert _is_cached(path, HUGE // 2), "read again"
+
+
+def test_the_store_writes_its_small_files_when_all_descriptors_are_in_use(tmp_path: Path) -> None:
+    disk = PosixDisk()
+    checkpoint = tmp_path / "checkpoint"
+    segment = disk.create_segment(tmp_path / "segment", SIZE)
+    segment.close()
+    with starved(), pytest.raises(OSError, match="Too many open files"):
+        disk.replace_atomically(checkpoint, b"first")
+    assert not checkpoint.exists()
+    hold_descriptors()
+    try:
+        for content in (b"second", b"third"):
+            with starved():
+                disk.replace_atomically(checkpoint, content)
+                assert disk.read(checkpoint) == content
+                disk.open_segment(tmp_path / "segment", writable=True).close()
+                assert {each.name for each in disk.list_directory(tmp_path)} == {"checkpoint", "segment"}
+            disk.exists(checkpoint)
+            disk.read(checkpoint)  # takes a descriptor back into the reserve
+    finally:
+        RESERVE.release()

@@ -273,7 +273,7 @@ def _assert_administration_is_refused(broker: Broker) -> None:
         done = quarry(*command, "--admin", broker.admin)
         assert done.returncode == 2, (command, done.stdout)
         (line,) = done.stderr.splitlines()
-        assert line.startswith(f"{broker.admin}: resource exhausted: the disk has no room: ")
+        assert line.startswith(f"{broker.admin}: resource exhausted: the disk is full: ")
         assert str(broker.store) in line
 
 

@@ -40,8 +40,10 @@ class Door:
         figures: FrontFigures,
         *,
         plain_too: bool,
+        waiting_max: int = WAITING_MAX,
     ) -> None:
         """`make` is the protocol of a new connection, told whether that one speaks TLS."""
+        self._waiting_max = waiting_max
         self._tls = tls
         self._make = make
         self._figures = figures
@@ -106,7 +108,7 @@ class Door:
 
     def _let_wait(self, connection: socket.socket) -> None:
         connection.settimeout(0)
-        if len(self._waiting) >= WAITING_MAX:
+        if len(self._waiting) >= min(WAITING_MAX, self._waiting_max):
             oldest = next(iter(self._waiting))
             self._waiting.pop(oldest)
             _shut(oldest)

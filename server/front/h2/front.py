@@ -90,7 +90,13 @@ class H2Front:
             if tls is None:
                 bound = await self._listen(host.strip("[]"), int(port))
             else:
-                door = Door(tls, lambda secure: H2Protocol(self, secure=secure), self._figures, plain_too=plain_too)
+                door = Door(
+                    tls,
+                    lambda secure: H2Protocol(self, secure=secure),
+                    self._figures,
+                    plain_too=plain_too,
+                    waiting_max=self._limits.max_greeting,
+                )
                 bound = await door.open(host.strip("[]"), int(port), backlog=BACKLOG)
                 self._servers.append(door)
         except OSError as cause:

@@ -134,7 +134,7 @@ def status_code(error: Exception) -> grpc.StatusCode:
 def status_text(error: Exception) -> str:
     match error:
         case EngineFull():
-            return f"the disk has no room: {error}"
+            return f"{error.shortage}: {error}"
         case errors.BrokerError() | EngineCorrupt():
             return str(error)
         case _:

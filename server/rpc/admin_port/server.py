@@ -36,7 +36,7 @@ REQUEST_SIZE_MAX: Final = 1024 * 1024
 METADATA_SIZE_MAX: Final = 16 * 1024
 CONNECTION_CALLS_MAX: Final = 128
 HANDSHAKE_MS: Final = 10_000
-IDLE_MS: Final = 300_000
+IDLE_MS: Final = 60_000
 _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),
     ("grpc.max_metadata_size", METADATA_SIZE_MAX),
@@ -68,6 +68,7 @@ class AdminServer:
         more: Sequence[MoreService] = (),
         pacing: Pacing | None = None,
         calls_max: int = 256,
+        connections_max: int = 1_024,
         limits_met: LimitsMet | None = None,
         request_size_max: int = REQUEST_SIZE_MAX,
     ) -> None:
@@ -75,7 +76,7 @@ class AdminServer:
         self._request_size_max = request_size_max
         self._guard = guard
         self._more = more
-        self._calls_max = calls_max
+        self._connections_max = connections_max
         self.slots: Final = CallSlots(calls_max, LimitsMet() if limits_met is None else limits_met)
         self._service = AdminService(
             administration, faults, backups, expire, summarize, pacing=pacing or Pacing(SystemClock())
@@ -96,6 +97,7 @@ class AdminServer:
                 *_OPTIONS,
                 ("grpc.max_receive_message_length", self._request_size_max),
                 ("grpc.max_concurrent_streams", CONNECTION_CALLS_MAX),
+                ("grpc.max_allowed_incoming_connections", self._connections_max),
             ),
         )
         add_AdminServiceServicer_to_server(self._service, server)  # type: ignore[no-untyped-call]
