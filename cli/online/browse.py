@@ -18,7 +18,7 @@ from cli.times import date_ms
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.quarry.admin.v1 import browsing_pb2 as pb
 from server._generated.quarry.admin.v1.browsing_pb2_grpc import BrowsingServiceStub
-from server.compressed_bodies import uncompressed
+from store.record.compressed_bodies import uncompressed
 
 NEWEST: Final = "newest"
 OLDEST: Final = "oldest"

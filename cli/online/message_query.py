@@ -21,7 +21,7 @@ from server._generated.apache.rocketmq.v2 import admin_pb2 as official
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.quarry.admin.v1 import query_pb2 as pb
 from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
-from server.compressed_bodies import uncompressed
+from store.record.compressed_bodies import uncompressed
 
 COLUMNS: Final = ("messageId", "storedAt", "queue", "offset", "tag", "keys", "size")
 PAGE_ROWS: Final = 256

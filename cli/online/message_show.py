@@ -28,11 +28,10 @@ from cli.online.output import print_object, print_rows
 from server._generated.quarry.admin.v1 import query_pb2 as pb
 from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
 from server.bodies import body_text
-from server.compressed_bodies import uncompressed
 from store.message import host_text
 from store.record import StoredMessage, offset_message_id
+from store.record.compressed_bodies import plain_body
 from store.record.properties import KEYS, TAGS
-from store.record.system_flag import COMPRESSED
 
 BODY_SHOWN_MAX: Final = 4096
 """Bytes for people; `--json` and `--body` give all."""
@@ -78,7 +77,7 @@ def show(
     if answer.same_id > 1:
         typer.echo(f"{answer.same_id} messages have this id, this is the newest", err=True)
     stored = bytes(record.body)
-    plain = uncompressed(stored) if record.system_flag & COMPRESSED else stored
+    plain = plain_body(record.system_flag, stored)
     if plain is None:
         typer.echo("the body cannot be uncompressed, it is given as it is stored", err=True)
     content = stored if plain is None else plain

@@ -22,7 +22,7 @@ from cli.online.known import known
 from cli.online.output import json_line
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
-from server.compressed_bodies import uncompressed
+from store.record.compressed_bodies import uncompressed
 
 BATCH_MAX: Final = 32
 TAIL_WAIT_S: Final = 15.0

@@ -11,11 +11,14 @@ use pyo3::types::{PyBytes, PyList, PyTuple};
 use crate::wire::{put_bytes, put_head, put_number, put_varint};
 
 const COMPRESSED: i64 = 1;
+const COMPRESSION_METHOD: i64 = 0x700;
 const MD5: u64 = 2;
 const IDENTITY: u64 = 1;
 const GZIP: u64 = 2;
 const NORMAL: u64 = 1;
 const PROPERTIES_MAX: usize = 64;
+/// The end of the year 9999: `server.wire.times.TIME_MS_MAX`.
+const TIME_MS_MAX: i64 = 253_402_300_799_999;
 
 /// Writes messages of topics; holds which properties no plain message has, and which no receiver sees.
 #[pyclass(frozen)]
@@ -40,6 +43,7 @@ struct Properties<'a> {
     tag: Option<&'a str>,
     keys: Option<&'a str>,
     message_id: Option<&'a str>,
+    has_born_timestamp: bool,
     of_user: Vec<(&'a str, &'a str)>,
 }
 
@@ -128,6 +132,7 @@ impl ReceiveWriter {
                 ("TAGS", _) => found.tag = Some(value),
                 ("KEYS", _) => found.keys = Some(value),
                 ("UNIQ_KEY", _) => found.message_id = Some(value),
+                ("BORN_TIMESTAMP", _) => found.has_born_timestamp = true,
                 (_, Some(Special::Hidden)) => {}
                 _ => found.of_user.push((name, value)),
             }
@@ -156,7 +161,11 @@ impl ReceiveWriter {
         if !is_in_range(queue_id) || !is_in_range(attempt) || queue_offset < 0 || stored_ms < 0 || invisible_ms < 0 {
             return Ok(None);
         }
-        let is_compressed = number(7)? & COMPRESSED != 0;
+        let system_flag = number(7)?;
+        let is_compressed = system_flag & COMPRESSED != 0;
+        if is_compressed && (system_flag & COMPRESSION_METHOD != 0 || !properties.has_born_timestamp) {
+            return Ok(None); // no gRPC client sent it: Python makes the body plain
+        }
 
         let mut out = Vec::with_capacity(384);
         if let Some(tag) = properties.tag {
@@ -172,9 +181,9 @@ impl ReceiveWriter {
         put_bytes(&mut out, 4, &digest);
         put_number(&mut out, 5, if is_compressed { GZIP } else { IDENTITY });
         put_number(&mut out, 6, NORMAL);
-        put_time(&mut out, 7, number(8)?.max(0));
+        put_time(&mut out, 7, number(8)?.clamp(0, TIME_MS_MAX));
         put_bytes(&mut out, 8, born_host.as_bytes());
-        put_time(&mut out, 9, stored_ms);
+        put_time(&mut out, 9, stored_ms.min(TIME_MS_MAX));
         put_bytes(&mut out, 10, store_host.as_bytes());
         put_bytes(&mut out, 12, handle.as_bytes());
         put_number(&mut out, 13, queue_id as u64);

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Iterator
-from typing import Final
 
 import pyarrow as pa
 
-from store.record.system_flag import COMPRESSED, Compression, compression
-
-_STREAMS: Final = {Compression.LZ4: "lz4", Compression.ZSTD: "zstd"}
-"""What pyarrow calls them. ZLIB is Python's own."""
+from store.record import compressed_bodies
+from store.record.system_flag import COMPRESSED
 
 
 def plain_bodies(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -31,12 +27,7 @@ def plain_bodies(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def plain_body(physical_offset: int, system_flag: int, body: bytes) -> bytes:
     """One body, uncompressed if it is compressed."""
-    try:
-        method = compression(system_flag)
-        if method is None or not body:
-            return body
-        if method is Compression.ZLIB:
-            return zlib.decompress(body)
-        return bytes(pa.CompressedInputStream(pa.BufferReader(body), _STREAMS[method]).read())
-    except (zlib.error, pa.ArrowException, OSError, ValueError) as error:
-        raise ValueError(f"offset {physical_offset}: the body cannot be uncompressed: {error}") from error
+    plain = compressed_bodies.plain_body(system_flag, body)
+    if plain is None:
+        raise ValueError(f"offset {physical_offset}: the body cannot be uncompressed")
+    return plain

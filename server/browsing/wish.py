@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from server.compressed_bodies import uncompressed_parts
 from server.filters import MessageFilter, SqlFilter, TagFilter
 from server.pacing import Pace
 from store.errors import Invalid
 from store.record import StoredMessage
-from store.record.system_flag import Compression, compression
+from store.record.compressed_bodies import uncompressed_parts
+from store.record.system_flag import compression
 
 CONTAINED_MAX: Final = 256
 """Bytes that are looked for in a body."""
@@ -52,7 +52,7 @@ EVERYTHING: Final = MessageWish(TagFilter.parse(""))
 
 
 async def contains(message: StoredMessage, contained: bytes, pace: Pace) -> bool:
-    """Whether the body, uncompressed, holds the bytes. What is compressed in a way that Python cannot read does not."""
+    """Whether the body, uncompressed, holds the bytes. What is not compressed as it says does not."""
     overlap = b""
     for part in _parts(message):
         looked_at = overlap + part
@@ -69,8 +69,8 @@ def _parts(message: StoredMessage) -> Iterator[bytes]:
     except ValueError:
         return
     body = message.body
-    if method is Compression.ZLIB:
-        yield from uncompressed_parts(bytes(body), PART_SIZE)
-    elif method is None:
-        for begin in range(0, len(body), PART_SIZE):
-            yield bytes(body[begin : begin + PART_SIZE])
+    if method is not None:
+        yield from uncompressed_parts(bytes(body), method, PART_SIZE)
+        return
+    for begin in range(0, len(body), PART_SIZE):
+        yield bytes(body[begin : begin + PART_SIZE])

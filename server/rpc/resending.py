@@ -12,7 +12,7 @@ from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.front.contract import MessageHandler
 from server.front.local_call import LocalCall
 from server.jobs.resending import Outcomes
-from server.wire.messages import fill_message
+from server.wire.messages import COMPRESSED_BY, fill_message, is_gzip_of_sender
 from server.wire.status import Refused
 from server.wire.times import fill_ms
 from store.clock import Clock
@@ -21,7 +21,7 @@ from store.message import Host, host_text
 from store.metadata import Topic, TopicType
 from store.record import StoredMessage
 from store.record.properties import LIGHT_QUEUES
-from store.record.system_flag import COMPRESSED, COMPRESSION_MASK, Compression
+from store.record.system_flag import COMPRESSED
 
 CLIENT_ID: Final = "jobs"
 ID_VERSION: Final = "01"
@@ -68,15 +68,16 @@ class MessageResender:
 
 
 def new_message(record: StoredMessage, topic: Topic, job_id: int, now_ms: int) -> definition.Message:
-    """As a producer would send it. Raises Refused for a body that the protocol has no name for.
+    """As a producer would send it. Raises Refused for a compressed body that cannot be made plain.
 
     Delays and transactions are over; in a topic for delayed messages it is due at once. Light queues that it names
     are left out but for its lite topic's: whoever begins a job has no right to them.
     """
-    if record.system_flag & COMPRESSED and record.system_flag & COMPRESSION_MASK not in (0, Compression.ZLIB):
-        raise Refused(definition.MESSAGE_CORRUPTED, "its body is compressed as only clients of version 4 do")
     original = definition.Message()
     fill_message(original, record, topic=record.topic, receipt_handle="", delivery_attempt=0)
+    method = original.user_properties.get(COMPRESSED_BY)
+    if method is not None and record.system_flag & COMPRESSED and not is_gzip_of_sender(record):
+        raise Refused(definition.MESSAGE_CORRUPTED, f"its body is compressed ({method}) and cannot be made plain")
     message_id = original.system_properties.message_id
     place = f"{record.topic}/{record.queue_number}/{record.queue_offset}"
     message = definition.Message(body=original.body, user_properties=original.user_properties)

@@ -20,13 +20,20 @@ from store.dispatch import LIGHT_QUEUE_NAMES
 from store.message import Host, Message, host_text
 from store.metadata.lite import light_queue_name
 from store.record import StoredMessage, offset_message_id
+from store.record.compressed_bodies import compression_name, plain_body
 from store.record.properties import KEYS, TAGS, UNIQUE_KEY
-from store.record.system_flag import COMPRESSED, TransactionState
+from store.record.system_flag import COMPRESSED, COMPRESSION_MASK, TransactionState
 
 NO_HOST: Final = Host(bytes(4), 0)
 """For peers that have no address, such as Unix sockets."""
 
 PORT_MAX: Final = 65_535
+
+PLAIN_SIZE_MAX: Final = 8 * 1024 * 1024
+"""Bytes that a body may have when it is made plain for its receiver."""
+
+COMPRESSED_BY: Final = "QUARRY_COMPRESSED_BY"
+"""User property of a message whose body is compressed and could not be made plain: the method."""
 
 _V4_MAPPED: Final = ip_network("::ffff:0:0/96")
 
@@ -126,15 +133,21 @@ def fill_message(
 ) -> None:
     """Write a stored message as it is delivered. `topic` is the one the receiver asked for.
 
-    The receiver sees exactly the sender's user properties. The digest is over the bytes as stored, which are
-    the bytes as sent. `delivery_attempt` counts from 1.
+    The receiver sees exactly the sender's user properties. The digest is over the body as it is delivered.
+    `delivery_attempt` counts from 1.
     """
     properties = stored.properties
     target.topic.name = topic
     body = bytes(stored.body)
-    target.body = body
     system = target.system_properties
     get = properties.get
+    system.body_encoding = definition.IDENTITY
+    if stored.system_flag & COMPRESSED:
+        if is_gzip_of_sender(stored):
+            system.body_encoding = definition.GZIP
+        else:
+            body = _fill_plain(target, stored.system_flag, body)
+    target.body = body
     tag = get(TAGS)
     if tag is not None:
         system.tag = tag
@@ -144,11 +157,10 @@ def fill_message(
     system.message_id = get(UNIQUE_KEY) or offset_message_id(stored.store_host, stored.physical_offset)
     system.body_digest.type = definition.MD5
     system.body_digest.checksum = md5(body, usedforsecurity=False).hexdigest().upper()
-    system.body_encoding = definition.GZIP if stored.system_flag & COMPRESSED else definition.IDENTITY
     system.message_type = stored_message_type(properties)
-    fill_ms(system.born_timestamp, max(stored.born_timestamp_ms, 0))
+    fill_ms(system.born_timestamp, min(max(stored.born_timestamp_ms, 0), TIME_MS_MAX))
     system.born_host = host_text(stored.born_host)
-    fill_ms(system.store_timestamp, stored.store_timestamp_ms)
+    fill_ms(system.store_timestamp, min(max(stored.store_timestamp_ms, 0), TIME_MS_MAX))
     system.store_host = host_text(stored.store_host)
     system.receipt_handle = receipt_handle
     system.queue_id = stored.queue_number
@@ -162,6 +174,24 @@ def fill_message(
     for name, value in properties.items():
         if name not in reserved.RESERVED_PROPERTIES:
             user_properties[name] = value
+
+
+def is_gzip_of_sender(stored: StoredMessage) -> bool:
+    """Whether the sender of a compressed body called it GZIP, so that receivers get it as it came.
+
+    Remoting producers name a method that receivers never hear of. The old ones name none; what the gRPC protocol
+    adds to each message tells its senders from those.
+    """
+    return not stored.system_flag & COMPRESSION_MASK and reserved.BORN_TIMESTAMP in stored.properties
+
+
+def _fill_plain(target: definition.Message, system_flag: int, body: bytes) -> bytes:
+    """Return the body uncompressed; as it is, with its method as a property, where that cannot be done."""
+    plain = plain_body(system_flag, body, PLAIN_SIZE_MAX)
+    if plain is None:
+        target.user_properties[COMPRESSED_BY] = compression_name(system_flag, body) or ""
+        return body
+    return plain
 
 
 RARE_PROPERTIES: Final = frozenset(

@@ -6,11 +6,11 @@ import asyncio
 import gzip
 import zlib
 
+import lz4.frame
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server import compressed_bodies
 from server.browsing import wish
 from server.browsing.cursor import pack_cursor, parse_cursor
 from server.browsing.wish import EVERYTHING, MessageWish, contains
@@ -19,7 +19,7 @@ from store.clock import SystemClock
 from store.errors import Invalid
 from store.message import Host, Message
 from store.offsets import PhysicalOffset, QueueOffset
-from store.record import StoredMessage, decode_record, encode_record
+from store.record import StoredMessage, compressed_bodies, decode_record, encode_record
 from store.record.system_flag import COMPRESSED, Compression
 
 HOST = Host(bytes(4), 0)
@@ -48,6 +48,7 @@ def test_bytes_are_found_wherever_parts_begin(body: bytes, contained: bytes, dat
             assert holds(stored(each), contained) is expected
             for compress in (zlib.compress, gzip.compress):
                 assert holds(stored(compress(each), COMPRESSED | Compression.ZLIB), contained) is expected
+            assert holds(stored(lz4.frame.compress(each), COMPRESSED | Compression.LZ4), contained) is expected
 
 
 def test_what_cannot_be_uncompressed_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

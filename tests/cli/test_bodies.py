@@ -8,9 +8,9 @@ import zlib
 import pytest
 
 from cli.online.bodies import body_fields
-from server import compressed_bodies
 from server.bodies import body_text
-from server.compressed_bodies import uncompressed
+from store.record import compressed_bodies
+from store.record.compressed_bodies import uncompressed
 
 
 def test_gzip_and_zlib_are_told_apart() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+import lz4.frame
 import pytest
 
 from server.rpc.console.message_json import (
@@ -26,6 +27,7 @@ from store.offsets import PhysicalOffset, QueueOffset
 from store.record import encode_properties, encode_record
 from store.record.properties import KEYS, TAGS, UNIQUE_KEY
 from store.record.system_flag import COMPRESSED, Compression, TransactionState
+from tests.record import zstd
 
 AT: Final = 4096
 STORED_AT_MS: Final = 1_770_000_000_000
@@ -103,6 +105,8 @@ def test_what_is_no_text_has_none(body: bytes) -> None:
         (COMPRESSED, zlib.compress, "zlib"),
         (COMPRESSED | Compression.ZLIB, zlib.compress, "zlib"),
         (COMPRESSED, gzip.compress, "gzip"),
+        (COMPRESSED | Compression.LZ4, lz4.frame.compress, "lz4"),
+        (COMPRESSED | Compression.ZSTD, zstd.compress, "zstd"),
     ],
 )
 def test_bodies_are_uncompressed_where_they_can_be(flag: int, compress: Any, name: str) -> None:

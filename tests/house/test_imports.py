@@ -63,6 +63,8 @@ HOMES: Final = {
     "jinja2": r"pipeline/stats/report\.py",
     "pyarrow": r"pipeline/.*",
     "pyspark": r"pipeline/.*|cli/pipeline/session\.py",
+    "lz4": r"store/record/compressed_bodies\.py",
+    "backports": r"store/record/compressed_bodies\.py",
     "mmap": r"store/disk/posix\.py",
     "fcntl": r"store/disk/posix\.py",
     "rocketmq": r"(?!)",
@@ -115,6 +117,8 @@ def test_every_outside_library_is_a_declared_dependency() -> None:
     """What happens to be installed here is missing on a clean machine."""
     declared = (ROOT / "pyproject.toml").read_text().lower().replace("_", "-")
     distributions = {
+        "backports": "backports.zstd",
+        "compression": "backports.zstd",  # of the standard library from 3.14 on
         "google": "protobuf",
         "grpc": "grpcio",
         "grpc_health": "grpcio-health-checking",

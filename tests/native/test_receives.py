@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import zlib
+
+import lz4.frame
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.delivery import Delivered
 from server.rpc.receive_answers import UNUSUAL_PROPERTIES, message_items
@@ -14,13 +18,19 @@ from store.message import Host
 from store.native import NATIVE, Native
 from store.offsets import PhysicalOffset, QueueOffset
 from store.record import StoredMessage
+from store.record.system_flag import COMPRESSED, Compression
+from tests.record import zstd
 
 needs_native = pytest.mark.skipif(NATIVE is None, reason="no native part")
 
 ID = b"UNIQ_KEY\x01id-1\x02"
+SENT_NOW = ID + b"BORN_TIMESTAMP\x011700000000123\x02"
 LOOPBACK = Host(b"\x7f\0\0\1", 8081)
 ATTEMPTS = st.integers(1, 2**31 - 1)
-TIMES = st.one_of(st.integers(0, 2**40), st.sampled_from([0, 999, 1000, 253_402_300_799_999]))
+TIMES = st.one_of(
+    st.integers(0, 2**40), st.sampled_from([0, 999, 1000, 253_402_300_799_999, 253_402_300_800_000, 2**63 - 1])
+)
+INVISIBLE = st.one_of(st.integers(0, 2**40), st.sampled_from([0, 999, 1000]))
 HOSTS = st.builds(
     Host,
     st.one_of(
@@ -33,7 +43,7 @@ HOSTS = st.builds(
 )
 NAMES = st.one_of(
     st.sampled_from(sorted(RESERVED_PROPERTIES)),
-    st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY"]),
+    st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "BORN_TIMESTAMP"]),
     st.text("aä€\U0001f600 ", max_size=3),
 )
 VALUES = st.one_of(st.text("abä€\U0001f600 ", max_size=12), st.sampled_from(["true", "1", " a  b ", "\ufffd"]))
@@ -65,12 +75,17 @@ DELIVERED = st.builds(
         st.binary(max_size=30).map(lambda noise: ID + noise),
         st.lists(st.sampled_from([b"\1", b"\2", b"a", b"TAGS", b"\xc3", b"\xa4", ID]), max_size=9).map(b"".join),
     ),
-    st.binary(max_size=200),
+    st.one_of(
+        st.binary(max_size=200),
+        st.binary(max_size=200).map(zlib.compress),
+        st.binary(max_size=200).map(lz4.frame.compress),
+        st.binary(max_size=200).map(zstd.compress),
+    ),
     hosts=st.tuples(HOSTS, HOSTS),
-    times=st.tuples(st.one_of(TIMES, st.integers(-5, 0)), TIMES),
-    system_flag=st.integers(0, 255),
+    times=st.tuples(st.one_of(TIMES, st.integers(-5, 0), st.just(-(2**63))), TIMES),
+    system_flag=st.integers(0, 0x7FF),
     place=st.tuples(st.integers(0, 2**31 - 1), st.integers(0, 2**62)),
-    delivery=st.tuples(st.text("abc_-=.ä", max_size=60), ATTEMPTS, TIMES),
+    delivery=st.tuples(st.text("abc_-=.ä", max_size=60), ATTEMPTS, INVISIBLE),
 )
 
 
@@ -117,12 +132,25 @@ def test_plain_messages_are_written_to_the_byte(user: dict[str, str], tag: str, 
         handed_out(ID + b"DLQ_ORIGIN_TOPIC\x01t\x02"),
         handed_out(ID + b"DELAY\x013\x02"),
         handed_out(hosts=(Host(bytes(10) + b"\xff\xff\1\2\3\4", 1), LOOPBACK)),
+        handed_out(body=zlib.compress(b"body"), system_flag=COMPRESSED),
+        handed_out(SENT_NOW, zlib.compress(b"body"), system_flag=COMPRESSED | Compression.ZLIB),
+        handed_out(SENT_NOW, lz4.frame.compress(b"body"), system_flag=COMPRESSED | Compression.LZ4),
+        handed_out(SENT_NOW, zstd.compress(b"body"), system_flag=COMPRESSED | Compression.ZSTD),
     ],
 )  # fmt: skip
 def test_what_is_unusual_is_left_to_python(native: Native, unusual: Delivered) -> None:
     writer = native.ReceiveWriter(RESERVED_PROPERTIES, UNUSUAL_PROPERTIES)
     assert writer.write("orders", [unusual]) == [None]
     assert written(native, "orders", handed_out(), unusual) == written(None, "orders", handed_out(), unusual)
+
+
+def test_what_a_sender_called_gzip_is_written(native: Native) -> None:
+    sent = handed_out(SENT_NOW, b"as it came", system_flag=COMPRESSED)
+    [item] = message_items(native)("orders", [sent])
+    assert native.ReceiveWriter(RESERVED_PROPERTIES, UNUSUAL_PROPERTIES).write("orders", [sent]) == [item]
+    [answer] = written(None, "orders", sent)
+    assert (answer.message.body, answer.message.system_properties.body_encoding) == (b"as it came", definition.GZIP)
+    assert service.ReceiveMessageResponse.FromString(item) == answer
 
 
 def test_what_is_no_message_is_told(native: Native) -> None:

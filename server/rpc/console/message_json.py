@@ -6,13 +6,13 @@ import base64
 from typing import Final, NamedTuple
 
 from server.bodies import body_text
-from server.compressed_bodies import GZIP_START, inflated
 from server.wire.reserved import DELIVER_AT_MS, LITE_TOPIC, MESSAGE_GROUP
 from store.message import host_text
 from store.offsets import PhysicalOffset
 from store.record import StoredMessage, client_message_id, decode_record, offset_message_id
+from store.record.compressed_bodies import compression_name, inflated
 from store.record.properties import KEYS, TAGS
-from store.record.system_flag import Compression, TransactionState, compression, transaction_state
+from store.record.system_flag import TransactionState, compression, transaction_state
 
 BODY_IN_LIST_MAX: Final = 64 * 1024
 BODY_MAX: Final = 4 * 1024 * 1024
@@ -21,9 +21,6 @@ BODY_MAX: Final = 4 * 1024 * 1024
 BODIES_MAX: Final = 4 * 1024 * 1024
 BODY_BEYOND_MAX: Final = 256
 """Bytes of all bodies of one answer together; when they are used up each shows no more than its beginning."""
-
-INFLATED: Final = ("zlib", "gzip")
-"""Methods whose bodies are shown uncompressed: for the others Python has nothing."""
 
 UTF8_REST_MAX: Final = 3
 """Bytes at the end of a cut text that may be the beginning of a character."""
@@ -94,11 +91,10 @@ class _Shown(NamedTuple):
 
 def _body_fields(stored: StoredMessage, room: Room) -> dict[str, object]:
     body = bytes(stored.body)
-    method = _method(stored.system_flag, body)
-    data, is_cut, plain_size, is_plain = _shown(body, method, room.next_max)
+    data, is_cut, plain_size, is_plain = _shown(body, stored.system_flag, room.next_max)
     room.take(len(data))
     return {
-        "compression": method,
+        "compression": compression_name(stored.system_flag, body),
         "body": {
             "text": _text(data, is_cut=is_cut) if is_plain else None,
             "base64": base64.b64encode(data).decode(),
@@ -108,23 +104,17 @@ def _body_fields(stored: StoredMessage, room: Room) -> dict[str, object]:
     }
 
 
-def _shown(body: bytes, method: str | None, size_max: int) -> _Shown:
-    if method in INFLATED:
-        found = inflated(body, size_max)
-        if found is not None:
-            return _Shown(found.plain, not found.is_whole, len(found.plain) if found.is_whole else None, is_plain=True)
-    is_plain = method is None
-    return _Shown(body[:size_max], len(body) > size_max, len(body) if is_plain else None, is_plain)
-
-
-def _method(system_flag: int, body: bytes) -> str | None:
+def _shown(body: bytes, system_flag: int, size_max: int) -> _Shown:
     try:
         method = compression(system_flag)
     except ValueError:
-        return "unknown"
+        return _Shown(body[:size_max], len(body) > size_max, None, is_plain=False)
     if method is None:
-        return None
-    return "gzip" if method is Compression.ZLIB and body.startswith(GZIP_START) else method.name.lower()
+        return _Shown(body[:size_max], len(body) > size_max, len(body), is_plain=True)
+    found = inflated(body, size_max, method)
+    if found is None:
+        return _Shown(body[:size_max], len(body) > size_max, None, is_plain=False)
+    return _Shown(found.plain, not found.is_whole, len(found.plain) if found.is_whole else None, is_plain=True)
 
 
 def _text(shown: bytes, *, is_cut: bool) -> str | None:
