@@ -1,7 +1,7 @@
 """What a receive gets: messages that come back first, then new ones; of ordered groups queue by queue.
 
 In an ordered group a queue is blocked as long as one of its messages is hidden. Once all of those that were not
-acknowledged are visible again, they are handed out in their order, and new ones behind them.
+acknowledged are visible again, they are handed out in their order, and no new one of the queue before they are done.
 """
 
 from __future__ import annotations
@@ -246,6 +246,8 @@ class Taking:
         for offset, row in rows.items():
             if not self._redeliver_in_order(GroupMessage(subscription, progress, offset), row, request, taken):
                 return _block(subscription, progress, request.attempt_id)
+        if rows and self._deliveries.rows_of(subscription, progress):
+            return _block(subscription, progress, request.attempt_id)
         drained = self._take_new(subscription, progress, request, taken)
         if not self._deliveries.rows_of(subscription, progress):
             return drained

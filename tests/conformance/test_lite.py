@@ -30,6 +30,29 @@ def bound(broker: RunningBroker, group: str, **attributes: str) -> None:
     broker.store.groups.create(Group(group, attributes={"lite.bind.topic": PARENT, **names}))
 
 
+def test_point_52_nothing_new_of_a_lite_topic_comes_before_what_is_missing_is_done(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        with_topics(broker)
+        async with LiteClient(broker.endpoint) as client:
+            await client.start()
+            await client.add("a", "b")
+            await send(client, "a", b"1", b"2", b"3", b"4")
+            received = await client.got(count=3, invisible_s=60)
+            assert found(received) == [("a", b"1"), ("a", b"2"), ("a", b"3")]
+            for each in received.messages[1:]:
+                await client.acknowledge(each)
+            for _ in range(3):
+                await client.give_back(received.messages[0], 0)
+                received = await client.got(count=3, invisible_s=60, polling_s=20, deadline_s=60)
+                assert found(received) == [("a", b"1")]
+            await send(client, "b", b"5")
+            assert found(await client.got(count=3)) == [("b", b"5")]
+            await client.done(received)
+            assert found(await client.got(count=3)) == [("a", b"4")]
+
+    with_broker(test)
+
+
 def test_point_57_the_four_actions(with_broker: WithBroker) -> None:
     async def test(broker: RunningBroker) -> None:
         with_topics(broker)

@@ -84,8 +84,13 @@ class Promises:
     def handed_out(self, request: Request, messages: Iterable[Delivered], now_ms: int) -> list[Place]:
         """Check one answer against everything that was promised, and enter it."""
         places: list[Place] = []
+        again: set[int] = set()
         for message in messages:
             place = self._place_of(message.record)
+            if request.group.is_ordered:
+                before = self.known[request.group].get(place)
+                assert before is not None or place.queue not in again, "a new one came with some that come again"
+                again.update([place.queue] if before is not None and not before.is_in_doubt else [])
             assert bytes(message.record.body) == self.sent[place][0]
             assert self.wants(request.group, place), "the filter does not want it"
             if request.group.is_ordered:
