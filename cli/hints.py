@@ -90,6 +90,14 @@ def _meant(name: str, names: Sequence[str]) -> str | None:
     return f"did you mean {', '.join(found)}?" if found else None
 
 
+def _order_would_break(found: re.Match[str], _names: Names) -> str:
+    name = shlex.quote(found["name"])
+    return (
+        f"`quarry topic update {name} --permission read`, let the groups read on, then change the queues and the "
+        "permission; or --break-order"
+    )
+
+
 def _not_signed(_found: re.Match[str], _names: Names) -> str:
     known = _contexts()
     if known:
@@ -133,6 +141,7 @@ RULES: Final = tuple(
         (r"\btopic (?P<name>\S+) does not exist$", _no_topic),
         (r"\bno group (?P<name>\S+)$", _no_group),
         (r"\bconsumer group (?P<name>\S+) does not exist$", _no_group),
+        (r"\btopic (?P<name>\S+?):? .*\bwould lose (?:its|their) order\b", _order_would_break),
         (r"\bno user (?P<name>\S+)$", _no_user),
         (r"(?P<name>\S+): no setting that can be changed", _no_setting),
         (r"\bhas no lite topic \S+$", _says("`quarry lite list TOPIC` shows those that there are")),

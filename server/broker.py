@@ -30,7 +30,7 @@ from server.group_commit import GroupCommit, Stored
 from server.guarded import run_guarded
 from server.health import HealthState
 from server.held import DelayedDelivery, Transactions
-from server.joining import cluster_services, joined, make_cluster
+from server.joining import cluster_services, joined, make_cluster, make_reading_order
 from server.limits import LimitsMet
 from server.lite.making import make_lite_subscriptions
 from server.lite.subscriptions import LiteSubscriptions
@@ -400,9 +400,11 @@ class Broker:
         self._live.on_change(lambda settings: administration.configure(default_queues=settings.topics.default_queues))
         work = make_operators_work(self._sources, administration)
         look = make_operators_look(self._messaging, self._upkeep, self._background.waiting, self._tails)
+        order = make_reading_order(self.cluster, self._messaging.components)
         admin = AdminServer(
             administration,
             self._faults,
+            order=order,
             guard=make_guard(self._security, self._settings.broker.cluster, self._faults),
             calls_max=self._settings.limits.admin_calls,
             connections_max=plan_here(self._settings.store.mapped_segments_max).admin_connections,
@@ -422,7 +424,9 @@ class Broker:
                 SecurityService(self._store.users, self._store.policies, self._clock, self._faults),
                 SettingsService(self._live, self._faults),
                 official_admin(self._messaging, administration, self._live, self._upkeep, self._front),
-                *cluster_services(self.cluster, self._messaging, self._clock, self._faults, work.own_overview),
+                *cluster_services(
+                    self.cluster, self._messaging, self._clock, self._faults, overview=work.own_overview, order=order
+                ),
             ],
         )
         needs_login = self._security.admin_authenticator is not None

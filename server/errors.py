@@ -80,6 +80,10 @@ class NotAMember(BrokerError):
     """Who calls, or answers, has not shown that it has the cluster's key."""
 
 
+class OrderWouldBreak(BrokerError):
+    """Messages that are not read yet would lose their order."""
+
+
 class MemberUnreachable(BrokerError):
     """A member of the cluster does not answer, or not as it should."""
 

@@ -72,6 +72,8 @@ class AppendingStore(FlushedStore, Protocol):
 
     def dispatch(self, up_to: PhysicalOffset) -> list[DispatchRequest]: ...
 
+    def is_undispatched(self, topic: str) -> bool: ...
+
     def flush_entries(self) -> None: ...
 
     def flush_queues(self) -> None: ...
@@ -178,6 +180,11 @@ class GroupCommit:
         self._incoming_encoded.append(_Send(messages, stored, sends))
         if not self._round_follows_flush:
             self._run_round()
+
+    def is_storing(self, topic: str) -> bool:
+        """Whether messages of the topic, plain sends aside, are on their way and not visible yet."""
+        incoming = any(message.topic == topic for send in self._incoming for message in send.messages)
+        return incoming or self._store.is_undispatched(topic)
 
     # -- rounds
 

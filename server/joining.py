@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
@@ -10,8 +11,12 @@ from server.cluster.cluster import Cluster
 from server.cluster.rejoining import messages_of
 from server.cluster.signing import ClusterKeys
 from server.delivery import Delivery
+from server.errors import MemberUnreachable, NotAMember
 from server.faults import FaultLog
-from server.messaging import Messaging
+from server.group_progress import Budget, GroupProgress
+from server.messaging import Components, Messaging
+from server.pacing import Pace
+from server.reading_order import GroupLeft, ReadingOrder
 from server.routing import BrokerIdentity
 from server.rpc.admin_port.members import MembersService
 from server.rpc.admin_port.server import MoreService
@@ -20,6 +25,8 @@ from server.rpc.cluster.service import ClusterService, GroupCalls
 from server.settings import BrokerSettings
 from server.supervision import Supervisor
 from store.clock import Clock
+from store.errors import Invalid
+from store.metadata import Topic
 from store.opening import OpenStore
 from store.shared import Applied, SharedKind
 
@@ -60,7 +67,13 @@ def joined(
 
 
 def cluster_services(
-    cluster: Cluster | None, messaging: Messaging, clock: Clock, faults: FaultLog, overview: Callable[[], bytes]
+    cluster: Cluster | None,
+    messaging: Messaging,
+    clock: Clock,
+    faults: FaultLog,
+    *,
+    overview: Callable[[], bytes],
+    order: ReadingOrder,
 ) -> list[MoreService]:
     """What the admin port serves for operators, and for other members, whom `overview` tells of this one."""
     if cluster is None:
@@ -71,8 +84,42 @@ def cluster_services(
         take_forwarded=messaging.sending.take_forwarded,
         change_lite=messaging.lite.take_told,
         overview=overview,
+        left_in_order=lambda topic: order.left(topic, Pace(clock)),
     )
     return [
         MembersService(cluster.members, cluster.rejoining, faults, lambda: cluster.groups.waiting_for),
         ClusterService(cluster.exchange, calls, cluster.keys, clock, faults),
     ]
+
+
+def make_reading_order(cluster: Cluster | None, its: Components) -> ReadingOrder:
+    """Of this broker, and of all members where it is one of a cluster."""
+    store = its.store
+    progress = GroupProgress(store, its.delivery, its.state_writer, its.clock)
+
+    async def left(group: str, topic: Topic, pace: Pace) -> int:
+        found = await progress.of_topic(group, topic, pace, Budget())
+        return found.ready + found.in_flight
+
+    return ReadingOrder(
+        store.messages,
+        topic=store.topics.get,
+        group=store.groups.get,
+        readers_of=store.offsets.readers_of,
+        left=left,
+        is_storing=its.commit.is_storing,
+        elsewhere=None if cluster is None else partial(_left_elsewhere, cluster),
+    )
+
+
+async def _left_elsewhere(cluster: Cluster, topic: str) -> dict[str, list[GroupLeft]]:
+    """Raises MemberUnreachable."""
+
+    async def left(name: str) -> list[GroupLeft]:
+        try:
+            return await cluster.peers.left_in_order(name, topic)
+        except (MemberUnreachable, NotAMember, Invalid) as error:
+            raise MemberUnreachable(f"member {name} cannot be asked: {error}") from None
+
+    names = [each.member.name for each in cluster.members.all() if not each.is_self]
+    return dict(zip(names, await asyncio.gather(*map(left, names)), strict=True))

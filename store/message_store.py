@@ -441,10 +441,13 @@ class MessageStore:
         queues = set(self._queues.queues(topic))
         self._queues.delete_topic(topic)
         dropped = {QueueId(topic, each.queue_number) for each in self._undispatched if each.topic == topic}
-        if dropped:
-            self._undispatched = [request for request in self._undispatched if request.topic != topic]
+        self._undispatched = [request for request in self._undispatched if request.topic != topic]
         self._next_offsets.forget(queues | dropped)
         return len(queues)
+
+    def is_undispatched(self, topic: str) -> bool:
+        """Whether messages of the topic are in the log that are not visible yet."""
+        return any(each.topic == topic for each in self._undispatched)
 
     def light_queues_ended(self, below: PhysicalOffset, key: bytes, prefix: str = LIGHT_QUEUE_PREFIX) -> LightQueueStep:
         """Look at some more light queues for such whose last entry lies below the offset; b"" begins. Any thread."""

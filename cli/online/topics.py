@@ -110,6 +110,13 @@ def update(
     permission: PermissionOption = None,
     lite_ttl_minutes: LiteTtl = None,
     attribute: Attributes = None,
+    break_order: Annotated[
+        bool,
+        typer.Option(
+            "--break-order",
+            help="Change the number of queues although messages of message groups are unread, which lose their order.",
+        ),
+    ] = False,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
@@ -121,6 +128,7 @@ def update(
         write_queues=queues,
         permission=_permission(permission),
         attributes=_attributes(attribute, lite_ttl_minutes),
+        break_order=break_order,
     )
     with admin_port(admin) as broker:
         topic = broker.UpdateTopic(request, timeout=CALL_TIMEOUT_S)

@@ -9,6 +9,7 @@ from server.cluster.barriers import Consumed, Pair
 from server.cluster.handover import Fence
 from server.cluster.members import Members
 from server.errors import MemberUnreachable
+from server.reading_order import GroupLeft
 
 
 class Confirmation(NamedTuple):
@@ -51,6 +52,9 @@ class GroupPeer(Protocol):
     async def overview(self) -> bytes:
         """It at a glance, a quarry.admin.v1.Overview."""
 
+    async def left_in_order(self, topic: str) -> list[GroupLeft]:
+        """What groups have still to get of the topic in order."""
+
     async def close(self) -> None: ...
 
 
@@ -77,6 +81,9 @@ class Peers:
 
     async def overview(self, name: str) -> bytes:
         return await (await self._peer(name)).overview()
+
+    async def left_in_order(self, name: str, topic: str) -> list[GroupLeft]:
+        return await (await self._peer(name)).left_in_order(topic)
 
     async def close(self) -> None:
         for _, peer in self._open.values():

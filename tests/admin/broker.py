@@ -7,11 +7,12 @@ from pathlib import Path
 from kv.memory import MemoryEngine
 from server.administration import Administration, BrokerFacts
 from server.faults import FaultLog
+from server.pacing import Pace
 from server.retention import ExpiryReport
 from store.backup import BackupPoint
 from store.errors import Invalid
 from store.expiry import Unread
-from store.metadata import GroupTable, TopicTable
+from store.metadata import GroupTable, Topic, TopicTable
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from store.queue_summary import CountedQueue, QueueSummary
 from store.settings import Durability
@@ -93,6 +94,16 @@ class BenchBackups:
         self.held.remove(name)
 
 
+class BenchOrder:
+    """The real thing is in tests/server/test_reading_order.py and tests/conformance/test_queue_counts.py."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def require_read(self, topic: Topic, _pace: Pace) -> None:
+        self.asked.append(topic.name)
+
+
 class AdminBench:
     """What a test of administration moves: `delivery` sends and receives beside it."""
 
@@ -115,6 +126,7 @@ class AdminBench:
         self.expiring = ExpiryReport([], Unread({}, complete=True))
         self.faults = FaultLog(self.delivery.clock, damage_met=lambda: None, passed_over=lambda: None)
         self.backups = BenchBackups()
+        self.order = BenchOrder()
 
     async def summarize(self, largest_max: int) -> QueueSummary:
         """The real thing is in tests/store/test_queue_summary.py."""

@@ -35,7 +35,12 @@ from tests.delivery.broker import GROUP, TOPIC
 @asynccontextmanager
 async def serving(bench: AdminBench) -> AsyncIterator[tuple[Any, grpc.aio.Channel]]:
     server = AdminServer(
-        bench.administration, bench.faults, backups=bench.backups, expire=bench.expire, summarize=bench.summarize
+        bench.administration,
+        bench.faults,
+        order=bench.order,
+        backups=bench.backups,
+        expire=bench.expire,
+        summarize=bench.summarize,
     )
     address = await server.start("127.0.0.1:0")
     try:
@@ -321,6 +326,7 @@ def test_a_taken_address_is_named() -> None:
             server = AdminServer(
                 bench.administration,
                 bench.faults,
+                order=bench.order,
                 backups=bench.backups,
                 expire=bench.expire,
                 summarize=bench.summarize,

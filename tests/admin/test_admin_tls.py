@@ -26,7 +26,12 @@ from tests.contracts.front_client import open_channel, soon, status_of
 async def serving(tls: LiveTls) -> AsyncIterator[str]:
     bench = AdminBench()
     server = AdminServer(
-        bench.administration, bench.faults, backups=bench.backups, expire=bench.expire, summarize=bench.summarize
+        bench.administration,
+        bench.faults,
+        order=bench.order,
+        backups=bench.backups,
+        expire=bench.expire,
+        summarize=bench.summarize,
     )
     try:
         yield await server.start("127.0.0.1:0", tls)

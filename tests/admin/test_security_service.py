@@ -36,6 +36,7 @@ class Bench:
         server = AdminServer(
             admin.administration,
             admin.faults,
+            order=admin.order,
             backups=admin.backups,
             expire=admin.expire,
             summarize=admin.summarize,

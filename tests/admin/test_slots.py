@@ -56,6 +56,7 @@ async def serving(more: Sequence[MoreService] = ()) -> AsyncIterator[tuple[Admin
     server = AdminServer(
         bench.administration,
         bench.faults,
+        order=bench.order,
         backups=bench.backups,
         expire=bench.expire,
         summarize=bench.summarize,

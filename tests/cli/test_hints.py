@@ -28,6 +28,8 @@ def quarry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Quarry]:
             quarry.run("topic", "create", name)
         quarry.run("topic", "create", "sessions", "--type", "lite")
         quarry.run("group", "create", "billing")
+        quarry.run("topic", "create", "events", "--type", "fifo")
+        quarry.run("produce", "events", "x", "--message-group", "g")
         yield quarry
         broker.stop()
     finally:
@@ -50,6 +52,7 @@ def quarry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Quarry]:
         (("lite", "show", "sessions", "nobody"), "`quarry lite list TOPIC` shows those that there are"),
         (("job", "show", 77), "`quarry job list` shows those that are kept"),
         (("produce", "orders", "x", "--message-group", "g"), "quarry topic create NAME --type fifo"),
+        (("topic", "update", "events", "--queues", 3), "`quarry topic update events --permission read`"),
     ],
 )
 def test_a_live_brokers_refusal_says_what_to_try(quarry: Quarry, words: tuple[object, ...], advice: str) -> None:

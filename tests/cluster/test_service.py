@@ -20,6 +20,7 @@ from server.cluster.signing import SIGNATURE, ClusterKeys
 from server.errors import MemberUnreachable, NotAMember
 from server.faults import FaultLog
 from server.front.grpcio import bind
+from server.reading_order import GroupLeft
 from server.rpc.cluster.client import PeerClient
 from server.rpc.cluster.methods import EXCHANGE
 from server.rpc.cluster.service import ClusterService, GroupCalls
@@ -27,6 +28,11 @@ from store.clock import ManualClock, SystemClock
 from store.errors import Invalid
 from tests.certificates import Tls, make_tls
 from tests.cluster.nodes import Network, Node
+
+
+async def left_in_order(topic: str) -> list[GroupLeft]:
+    return [GroupLeft("billing", 3), GroupLeft("", 1)] if topic == "orders" else []
+
 
 GROUPS = GroupCalls(
     confirmation=lambda: Confirmation(b"view", 7),
@@ -36,6 +42,7 @@ GROUPS = GroupCalls(
     ),
     change_lite=lambda change, done: done(Invalid("no such group") if change.body == b"no" else None),
     overview=lambda: b"at a glance",
+    left_in_order=left_in_order,
 )
 KEYS, OTHER_KEYS = ClusterKeys([b"key"]), ClusterKeys([b"other"])
 
@@ -84,6 +91,8 @@ def test_what_is_asked_about_message_groups_travels_whole() -> None:
             assert await peer.forward(sends) == [b"ax", None, b""]
             await peer.change_lite(LiteChange("client", b"yes"))
             assert await peer.overview() == b"at a glance"
+            assert await peer.left_in_order("orders") == [GroupLeft("billing", 3), GroupLeft("", 1)]
+            assert await peer.left_in_order("other") == []
             with pytest.raises(MemberUnreachable, match="no such group"):
                 await peer.change_lite(LiteChange("client", b"no"))
         finally:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from grpc import StatusCode
 
+from store.metadata import TopicType
 from tests.contract.bench import GROUP, OWN_TOPIC, TOPIC, Bench
 from tests.contract.rows import Fields, Never, Refusal, Row, Table, bad_names, of_service
 
@@ -59,6 +60,15 @@ def new_group(bench: Bench) -> Fields:
     return {"name": bench.group()}
 
 
+def unread_in_order(bench: Bench) -> Fields:
+    name = bench.broker.topic(bench.name("topic"), TopicType.FIFO, 2)
+    bench.send(name, message_group="g")
+    return {"name": name, "write_queues": 3}
+
+
+WOULD_BREAK_ORDER: Final = Refusal(unread_in_order, StatusCode.FAILED_PRECONDITION, "would lose their order: 1 that no")
+
+
 def is_listed(*expected: str) -> Any:
     """Of pages: these are all their rows."""
     return lambda pages: [row.name for page in pages for row in (*page.ListFields()[0][1],)] == list(expected)
@@ -90,7 +100,7 @@ ROWS: Final[Table] = of_service(
         prepared=lambda bench: {"name": bench.topic(), "permission": "PERMISSION_NONE"},
         holds=lambda topic: bool(topic.permission == 4),
         missing=[NO_TOPIC],
-        malformed=[*BAD_TOPIC, *TOPIC_SETTINGS, OF_THE_BROKER],
+        malformed=[*BAD_TOPIC, *TOPIC_SETTINGS, OF_THE_BROKER, WOULD_BREAK_ORDER],
         needs=[f"topic:{TOPIC} update"],
     ),
     DeleteTopic=Row(

@@ -55,6 +55,25 @@ def test_under_sync_an_answer_comes_after_the_flush_and_visibility_too() -> None
     run(test)
 
 
+def test_a_topic_is_stored_to_until_its_messages_are_visible() -> None:
+    async def test(threads: LoopThreads) -> None:
+        bench = Bench(threads, Durability.SYNC)
+        holding: Future[None] = Future()
+        threads.call(holding.result)
+        threads.call(holding.result)
+        answer = bench.send(message())
+        assert bench.commit.is_storing("orders"), "the round has not begun"
+        await asyncio.sleep(0.02)
+        assert bench.store.appended_up_to > 0
+        assert bench.commit.is_storing("orders"), "the log is not flushed"
+        assert not bench.commit.is_storing("payments")
+        holding.set_result(None)
+        await answer
+        assert not bench.commit.is_storing("orders")
+
+    run(test)
+
+
 def test_sends_that_come_in_during_a_flush_share_the_next_one() -> None:
     async def test(threads: LoopThreads) -> None:
         bench = Bench(threads, Durability.SYNC)

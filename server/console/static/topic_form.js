@@ -38,6 +38,12 @@ export function topicFields(topic) {
       value: topic?.writeQueues ?? "",
       hint: topic ? null : "empty: the broker's default",
     },
+    topic && {
+      name: "breakOrder",
+      label: "change queues to write although messages of message groups are unread",
+      type: "checkbox",
+      hint: "they lose their order",
+    },
     { name: "permission", label: "Permission", options: PERMISSIONS, value: topic?.permission ?? PERMISSIONS[0][0] },
     {
       name: "attributes",
@@ -70,6 +76,7 @@ export function attributesOf(values, before = null) {
   for (const name of ["type", "permission", "readQueues", "writeQueues"]) {
     if (before && String(before[name]) === String(request[name])) delete request[name];
   }
+  if (values.breakOrder) request.breakOrder = true;
   return request;
 }
 

@@ -26,7 +26,7 @@ from server.pacing import Pacing
 from server.rpc.admin_port.guard import AdminGuard
 from server.rpc.admin_port.reading import RequestReader
 from server.rpc.admin_port.reflected import reflected_pool
-from server.rpc.admin_port.service import SERVICE_NAME, AdministeredBackups, AdminService, Expire, Summarize
+from server.rpc.admin_port.service import SERVICE_NAME, AdministeredBackups, AdminService, Expire, OrderKept, Summarize
 from server.rpc.admin_port.slots import CallSlots
 from store.clock import SystemClock
 
@@ -61,6 +61,7 @@ class AdminServer:
         administration: Administration,
         faults: FaultLog,
         *,
+        order: OrderKept,
         guard: AdminGuard | None = None,
         backups: AdministeredBackups,
         expire: Expire,
@@ -79,7 +80,7 @@ class AdminServer:
         self._connections_max = connections_max
         self.slots: Final = CallSlots(calls_max, LimitsMet() if limits_met is None else limits_met)
         self._service = AdminService(
-            administration, faults, backups, expire, summarize, pacing=pacing or Pacing(SystemClock())
+            administration, faults, backups, expire, summarize, order=order, pacing=pacing or Pacing(SystemClock())
         )
         self._health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None

@@ -12,7 +12,7 @@ from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceService
 from server.administration import Administration
 from server.backup_points import LEASE_S
 from server.faults import FaultLog
-from server.pacing import Pacing
+from server.pacing import Pace, Pacing
 from server.retention import ExpiryReport
 from server.rpc.admin_port.edge import answered, answers, pages, refuse, streams
 from server.rpc.admin_port.fields import given, printable
@@ -29,6 +29,7 @@ from server.rpc.admin_port.messages import (
 )
 from server.rpc.admin_port.summary import summary_message
 from store.backup import BackupPoint
+from store.metadata import Topic
 from store.queue_summary import QueueSummary
 
 SERVICE_NAME: Final = pb.DESCRIPTOR.services_by_name["AdminService"].full_name
@@ -56,6 +57,12 @@ class AdministeredBackups(Protocol):
     def end(self, name: str) -> None: ...
 
 
+class OrderKept(Protocol):
+    """What the service asks of `server.reading_order`."""
+
+    async def require_read(self, topic: Topic, pace: Pace) -> None: ...
+
+
 class AdminService(AdminServiceServicer):
     """Each method checks, calls and translates."""
 
@@ -67,8 +74,10 @@ class AdminService(AdminServiceServicer):
         expire: Expire,
         summarize: Summarize,
         *,
+        order: OrderKept,
         pacing: Pacing,
     ) -> None:
+        self._order = order
         self._administration = administration
         self._summarize = summarize
         self._pacing = pacing
@@ -84,9 +93,16 @@ class AdminService(AdminServiceServicer):
     def CreateTopic(self, request: pb.CreateTopicRequest) -> pb.Topic:
         return topic_message(self._administration.create_topic(request.name, topic_change(request)))
 
-    @answers
-    def UpdateTopic(self, request: pb.UpdateTopicRequest) -> pb.Topic:
-        return topic_message(self._administration.update_topic(request.name, topic_change(request)))
+    async def UpdateTopic(self, request: pb.UpdateTopicRequest, context: _Context) -> pb.Topic:
+        return await answered(context, self._update_topic(request), self.faults)
+
+    async def _update_topic(self, request: pb.UpdateTopicRequest) -> pb.Topic:
+        change, topic = topic_change(request), self._administration.topic(request.name)
+        if request.break_order or change.applied_to(topic).write_queues == topic.write_queues:
+            return topic_message(self._administration.update_topic(request.name, change))
+        async with self._pacing.turn() as pace:
+            await self._order.require_read(topic, pace)
+            return topic_message(self._administration.update_topic(request.name, change))
 
     @answers
     def DeleteTopic(self, request: pb.DeleteTopicRequest) -> pb.DeleteTopicResponse:

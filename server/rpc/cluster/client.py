@@ -16,7 +16,8 @@ from server.cluster.exchange import Page
 from server.cluster.peers import Confirmation, ForwardedSend, LiteChange
 from server.cluster.signing import ClusterKeys
 from server.errors import MemberUnreachable
-from server.rpc.cluster.methods import CHANGE_LITE, CONFIRM, CONSUMED, EXCHANGE, FORWARD, NUDGE, OVERVIEW
+from server.reading_order import GroupLeft
+from server.rpc.cluster.methods import CHANGE_LITE, CONFIRM, CONSUMED, EXCHANGE, FORWARD, LEFT_IN_ORDER, NUDGE, OVERVIEW
 from server.wire.shared_rows import from_position, to_horizons, to_position, to_row
 from store.clock import Clock
 from store.errors import Invalid
@@ -103,6 +104,11 @@ class PeerClient:
         """It at a glance, a quarry.admin.v1.Overview."""
         answer = await self._call(OVERVIEW, pb.OverviewRequest(), pb.OverviewResponse)
         return answer.overview
+
+    async def left_in_order(self, topic: str) -> list[GroupLeft]:
+        """What groups have still to get of the topic in order."""
+        answer = await self._call(LEFT_IN_ORDER, pb.LeftInOrderRequest(topic=topic), pb.LeftInOrderResponse)
+        return [GroupLeft(each.group, each.messages) for each in answer.groups]
 
     async def close(self) -> None:
         await self._channel.close()

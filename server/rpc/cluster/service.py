@@ -17,9 +17,20 @@ from server.cluster.exchange import Exchange
 from server.cluster.peers import Confirmation, ForwardedSend, LiteChange
 from server.cluster.signing import ClusterKeys
 from server.faults import FaultLog
+from server.reading_order import GroupLeft
 from server.rpc.admin_port.edge import refuse
 from server.rpc.admin_port.slots import member_known
-from server.rpc.cluster.methods import CHANGE_LITE, CONFIRM, CONSUMED, EXCHANGE, FORWARD, NUDGE, OVERVIEW, SERVICE
+from server.rpc.cluster.methods import (
+    CHANGE_LITE,
+    CONFIRM,
+    CONSUMED,
+    EXCHANGE,
+    FORWARD,
+    LEFT_IN_ORDER,
+    NUDGE,
+    OVERVIEW,
+    SERVICE,
+)
 from server.wire.parsing import parsed
 from server.wire.shared_rows import from_horizons, from_position, from_row, to_position
 from store.clock import Clock
@@ -40,6 +51,7 @@ class GroupCalls(NamedTuple):
     take_forwarded: Callable[[ForwardedSend, Callable[[bytes | None], None]], None]
     change_lite: Callable[[LiteChange, Callable[[Exception | None], None]], None]
     overview: Callable[[], bytes]
+    left_in_order: Callable[[str], Awaitable[list[GroupLeft]]]
 
 
 class ClusterService:
@@ -64,6 +76,7 @@ class ClusterService:
             FORWARD: self._checked(FORWARD, pb.ForwardRequest, self._answer_forward),
             CHANGE_LITE: self._checked(CHANGE_LITE, pb.ChangeLiteRequest, self._answer_change_lite),
             OVERVIEW: self._checked(OVERVIEW, pb.OverviewRequest, self._answer_overview),
+            LEFT_IN_ORDER: self._checked(LEFT_IN_ORDER, pb.LeftInOrderRequest, self._answer_left_in_order),
         }
         by_name = {path.rpartition("/")[2]: handler for path, handler in handlers.items()}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, by_name),))
@@ -140,6 +153,10 @@ class ClusterService:
 
     async def _answer_overview(self, _request: pb.OverviewRequest) -> pb.OverviewResponse:
         return pb.OverviewResponse(overview=self._groups.overview())
+
+    async def _answer_left_in_order(self, request: pb.LeftInOrderRequest) -> pb.LeftInOrderResponse:
+        left = await self._groups.left_in_order(request.topic)
+        return pb.LeftInOrderResponse(groups=[pb.GroupLeft(group=each.group, messages=each.messages) for each in left])
 
 
 def _settle(outcome: asyncio.Future[Outcome], answer: Outcome) -> None:

@@ -120,7 +120,7 @@ class CreateTopicRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., type: _Optional[_Union[TopicType, str]] = ..., read_queues: _Optional[int] = ..., write_queues: _Optional[int] = ..., permission: _Optional[_Union[Permission, str]] = ..., attributes: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class UpdateTopicRequest(_message.Message):
-    __slots__ = ("name", "type", "read_queues", "write_queues", "permission", "attributes")
+    __slots__ = ("name", "type", "read_queues", "write_queues", "permission", "attributes", "break_order")
     class AttributesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -134,13 +134,15 @@ class UpdateTopicRequest(_message.Message):
     WRITE_QUEUES_FIELD_NUMBER: _ClassVar[int]
     PERMISSION_FIELD_NUMBER: _ClassVar[int]
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    BREAK_ORDER_FIELD_NUMBER: _ClassVar[int]
     name: str
     type: TopicType
     read_queues: int
     write_queues: int
     permission: Permission
     attributes: _containers.ScalarMap[str, str]
-    def __init__(self, name: _Optional[str] = ..., type: _Optional[_Union[TopicType, str]] = ..., read_queues: _Optional[int] = ..., write_queues: _Optional[int] = ..., permission: _Optional[_Union[Permission, str]] = ..., attributes: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    break_order: bool
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[_Union[TopicType, str]] = ..., read_queues: _Optional[int] = ..., write_queues: _Optional[int] = ..., permission: _Optional[_Union[Permission, str]] = ..., attributes: _Optional[_Mapping[str, str]] = ..., break_order: _Optional[bool] = ...) -> None: ...
 
 class DeleteTopicRequest(_message.Message):
     __slots__ = ("name",)

@@ -142,7 +142,9 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateTopic(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """FAILED_PRECONDITION: with another number of queues to write, messages that groups have still to get in order would
+        lose their order. The text names the groups.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')

@@ -175,3 +175,23 @@ class OverviewResponse(_message.Message):
     OVERVIEW_FIELD_NUMBER: _ClassVar[int]
     overview: bytes
     def __init__(self, overview: _Optional[bytes] = ...) -> None: ...
+
+class LeftInOrderRequest(_message.Message):
+    __slots__ = ("topic",)
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    def __init__(self, topic: _Optional[str] = ...) -> None: ...
+
+class LeftInOrderResponse(_message.Message):
+    __slots__ = ("groups",)
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[GroupLeft]
+    def __init__(self, groups: _Optional[_Iterable[_Union[GroupLeft, _Mapping]]] = ...) -> None: ...
+
+class GroupLeft(_message.Message):
+    __slots__ = ("group", "messages")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    messages: int
+    def __init__(self, group: _Optional[str] = ..., messages: _Optional[int] = ...) -> None: ...

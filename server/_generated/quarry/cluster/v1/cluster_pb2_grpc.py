@@ -69,6 +69,11 @@ class ClusterServiceStub:
                 request_serializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.OverviewRequest.SerializeToString,
                 response_deserializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.OverviewResponse.FromString,
                 _registered_method=True)
+        self.LeftInOrder = channel.unary_unary(
+                '/quarry.cluster.v1.ClusterService/LeftInOrder',
+                request_serializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.LeftInOrderRequest.SerializeToString,
+                response_deserializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.LeftInOrderResponse.FromString,
+                _registered_method=True)
 
 
 class ClusterServiceServicer:
@@ -123,6 +128,13 @@ class ClusterServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def LeftInOrder(self, request, context):
+        """Which consumer groups have still to get messages of a topic in order, from the member that is asked.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ClusterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -160,6 +172,11 @@ def add_ClusterServiceServicer_to_server(servicer, server):
                     servicer.Overview,
                     request_deserializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.OverviewRequest.FromString,
                     response_serializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.OverviewResponse.SerializeToString,
+            ),
+            'LeftInOrder': grpc.unary_unary_rpc_method_handler(
+                    servicer.LeftInOrder,
+                    request_deserializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.LeftInOrderRequest.FromString,
+                    response_serializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.LeftInOrderResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -351,6 +368,33 @@ class ClusterService:
             '/quarry.cluster.v1.ClusterService/Overview',
             quarry_dot_cluster_dot_v1_dot_cluster__pb2.OverviewRequest.SerializeToString,
             quarry_dot_cluster_dot_v1_dot_cluster__pb2.OverviewResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LeftInOrder(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quarry.cluster.v1.ClusterService/LeftInOrder',
+            quarry_dot_cluster_dot_v1_dot_cluster__pb2.LeftInOrderRequest.SerializeToString,
+            quarry_dot_cluster_dot_v1_dot_cluster__pb2.LeftInOrderResponse.FromString,
             options,
             channel_credentials,
             insecure,
