@@ -5,9 +5,12 @@
     async        they go on at once; a flush begins when the oldest of them is half a flush interval old
     dispatch     their consume queue entries are written in one batch, who waits for them is woken, they are answered
 
-A failed flush of the log poisons the store: everyone who waits is told, nothing is accepted any more. Consume queues
-that find no room on the disk are another matter: they are made from the log, so what is in it is stored and is
+A failed write or flush of the log poisons the store: everyone who waits is told, nothing is accepted any more. Consume
+queues that find no room on the disk are another matter: they are made from the log, so what is in it is stored and is
 answered so. It becomes visible when there is room; until then no more is taken.
+
+A message that cannot be recorded never poisons the store, whatever the encoder says: its sender alone is refused, and
+the other messages of the round are stored.
 """
 
 from __future__ import annotations
@@ -19,21 +22,18 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import structlog
 
-from kv import EngineFull, KvError
+from kv import EngineFull
 from server.log_flushes import FlushedStore, LogFlushes
 from server.loop_threads import LoopThreads
 from server.stages import SendStages
 from store.clock import Clock
-from store.errors import DiskRefused, Invalid, StorePoisoned, Unavailable
+from store.errors import DiskRefused, StorePoisoned
 from store.message import Appended, DispatchRequest, EncodedMessage, Message
 from store.native import SyncThread
 from store.offsets import PhysicalOffset
 from store.settings import Durability
 
 log = structlog.get_logger(__name__)
-
-REFUSALS: Final = (Invalid, Unavailable, KvError)
-"""Errors of an append after which the log is as before. KvError: where a queue ends cannot be read; others can."""
 
 ROOM_CHECK_INTERVAL_S: Final = 1.0
 """How soon queues that found no room are tried again. RocksDB looks for itself every five seconds, and takes writes
@@ -52,6 +52,14 @@ def settle(done: asyncio.Future[None], error: Exception | None) -> None:
         done.set_result(None)
     else:
         done.set_exception(error)
+
+
+def _tell(stored: Stored, appended: Sequence[Appended], error: Exception | None) -> None:
+    """Call back. A fault of the one who is told is its own: the store and the other sends go on."""
+    try:
+        stored(appended, error)
+    except Exception as fault:
+        log.exception("a send could not be answered", error=str(fault))
 
 
 class AppendingStore(FlushedStore, Protocol):
@@ -205,7 +213,7 @@ class GroupCommit:
             return  # a flush that ended in this pass has taken them along
         if (self._failure or self._no_room or self._too_full) is not None:
             for stored in [*(send.stored for send in sends), *(each.stored for each in encoded)]:
-                stored((), self._refusal())
+                _tell(stored, (), self._refusal())
             return
         began_s = self._clock.monotonic_s()
         self._stages.gather.add(began_s - self._gathering_since_s)
@@ -223,16 +231,16 @@ class GroupCommit:
         """Whether all of them went in together."""
         if self._failure is not None:
             for send in sends:
-                send.stored((), self._refusal())
+                _tell(send.stored, (), self._refusal())
             return False
         try:
             appended = append([message for send in sends for message in send.messages])
             self._appended_s = self._clock.monotonic_s()
-        except REFUSALS as error:
-            self._append_one_by_one(sends, append, error)
-            return False
-        except Exception as error:  # noqa: BLE001 - every send of the round ends with it
+        except StorePoisoned as error:
             self._fail(error, sends)
+            return False
+        except Exception as error:  # noqa: BLE001 - the log is as before: whatever it is, one message is at fault
+            self._append_one_by_one(sends, append, error)
             return False
         if self._refusing:
             self._tell_refusing("")
@@ -252,16 +260,16 @@ class GroupCommit:
         if isinstance(error, DiskRefused):
             self._tell_refusing(str(error))
         if len(sends) == 1:
-            sends[0].stored((), error)
+            _tell(sends[0].stored, (), error)
             return
         for send in sends:
             try:
                 appended = append(list(send.messages))
                 self._appended_s = self._clock.monotonic_s()
-            except REFUSALS as own_error:
-                send.stored((), own_error)
-            except Exception as fatal:  # noqa: BLE001 - this send and every later one end with it
+            except StorePoisoned as fatal:
                 self._fail(fatal, [send])
+            except Exception as own_error:  # noqa: BLE001 - as in `_append`
+                _tell(send.stored, (), own_error)
             else:
                 self._await_durable(send, appended)
 
@@ -326,19 +334,27 @@ class GroupCommit:
         began_s = dispatched_s = self._clock.monotonic_s()
         try:
             requests = self._store.dispatch(up_to)
-            dispatched_s = self._clock.monotonic_s()
-            self._messages_arrived(requests)
         except EngineFull as error:
             self._await_room(error)
         except Exception as error:  # noqa: BLE001 - entries that cannot be written stop everything
             self._fail(error, [])
             return
+        else:
+            dispatched_s = self._clock.monotonic_s()
+            self._wake(requests)
         if self._waiting and self._waiting[0].end <= up_to:
             self._stages.dispatch.add(dispatched_s - began_s)
             self._answer(up_to, began_s, dispatched_s)
         unflushed_bytes = self._store.dispatched_up_to - self._queues_flushed_up_to
         if unflushed_bytes >= self._queue_flush_bytes and self._no_room is None:
             self._start_queue_flush()
+
+    def _wake(self, requests: Sequence[DispatchRequest]) -> None:
+        """Who is not woken by a fault finds the messages when it asks again: they are stored and visible."""
+        try:
+            self._messages_arrived(requests)
+        except Exception as error:
+            log.exception("those who wait for messages could not be told of some", error=str(error))
 
     def _answer(self, up_to: PhysicalOffset, durable_s: float, dispatched_s: float) -> None:
         """Tell those whose messages are visible. The times are on the monotonic clock."""
@@ -349,7 +365,7 @@ class GroupCommit:
             stages.flush.add(durable_s - waiting[0].appended_s)
         while waiting and waiting[0].end <= up_to:
             each = waiting.popleft()
-            each.stored(each.appended, None)
+            _tell(each.stored, each.appended, None)
         stages.answer.add(self._clock.monotonic_s() - woken_s)
 
     def _fail(self, error: Exception, sends: Sequence[_Send[MessageT]]) -> None:
@@ -361,7 +377,7 @@ class GroupCommit:
         waiting: list[_Waiting] = [*self._waiting]
         self._waiting.clear()
         for stored in [*(send.stored for send in sends), *(each.stored for each in waiting)]:
-            stored((), self._refusal())
+            _tell(stored, (), self._refusal())
 
     def _refusal(self) -> Exception:
         if self._failure is not None:

@@ -17,9 +17,9 @@ class Poison:
     def __init__(self) -> None:
         self.reason: str | None = None
         """What failed; None as long as all is well. Set by any thread, only ever once."""
-        self._cause: OSError | None = None
+        self._cause: Exception | None = None
 
-    def set(self, action: str, cause: OSError) -> StorePoisoned:
+    def set(self, action: str, cause: Exception) -> StorePoisoned:
         """Remember the first failure. Returns the error to raise."""
         if self.reason is None:
             self._cause = cause
