@@ -23,7 +23,7 @@ from server.queue_choice import QueueChooser
 from server.rpc.access import publish
 from server.rpc.context import Edge, RequestHandler
 from server.security.credentials import Identity
-from server.wire.limits import ENTRIES_MAX, WireLimits
+from server.wire.limits import BORN_HOST_SIZE_MAX, ENTRIES_MAX, MESSAGE_ID_SIZE_MAX, NAME_SIZE_MAX, WireLimits
 from server.wire.message_types import ACCEPTED_TYPES, TYPE_WORDS
 from server.wire.messages import host_from_text
 from server.wire.reserved import RESERVED_PREFIX, RESERVED_PROPERTIES
@@ -44,6 +44,10 @@ def make_reader(native: Native, limits: WireLimits) -> SendReader:
         body_size_max=limits.body_size_max,
         properties_max=limits.user_properties_max,
         properties_size_max=limits.user_properties_size_max,
+        keys_max=ENTRIES_MAX,
+        topic_size_max=NAME_SIZE_MAX,
+        message_id_size_max=MESSAGE_ID_SIZE_MAX,
+        born_host_size_max=BORN_HOST_SIZE_MAX,
         unusual_names=_UNUSUAL_NAMES,
         unusual_prefix=RESERVED_PREFIX,
     )
@@ -146,13 +150,13 @@ class PlainSends:
             self._ordinary(call, identity, client_id, body)
             return
         name, messages = plain
+        if identity is not None:
+            edge.require(call, identity, [publish(name)])  # before the topic is made
         topics = accepted.topics
         topic = topics[name] if name in topics else self._plain_topic(name, topics)
         if topic is None:
             self._ordinary(call, identity, client_id, body)
             return
-        if identity is not None:
-            edge.require(call, identity, [publish(name)])
         size = sum([len(each[1]) for each in messages])
         self._waiting_sizes.take(client_id, size)
         accepted.sends.append(_PlainSend(call, identity, body, client_id, name, [each[0] for each in messages], size))

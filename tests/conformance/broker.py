@@ -75,6 +75,7 @@ class RunningBroker:
         addresses: Mapping[str, str],
         clock: PushedClock,
         registry: CollectorRegistry,
+        health: HealthState,
     ) -> None:
         self.broker = broker
         self.store = store
@@ -82,6 +83,7 @@ class RunningBroker:
         self.admin = addresses["admin"]
         self.clock = clock
         self.registry = registry
+        self.health = health
 
     @property
     def delivery(self) -> Delivery:
@@ -129,18 +131,20 @@ async def running_broker(
         try:
             supervisor = Supervisor(lambda _: None)
             registry = CollectorRegistry()
+            health = HealthState()
+            health.ready()
             broker = Broker(
                 settings,
                 store,
                 registry,
-                HealthState(),
+                health,
                 threads,
                 supervisor=supervisor,
                 certificates=Certificates(settings.for_tls()),
                 clock=used_clock,
             )
             async with broker.serving() as addresses:
-                yield RunningBroker(broker, store, addresses, clock, registry)
+                yield RunningBroker(broker, store, addresses, clock, registry, health)
                 supervisor.raise_failure()
         finally:
             store.close()
