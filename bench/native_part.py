@@ -32,6 +32,7 @@ from server.rpc.receive_answers import message_items
 from server.wire.limits import DEFAULT_LIMITS
 from server.wire.messages import host_from_text, to_message
 from server.wire.status import fill_ok
+from server.wire.text_sizes import SHORT_MAX
 from server.wire.validate import check_ack, check_send
 from store.message import EncodedMessage, Host
 from store.native import NATIVE, WHY_NOT, Native
@@ -185,7 +186,7 @@ def _acknowledging(native: Native) -> tuple[Work, Work]:
     def rounds_of(read: Callable[[bytes], object]) -> Work:
         return lambda: [read(body) for body in requests_]
 
-    return rounds_of(native.read_ack), rounds_of(in_python)
+    return rounds_of(lambda body: native.read_ack(body, SHORT_MAX)), rounds_of(in_python)
 
 
 def _answering(native: Native) -> tuple[Work, Work]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     """A message, its receipt handle, how often it was delivered, how long it is hidden (ms)."""
 
 MODULE: Final = "quarry_native"
-CONTRACT: Final = 8
+CONTRACT: Final = 9
 """Of the build that goes with this code; one of another number is left alone."""
 
 PlainMessage = tuple[str, bytes, bytes, int, int, int]
@@ -51,6 +51,10 @@ class SendReaderMaker(Protocol):
         body_size_max: int,
         properties_max: int,
         properties_size_max: int,
+        keys_max: int,
+        topic_size_max: int,
+        message_id_size_max: int,
+        born_host_size_max: int,
         unusual_names: Set[str],
         unusual_prefix: str,
     ) -> SendReader: ...
@@ -221,9 +225,10 @@ class Native(Protocol):
     @property
     def RecordReader(self) -> RecordReaderMaker: ...
 
-    def read_ack(self, request: bytes, /) -> PlainAck | None:
+    def read_ack(self, request: bytes, text_size_max: int, /) -> PlainAck | None:
         """The one delivery that an `AckMessageRequest` names, by a handle of its group and topic; None: not plain.
 
+        No text of a plain one has more bytes than `text_size_max`.
         As `server.delivery.receipt_handle.ReceiptHandle.decode` decodes it. The names are still to be checked.
         """
 

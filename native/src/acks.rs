@@ -13,8 +13,15 @@ const FIELDS_END: usize = 29;
 
 /// `(group, topic, message id, receipt handle, queue number, queue offset, delivery id, expires at ms)`, or None.
 #[pyfunction]
-pub fn read_ack<'py>(py: Python<'py>, request: &[u8]) -> PyResult<Option<Bound<'py, PyTuple>>> {
+pub fn read_ack<'py>(
+    py: Python<'py>,
+    request: &[u8],
+    text_size_max: usize,
+) -> PyResult<Option<Bound<'py, PyTuple>>> {
     let Some((group, topic, message_id, handle)) = plain(request) else { return Ok(None) };
+    if [group, topic, message_id].iter().any(|text| text.len() > text_size_max) {
+        return Ok(None);
+    }
     let Some(decoded) = decode_handle(handle, group, topic) else { return Ok(None) };
     let fields = (
         PyString::new(py, group),

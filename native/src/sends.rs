@@ -34,6 +34,10 @@ pub struct SendReader {
     body_size_max: usize,
     properties_max: usize,
     properties_size_max: usize,
+    keys_max: usize,
+    topic_size_max: usize,
+    message_id_size_max: usize,
+    born_host_size_max: usize,
     unusual_names: HashSet<Vec<u8>>,
     unusual_prefix: Vec<u8>,
 }
@@ -42,11 +46,16 @@ pub struct SendReader {
 impl SendReader {
     /// Sizes in bytes. User properties with one of the names, or the prefix, are not plain.
     #[new]
+    #[allow(clippy::too_many_arguments)] // all by name
     fn new(
         messages_max: usize,
         body_size_max: usize,
         properties_max: usize,
         properties_size_max: usize,
+        keys_max: usize,
+        topic_size_max: usize,
+        message_id_size_max: usize,
+        born_host_size_max: usize,
         unusual_names: HashSet<String>,
         unusual_prefix: String,
     ) -> Self {
@@ -55,6 +64,10 @@ impl SendReader {
             body_size_max,
             properties_max,
             properties_size_max,
+            keys_max,
+            topic_size_max,
+            message_id_size_max,
+            born_host_size_max,
             unusual_names: unusual_names.into_iter().map(String::into_bytes).collect(),
             unusual_prefix: unusual_prefix.into_bytes(),
         }
@@ -131,7 +144,13 @@ impl SendReader {
         if plain.tag.is_some_and(|tag| plain_label(tag).is_none() || tag.contains(&b'|')) {
             return false;
         }
-        if plain.keys.iter().any(|key| plain_label(key).is_none()) {
+        if plain.keys.len() > self.keys_max || plain.keys.iter().any(|key| plain_label(key).is_none()) {
+            return false;
+        }
+        if plain.topic.len() > self.topic_size_max
+            || plain.message_id.is_some_and(|id| id.len() > self.message_id_size_max)
+            || plain.born_host.is_some_and(|host| host.len() > self.born_host_size_max)
+        {
             return false;
         }
         let mut size = plain.tag.map_or(0, <[u8]>::len) + plain.keys.iter().map(|key| key.len()).sum::<usize>();
@@ -198,13 +217,13 @@ fn read_system<'a>(bytes: &'a [u8], plain: &mut Plain<'a>) -> Option<()> {
             }
             3 => plain.message_id.replace(value.bytes()?).is_some(),
             5 => {
-                plain.is_compressed = value.number()? == GZIP;
+                plain.is_compressed = value.small_number()? == GZIP;
                 false
             }
-            6 => value.number()? > NORMAL,
+            6 => value.small_number()? > NORMAL,
             7 => plain.born_ms.replace(timestamp_ms(value.bytes()?)?).is_some(),
             8 => plain.born_host.replace(value.bytes()?).is_some(),
-            13 => value.number().is_none(),
+            13 => value.small_number().is_none(),
             _ => true,
         };
         if was_there {

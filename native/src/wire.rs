@@ -17,6 +17,11 @@ impl<'a> Value<'a> {
         }
     }
 
+    /// Of an enum or a field of 32 bits, neither negative nor larger than it may be.
+    pub fn small_number(self) -> Option<u64> {
+        self.number().filter(|number| i32::try_from(*number).is_ok())
+    }
+
     pub fn bytes(self) -> Option<&'a [u8]> {
         match self {
             Value::Bytes(bytes) => Some(bytes),
@@ -58,10 +63,11 @@ impl<'a> Fields<'a> {
         Some(Some((number, value)))
     }
 
+    /// None for one that is longer than its value needs: readers of protobuf differ in how long it may be.
     fn varint(&mut self) -> Option<u64> {
         let mut value = 0u64;
         for (index, byte) in self.rest.iter().take(10).enumerate() {
-            if index == 9 && *byte > 1 {
+            if (index == 9 && *byte > 1) || (index > 0 && *byte == 0) {
                 return None;
             }
             value |= u64::from(byte & 0x7f) << (7 * index);

@@ -26,6 +26,7 @@ from server.security.credentials import Identity
 from server.security.errors import PermissionDenied
 from server.security.gate import Gate
 from server.wire.status import Refused, fill_ok, fill_status, is_expected
+from server.wire.text_sizes import parse_bounded
 
 CLIENT_ID: Final = "x-mq-client-id"
 CLIENT_VERSION: Final = "x-mq-client-version"
@@ -152,7 +153,7 @@ class Edge:
 
         def serve_admitted(call: Call, identity: Identity | None, client_id: str, body: bytes) -> None:
             try:
-                request = request_type.FromString(body)
+                request = parse_bounded(request_type, body)
                 self.authorize(call, identity, needs, request)
                 answer = serve(call, client_id, request)
                 if answer is not None:
@@ -179,7 +180,7 @@ class Edge:
             try:
                 identity = self.identify(call)
                 client_id = self.caller(call, identity)
-                request = request_type.FromString(body)
+                request = parse_bounded(request_type, body)
                 self.authorize(call, identity, needs, request)
                 serve(call, client_id, request)
             except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the client gets an answer

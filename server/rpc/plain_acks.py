@@ -17,6 +17,7 @@ from server.metrics import ServerMetrics
 from server.rpc.access import join, read
 from server.rpc.context import Edge, RequestHandler
 from server.security.credentials import Identity
+from server.wire.text_sizes import SHORT_MAX
 from server.wire.validate import check_group, check_topic
 from store.native import Native
 
@@ -84,7 +85,7 @@ class PlainAcks:
         edge = self._edge
         identity = edge.identify(call)
         client_id = edge.caller(call, identity)
-        plain = self._native.read_ack(body)
+        plain = self._native.read_ack(body, SHORT_MAX)
         if plain is None:
             self._ordinary(call, identity, client_id, body)
             return

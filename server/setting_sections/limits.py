@@ -7,6 +7,7 @@ from typing import Self
 from pydantic import ByteSize, Field, model_validator
 
 from server.setting_sections.base import LIVE, Section
+from server.wire.property_room import ROOM_FOR_SENDERS, needed_by
 from store.settings import BODY_SIZE_MAX, MIB
 
 
@@ -129,4 +130,18 @@ class LimitsSection(Section):
     def _a_body_fits_a_request(self) -> Self:
         if self.request_size < self.body_size + self.properties_size:
             raise ValueError("request_size must have room for body_size and properties_size")
+        return self
+
+    @model_validator(mode="after")
+    def _what_senders_may_give_fits_a_record(self) -> Self:
+        needed = needed_by(
+            properties_count=self.properties_count,
+            properties_size=self.properties_size,
+            message_group_size=self.message_group_size,
+        )
+        if needed > ROOM_FOR_SENDERS:
+            raise ValueError(
+                f"properties_size, message_group_size and two bytes for each of properties_count are {needed} bytes; "
+                f"a record has room for {ROOM_FOR_SENDERS}"
+            )
         return self

@@ -16,6 +16,14 @@ eight million empty ones: counting comes before reading.
 """
 
 
+MESSAGE_ID_SIZE_MAX: Final = 255
+"""Bytes. Libraries make ids of 34 characters."""
+BORN_HOST_SIZE_MAX: Final = 512
+TRACE_CONTEXT_SIZE_MAX: Final = 2_048
+"""Bytes. A trace parent has 55, the state that goes with it 512 or a few more."""
+NAME_SIZE_MAX: Final = 255
+"""Bytes of the name of any topic or light queue, whoever makes it: none of them has another place in a record."""
+
 SETTINGS_SQL_MAX: Final = 64 * 1024
 """Characters of all SQL expressions of one client's settings: reading them takes 0.2 s at most."""
 

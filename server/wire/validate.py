@@ -13,11 +13,14 @@ from typing import Final, NamedTuple
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.filters import MessageFilter, SqlFilter, TagFilter
-from server.wire.limits import ENTRIES_MAX, SETTINGS_SQL_MAX, WireLimits
+from server.wire.limits import ENTRIES_MAX, MESSAGE_ID_SIZE_MAX, NAME_SIZE_MAX, SETTINGS_SQL_MAX, WireLimits
 from server.wire.message_types import derive_message_type
+from server.wire.property_room import LIGHT_QUEUE_OFFSET_SIZE
 from server.wire.reserved import RESERVED_PREFIX, RESERVED_PROPERTIES
 from server.wire.status import Refused
+from server.wire.text_sizes import check_texts
 from server.wire.times import to_ms
+from store.dispatch import LIGHT_QUEUE_NAMES
 from store.metadata import check_group_name, check_topic_name
 
 NAME_SHOWN_MAX: Final = 60
@@ -124,6 +127,9 @@ def check_send(request: service.SendMessageRequest, limits: WireLimits, now_ms: 
     check_topic(topic)
     if len(messages) > 1 and any(each.topic.name != topic for each in messages):
         raise Refused(definition.MESSAGE_CORRUPTED, "the messages of one request must have one topic")
+    for each in messages:
+        if each.topic.resource_namespace:
+            check_texts(each.topic)
     return CheckedSend(topic, [_check_message(each, limits, now_ms) for each in messages])
 
 
@@ -143,6 +149,8 @@ def _check_message(message: definition.Message, limits: WireLimits, now_ms: int)
     message_id = system.message_id
     if not message_id.strip() or has_control_character(message_id):
         raise Refused(definition.ILLEGAL_MESSAGE_ID, "the message id is blank or holds a control character")
+    if system.ByteSize() > MESSAGE_ID_SIZE_MAX:  # the least that one of them may have
+        check_texts(system)
     kind = derive_message_type(system)
     if kind != definition.NORMAL:
         _check_special(system, limits, now_ms)
@@ -184,11 +192,24 @@ def _check_labels(user_properties: dict[str, str], tag: str, keys: list[str], li
             raise Refused(definition.ILLEGAL_MESSAGE_KEY, "a key is blank or holds a control character")
     text = "".join([tag, *keys, *user_properties, *user_properties.values()])
     size = len(text) if text.isascii() else len(text.encode())
+    if LIGHT_QUEUE_NAMES in user_properties:
+        size += _offsets_size(user_properties[LIGHT_QUEUE_NAMES])
     if size > limits.user_properties_size_max:
         raise Refused(
             definition.MESSAGE_PROPERTIES_TOO_LARGE,
             f"user properties, tag and keys have {size} bytes, at most {limits.user_properties_size_max} are allowed",
         )
+
+
+def _offsets_size(light_queues: str) -> int:
+    """What the record will have beside the names of its light queues. Raises Refused for a name that is too long."""
+    names = light_queues.split(",")
+    if any(len(name.encode()) > NAME_SIZE_MAX for name in names):
+        raise Refused(
+            definition.ILLEGAL_MESSAGE_PROPERTY_KEY,
+            f"user property {LIGHT_QUEUE_NAMES}: the name of a light queue has more than {NAME_SIZE_MAX} bytes",
+        )
+    return LIGHT_QUEUE_OFFSET_SIZE * len(names)
 
 
 def _check_special(system: definition.SystemProperties, limits: WireLimits, now_ms: int) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -11,9 +13,11 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from kv import KvError
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from store.message import Appended, EncodedMessage
+from store import message_store
+from store.message import Appended, EncodedMessage, Message
 from store.metadata import Permission, Topic, TopicType
 from store.offsets import QueueId, QueueOffset
+from store.record import encode_record
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import message
 from tests.conformance.conftest import WithBroker, both_ways
@@ -215,5 +219,75 @@ def test_figures_count_each_of_them(with_broker: WithBroker) -> None:
         assert (key.topic, key.message_type, row.messages) == ("orders", "normal", 5)
         assert row.bytes == traffic.bytes_sent == broker.store.messages.appended_up_to
         assert row.sizes.counts()[:2] == (4, 1)
+
+    with_broker(test)
+
+
+def with_properties(body: bytes, properties: Mapping[str, str], **system: object) -> definition.Message:
+    made = message("orders", body, **system)
+    made.user_properties.update(properties)
+    return made
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        with_properties(b"x", {}, message_id="i" * 33_000),
+        with_properties(b"x", {}, message_id="i" * 16_400),
+        with_properties(b"x", {"p": "v" * 16_300}, message_id="i" * 16_400),
+        with_properties(b"x", {}, born_host="h" * 33_000),
+        with_properties(b"x", {"p": "v" * 16_300}, born_host="h" * 16_400),
+        with_properties(b"x", {}, trace_context="t" * 33_000),
+        with_properties(b"x", {}, keys=[f"{number}" for number in range(16_000)]),
+        with_properties(b"x", {"INNER_MULTI_DISPATCH": "%LMQ%" + "x" * 16_000}),
+        with_properties(b"x", {"INNER_MULTI_DISPATCH": ",".join(f"%LMQ%{number}" for number in range(1_500))}),
+    ],
+    ids=lambda bad: " ".join(field.name for field, _ in bad.system_properties.ListFields()) + str(bad.ByteSize()),
+)
+def test_what_a_record_cannot_hold_is_its_senders_fault_alone(with_broker: WithBroker, bad: definition.Message) -> None:
+    """The properties of a record have 32,767 bytes. With the native part one such send poisoned the store."""
+
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders")
+        good = [request(message("orders", b"%d" % number)) for number in range(3)]
+        answers = await sent_in_one_pass(broker, good[0], request(bad), good[1], request(message("orders"), bad))
+        assert [answers[0].status.code, answers[2].status.code] == [definition.OK, definition.OK]
+        for each in (answers[1], answers[3]):
+            assert definition.BAD_REQUEST <= each.status.code < definition.INTERNAL_ERROR
+        assert broker.health.look().is_ready
+        assert codes(await sent_in_one_pass(broker, good[2])) == [definition.OK]
+        assert stored_count(broker, "orders") == 3
+
+    with_broker(test)
+
+
+def test_what_an_encoder_refuses_is_its_senders_fault_alone(
+    with_broker: WithBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever gets past all bounds: neither the messages beside it nor the store suffer."""
+
+    def refuse(taken: Message, *arguments: Any, **options: Any) -> bytes:
+        if bytes(taken.body) == b"bad":
+            raise struct.error("int too large to convert")
+        return encode_record(taken, *arguments, **options)
+
+    monkeypatch.setattr(message_store, "encode_record", refuse)
+
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders")
+        make_round = broker.store.messages._make_round
+
+        def refuse_round(messages: list[EncodedMessage], *arguments: Any) -> Any:
+            if any(each.body == b"bad" for each in messages):
+                raise OverflowError("out of range integral type conversion attempted")
+            return make_round(messages, *arguments)
+
+        broker.store.messages._make_round = refuse_round
+        bodies = [request(message("orders", body)) for body in (b"1", b"bad", b"2")]
+        answers = await sent_in_one_pass(broker, *bodies)
+        assert codes(answers) == [definition.OK, definition.INTERNAL_SERVER_ERROR, definition.OK]
+        assert broker.health.look().is_ready
+        assert codes(await sent_in_one_pass(broker, bodies[0])) == [definition.OK]
+        assert stored_count(broker, "orders") == 3
 
     with_broker(test)

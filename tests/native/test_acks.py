@@ -10,6 +10,7 @@ from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.delivery.receipt_handle import ReceiptHandle
 from server.wire.status import fill_ok
+from server.wire.text_sizes import SHORT_MAX
 from store.native import NATIVE, Native, PlainAck
 
 needs_native = pytest.mark.skipif(NATIVE is None, reason="no native part")
@@ -39,7 +40,7 @@ def of_python(body: bytes) -> PlainAck:
 
 
 def agrees(native: Native, body: bytes) -> bool:
-    plain = native.read_ack(body)
+    plain = native.read_ack(body, SHORT_MAX)
     return plain is None or plain == of_python(body)
 
 
@@ -49,7 +50,7 @@ def agrees(native: Native, body: bytes) -> bool:
 def test_plain_ones_are_read(group: str, topic: str, message_id: str, handle: ReceiptHandle) -> None:
     assert NATIVE is not None
     body = request(group, topic, (message_id, handle.encode(group, topic))).SerializeToString()
-    plain = NATIVE.read_ack(body)
+    plain = NATIVE.read_ack(body, SHORT_MAX)
     if plain is None:
         assert not (group and topic) or not message_id.isprintable()
     else:
@@ -83,7 +84,7 @@ ENTRY = ("id", HANDLE)
 def test_handles_that_are_none_are_left_to_python(text: str) -> None:
     assert NATIVE is not None
     body = request("billing", "orders", ("id", text)).SerializeToString()
-    assert NATIVE.read_ack(body) is None
+    assert NATIVE.read_ack(body, SHORT_MAX) is None
 
 
 @pytest.mark.parametrize(
@@ -111,8 +112,8 @@ def test_handles_that_are_none_are_left_to_python(text: str) -> None:
     ],
 )
 def test_what_is_unusual_is_left_to_python(native: Native, unusual: service.AckMessageRequest) -> None:
-    assert native.read_ack(request("billing", "orders", ENTRY).SerializeToString()) is not None
-    assert native.read_ack(unusual.SerializeToString()) is None
+    assert native.read_ack(request("billing", "orders", ENTRY).SerializeToString(), SHORT_MAX) is not None
+    assert native.read_ack(unusual.SerializeToString(), SHORT_MAX) is None
 
 
 @pytest.mark.parametrize("message_id", ["", "0156F7E71C361B21BC024CCDBE00000000", "ä", "x" * 300])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -11,11 +13,19 @@ from hypothesis import strategies as st
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.rpc.plain_sends import make_reader
-from server.wire.limits import ENTRIES_MAX, WireLimits
+from server.wire.limits import (
+    BORN_HOST_SIZE_MAX,
+    DEFAULT_LIMITS,
+    ENTRIES_MAX,
+    MESSAGE_ID_SIZE_MAX,
+    NAME_SIZE_MAX,
+    WireLimits,
+)
 from server.wire.messages import NO_HOST, to_message
 from server.wire.reserved import RESERVED_PREFIX, RESERVED_PROPERTIES
 from server.wire.status import fill_ok
 from server.wire.validate import CheckedMessage, check_send
+from store.errors import Invalid
 from store.metadata import IllegalTopicName
 from store.native import NATIVE, Native, PlainMessage, PlainSend
 from store.record import decode_properties, encode_properties, tags_code
@@ -233,6 +243,44 @@ def test_so_are_requests_of_too_many(native: Native) -> None:
     assert plain is not None
     assert len(plain[1]) == ENTRIES_MAX
     assert read(native, one * (ENTRIES_MAX + 1)) is None
+
+
+LARGE: dict[str, Callable[[int], definition.Message]] = {
+    "keys": lambda count: message(keys=["k"] * count),
+    "message_id": lambda size: message(message_id="i" * size),
+    "born_host": lambda size: message(born_host="h" * size),
+    "topic": lambda size: message(topic="t" * size),
+    "body": lambda size: message(body=bytes(size)),
+    "user_properties": lambda count: message(user_properties={f"p{number}": "" for number in range(count)}),
+    "value": lambda size: message(user_properties={"": "x"} if not size else {"p": "v" * (size - 1)}),
+    "keys_size": lambda size: message(keys=["k" * size]),
+    "tag": lambda size: message(tag="t" * size),
+}
+MOST = {
+    "keys": ENTRIES_MAX,
+    "message_id": MESSAGE_ID_SIZE_MAX,
+    "born_host": BORN_HOST_SIZE_MAX,
+    "topic": NAME_SIZE_MAX,
+    "body": DEFAULT_LIMITS.body_size_max,
+    "user_properties": DEFAULT_LIMITS.user_properties_max,
+    "value": DEFAULT_LIMITS.user_properties_size_max,
+    "keys_size": DEFAULT_LIMITS.user_properties_size_max,
+    "tag": DEFAULT_LIMITS.user_properties_size_max,
+}
+"""What a message may have at most."""
+
+
+@pytest.mark.parametrize("what", LARGE)
+def test_both_ways_have_the_same_limits(native: Native, what: str) -> None:
+    """As many keys as a request has room for used to be taken here, and 4,096 in Python."""
+    reader = make_reader(native, DEFAULT_LIMITS)
+    largest, larger = (send(LARGE[what](MOST[what] + more)) for more in (0, 1))
+    assert reader.read(largest.SerializeToString(), PEER, NOW_MS) is not None
+    assert reader.read(larger.SerializeToString(), PEER, NOW_MS) is None
+    if what != "topic":  # whose name has a stricter rule, which is asked for in both ways
+        check_send(largest, DEFAULT_LIMITS, NOW_MS)
+    with pytest.raises(Invalid):
+        check_send(larger, DEFAULT_LIMITS, NOW_MS)
 
 
 @pytest.mark.parametrize("offset", [0, 1, 127, 128, 2**31, 2**62])

@@ -1,0 +1,93 @@
+"""What a message has for properties when it is accepted, and what is kept free for those that it gets later.
+
+The properties of a record have 32,767 bytes. A message that is delivered late, committed, given to a group again, laid
+among the dead letters or sent once more is copied each time, and each copy says more of where it comes from. So a
+message is accepted only if all that it may ever get fits beside what its sender gave it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from server.wire import reserved
+from server.wire.limits import (
+    BORN_HOST_SIZE_MAX,
+    ENTRIES_MAX,
+    MESSAGE_ID_SIZE_MAX,
+    NAME_SIZE_MAX,
+    TRACE_CONTEXT_SIZE_MAX,
+)
+from store.held import topics as held
+from store.record import properties as stored
+from store.record.layout import CRC_PROPERTY_SIZE, PROPERTIES_LENGTH_MAXIMUM
+
+RETRY_TOPIC: Final = "RETRY_TOPIC"
+"""RocketMQ's property: the topic that a message in a retry topic is of."""
+RESENT_FROM: Final = "QUARRY_RESENT_FROM"
+"""Property: topic, queue and queue offset of the original."""
+RESENT_ID: Final = "QUARRY_RESENT_ID"
+"""Property: the original's message id."""
+
+_NUMBER_SIZE: Final = 20
+"""Of 64 bits, with a sign."""
+LIGHT_QUEUE_OFFSET_SIZE: Final = _NUMBER_SIZE
+"""What a record says of each light queue that it names: an offset, and a comma."""
+_SEPARATORS_SIZE: Final = 2
+"""Of each property."""
+
+AT_RESENDING: Final[Mapping[str, int]] = {
+    RESENT_FROM: NAME_SIZE_MAX + 2 * (1 + _NUMBER_SIZE),
+    RESENT_ID: MESSAGE_ID_SIZE_MAX,
+}
+"""User properties, and the size of the largest value: what a message has that a job sends once more."""
+
+ADDED_LATER: Final[Mapping[str, int]] = {
+    stored.REAL_TOPIC: NAME_SIZE_MAX,
+    stored.REAL_QUEUE: _NUMBER_SIZE,
+    held.DELIVER_AT_MS: _NUMBER_SIZE,
+    held.TIMER_OUT_MS: _NUMBER_SIZE,
+    held.DEQUEUED_MS: _NUMBER_SIZE,
+    held.ROLL_TIMES: _NUMBER_SIZE,
+    reserved.TRANSACTION_ID: MESSAGE_ID_SIZE_MAX,
+    reserved.DEAD_LETTER_TOPIC: NAME_SIZE_MAX,
+    reserved.DEAD_LETTER_MESSAGE_ID: MESSAGE_ID_SIZE_MAX,
+    RETRY_TOPIC: NAME_SIZE_MAX,
+    **AT_RESENDING,
+}
+"""Properties that the copies of a message may have beside its own, and the size of the largest value."""
+
+_FROM_FIELDS: Final[Mapping[str, int]] = {
+    stored.TAGS: 0,  # counted with the user properties, as keys are
+    stored.KEYS: ENTRIES_MAX,
+    stored.UNIQUE_KEY: MESSAGE_ID_SIZE_MAX,
+    reserved.PRODUCER_GROUP: NAME_SIZE_MAX,
+    reserved.BORN_TIMESTAMP: _NUMBER_SIZE,
+    reserved.BORN_HOST: BORN_HOST_SIZE_MAX,
+    reserved.TRANSACTION: len("true"),
+    reserved.TRANSACTION_RECOVERY_S: _NUMBER_SIZE,
+    reserved.MESSAGE_GROUP: 0,  # as large as a setting allows
+    reserved.PRIORITY: _NUMBER_SIZE,
+    reserved.LITE_TOPIC: NAME_SIZE_MAX,
+    stored.LIGHT_QUEUES: NAME_SIZE_MAX,  # that of a lite topic; others are user properties
+    stored.LIGHT_QUEUE_OFFSETS: LIGHT_QUEUE_OFFSET_SIZE,
+    reserved.TRACE_CONTEXT: TRACE_CONTEXT_SIZE_MAX,
+    reserved.RECONSUME_TIMES: _NUMBER_SIZE,
+}
+"""Properties made of other fields of a message: the size of the largest value, beyond what is counted elsewhere."""
+
+
+def _size_of(properties: Mapping[str, int]) -> int:
+    return sum(len(name) + size + _SEPARATORS_SIZE for name, size in properties.items())
+
+
+RESENDING_SIZE: Final = _size_of(AT_RESENDING)
+ROOM_FOR_LATER: Final = _size_of(ADDED_LATER) + len("\x02") + CRC_PROPERTY_SIZE
+"""Bytes of a record's properties that no accepted message takes."""
+ROOM_FOR_SENDERS: Final = PROPERTIES_LENGTH_MAXIMUM - ROOM_FOR_LATER - _size_of(_FROM_FIELDS)
+"""Bytes that the settings may share out among user properties, tag, keys and message group."""
+
+
+def needed_by(*, properties_count: int, properties_size: int, message_group_size: int) -> int:
+    """How many of `ROOM_FOR_SENDERS` a message may take by these settings."""
+    return properties_count * _SEPARATORS_SIZE + properties_size + message_group_size

@@ -1,0 +1,158 @@
+"""How long each text of each request may be.
+
+Names, tags, keys, properties and expressions have rules of their own, which are stricter and say more; here is a bound
+for every text, so that none is kept, repeated or handed on at the size of a whole request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any, Final, NamedTuple, TypeVar
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server.wire.limits import BORN_HOST_SIZE_MAX, ENTRIES_MAX, MESSAGE_ID_SIZE_MAX, TRACE_CONTEXT_SIZE_MAX
+from server.wire.status import Refused
+from store.record.layout import PROPERTIES_LENGTH_MAXIMUM
+
+RequestT = TypeVar("RequestT", bound=Message)
+
+SHORT_MAX: Final = 512
+"""Bytes of texts that have no other bound. A request of so many bytes has no text that is too long."""
+
+_EXPRESSION_SIZE_MAX: Final = 16 * 1024
+"""The expression itself says how many characters it may have."""
+_STORED_ID_SIZE_MAX: Final = PROPERTIES_LENGTH_MAXIMUM
+"""Ids of messages that are stored: those in stores of others are as long as a record can hold."""
+_HANDLE_SIZE_MAX: Final = 64 * 1024
+"""A recall handle holds such an id, and four bytes for each three of it."""
+_SAID_SIZE_MAX: Final = 1024 * 1024
+"""What a client says for a person to read: the stacks of its threads."""
+
+
+class _Bound(NamedTuple):
+    """`size` is in bytes of UTF-8; None: a rule of its own bounds it together with others."""
+
+    size: int | None
+    code: definition.Code = definition.BAD_REQUEST
+
+
+_SHORT: Final = _Bound(SHORT_MAX)
+_BOUNDS: Final[Mapping[str, _Bound]] = {
+    "Resource.name": _Bound(SHORT_MAX, definition.ILLEGAL_TOPIC),
+    "Resource.resource_namespace": _Bound(SHORT_MAX, definition.ILLEGAL_TOPIC),
+    "Address.host": _Bound(SHORT_MAX, definition.ILLEGAL_ACCESS_POINT),
+    "Message.body": _Bound(None),
+    "Message.UserPropertiesEntry.key": _Bound(None),
+    "Message.UserPropertiesEntry.value": _Bound(None),
+    "SystemProperties.tag": _Bound(None),
+    "SystemProperties.keys": _Bound(None),
+    "SystemProperties.message_group": _Bound(None),
+    "SystemProperties.lite_topic": _Bound(None),
+    "SystemProperties.message_id": _Bound(MESSAGE_ID_SIZE_MAX, definition.ILLEGAL_MESSAGE_ID),
+    "SystemProperties.born_host": _Bound(BORN_HOST_SIZE_MAX),
+    "SystemProperties.store_host": _Bound(BORN_HOST_SIZE_MAX),
+    "SystemProperties.trace_context": _Bound(TRACE_CONTEXT_SIZE_MAX),
+    "EndTransactionRequest.trace_context": _Bound(TRACE_CONTEXT_SIZE_MAX),
+    "EndTransactionRequest.transaction_id": _Bound(SHORT_MAX, definition.INVALID_TRANSACTION_ID),
+    "EndTransactionRequest.message_id": _Bound(_STORED_ID_SIZE_MAX),
+    "AckMessageEntry.message_id": _Bound(_STORED_ID_SIZE_MAX),
+    "ChangeInvisibleDurationRequest.message_id": _Bound(_STORED_ID_SIZE_MAX),
+    "ForwardMessageToDeadLetterQueueRequest.message_id": _Bound(_STORED_ID_SIZE_MAX),
+    "AckMessageEntry.receipt_handle": _Bound(SHORT_MAX, definition.INVALID_RECEIPT_HANDLE),
+    "ChangeInvisibleDurationRequest.receipt_handle": _Bound(SHORT_MAX, definition.INVALID_RECEIPT_HANDLE),
+    "ForwardMessageToDeadLetterQueueRequest.receipt_handle": _Bound(SHORT_MAX, definition.INVALID_RECEIPT_HANDLE),
+    "RecallMessageRequest.recall_handle": _Bound(_HANDLE_SIZE_MAX),
+    "FilterExpression.expression": _Bound(_EXPRESSION_SIZE_MAX, definition.ILLEGAL_FILTER_EXPRESSION),
+    "Settings.ClientPropertiesEntry.value": _Bound(_EXPRESSION_SIZE_MAX),
+    "Status.message": _Bound(_SAID_SIZE_MAX),
+    "ThreadStackTrace.thread_stack_trace": _Bound(_SAID_SIZE_MAX),
+}
+"""By the field's name without the package; others are short."""
+
+_CODES_OF_TOO_MANY: Final[Mapping[str, definition.Code]] = {"addresses": definition.ILLEGAL_ACCESS_POINT}
+
+_PACKAGE: Final = f"{definition.DESCRIPTOR.package}."
+
+
+class _Field(NamedTuple):
+    """What is to be done with a field of a request."""
+
+    bound: _Bound | None
+    is_repeated: bool
+    is_map: bool
+
+
+def parse_bounded(request_type: type[RequestT], body: bytes) -> RequestT:
+    """The request, whose texts are as long as they may be. Raises DecodeError, Refused.
+
+    Messages that are sent are not looked at: `check_send` does.
+    """
+    request = request_type.FromString(body)
+    if len(body) > SHORT_MAX and request_type is not service.SendMessageRequest:
+        check_texts(request)
+    return request
+
+
+def check_texts(request: Message, *, is_group: bool = False) -> None:
+    """Raises Refused, which names the field, for a text that is too long.
+
+    Bodies and properties of messages that are sent have rules of their own (`server.wire.validate`). `is_group`: the
+    resource is one.
+    """
+    for field, value in request.ListFields():
+        bound, is_repeated, is_map = _known(field)
+        if is_repeated and len(value) > ENTRIES_MAX:
+            code = _CODES_OF_TOO_MANY.get(field.name, definition.PAYLOAD_TOO_LARGE)
+            raise Refused(code, f"{len(value)} {field.name}, at most {ENTRIES_MAX} are allowed")
+        if is_map and field.message_type is not None:
+            _check_map(field, field.message_type, value)
+        elif bound is not None:
+            if bound.size is not None:
+                code = definition.ILLEGAL_CONSUMER_GROUP if is_group else bound.code
+                for text in value if is_repeated else (value,):
+                    _check_size(field, text, bound.size, code)
+        elif field.message_type is not None:
+            for each in value if is_repeated else (value,):
+                check_texts(each, is_group=field.name == "group")
+
+
+def is_text(field: FieldDescriptor) -> bool:
+    return field.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
+
+
+def bound_of(field: FieldDescriptor) -> _Bound:
+    """How long a text in this field may be."""
+    return _BOUNDS.get(field.full_name.removeprefix(_PACKAGE), _SHORT)
+
+
+@cache
+def _known(field: FieldDescriptor) -> _Field:
+    is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
+    return _Field(bound_of(field) if is_text(field) else None, field.is_repeated, is_map)
+
+
+def _check_map(field: FieldDescriptor, entry: Descriptor, entries: Mapping[Any, Any]) -> None:
+    parts = entry.fields_by_name
+    texts: Iterable[tuple[FieldDescriptor, Iterable[Any]]] = (
+        (parts["key"], entries.keys()),
+        (parts["value"], entries.values()),
+    )
+    for part, values in texts:
+        bound = bound_of(part)
+        if is_text(part) and bound.size is not None:
+            for text in values:
+                _check_size(field, text, bound.size, bound.code)
+
+
+def _check_size(field: FieldDescriptor, text: str | bytes, size_max: int, code: definition.Code) -> None:
+    size = len(text)
+    if isinstance(text, str) and size <= size_max < 4 * size and not text.isascii():
+        size = len(text.encode())
+    if size <= size_max:
+        return
+    raise Refused(code, f"{field.name} of more than {size_max} bytes")
