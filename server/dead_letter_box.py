@@ -19,6 +19,7 @@ import structlog
 from server.copying import copy_of
 from server.dead_letters import ORIGIN_MESSAGE_ID, ORIGIN_TOPIC, copied_properties, make_internal_topic
 from server.delivery import MessageSource, StateWriter, retry_topic_name
+from server.delivery.retry_topics import RETRY_TOPIC
 from server.errors import TooMuchForOneCall
 from server.group_commit import Stored, settle
 from store.dispatch import TRANSACTION_MASK
@@ -33,8 +34,6 @@ from store.record.properties import KEYS, TAGS, UNIQUE_KEY
 log = structlog.get_logger(__name__)
 
 RESENDER: Final = SYSTEM_GROUP_PREFIX + "RESENT_DEAD_LETTERS"
-RETRY_TOPIC: Final = "RETRY_TOPIC"
-"""RocketMQ's property: the topic that a message in a retry topic is of."""
 LISTED_MAX: Final = 1_000
 RESENT_MAX: Final = 1_000
 """Dead letters that one call sends; a job sends any number."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from server.errors import NoIndex, NoSuchMessage
@@ -16,7 +16,14 @@ from store.record import Corrupt, StoredMessage, Torn, offset_message_id, parse_
 from store.record.properties import UNIQUE_KEY
 from store.record.replacement import REPLACED_TOPIC
 
+MaySee = Callable[[StoredMessage], bool]
+"""Whether the reader may see a message; what it may not see is not there."""
+
 NO_SUCH_ID: Final = "id: there is no message with this id here"
+
+
+def _everything(_message: StoredMessage) -> bool:
+    return True
 
 
 class LookedUpStore(Protocol):
@@ -53,14 +60,14 @@ class MessageLookup:
         self._store = store
         self._index = index
 
-    async def by_id(self, topic: str | None, message_id: str) -> LookedUp:
+    async def by_id(self, topic: str | None, message_id: str, may_see: MaySee = _everything) -> LookedUp:
         """By an offset id, of the topic if one is given, or by what the sender called it.
 
         Clients of RocketMQ 4 make ids that look like offset ids: where no record lies there, they are meant.
         Raises NoSuchMessage, Invalid where a topic has to be given, NoIndex, OSError, Unavailable.
         """
         try:
-            return LookedUp(self._by_offset_id(topic, message_id))
+            return LookedUp(self._by_offset_id(topic, message_id, may_see))
         except Invalid as error:
             is_offset_id = isinstance(error, NoSuchMessage)
             if topic is None and not is_offset_id:
@@ -69,13 +76,13 @@ class MessageLookup:
                 raise
             not_there = str(error)
         try:
-            return await self._by_own_id(topic, message_id)
+            return await self._by_own_id(topic, message_id, may_see)
         except (NoIndex, NoSuchMessage):
             if is_offset_id:
                 raise NoSuchMessage(not_there) from None
             raise
 
-    def by_place(self, queue: QueueId, offset: QueueOffset) -> StoredMessage:
+    def by_place(self, queue: QueueId, offset: QueueOffset, may_see: MaySee = _everything) -> StoredMessage:
         """Raises NoSuchMessage, Invalid."""
         for field, value in (("queue", queue.number), ("offset", offset)):
             if value < 0:
@@ -85,29 +92,32 @@ class MessageLookup:
             holds = f"offsets {minimum} to {maximum - 1}" if minimum < maximum else "no messages"
             raise NoSuchMessage(f"offset: queue {queue.number} of topic {queue.topic} holds {holds}, not {offset}")
         entry = self._entry(queue, offset)
-        if entry is None:
+        message = None if entry is None else self._store.read(entry)
+        if message is None or not may_see(message):
             raise NoSuchMessage(f"offset: queue {queue.number} of topic {queue.topic} holds nothing at {offset}")
-        return self._store.read(entry)
+        return message
 
     def raw(self, message: StoredMessage) -> bytes:
         """The message as it lies in the log."""
         return bytes(self._store.reader.read(message.physical_offset, message.size))
 
-    async def _by_own_id(self, topic: str, message_id: str) -> LookedUp:
+    async def _by_own_id(self, topic: str, message_id: str, may_see: MaySee) -> LookedUp:
         found = await self._index.find(topic, message_id, begin_ms=0, end_ms=TIME_MAX_MS, limit=FOUND_MAX)
         # the index knows ids and keys by the same name
-        same = [each for each in found.messages if each.properties.get(UNIQUE_KEY) == message_id]
+        same = [each for each in found.messages if each.properties.get(UNIQUE_KEY) == message_id and may_see(each)]
         if not same:
             names = ", ".join(each.name for each in found.unread[:3])
             reason = f"; these index files could not be read: {names}" if names else ""
             raise NoSuchMessage(f"id: topic {topic} has no message with this id{reason}")
         return LookedUp(same[0], len(same), found.unread)
 
-    def _by_offset_id(self, topic: str | None, message_id: str) -> StoredMessage:
+    def _by_offset_id(self, topic: str | None, message_id: str, may_see: MaySee) -> StoredMessage:
         """Raises NoSuchMessage, Invalid for what is no offset id."""
         _, at = parse_offset_message_id(message_id)
         record = self._decoded(at, check_crc=False)
         if offset_message_id(record.store_host, at) != message_id.upper() or topic not in (None, record.topic):
+            raise NoSuchMessage(NO_SUCH_ID)
+        if not may_see(record):
             raise NoSuchMessage(NO_SUCH_ID)
         entry = self._entry(QueueId(record.topic, record.queue_number), record.queue_offset)
         if entry is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from server.filters import MessageFilter, SqlFilter, TagFilter
@@ -19,10 +19,11 @@ PART_SIZE: Final = 256 * 1024
 
 
 class MessageWish(NamedTuple):
-    """`contained` empty: whatever the body."""
+    """`contained` empty: whatever the body. `may_see` None: the reader may see all; what it may not does not match."""
 
     filter: MessageFilter
     contained: bytes = b""
+    may_see: Callable[[StoredMessage], bool] | None = None
 
     @classmethod
     def of(cls, expression: str, *, is_sql: bool, contained: bytes) -> MessageWish:
@@ -43,6 +44,8 @@ class MessageWish(NamedTuple):
         return self.filter.may_match(tags_code)
 
     async def matches(self, message: StoredMessage, pace: Pace) -> bool:
+        if self.may_see is not None and not self.may_see(message):
+            return False
         return self.filter.matches(message.properties) and (
             not self.contained or await contains(message, self.contained, pace)
         )

@@ -7,6 +7,7 @@ that receives from the topic gets them, too, under the topic's name, from its re
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from store.metadata.names import RETRY_PREFIX
@@ -14,6 +15,15 @@ from store.metadata.names import RETRY_PREFIX
 FIRST_NUMBER: Final = 1 << 30
 """In receipt handles, queues of retry topics are numbered from here on. No topic has as many queues."""
 NUMBERS_EACH: Final = 1 << 29
+
+
+RETRY_TOPIC: Final = "RETRY_TOPIC"
+"""Property: the topic that a message in a retry topic was sent to."""
+ORIGIN_GROUP: Final = "ORIGIN_GROUP"
+"""Property: the group that a message in a retry topic is for."""
+
+_SEPARATORS: Final = "_+"
+"""Between group and topic. No name has a `+`, so only the older `_` leaves open where the group ends."""
 
 
 class RetryTopic(NamedTuple):
@@ -39,7 +49,16 @@ def retry_topics(group: str, topic: str) -> tuple[RetryTopic, ...]:
 def topic_beside(group: str, name: str) -> str | None:
     """The topic that a retry topic of the group is beside, if the name is that of one."""
     beside = name.removeprefix(RETRY_PREFIX + group)
-    return beside[1:] if beside != name and beside[:1] in {"_", "+"} else None
+    return beside[1:] if group and beside != name and beside[:1] and beside[0] in _SEPARATORS else None
+
+
+def topic_of_retry(name: str, properties: Mapping[str, str]) -> str | None:
+    """The topic that a message in the retry topic of this name was sent to; None where nobody can tell."""
+    topic = properties.get(RETRY_TOPIC)
+    if topic:
+        return topic
+    _, plus, topic = name.partition("+")
+    return topic if plus else topic_beside(properties.get(ORIGIN_GROUP, ""), name)
 
 
 def queue_of_handle(group: str, topic: str, number: int) -> tuple[str, int]:

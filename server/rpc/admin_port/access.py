@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from server._generated.quarry.admin.v1.clients_pb2 import CLIENT_TYPE_CONSUMER, CLIENT_TYPE_PRODUCER
+from server.origins import has_copies
 from server.security.access import Access
 from server.security.authorization import SUPER_USERS_ONLY, Need
 from store.security.model import Action, ResourceKind
@@ -225,7 +226,18 @@ READING: Final = (
 def admin_needs(method: str, request: Any, cluster: str) -> list[Need]:
     """`method` is the whole path."""
     accesses = ACCESSES.get(short_name(method))
-    return list(SUPER_USERS_ONLY) if accesses is None else [(each,) for each in accesses(request, cluster)]
+    if accesses is None or _is_copied_from_others(method, request):
+        return list(SUPER_USERS_ONLY)
+    return [(each,) for each in accesses(request, cluster)]
+
+
+def _is_copied_from_others(method: str, request: Any) -> bool:
+    """Whether a job would copy what lies in a topic of the broker's and is of other topics: nobody looks at each."""
+    return (
+        short_name(method) == "JobService/BeginJob"
+        and request.WhichOneof("work") == "resend_messages"
+        and has_copies(request.resend_messages.topic)
+    )
 
 
 def short_name(method: str) -> str:

@@ -24,6 +24,7 @@ from server.pacing import Pacing
 from server.rpc.admin_port.caller import caller_must
 from server.rpc.admin_port.edge import answered
 from server.rpc.admin_port.fields import given, not_negative, printable
+from server.rpc.admin_port.found import as_caller_may_see
 from server.security.access import Access
 from store.clock import Clock
 from store.commitlog import CommitLogReader
@@ -152,7 +153,9 @@ class BrowsingService(BrowsingServiceServicer):
             request.filter.expression, is_sql=request.filter.is_sql, contained=request.filter.body_contains
         )
         if request.lite_topic:
-            return Chosen(topic, _lite(topic, request), wish)
+            selected = _lite(topic, request)
+            return Chosen(topic, selected, as_caller_may_see(wish, selected.topic))
+        wish = as_caller_may_see(wish, name)
         if not request.HasField("queue"):
             return Chosen(topic, Selected(name), wish)
         if not self._browser.has_queue(name, request.queue, topic.queue_count):

@@ -27,6 +27,11 @@ def caller_is(require: Require) -> None:
     _REQUIRE.set(require)
 
 
+def is_anybody_asked() -> bool:
+    """Whether there are callers that may not do everything."""
+    return _REQUIRE.get() is not _nothing
+
+
 def caller_must(accesses: Sequence[Access]) -> None:
     """For calls that go on for long: rights may be taken away meanwhile. Raises PermissionDenied."""
     _REQUIRE.get()([(each,) for each in accesses])

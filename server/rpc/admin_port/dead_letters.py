@@ -16,6 +16,7 @@ from server.dead_letter_box import DeadLetter, DeadLetterBox, DeadLetterList, Re
 from server.faults import FaultLog
 from server.rpc.admin_port.edge import answered, refuse
 from server.rpc.admin_port.fields import given, not_negative
+from server.rpc.admin_port.found import caller_may_read
 from store.offsets import QueueOffset
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["DeadLetterService"].full_name
@@ -44,7 +45,8 @@ class DeadLetterService(DeadLetterServiceServicer):
             if request.HasField("from_offset"):
                 start = QueueOffset(not_negative("from_offset", request.from_offset))
             group = given("group", request.group)
-            return list_message(self._box.list(group, start, request.count or LISTED_DEFAULT))
+            listed = self._box.list(group, start, request.count or LISTED_DEFAULT)
+            return list_message(listed._replace(letters=[each for each in listed.letters if _may_see(each)]))
         except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
             await refuse(context, error, self._faults)
 
@@ -56,6 +58,11 @@ class DeadLetterService(DeadLetterServiceServicer):
     async def _resend(self, request: pb.ResendDeadLettersRequest) -> pb.ResendDeadLettersResponse:
         offsets = [QueueOffset(not_negative("offsets", offset)) for offset in request.offsets]
         return resent_message(await self._box.resend(given("group", request.group), offsets, dry_run=request.dry_run))
+
+
+def _may_see(letter: DeadLetter) -> bool:
+    """Whether the caller may look at the topic that it came from; who may see the group sees those of no topic."""
+    return not letter.topic or caller_may_read(letter.topic)
 
 
 def list_message(listed: DeadLetterList) -> pb.ListDeadLettersResponse:

@@ -11,13 +11,16 @@ import grpc.aio
 
 from server._generated.quarry.admin.v1 import query_pb2 as pb
 from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceServicer, add_QueryServiceServicer_to_server
+from server.errors import NoSuchMessage
 from server.faults import FaultLog
 from server.key_index import FOUND_MAX, KeyIndex
-from server.message_lookup import LookedUp, MessageLookup
+from server.message_lookup import NO_SUCH_ID, LookedUp, MessageLookup
 from server.message_trace import GroupTrace, MessageState, MessageTracer, QueueTrace
 from server.messaging import Components
+from server.rpc.admin_port.caller import caller_may
 from server.rpc.admin_port.edge import answered
 from server.rpc.admin_port.fields import not_negative, printable
+from server.rpc.admin_port.found import caller_may_see
 from store.errors import Invalid, TopicNotFound
 from store.index import TIME_MAX_MS, FoundMessages, Unread
 from store.metadata import TopicTable
@@ -94,7 +97,7 @@ class QueryService(QueryServiceServicer):
             end_ms=end_ms,
             limit=skip + limit,
         )
-        return found._replace(messages=found.messages[skip:])
+        return found._replace(messages=[each for each in found.messages if caller_may_see(each)][skip:])
 
     async def _found(self, request: pb.QueryMessagesRequest) -> pb.QueryMessagesResponse:
         found = await self._find(request)
@@ -123,15 +126,25 @@ class QueryService(QueryServiceServicer):
     async def _got(self, request: pb.GetMessageRequest) -> pb.GetMessageResponse:
         match request.WhichOneof("which"):
             case "id" if request.id:
-                topic = printable("topic", request.topic) or None
-                looked_up = await self._lookup.by_id(topic, printable("id", request.id))
+                looked_up = await self._with_id(printable("topic", request.topic) or None, printable("id", request.id))
             case "place":
-                looked_up = LookedUp(self._lookup.by_place(self._queue(request), QueueOffset(request.place.offset)))
+                looked_up = LookedUp(
+                    self._lookup.by_place(self._queue(request), QueueOffset(request.place.offset), caller_may_see)
+                )
             case _:
                 raise Invalid("id, place: one of them must be given")
         return pb.GetMessageResponse(
             message=self._trace(looked_up.message), same_id=looked_up.same_id, unread=_unread(looked_up.unread)
         )
+
+    async def _with_id(self, topic: str | None, message_id: str) -> LookedUp:
+        """Only who may see everything is told what lies at a place in the log where there is no such message."""
+        try:
+            return await self._lookup.by_id(topic, message_id, caller_may_see)
+        except NoSuchMessage as error:
+            if str(error).startswith(NO_SUCH_ID) and not caller_may([]):
+                raise NoSuchMessage(NO_SUCH_ID) from None
+            raise
 
     def _queue(self, request: pb.GetMessageRequest) -> QueueId:
         """Raises Invalid, TopicNotFound."""

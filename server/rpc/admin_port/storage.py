@@ -19,6 +19,7 @@ from server.looking.storage import SegmentView, SpanView, StorageLook, StorageVi
 from server.pacing import Pacing
 from server.rpc.admin_port.edge import answered
 from server.rpc.admin_port.fields import given, not_negative
+from server.rpc.admin_port.found import caller_may_see_if_known
 from store.errors import TopicNotFound
 from store.metadata import TopicTable
 from store.offsets import QueueId
@@ -86,12 +87,16 @@ class StorageService(StorageServiceServicer):
         return pb.ListPendingResponse(
             timers=found.timers,
             transactions=found.transactions,
-            first_timers=map(_timer, found.first_timers),
-            first_transactions=map(_transaction, found.first_transactions),
+            first_timers=[_timer(each) for each in found.first_timers if _may_see(each)],
+            first_transactions=[_transaction(each) for each in found.first_transactions if _may_see(each)],
             due=[pb.DueWithin(within_ms=within_ms, timers=count) for within_ms, count in found.due.items()],
             due_looked_at=found.due_looked_at,
             late_ms=found.late_ms,
         )
+
+
+def _may_see(held: TimerView | TransactionView) -> bool:
+    return caller_may_see_if_known(held.record)
 
 
 def _storage(found: StorageView) -> pb.Storage:

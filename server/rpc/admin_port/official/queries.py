@@ -11,6 +11,7 @@ from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server.browsing.browser import MessageBrowser, Selected, Wanted
 from server.key_index import FOUND_MAX, KeyIndex
 from server.pacing import Pacing
+from server.rpc.admin_port.found import as_caller_may_see, caller_may_see
 from server.rpc.admin_port.official.edge import Names
 from server.wire.messages import fill_message
 from server.wire.status import Refused
@@ -76,7 +77,7 @@ class QueryCalls:
     async def with_id(self, topic: Topic, message_id: str) -> StoredMessage | None:
         """The newest message of the topic with this id. Raises NoIndex."""
         found = await self._index.find(topic.name, message_id, begin_ms=0, end_ms=TIME_MAX_MS, limit=PAGE_DEFAULT)
-        return next(_with_id(found.messages, message_id), None)
+        return next(filter(caller_may_see, _with_id(found.messages, message_id)), None)
 
     async def _by_key(
         self, topic: Topic, request: pb.ListMessageRequest, page: _Page, times_ms: tuple[int, int]
@@ -93,7 +94,8 @@ class QueryCalls:
             raise Refused(definition.BAD_REQUEST, reason)
         begin_ms, end_ms = times_ms
         found = await self._index.find(topic.name, text, begin_ms=begin_ms, end_ms=end_ms, limit=wanted)
-        messages: Iterable[StoredMessage] = found.messages[wanted - page.size :]
+        seen = [each for each in found.messages if caller_may_see(each)]
+        messages: Iterable[StoredMessage] = seen[wanted - page.size :]
         messages = _with_id(messages, text) if field == "message_id" else _with_key(messages, text)
         answer = pb.ListMessageResponse()
         size = 0
@@ -126,8 +128,10 @@ class QueryCalls:
         )
         if wanted.skip > FOUND_MAX:
             raise Refused(definition.BAD_REQUEST, f"page_num: beyond {FOUND_MAX} messages go on with scroll_id")
+        selected = self._selected(topic, request)
+        wanted = wanted._replace(wish=as_caller_may_see(wanted.wish, selected.topic))
         async with self._pacing.turn() as pace:
-            found = await self._browser.find(self._selected(topic, request), wanted, pace)
+            found = await self._browser.find(selected, wanted, pace)
             answer = pb.ListMessageResponse()
             for message in found.messages:
                 await pace.pause()
