@@ -23,6 +23,7 @@ from server.delivery.life_cycle import Event
 from server.delivery.light_queues import LightQueues
 from server.delivery.lite import LiteDelivery, LiteTopicsFrom
 from server.delivery.model import (
+    Again,
     DeliverySettings,
     Faults,
     MessageSource,
@@ -223,8 +224,10 @@ class Delivery:
 
     # -- receive
 
-    def receive(self, request: ReceiveRequest, polling_s: float, received: Received) -> WaitingPoll | None:
-        """Hand out messages now, or as soon as there are some within `polling_s` seconds.
+    def receive(
+        self, request: ReceiveRequest, polling_s: float, received: Received, again: Again | None = None
+    ) -> WaitingPoll | None:
+        """Hand out messages now, or as soon as there are some within `polling_s` seconds and `again` raises nothing.
 
         `received` is called exactly once, unless the returned poll is cancelled before. Raises OverLimit when too
         many receives wait, and Invalid for a retry topic that comes with the one it is for.
@@ -237,9 +240,7 @@ class Delivery:
             raise Invalid(f"group {request.group} gets topic {request.topic} with topic {subscription.owner.topic}")
         subscription.last_used_s = self._clock.monotonic_s()
         self._positions.open_all(subscription, request.queue_numbers)
-        for part in subscription.parts:
-            part.is_ordered = request.is_ordered
-        return self._serving.receive(subscription, request, polling_s, received)
+        return self._serving.receive(subscription, request, polling_s, received, again)
 
     def cancel(self, poll: WaitingPoll) -> None:
         """The receive is gone, nobody waits for its end."""

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from server.delivery.light_queues import LightQueues
 from server.delivery.lite_clients import LiteClient, LiteClients, LiteGroupClients
-from server.delivery.model import Delivered, Received, ReceiveRequest
+from server.delivery.model import Again, Delivered, Received, ReceiveRequest
 from server.delivery.receipt_handle import lite_topic_of
 from server.delivery.serving import Serving
 from server.delivery.state_writer import StateWriter
@@ -74,7 +74,12 @@ class LiteDelivery:
         return [] if found is None else [LiteDepth(len(each.ready), each.client_id) for each in found.clients.values()]
 
     def receive(
-        self, request: ReceiveRequest, group: LiteGroup, polling_s: float, received: Received
+        self,
+        request: ReceiveRequest,
+        group: LiteGroup,
+        polling_s: float,
+        received: Received,
+        again: Again | None = None,
     ) -> WaitingPoll | None:
         """As `Delivery.receive`, of all lite topics of the topic that the client is subscribed to."""
         if self.serving.is_draining:
@@ -88,12 +93,13 @@ class LiteDelivery:
             and self._table.is_subscribed(request.group, request.client_id, ALL_OF_THEM)
         )
         client.last_used_s = self._clock.monotonic_s()
-        return self.serving.receive(client, request._replace(is_ordered=True), polling_s, received)
+        return self.serving.receive(client, request, polling_s, received, again)
 
     # -- taking
 
     def take(self, client: LiteClient, request: ReceiveRequest) -> Sequence[Delivered]:
         """What there is of the ready lite topics, some of each. Raises what kept it from that."""
+        request = request._replace(is_ordered=True)
         client.mark_first(client.got_by(request.attempt_id))
         self._look_further(client)
         if not client.ready:

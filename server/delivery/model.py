@@ -69,6 +69,9 @@ class Delivered(NamedTuple):
     invisible_ms: int
 
 
+Again = Callable[[], ReceiveRequest]
+"""What a receive asks for as things are when it is woken. Raises what speaks against it by then."""
+
 Received = Callable[[Sequence[Delivered], Exception | None], None]
 """How a receive ends: messages (none when its time is up), or an error."""
 

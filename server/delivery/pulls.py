@@ -37,13 +37,18 @@ Pulled = Callable[[Sequence[StoredMessage], QueueOffset, Exception | None], None
 """How a pull ends: messages (none when its time is up), where to go on, or an error."""
 
 
+Check = Callable[[], None]
+"""Raises what speaks against a pull by the time when it is woken."""
+
+
 class WaitingPull:
     """A pull that found nothing and waits; it has looked at everything below `offset`."""
 
-    __slots__ = ("offset", "pulled", "request", "timer")
+    __slots__ = ("check", "offset", "pulled", "request", "timer")
 
-    def __init__(self, request: PullRequest, offset: QueueOffset, pulled: Pulled) -> None:
+    def __init__(self, request: PullRequest, offset: QueueOffset, pulled: Pulled, check: Check | None) -> None:
         self.request = request
+        self.check = check
         self.offset = offset
         self.pulled = pulled
         self.timer: Timer | None = None
@@ -74,18 +79,13 @@ class Pulls:
     def __len__(self) -> int:
         return self._count
 
-    def pull(self, request: PullRequest, pulled: Pulled) -> WaitingPull | None:
-        """Read from an offset on, now or as soon as there is something.
+    def pull(self, request: PullRequest, pulled: Pulled, check: Check | None = None) -> WaitingPull | None:
+        """Read from an offset on, now or as soon as there is something and `check` raises nothing.
 
         `pulled` is called exactly once, unless the returned pull is cancelled before. Raises OffsetOutOfRange when the
         queue does not have the offset, which may be its end; OverLimit when too many wait.
         """
-        bounds = self._source.bounds(request.queue)
-        if not bounds.minimum <= request.offset <= bounds.maximum:
-            raise OffsetOutOfRange(
-                f"offset {request.offset} is outside of [{bounds.minimum}, {bounds.maximum}] of queue "
-                f"{request.queue.number} of topic {request.queue.topic}"
-            )
+        self._require_within(request.queue, request.offset)
         messages, offset = self._read(request, request.offset)
         if messages or request.polling_s <= 0 or self._is_draining or offset < self._source.maximum(request.queue):
             pulled(messages, offset, None)
@@ -97,7 +97,7 @@ class Pulls:
             raise OverLimit("waiting_polls_per_client", f"{of_client} pulls of this client are waiting already")
         self._filters.check(request.filter)
         self._filters.add(request.filter)
-        waiting = WaitingPull(request, offset, pulled)
+        waiting = WaitingPull(request, offset, pulled, check)
         waiting.timer = self._timers.call_later(request.polling_s, lambda: self._end(waiting, ()))
         self._waiting.setdefault(request.queue, {})[waiting] = None
         self._count += 1
@@ -142,6 +142,9 @@ class Pulls:
 
     def _serve(self, waiting: WaitingPull) -> None:
         try:
+            if waiting.check is not None:
+                waiting.check()
+            self._require_within(waiting.request.queue, waiting.offset)  # the topic may be another one by now
             messages, waiting.offset = self._read(waiting.request, waiting.offset)
         except Exception as error:  # noqa: BLE001 - this pull ends with it; the others go on
             self._end(waiting, (), error)
@@ -152,6 +155,14 @@ class Pulls:
     def _end(self, waiting: WaitingPull, messages: Sequence[StoredMessage], error: Exception | None = None) -> None:
         self.cancel(waiting)
         run_guarded(waiting.pulled, messages, waiting.offset, error)
+
+    def _require_within(self, queue: QueueId, offset: QueueOffset) -> None:
+        bounds = self._source.bounds(queue)
+        if not bounds.minimum <= offset <= bounds.maximum:
+            raise OffsetOutOfRange(
+                f"offset {offset} is outside of [{bounds.minimum}, {bounds.maximum}] of queue {queue.number} of "
+                f"topic {queue.topic}"
+            )
 
     def _read(self, request: PullRequest, offset: QueueOffset) -> tuple[list[StoredMessage], QueueOffset]:
         """What the filter wants from an offset on, and where to go on: behind all that was looked at."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, Generic
 
-from server.delivery.model import Delivered, DeliverySettings, Received, ReceiveRequest, Timers
+from server.delivery.model import Again, Delivered, DeliverySettings, Received, ReceiveRequest, Timers
 from server.delivery.registry import WaitingPolls
 from server.delivery.state_writer import AfterPass, StateWriter
 from server.delivery.subscription import SourceT, Subscription, WaitingPoll
@@ -58,7 +58,7 @@ class Serving(Generic[SourceT]):
         return len(self._waiting)
 
     def receive(
-        self, source: SourceT, request: ReceiveRequest, polling_s: float, received: Received
+        self, source: SourceT, request: ReceiveRequest, polling_s: float, received: Received, again: Again | None
     ) -> WaitingPoll | None:
         """As `Delivery.receive`, of a source that is open. Raises OverLimit."""
         if not source.waiting or source.has_given(request.attempt_id):
@@ -70,7 +70,7 @@ class Serving(Generic[SourceT]):
             received((), None)
             return None
         self._require_room(request)
-        poll = WaitingPoll(source, request, received, source.last_used_s)
+        poll = WaitingPoll(source, request, received, again, source.last_used_s)
         poll.timer = self._timers.call_later(max(polling_s, 0.0), lambda: self.end(poll))
         self._waiting.add(poll)
         if source.may_have_messages:
@@ -107,14 +107,15 @@ class Serving(Generic[SourceT]):
             run_guarded(poll.received, (), None)
 
     def serve(self, source: SourceT) -> None:
-        """Give what the candidates hold to the waiting receives, oldest first."""
+        """Give what the candidates hold to the waiting receives, oldest first, as far as they still may get it."""
         waiting = source.waiting
         for _ in range(len(waiting)):
             if not waiting or not source.may_have_messages:
                 return
             poll = next(iter(waiting))
             try:
-                delivered = self._take(source, poll.request)
+                request = poll.request if poll.again is None else poll.again()
+                delivered = self._take(source, request)
             except Exception as error:  # noqa: BLE001 - the receive ends with it; the others go on
                 self._waiting.remove(poll)
                 run_guarded(poll.received, (), error)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from server.delivery.inflight import DueEntry, InFlight, InFlightTable
-from server.delivery.model import Received, ReceiveRequest, Timer
+from server.delivery.model import Again, Received, ReceiveRequest, Timer
 from store.in_flight_key import subscription_prefix
 from store.offsets import QueueId, QueueOffset
 
@@ -232,13 +232,16 @@ SourceT = TypeVar("SourceT", bound=Source)
 class WaitingPoll:
     """A receive that found nothing and waits."""
 
-    __slots__ = ("done", "received", "request", "since_s", "source", "timer")
+    __slots__ = ("again", "done", "received", "request", "since_s", "source", "timer")
 
-    def __init__(self, source: Source, request: ReceiveRequest, received: Received, since_s: float) -> None:
+    def __init__(
+        self, source: Source, request: ReceiveRequest, received: Received, again: Again | None, since_s: float
+    ) -> None:
         """It waits since `since_s` on the monotonic clock."""
         self.since_s = since_s
         self.source = source
         self.request = request
+        self.again = again
         self.received = received
         self.done = False
         self.timer: Timer | None = None

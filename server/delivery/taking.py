@@ -129,6 +129,7 @@ class Taking:
         return taken.messages
 
     def _take_part(self, part: Subscription, request: ReceiveRequest, taken: Taken) -> list[Exception]:
+        part.is_ordered = request.is_ordered
         if request.is_ordered:
             self._mark_due(part)
             for number in [number for number, attempt in part.blocked.items() if attempt == request.attempt_id]:

@@ -47,6 +47,9 @@ class Answer(Protocol):
 RequestHandler = Callable[[Call, "Identity | None", str, bytes], None]
 """Answers the request of a caller that was let in, whatever happens: who it is, its client's id, the bytes."""
 
+Check = Callable[[], None]
+"""Raises what speaks against a call by now."""
+
 RequestT = TypeVar("RequestT", bound=Message)
 AnswerT = TypeVar("AnswerT", bound=Answer)
 
@@ -85,6 +88,8 @@ class Edge:
         self.gate = gate
         self.user = ANYBODY
         """Whose call is being served: of use while it is, on the one thread there is."""
+        self._identity: Identity | None = None
+        """The same, as it was proved."""
 
     def identify(self, call: Call) -> Identity | None:
         """Who calls; None where nobody asks. Raises Unauthenticated, TooManyFailures."""
@@ -93,7 +98,7 @@ class Edge:
     def caller(self, call: Call, identity: Identity | None) -> str:
         """The caller's id, and a sign of life of that client. Raises Refused, PermissionDenied, OverLimit."""
         client_id = client_id_of(call)
-        self.user = ANYBODY if identity is None else identity.user
+        self.user, self._identity = ANYBODY if identity is None else identity.user, identity
         if self.gate is not None and identity is not None:
             self.gate.require_own(call, identity, client_id, self._clients.owner_of(client_id))
         self._clients.touch(client_id)
@@ -110,6 +115,22 @@ class Edge:
         """Raises PermissionDenied."""
         if self.gate is not None:
             self.gate.authorize(call, identity, needs)
+
+    def to_ask_again(self, call: Call, request: Message) -> Check:
+        """What asks later whether the caller of now still may do what it asked for. Costs little until rights change.
+
+        It raises PermissionDenied.
+        """
+        gate, identity = self.gate, self._identity
+        if gate is None or identity is None:
+            return _nobody_asks
+        needs, generation, peer = list(needs_of(type(request))(request)), gate.generation, call.peer
+
+        def ask_again() -> None:
+            if gate.generation != generation:
+                gate.check(identity, peer, needs)
+
+        return ask_again
 
     def may(self, call: Call, need: Need) -> bool:
         """Whether the caller is allowed something that the call does not need by itself."""
@@ -232,3 +253,7 @@ class Edge:
         self._limits_met.count(error)
         if not is_expected(error):
             self._faults.report(error, **told_of(call))
+
+
+def _nobody_asks() -> None:
+    """Where there are no users."""

@@ -23,6 +23,7 @@ from server.wire.limits import WireLimits
 from server.wire.status import Refused, fill_ok, fill_overall, fill_status
 from server.wire.times import fill_ms
 from server.wire.validate import (
+    ReceiveTerms,
     check_ack,
     check_change,
     check_group,
@@ -118,11 +119,37 @@ class MessageService:
             request_timeout_ms=settings.request_timeout_ms if settings else DEFAULT_REQUEST_TIMEOUT_MS,
             client_version=settings.version if settings else "",
         )
+        is_lite = None if settings is None else settings.kind in LITE_CONSUMERS
+        user, may_still = self._edge.user, self._edge.to_ask_again(call, request)
+        wanted, lite = self._wanted(terms, client_id, user, is_lite=is_lite)
+
+        def again() -> ReceiveRequest:
+            may_still()
+            wanted_now, lite_now = self._wanted(terms, client_id, user, is_lite=is_lite)
+            if (lite_now is None) != (lite is None):
+                raise IllegalGroupName(f"consumer group {terms.group} gets something else by now than it waited for")
+            return wanted_now
+
+        received = partial(self._answer_receive, call, wanted.group, wanted.topic)
+        polling_s = terms.polling_ms / 1000
+        if lite is None:
+            poll = self._delivery.receive(wanted, polling_s, received, again)
+        else:
+            poll = self._delivery.lite.receive(wanted, lite, polling_s, received, again)
+        if poll is not None:
+            call.on_close(partial(self._delivery.cancel, poll))
+
+    def _wanted(
+        self, terms: ReceiveTerms, client_id: str, user: str, *, is_lite: bool | None
+    ) -> tuple[ReceiveRequest, LiteGroup | None]:
+        """What a receive asks for, as its topic and its group are now. Raises what speaks against it.
+
+        Asked when it comes, and again when it has waited: both may have changed by then.
+        """
         topic = self._directory.topic(terms.topic)
         if Permission.READ not in topic.permission or topic.read_queues < 1:
             raise Forbidden(f"topic {topic.name} may not be read")
-        is_lite = None if settings is None else settings.kind in LITE_CONSUMERS
-        group, lite = self._group_of(terms.group, topic.name, is_lite=is_lite)
+        group, lite = self._group_of(terms.group, topic.name, user, is_lite=is_lite)
         if not group.enabled:
             raise Forbidden(f"consumer group {group.name} is disabled")
         wanted = ReceiveRequest(
@@ -138,16 +165,9 @@ class MessageService:
             attempts_max=group.max_attempts,
             highest_queue_first=topic.type is TopicType.PRIORITY and not group.fifo,
         )
-        received = partial(self._answer_receive, call, group.name, topic.name)
-        polling_s = terms.polling_ms / 1000
-        if lite is None:
-            poll = self._delivery.receive(wanted, polling_s, received)
-        else:
-            poll = self._delivery.lite.receive(wanted, lite, polling_s, received)
-        if poll is not None:
-            call.on_close(partial(self._delivery.cancel, poll))
+        return wanted, lite
 
-    def _group_of(self, name: str, topic: str, *, is_lite: bool | None) -> tuple[Group, LiteGroup | None]:
+    def _group_of(self, name: str, topic: str, user: str, *, is_lite: bool | None) -> tuple[Group, LiteGroup | None]:
         """The group, and what it says of lite topics if it gets those: it gets either them or whole topics.
 
         What a client is that has sent no settings, the group tells: after a restart some libraries send them again
@@ -157,8 +177,8 @@ class MessageService:
             known = self._directory.find_group(name)
             is_lite = known is not None and LiteGroup.of(known) is not None
         if is_lite:
-            return self._directory.lite_group(name, topic, self._edge.user)
-        group = self._directory.group_to_receive(name, self._edge.user)
+            return self._directory.lite_group(name, topic, user)
+        group = self._directory.group_to_receive(name, user)
         lite = LiteGroup.of(group)
         if lite is not None:
             raise IllegalGroupName(f"consumer group {name} gets lite topics of {lite.bind_topic}, by clients for these")

@@ -64,8 +64,7 @@ class PullService:
 
     def _pull(self, call: Call, client_id: str, request: service.PullMessageRequest) -> None:
         """A status first, then the messages, then where to go on; that comes with an offset out of range, too."""
-        queue = readable_queue(self._directory, request.message_queue)
-        self._check_reader(request.group.name)
+        queue = self._may_pull(request)
         remaining_s = call.remaining_s()
         polling_ms = min(max(to_ms(request.long_polling_timeout), 0), self._limits.polling_max_ms)
         if remaining_s is not None:
@@ -82,14 +81,27 @@ class PullService:
         def pulled(messages: Sequence[StoredMessage], following: QueueOffset, error: Exception | None) -> None:
             self._answer(call, queue, messages, following, error)
 
+        may_still = self._edge.to_ask_again(call, request)
+
+        def check() -> None:
+            """Of one that has waited: as before it began to."""
+            may_still()
+            self._may_pull(request)
+
         try:
-            waiting = self._pulls.pull(pull, pulled)
+            waiting = self._pulls.pull(pull, pulled, check)
         except OffsetOutOfRange as error:
             bounds = self._store.bounds(queue)
             self._answer(call, queue, (), max(bounds.minimum, min(pull.offset, bounds.maximum)), error)
             return
         if waiting is not None:
             call.on_close(lambda: self._pulls.cancel(waiting))
+
+    def _may_pull(self, request: service.PullMessageRequest) -> QueueId:
+        """The queue. Raises what speaks against the pull as its topic and group are now."""
+        queue = readable_queue(self._directory, request.message_queue)
+        self._check_reader(request.group.name)
+        return queue
 
     def _answer(
         self,
