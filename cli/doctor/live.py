@@ -16,7 +16,7 @@ from cli.contexts import Context
 from cli.doctor.findings import Finding, fault, fine, unknown, warning
 from cli.doctor.machine import DISTRIBUTION
 from cli.online.asking import TIMEOUT_S, Answer, Told, who_is
-from cli.online.output import time_text
+from cli.times import time_text
 from server.routing import Address
 from server.settings import BrokerSettings
 from store.clock import Clock

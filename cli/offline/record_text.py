@@ -9,14 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from cli.one_line import one_line
+from cli.times import moment
 from store.message import host_text
 from store.record import Blank, StoredMessage, offset_message_id
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
@@ -71,8 +70,7 @@ def record_lines(record: StoredMessage | Blank) -> str:
 
 def time_text(timestamp_ms: int) -> str:
     """UTC with milliseconds; the bare number where no calendar reaches."""
-    try:
-        moment = _EPOCH + timedelta(milliseconds=timestamp_ms)
-    except OverflowError:
+    found = moment(timestamp_ms)
+    if found is None:
         return str(timestamp_ms)
-    return moment.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00") + "Z"
+    return found.replace(tzinfo=None).isoformat(sep=" ", timespec="milliseconds") + "Z"

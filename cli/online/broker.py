@@ -6,7 +6,8 @@ from typing import Final
 
 from cli.online.administration import admin_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Json
-from cli.online.output import print_object, time_text
+from cli.online.output import print_object
+from cli.times import time_text
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
 
 CALL_TIMEOUT_S: Final = 10.0

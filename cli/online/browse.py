@@ -18,6 +18,7 @@ from cli.times import date_ms
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.quarry.admin.v1 import browsing_pb2 as pb
 from server._generated.quarry.admin.v1.browsing_pb2_grpc import BrowsingServiceStub
+from store.record import StoredMessage
 from store.record.compressed_bodies import uncompressed
 
 NEWEST: Final = "newest"
@@ -94,7 +95,8 @@ def browse(
             found = _pages(broker, page)
         for each in islice(found, limit):
             shown += 1
-            show(_message(each, admin), as_json=as_json)
+            record = decoded(each.message, admin)
+            show(_message(each.topic, record), record, as_json=as_json)
     raise typer.Exit(Exit.FINE if shown or follow else Exit.FINDING)
 
 
@@ -134,12 +136,12 @@ def _followed(
             typer.echo(f"{address}: {answer.left_out} messages were left out, they came too fast", err=True)
 
 
-def _message(each: pb.BrowsedMessage, address: str) -> definition.Message:
+def _message(topic: str, record: StoredMessage) -> definition.Message:
     """As consumers get it, its body plain."""
     from server.wire.messages import fill_message  # not at the top: half a broker comes with it
 
     message = definition.Message()
-    fill_message(message, decoded(each.message, address), topic=each.topic, receipt_handle="", delivery_attempt=0)
+    fill_message(message, record, topic=topic, receipt_handle="", delivery_attempt=0)
     if message.system_properties.body_encoding == definition.GZIP:
         plain = uncompressed(message.body)
         message.body = message.body if plain is None else plain

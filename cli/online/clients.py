@@ -9,7 +9,8 @@ import typer
 
 from cli.online.administration import service_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Json
-from cli.online.output import print_rows, time_text
+from cli.online.output import print_rows
+from cli.times import time_text
 from server._generated.quarry.admin.v1 import clients_pb2 as pb
 from server._generated.quarry.admin.v1.clients_pb2_grpc import ClientServiceStub
 

@@ -9,8 +9,9 @@ import typer
 from cli.exit import Exit
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Json
 from cli.online.official import official_port
-from cli.online.output import print_object, time_text
+from cli.online.output import print_object
 from cli.online.subscriptions import client_fields
+from cli.times import time_text
 from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 

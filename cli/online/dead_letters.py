@@ -10,7 +10,8 @@ from cli.exit import Exit
 from cli.online.administration import service_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Json, Name
 from cli.online.job_following import Wait, run_job, unless_too_much
-from cli.online.output import print_object, print_rows, time_text
+from cli.online.output import print_object, print_rows
+from cli.times import time_text
 from server._generated.quarry.admin.v1 import dead_letters_pb2 as pb
 from server._generated.quarry.admin.v1 import jobs_pb2
 from server._generated.quarry.admin.v1.dead_letters_pb2_grpc import DeadLetterServiceStub

@@ -15,7 +15,8 @@ from cli.offline.arguments import Json
 from cli.offline.opened_store import logs_aside, opened, reporting_errors
 from cli.online.administration import service_port
 from cli.online.arguments import AdminOrNone, StoreOrNone, broker_of, pairs
-from cli.online.output import print_object, print_rows, time_text
+from cli.online.output import print_object, print_rows
+from cli.times import time_text
 from server._generated.quarry.admin.v1 import index_pb2 as pb
 from server._generated.quarry.admin.v1.index_pb2_grpc import IndexServiceStub
 from store.disk import PosixDisk

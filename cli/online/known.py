@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cli.online.output import time_text
+from cli.times import time_text
 
 
 def known(message: Any, field: str) -> Any:

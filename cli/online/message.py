@@ -14,8 +14,9 @@ from cli.online.arguments import ADMIN_DEFAULT, Admin, Json
 from cli.online.found_messages import TRACE_COLUMNS, decoded, found_pages, message_id_of, trace_rows
 from cli.online.message_query import query
 from cli.online.message_show import show
-from cli.online.output import print_rows, time_text
+from cli.online.output import print_rows
 from cli.online.resend import resend
+from cli.times import time_text
 from server._generated.quarry.admin.v1 import query_pb2 as pb
 from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
 

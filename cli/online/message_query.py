@@ -16,11 +16,14 @@ from cli.online.bodies import body_fields
 from cli.online.found_messages import CALL_TIMEOUT_S, decoded, found_pages
 from cli.online.messages import message_fields
 from cli.online.official import official_port
-from cli.online.output import print_rows, time_text
+from cli.online.output import print_rows
+from cli.times import time_text
 from server._generated.apache.rocketmq.v2 import admin_pb2 as official
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.quarry.admin.v1 import query_pb2 as pb
 from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
+from server.wire.times import to_ms
+from store.record import StoredMessage
 from store.record.compressed_bodies import uncompressed
 
 COLUMNS: Final = ("messageId", "storedAt", "queue", "offset", "tag", "keys", "size")
@@ -38,6 +41,13 @@ class Wanted(NamedTuple):
     queue: int | None
     begin_ms: int
     end_ms: int | None
+
+
+class _Found(NamedTuple):
+    """A message as clients get it, and the record where the broker gave that."""
+
+    message: definition.Message
+    record: StoredMessage | None
 
 
 def query(
@@ -82,18 +92,18 @@ def query(
     wanted = Wanted(topic, key, lite, queue, option_ms(begin, "--from") or 0, option_ms(until, "--to"))
     shown = 0
 
-    def rows(messages: Iterable[definition.Message]) -> Iterator[dict[str, object]]:
+    def rows(messages: Iterable[_Found]) -> Iterator[dict[str, object]]:
         nonlocal shown
         for each in islice(messages, limit):
             shown += 1
-            yield _row(each)
+            yield _row(*each)
 
     found = _by_time(wanted, limit, admin) if key is None else _by_key(wanted, limit, admin)
     print_rows(rows(found), COLUMNS, as_json=as_json)
     raise typer.Exit(Exit.FINE if shown else Exit.FINDING)
 
 
-def _by_time(wanted: Wanted, limit: int, address: str) -> Iterator[definition.Message]:
+def _by_time(wanted: Wanted, limit: int, address: str) -> Iterator[_Found]:
     request = official.ListMessageRequest(
         topic=definition.Resource(name=wanted.topic), lite_topic=wanted.lite, queue_id=wanted.queue
     )
@@ -104,13 +114,13 @@ def _by_time(wanted: Wanted, limit: int, address: str) -> Iterator[definition.Me
     with official_port(address) as broker:
         while True:
             answer = broker.call("QueryMessage", request, timeout_s=CALL_TIMEOUT_S)
-            yield from (each for each in answer.messages if _is_wanted(each, wanted))
+            yield from (_Found(each, None) for each in answer.messages if _is_wanted(each, wanted))
             if not answer.scroll_id:
                 return
             request.scroll_id = answer.scroll_id
 
 
-def _by_key(wanted: Wanted, limit: int, address: str) -> Iterator[definition.Message]:
+def _by_key(wanted: Wanted, limit: int, address: str) -> Iterator[_Found]:
     from server.wire.messages import fill_message  # not at the top: half a broker comes with it
 
     is_filtered = wanted.queue is not None or wanted.lite is not None
@@ -129,10 +139,10 @@ def _by_key(wanted: Wanted, limit: int, address: str) -> Iterator[definition.Mes
                 if each.physical_offset in seen:
                     continue
                 seen.add(each.physical_offset)
-                message = definition.Message()
-                fill_message(message, decoded(each, address), topic=wanted.topic, receipt_handle="", delivery_attempt=0)
+                message, record = definition.Message(), decoded(each, address)
+                fill_message(message, record, topic=wanted.topic, receipt_handle="", delivery_attempt=0)
                 if _is_wanted(message, wanted):
-                    yield message
+                    yield _Found(message, record)
 
 
 def _is_wanted(message: definition.Message, wanted: Wanted) -> bool:
@@ -140,9 +150,9 @@ def _is_wanted(message: definition.Message, wanted: Wanted) -> bool:
     return wanted.queue in (None, properties.queue_id) and wanted.lite in (None, properties.lite_topic)
 
 
-def _row(message: definition.Message) -> dict[str, object]:
+def _row(message: definition.Message, record: StoredMessage | None) -> dict[str, object]:
     properties = message.system_properties
-    row = message_fields(message)
+    row = message_fields(message, record)
     for name in ("queueId", "queueOffset", "deliveryAttempt", "body", "bodyBase64"):
         row.pop(name, None)
     plain = uncompressed(message.body) if properties.body_encoding == definition.GZIP else message.body
@@ -150,7 +160,7 @@ def _row(message: definition.Message) -> dict[str, object]:
         **row,
         "queue": properties.queue_id,
         "offset": properties.queue_offset,
-        "storedAt": time_text(properties.store_timestamp.ToMilliseconds()),
+        "storedAt": time_text(to_ms(properties.store_timestamp) if record is None else record.store_timestamp_ms),
         "messageGroup": properties.message_group or None,
         "liteTopic": properties.lite_topic or None,
         "size": len(message.body),

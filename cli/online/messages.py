@@ -8,7 +8,6 @@ import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from typing import Annotated, Final, NoReturn
 
 import grpc
@@ -20,8 +19,11 @@ from cli.online.client import CallRefused, MessagingClient, Reader, messaging_po
 from cli.online.groups import CALL_TIMEOUT_S, RESET_TIMEOUT_S, reset_request
 from cli.online.known import known
 from cli.online.output import json_line
+from cli.times import time_text
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
+from server.wire.times import to_ms
+from store.record import StoredMessage
 from store.record.compressed_bodies import uncompressed
 
 BATCH_MAX: Final = 32
@@ -154,22 +156,26 @@ def temporary_group(topic: str, start: str, admin: str) -> Iterator[str]:
             broker.DeleteGroup(pb.DeleteGroupRequest(name=name), timeout=CALL_TIMEOUT_S)
 
 
-def show(message: definition.Message, *, as_json: bool) -> None:
-    fields = message_fields(message)
+def show(message: definition.Message, record: StoredMessage | None = None, *, as_json: bool) -> None:
+    fields = message_fields(message, record)
     if as_json:
         typer.echo(json_line(fields))
         return
-    stored = datetime.fromtimestamp(message.system_properties.store_timestamp.ToMilliseconds() / 1000, UTC)
+    stored_ms = to_ms(message.system_properties.store_timestamp) if record is None else record.store_timestamp_ms
+    stored = time_text(stored_ms).replace("T", " ").removesuffix("Z")
     labels = [str(fields["messageId"]), f"{fields['topic']}/{fields['queueId']}@{fields['queueOffset']}"]
     labels += [f"tag={fields['tag']}"] if fields["tag"] else []
     labels += [f"keys={','.join(message.system_properties.keys)}"] if message.system_properties.keys else []
     labels += [f"{name}={value}" for name, value in sorted(message.user_properties.items())]
-    typer.echo(f"{stored:%Y-%m-%d %H:%M:%S}  {'  '.join(labels)}")
+    typer.echo(f"{stored}  {'  '.join(labels)}")
     typer.echo(fields.get("body") or f"<{len(message.body)} bytes>")
 
 
-def message_fields(message: definition.Message) -> dict[str, object]:
-    """As JSON: `body` when it is text, else `bodyBase64`, uncompressed. One that cannot be has `bodyEncoding`."""
+def message_fields(message: definition.Message, record: StoredMessage | None = None) -> dict[str, object]:
+    """As JSON: `body` when it is text, else `bodyBase64`, uncompressed. One that cannot be has `bodyEncoding`.
+
+    Times are the record's where there is one: messages have none beyond the year 9999.
+    """
     properties = message.system_properties
     fields: dict[str, object] = {
         "topic": message.topic.name,
@@ -179,8 +185,8 @@ def message_fields(message: definition.Message) -> dict[str, object]:
         "tag": properties.tag or None,
         "keys": list(properties.keys),
         "properties": dict(message.user_properties),
-        "bornTimestamp": properties.born_timestamp.ToMilliseconds(),
-        "storeTimestamp": properties.store_timestamp.ToMilliseconds(),
+        "bornTimestamp": to_ms(properties.born_timestamp) if record is None else record.born_timestamp_ms,
+        "storeTimestamp": to_ms(properties.store_timestamp) if record is None else record.store_timestamp_ms,
         "deliveryAttempt": properties.delivery_attempt,
         "messageGroup": properties.message_group or None,
         "priority": known(properties, "priority"),

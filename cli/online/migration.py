@@ -15,7 +15,8 @@ from cli.exit import Exit, end
 from cli.online.administration import service_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Json
 from cli.online.known import known
-from cli.online.output import print_object, print_rows, time_text
+from cli.online.output import print_object, print_rows
+from cli.times import time_text
 from server._generated.quarry.admin.v1 import migration_pb2 as pb
 from server._generated.quarry.admin.v1.migration_pb2_grpc import MigrationServiceStub
 

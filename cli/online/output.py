@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from itertools import chain, islice
 from typing import Final
 
@@ -14,11 +13,6 @@ import typer
 from cli.one_line import one_line
 
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"))
-
-
-def time_text(milliseconds: int) -> str:
-    """A time since 1970, in UTC, to the second."""
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def speaks_utf8() -> bool:

@@ -11,8 +11,9 @@ import typer
 from cli.online.administration import service_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Json
 from cli.online.known import known, known_rounded, known_seconds, known_time
-from cli.online.output import print_object, print_rows, speaks_utf8, time_text
+from cli.online.output import print_object, print_rows, speaks_utf8
 from cli.online.sparkline import HOUR_MS, cells, sparkline
+from cli.times import time_text
 from server._generated.quarry.admin.v1 import overview_pb2 as pb
 from server._generated.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
 

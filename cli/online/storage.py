@@ -11,8 +11,9 @@ import typer
 from cli.online.administration import service_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Json, Name
 from cli.online.known import known, known_rounded, known_time
-from cli.online.output import print_object, print_rows, time_text
+from cli.online.output import print_object, print_rows
 from cli.online.pages import listed
+from cli.times import time_text
 from server._generated.quarry.admin.v1 import storage_pb2 as pb
 from server._generated.quarry.admin.v1.storage_pb2_grpc import StorageServiceStub
 

@@ -10,7 +10,8 @@ import typer
 from cli.online.arguments import ADMIN_DEFAULT, Admin, DryRun, Json, Name
 from cli.online.dry_runs import group_deletion
 from cli.online.official import official_port
-from cli.online.output import print_object, print_rows, time_text
+from cli.online.output import print_object, print_rows
+from cli.times import time_text
 from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 

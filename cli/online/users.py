@@ -13,7 +13,8 @@ import typer
 from cli.offline.security import SecretFile, bootstrap, secret_text
 from cli.online.administration import service_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, DryRun, Json, Name, Prefix
-from cli.online.output import print_object, print_rows, time_text
+from cli.online.output import print_object, print_rows
+from cli.times import time_text
 from server._generated.quarry.admin.v1 import security_pb2 as pb
 from server._generated.quarry.admin.v1.security_pb2_grpc import SecurityServiceStub
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import structlog
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -20,6 +21,9 @@ from pipeline.source.options import SPLIT_BYTES
 from pipeline.wanted import Wanted
 from store.disk import Disk
 from store.errors import Invalid
+
+TIME_MS_MAX: Final = 253_402_300_799_999
+"""The end of the year 9999."""
 
 log = structlog.get_logger(__name__)
 
@@ -124,7 +128,13 @@ def _selected(table: DataFrame, selection: Selection, begin: int, end: int) -> D
     if selection.body not in (BodyForm.NONE, BodyForm.STORED):
         rows = rows.mapInArrow(plain_bodies, StructType(rows.schema.fields))
         rows = rows.withColumn("body", _formed(selection.body))
-    return rows.withColumn("day", sql.date_format(sql.timestamp_millis("storeTimestamp"), "yyyy-MM-dd"))
+    return rows.withColumn("day", stored_day())
+
+
+def stored_day() -> Column:
+    """The day in UTC of `storeTimestamp`, which may be any number: the first or last one where no calendar reaches."""
+    stored_ms = sql.greatest(sql.lit(0), sql.least(sql.lit(TIME_MS_MAX), "storeTimestamp"))
+    return sql.date_format(sql.timestamp_millis(stored_ms), "yyyy-MM-dd")
 
 
 def _formed(form: BodyForm) -> Column:

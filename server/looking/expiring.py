@@ -15,7 +15,10 @@ def expires_at_ms(settings: ExpirySettings, newest_ms: int, now_ms: int) -> int:
     if not settings.delete_when:
         return at_ms
     for _ in range(48):  # twice a day, for clocks that are put forward
-        local = datetime.fromtimestamp(at_ms / 1000)
+        try:
+            local = datetime.fromtimestamp(at_ms / 1000)
+        except (OverflowError, ValueError, OSError):  # the records' times may be any number
+            return at_ms
         if local.hour in settings.delete_when:
             break
         at_ms += HOUR_MS - (local.minute * 60_000 + local.second * 1000 + local.microsecond // 1000)

@@ -24,6 +24,9 @@ DELAY_LEVELS_MS: Final = (
 )
 """RocketMQ's default `messageDelayLevel`: the delay of level n is at index n - 1."""
 
+_LATEST_MS: Final = 2**63 - 1 - DELAY_LEVELS_MS[-1]
+"""A record's time may be any number, but what is added to it must fit into an entry."""
+
 assert len(DELAY_LEVELS_MS) == 18
 
 _CACHED_LENGTH_MAXIMUM: Final = 256
@@ -45,7 +48,7 @@ def tags_code(topic: str, properties: Mapping[str, str], store_timestamp_ms: int
     because delivered copies still carry the level.
     """
     if topic == SCHEDULE_TOPIC and (level := _delay_level(properties)):
-        return store_timestamp_ms + DELAY_LEVELS_MS[min(level, len(DELAY_LEVELS_MS)) - 1]
+        return min(store_timestamp_ms, _LATEST_MS) + DELAY_LEVELS_MS[min(level, len(DELAY_LEVELS_MS)) - 1]
     tags = properties.get(TAGS)
     return java_hash(tags) if tags else 0
 

@@ -176,7 +176,7 @@ def test_text_stands_out_from_what_is_behind_it(scheme: str) -> None:
 
 
 FIGURES: Final = """
-import { bytesText, countText, durationText, isKnown, localInputMs, localInputOf, rateText } from "./format.js";
+import { bytesText, countText, durationText, isKnown, localInputMs, localInputOf, rateText, timeText } from "./format.js";
 import { address } from "./links.js";
 import { quantile } from "./stages.js";
 import { remainingMs } from "./work.js";
@@ -190,6 +190,7 @@ console.log(JSON.stringify({
   counts: ["0", 9999, 12345, "1823948"].map(countText),
   rates: [0, 0.25, 9.96, 118.3].map(rateText),
   known: [undefined, null, "", "NaN", NaN, 0, "0"].map(isKnown),
+  odd: [timeText("9223372036854775807"), timeText(-9e15), localInputOf("1700000000000000000")],
   input: localInputMs(localInputOf(at)) === at && localInputMs("") === null,
   address: address(["topics", "a/b %"], { x: "1 2", empty: "" }),
   quantiles: [quantile([1, 2], [0, 0, 0], 0.5), quantile([1, 2], [9, 1, 0], 0.5), quantile([1, 2], [0, 0, 1], 0.5)].map(String),
@@ -214,6 +215,7 @@ def test_figures_are_told_for_people(as_modules: Path) -> None:
         "counts": ["0", "9,999", "12.3 k", "1.82 M"],
         "rates": ["0/s", "0.3/s", "10.0/s", "118/s"],
         "known": [False, False, False, False, False, True, True],
+        "odd": ["9223372036854775807 ms", "-9000000000000000 ms", ""],
         "input": True,
         "address": "#/topics/a%2Fb%20%25?x=1%202",
         "quantiles": ["null", "1", "Infinity"],

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from deploy.locks.lock import EXTRAS, LOCKS, build_requirements
@@ -45,7 +46,7 @@ def asked_for(name: str) -> list[Requirement]:
 def test_a_lock_keeps_the_ranges_of_the_project(name: str) -> None:
     versions = pinned(name)
     for requirement in asked_for(name):
-        for version in versions[requirement.name.lower().replace("_", "-")]:
+        for version in versions[canonicalize_name(requirement.name)]:
             assert version in requirement.specifier, f"{requirement}, locked {version}: `make lock`"
 
 

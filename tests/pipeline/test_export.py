@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from pipeline.export import BodyForm, Exported, Selection, export
 from pipeline.export.body import plain_body
 from pipeline.export.commits import Destination
+from pipeline.export.job import stored_day
 from pipeline.files import Folder
 from store.disk import PosixDisk
 from store.errors import Invalid
@@ -116,6 +117,13 @@ def test_bodies_as_text_and_in_base64(spark: SparkSession, golden_store: GoldenS
         export(spark, PosixDisk(), root, str(place), Selection(body=form))
         found = [row["body"] for row in exported(place)]
         assert [each.replace("\ufffd", "") if form is BodyForm.TEXT else each for each in found] == expected
+
+
+def test_every_store_time_has_a_day(spark: SparkSession) -> None:
+    times = [(each,) for each in (0, 1_700_000_000_000, 253_402_300_799_999, 2**53, 2**63 - 1, -1, -(2**63))]
+    days = spark.createDataFrame(times, "storeTimestamp long").select(stored_day().alias("day")).collect()
+    last = "9999-12-31"
+    assert [row["day"] for row in days] == ["1970-01-01", "2023-11-14", last, last, last, "1970-01-01", "1970-01-01"]
 
 
 @pytest.mark.parametrize("method", [None, *Compression])

@@ -7,7 +7,6 @@ from typing import Final
 
 from rich.text import Text
 
-from cli.online.output import time_text
 from cli.online.sparkline import HOUR_MS, cells, sparkline
 from cli.online.top.drawing import (
     BAD,
@@ -43,6 +42,7 @@ from cli.online.top.texts import (
     span_ms_text,
     span_text,
 )
+from cli.times import time_text
 
 CONCERNS_SHOWN: Final = 3
 SIDE_BY_SIDE: Final = 120

@@ -8,10 +8,10 @@ from typing import Final
 
 from rich.text import Text
 
-from cli.online.output import time_text
 from cli.online.top.drawing import WARNING, Canvas, Column, flow, heading, item, styled, table
 from cli.online.top.facts import Group, Pair, Topic
 from cli.online.top.texts import bytes_text, count_text, rate_text, span_ms_text
+from cli.times import time_text
 
 _RATE: Final = 8
 _COUNT: Final = 9

@@ -13,7 +13,6 @@ from textual.containers import Horizontal
 from textual.widgets import DataTable, Input, Static
 
 from cli.contexts import Context
-from cli.online.output import time_text
 from cli.online.top.drawing import QUIET, STRONG, TITLE, Canvas, styled, wrapped
 from cli.online.top.facts import Group, Member, Order, Topic
 from cli.online.top.following import Follower
@@ -23,6 +22,7 @@ from cli.online.top.reading import PAGE_MAX, Reading, Wish
 from cli.online.top.tables import GROUPS, TOPICS, Shown, group_details, matching_text, topic_details
 from cli.online.top.widgets import Details, Help, Page, Rows, Tab, as_text
 from cli.online.top.work_pages import stages_page, work_page
+from cli.times import time_text
 from store.clock import Clock, SystemClock
 
 VIEWS: Final = ("overview", "topics", "groups", "stages", "jobs")

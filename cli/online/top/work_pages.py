@@ -7,7 +7,6 @@ from typing import Final
 
 from rich.text import Text
 
-from cli.online.output import time_text
 from cli.online.top.drawing import (
     BAD,
     GOOD,
@@ -27,6 +26,7 @@ from cli.online.top.facts import Job, Migration
 from cli.online.top.figures import StageFigures
 from cli.online.top.known import Known
 from cli.online.top.texts import UNKNOWN, bar, bytes_text, count_text, latency_text, percent_text, span_text
+from cli.times import time_text
 
 CALLS: Final = (("send", "SENDS"), ("receive", "RECEIVES"))
 PHASES: Final = ("file", "double_write", "backfilling", "verified", "reading_rocksdb", "rocksdb")

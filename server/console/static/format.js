@@ -104,15 +104,22 @@ export function percent(value, why) {
   return shown(value, isKnown(value) && `${Number(value).toFixed(1)} %`, isKnown(value) && `${value} %`, why);
 }
 
+// Records hold any 64 bits as a time: null where no calendar reaches.
+function dateOf(milliseconds) {
+  const date = new Date(Number(milliseconds));
+  return Number.isNaN(date.getTime()) ? null : date;
+}
+
 export function timeText(milliseconds) {
-  return DATE_TIME.format(new Date(Number(milliseconds)));
+  const date = dateOf(milliseconds);
+  return date === null ? `${milliseconds} ms` : DATE_TIME.format(date);
 }
 
 // Local time, UTC on hover.
 export function time(milliseconds, why) {
   if (!isKnown(milliseconds)) return unknown(why);
-  const date = new Date(Number(milliseconds));
-  if (Number.isNaN(date.getTime())) return unknown("no time that a calendar has");
+  const date = dateOf(milliseconds);
+  if (date === null) return unknown("no time that a calendar has");
   return h("time", { datetime: date.toISOString(), title: `${date.toISOString()} (UTC)` }, DATE_TIME.format(date));
 }
 
@@ -125,7 +132,8 @@ export function ageText(milliseconds) {
 // How long ago, with both times on hover.
 export function age(milliseconds, why) {
   if (!isKnown(milliseconds)) return unknown(why);
-  const date = new Date(Number(milliseconds));
+  const date = dateOf(milliseconds);
+  if (date === null) return unknown("no time that a calendar has");
   return h(
     "time",
     { class: "whole", datetime: date.toISOString(), title: `${DATE_TIME.format(date)}, ${date.toISOString()} (UTC)` },
@@ -140,7 +148,8 @@ export function localInputMs(text) {
 }
 
 export function localInputOf(milliseconds) {
-  const date = new Date(Number(milliseconds));
+  const date = dateOf(milliseconds);
+  if (date === null) return "";
   return new Date(date.getTime() - date.getTimezoneOffset() * 60000).toISOString().slice(0, 19);
 }
 
