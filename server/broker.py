@@ -109,9 +109,7 @@ class Broker:
         self._observing = Observing(settings.metrics)
         self._tracing = make_tracing(settings.tracing, node_id=settings.broker.name)
         self._faults = FaultLog(self._clock, damage_met=self._metrics.damage_met, passed_over=self._metrics.passed_over)
-        self._security = Security(
-            settings, store.users, store.policies, clock=self._clock, metrics=SecurityMetrics(registry)
-        )
+        self._security = Security(settings, store, clock=self._clock, metrics=SecurityMetrics(registry))
         self._limits_met = LimitsMet()
         self._clients = ClientRegistry(self._clock, settings.for_clients(), settings.for_client_limits())
         self._state_writer = StateWriter(

@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo
 
 import structlog
 
+from server.delivery.retry_topics import RetryOwners
 from server.security.admin_authentication import AdminAuthenticator
 from server.security.audit import Audit, AuditFile
 from server.security.authentication import Authenticator
@@ -19,8 +20,9 @@ from server.security.gate import Gate
 from server.security_metrics import SecurityMetrics
 from server.settings import BrokerSettings
 from store.clock import Clock
+from store.opening import OpenStore
 from store.security.model import UserKind
-from store.security.policies import PolicyTable, decide
+from store.security.policies import decide
 from store.security.users import UserTable
 
 ADMIN_WINDOW_S: Final = 300
@@ -34,14 +36,16 @@ class Security:
     def __init__(
         self,
         settings: BrokerSettings,
-        users: UserTable,
-        policies: PolicyTable,
+        store: OpenStore,
         *,
         clock: Clock,
         metrics: SecurityMetrics,
     ) -> None:
         """Raises SecretsUnreadable where users are asked for and cannot be read, OSError for the audit file."""
-        security = settings.security
+        security, users = settings.security, store.users
+        retry_owners = RetryOwners(
+            lambda name: store.groups.get(name) is not None, lambda name: store.topics.get(name) is not None
+        )
         has_admin = security.asks_operators
         if security.authentication or has_admin:
             users.require_readable()
@@ -51,7 +55,7 @@ class Security:
         self._disputes = CertificateDisputes(users)
         self.metrics = metrics
         self.is_authorizing = security.authorization
-        self.authorizer = Authorizer(users, policies, decide, metrics)
+        self.authorizer = Authorizer(users, store.policies, decide, retry_owners=retry_owners.of, metrics=metrics)
         failures = FailureLimit(security.failures_per_minute, clock)
         credentials = Credentials(users, failures, clock=clock, metrics=metrics)
         self.gate: Gate | None = None

@@ -15,6 +15,7 @@ from server.delivery.inflight import DueEntry, InFlight
 from server.delivery.life_cycle import Event, State
 from server.delivery.model import Delivered, DeliverySettings, Faults, MessageSource, ReceiveRequest
 from server.delivery.positions import Positions
+from server.delivery.retry_topics import for_group
 from server.delivery.subscription import GroupMessage, QueueProgress, Subscription
 from server.delivery.taken import Taken
 from server.errors import OverLimit
@@ -314,7 +315,7 @@ class Taking:
         before = progress.next_offset
         is_held = request.is_ordered and not subscription.is_retry
         held_from = self.held_from(subscription.group, subscription.topic) if is_held else None
-        wanted, drained = request.filter, False
+        wanted, drained = for_group(request.filter, subscription.group, subscription.topic), False
         wants_all = wanted.wants_all
         found: list[tuple[QueueOffset, StoredMessage]] = []
         try:

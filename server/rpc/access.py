@@ -11,6 +11,7 @@ from typing import Any, Final
 from google.protobuf.message import Message
 
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server.delivery.retry_topics import is_retry_topic_of
 from server.security.access import Access
 from server.security.authorization import SUPER_USERS_ONLY, Need
 from server.wire.limits import ENTRIES_MAX
@@ -23,15 +24,23 @@ Needs = Callable[[Any], Iterable[Need]]
 """What a request needs. Raises Refused for one that names more than a request may."""
 
 
+NOBODY: Final[Need] = ()
+"""What no rule allows: for super users."""
+
+
 def publish(topic: str) -> Need:
     return (Access(ResourceKind.TOPIC, topic, Action.PUB),)
 
 
-def read(topic: str) -> Need:
-    """Who may be the group may read what was set aside for it: nobody has to be granted such topics (rmq#10370)."""
-    for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX):
-        if topic.startswith(prefix):
-            return join(topic.removeprefix(prefix))
+def read(topic: str, group: str | None = None) -> Need:
+    """Who may be the group may read what was set aside for it: nobody has to be granted such topics (rmq#10370).
+
+    Whose a retry topic is, the authorizer finds out. `group`: who reads; none but its own group reads a retry topic.
+    """
+    if topic.startswith(DEAD_LETTER_PREFIX):
+        return join(topic.removeprefix(DEAD_LETTER_PREFIX))
+    if group is not None and topic.startswith(RETRY_PREFIX) and not is_retry_topic_of(group, topic):
+        return NOBODY
     return (Access(ResourceKind.TOPIC, topic, Action.SUB),)
 
 
@@ -43,7 +52,7 @@ def settings_needs(group: str | None, topics: Iterable[str]) -> list[Need]:
     """Of a client: a producer has no group."""
     if group is None:
         return [publish(topic) for topic in topics]
-    return [join(group), *map(read, topics)]
+    return [join(group), *(read(topic, group) for topic in topics)]
 
 
 def _send(request: service.SendMessageRequest) -> list[Need]:
@@ -69,11 +78,11 @@ def _route(request: service.QueryRouteRequest) -> list[Need]:
 
 
 def _read(request: Any) -> list[Need]:
-    return [read(request.topic.name), join(request.group.name)]
+    return [read(request.topic.name, request.group.name), join(request.group.name)]
 
 
 def _read_queue(request: Any) -> list[Need]:
-    return [read(request.message_queue.topic.name), join(request.group.name)]
+    return [read(request.message_queue.topic.name, request.group.name), join(request.group.name)]
 
 
 def _look_at_queue(request: service.QueryOffsetRequest) -> list[Need]:

@@ -91,7 +91,7 @@ class PlainAcks:
             return
         group, topic, message_id, receipt_handle, *delivery = plain
         if identity is not None:
-            edge.require(call, identity, [read(topic), join(group)])
+            edge.require(call, identity, [read(topic, group), join(group)])
         acks = accepted.get((group, topic))
         if acks is None:
             check_topic(topic)

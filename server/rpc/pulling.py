@@ -9,6 +9,7 @@ from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.delivery import Delivery, StateWriter
 from server.delivery.pulls import PullRequest, Pulls
+from server.delivery.retry_topics import for_group
 from server.front import Call, Method
 from server.metadata import Directory
 from server.rpc.context import Edge
@@ -72,7 +73,7 @@ class PullService:
         pull = PullRequest(
             queue=queue,
             offset=QueueOffset(request.offset),
-            filter=check_filter(request.filter_expression),
+            filter=for_group(check_filter(request.filter_expression), request.group.name, queue.topic),
             batch_size=min(max(request.batch_size, 1), self._limits.batch_size_max),
             polling_s=polling_ms / 1000,
             client_id=client_id,

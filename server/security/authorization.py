@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from server.security.access import NAME_SHOWN_MAX, Access
@@ -46,7 +46,17 @@ class _Question(NamedTuple):
 class Authorizer:
     """Decisions are remembered until a user or a rule changes."""
 
-    def __init__(self, users: Users, policies: Policies, decide: Decide, metrics: AuthorizationMetrics) -> None:
+    def __init__(
+        self,
+        users: Users,
+        policies: Policies,
+        decide: Decide,
+        *,
+        retry_owners: Callable[[str], Sequence[tuple[str, str | None]]],
+        metrics: AuthorizationMetrics,
+    ) -> None:
+        """`retry_owners`: of a retry topic's name, the groups with the topics beside which it may be."""
+        self._retry_owners = retry_owners
         self._users = users
         self._policies = policies
         self._decide = decide
@@ -77,9 +87,24 @@ class Authorizer:
 
     def _meets(self, user: str, source: Source, need: Need) -> bool:
         if need:
-            return any(self._allows(_Question(user, access, source)) for access in need)
+            return any(self._allows_all(user, source, self._behind(access)) for access in need)
         found = self._users.get(user)
         return found is not None and found.enabled and found.kind is UserKind.SUPER
+
+    def _behind(self, access: Access) -> Sequence[Access]:
+        """What is asked of the rules: who reads a retry topic reads messages of a topic as a group."""
+        kind, name, action = access
+        if not (kind is ResourceKind.TOPIC and action is Action.SUB and name.startswith(RETRY_PREFIX)):
+            return (access,)
+        behind = []
+        for group, topic in self._retry_owners(name):
+            behind.append(Access(ResourceKind.GROUP, group, action))
+            if topic is not None:
+                behind.append(Access(ResourceKind.TOPIC, topic, action))
+        return behind
+
+    def _allows_all(self, user: str, source: Source, accesses: Sequence[Access]) -> bool:
+        return all(self._allows(_Question(user, access, source)) for access in accesses)
 
     def _allows(self, question: _Question) -> bool:
         if self._generation != self.generation:

@@ -348,6 +348,34 @@ def test_a_group_may_read_its_dead_letters_and_nobody_may_write_any(with_broker:
 
 
 @both_ways
+def test_a_retry_topic_is_read_by_its_own_group_with_rights_on_group_and_topic(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        retry = broker.topic("%RETRY%billing_paid", queues=1)
+        broker.topic("paid")
+        broker.group("billing")
+        add_user(broker, "mallory", "topic:* sub pub", "group:* sub")
+        allow(broker, "mallory", "group:billing sub", Decision.DENY)
+        allow(broker, "mallory", "topic:paid sub", Decision.DENY)
+        add_user(broker, "billing", "topic:paid sub", "group:billing sub")
+        queue = definition.MessageQueue(topic=resource(retry), id=0)
+        groups_before = {group.name for group in broker.store.groups.list()}
+        async with client_of(broker, "mallory") as mallory, client_of(broker, "billing") as billing:
+            for group in ("billing_paid", "mallory", "billing"):
+                assert (await mallory.receive(group, retry)).code == definition.UNAUTHORIZED
+                pull = service.PullMessageRequest(group=resource(group), message_queue=queue, batch_size=1)
+                answers = [each async for each in mallory.stub.PullMessage(pull, metadata=mallory.metadata)]
+                assert answers[0].status.code == definition.UNAUTHORIZED
+                assert (await mallory.ack(group, retry, "any")).status.code == definition.UNAUTHORIZED
+            look = service.QueryOffsetRequest(message_queue=queue)
+            assert (await mallory.call("QueryOffset", look)).status.code == definition.UNAUTHORIZED
+            assert (await billing.receive("billing", retry)).code != definition.UNAUTHORIZED
+            assert (await billing.call("QueryOffset", look)).status.code != definition.UNAUTHORIZED
+        assert {group.name for group in broker.store.groups.list()} == groups_before
+
+    with_broker(test, security=SECURED)
+
+
+@both_ways
 def test_handles_reach_nothing_beyond_the_group_and_topic_that_the_caller_may_use(with_broker: WithBroker) -> None:
     """Handles have a check sum and no secret: a caller may make them up."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import count
 
@@ -79,10 +79,12 @@ class ListedMessages:
         self.unreadable: set[int] = set()
         self.given_up: set[int] = set()
 
-    def add(self, queue: QueueId, body: bytes, tag: str | None) -> DispatchRequest:
+    def add(
+        self, queue: QueueId, body: bytes, tag: str | None, more: Mapping[str, str] | None = None
+    ) -> DispatchRequest:
         at = self.appended_up_to
         offset = QueueOffset(len(self.queues[queue]))
-        properties = {} if tag is None else {"TAGS": tag}
+        properties = {**({} if tag is None else {"TAGS": tag}), **(more or {})}
         code = 0 if tag is None else java_hash(tag)
         record = StoredMessage(
             100, 0, 0, queue.number, 0, offset, at, 0, 0, HOST, 0, HOST, 0, 0,
@@ -217,8 +219,16 @@ class DeliveryBench:
         self.timers.run_due()
         self.end_pass()
 
-    def send(self, body: bytes, *, queue: int = 0, tag: str | None = None, topic: str = TOPIC) -> None:
-        self.delivery.messages_arrived([self.source.add(QueueId(topic, queue), body, tag)])
+    def send(
+        self,
+        body: bytes,
+        *,
+        queue: int = 0,
+        tag: str | None = None,
+        topic: str = TOPIC,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        self.delivery.messages_arrived([self.source.add(QueueId(topic, queue), body, tag, properties)])
         self.end_pass()
 
     def receive(
@@ -230,6 +240,7 @@ class DeliveryBench:
         tags: str = "*",
         client: str = "client",
         group: str = GROUP,
+        topic: str = TOPIC,
         ordered: bool = False,
         attempt_id: str = "",
         attempts_max: int | None = None,
@@ -239,7 +250,7 @@ class DeliveryBench:
         receive = Receive()
         request = ReceiveRequest(
             group,
-            TOPIC,
+            topic,
             range(self.queues),
             wanted or TagFilter.parse(tags),
             batch,

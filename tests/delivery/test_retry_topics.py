@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from server.delivery import ReceiptHandle, ReceiveRequest, retry_topic_name
+from server.delivery.retry_topics import retry_topics
 from server.errors import InvalidReceiptHandle
 from server.filters import TagFilter
 from store.errors import Invalid
@@ -145,3 +146,61 @@ def test_made_up_queue_numbers_name_no_queue() -> None:
 
 def test_the_name_that_is_written_is_one_that_is_read() -> None:
     assert retry_topic_name(GROUP, TOPIC) == RETRY
+
+
+@pytest.mark.parametrize(
+    ("group", "topic", "name"),
+    [
+        ("billing", "orders", "%RETRY%billing_orders"),
+        ("a", "b_c", "%RETRY%a+b_c"),
+        ("a_b", "c", "%RETRY%a_b+c"),
+        ("a_b", "c_d", "%RETRY%a_b+c_d"),
+    ],
+)
+def test_no_two_pairs_of_group_and_topic_write_to_one_retry_topic(group: str, topic: str, name: str) -> None:
+    assert retry_topic_name(group, topic) == name
+    assert name in [each.name for each in retry_topics(group, topic)]
+
+
+SHARED = "%RETRY%a_b_c"
+
+
+@pytest.mark.parametrize(
+    ("properties", "group", "topic"),
+    [
+        ({"ORIGIN_GROUP": "a"}, "a", "b_c"),
+        ({"ORIGIN_GROUP": "a_b"}, "a_b", "c"),
+        ({"RETRY_TOPIC": "b_c"}, "a", "b_c"),
+        ({"RETRY_TOPIC": "c"}, "a_b", "c"),
+        ({"ORIGIN_GROUP": "no owner", "RETRY_TOPIC": "c"}, "a_b", "c"),
+        ({"ORIGIN_GROUP": "a_b", "RETRY_TOPIC": "b_c"}, "a_b", "c"),
+    ],
+)
+def test_of_a_retry_topic_that_pairs_share_each_gets_what_was_meant_for_it(
+    properties: dict[str, str], group: str, topic: str
+) -> None:
+    bench = DeliveryBench(queues=1)
+    for name in ("b_c", "c"):
+        bench.send(b"new", topic=name)
+    bench.send(b"again", topic=SHARED, properties=properties)
+    pairs = [("a", "b_c"), ("a_b", "c")]
+    got = {each: sorted(bench.receive(batch=8, group=each[0], topic=each[1]).bodies) for each in pairs}
+    assert got.pop((group, topic)) == [b"again", b"new"]
+    assert list(got.values()) == [[b"new"]]
+    assert bench.receive(batch=8, group=group, topic=topic).bodies == []
+
+
+def test_who_reads_a_shared_retry_topic_by_its_name_gets_what_is_for_its_group() -> None:
+    bench = DeliveryBench(queues=1)
+    bench.send(b"of a", topic=SHARED, properties={"ORIGIN_GROUP": "a"})
+    bench.send(b"of a_b_c", topic=SHARED, properties={"ORIGIN_GROUP": "a_b_c"})
+    assert bench.receive(batch=8, group="a_b_c", topic=SHARED).bodies == [b"of a_b_c"]
+    assert bench.receive(batch=8, group="a", topic=SHARED).bodies == [b"of a"]
+
+
+def test_a_message_that_tells_nothing_goes_to_all_that_its_retry_topic_may_be_of() -> None:
+    bench = DeliveryBench(queues=1)
+    bench.send(b"again", topic=SHARED)
+    for group, topic in (("a", "b_c"), ("a_b", "c")):
+        bench.send(b"new", topic=topic)
+        assert sorted(bench.receive(batch=8, group=group, topic=topic).bodies) == [b"again", b"new"]

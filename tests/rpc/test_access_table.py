@@ -33,7 +33,7 @@ def test_clients_need_what_their_settings_name() -> None:
     assert needed(service.TelemetryCommand(settings=consumer("g", "a", "%RETRY%g"))) == [
         "sub on group g",
         "sub on topic a",
-        "sub on group g",
+        "sub on topic %RETRY%g",
     ]
     assert needed(service.TelemetryCommand(verify_message_result=service.VerifyMessageResult())) == []
     assert needed(service.TelemetryCommand(settings=definition.Settings())) == []
@@ -68,3 +68,28 @@ def test_reading_needs_topic_and_group() -> None:
         assert needed(request) == both, type(request)
     assert needed(service.ChangeInvisibleDurationRequest(group=resource("g"), topic=resource("a"))) == both[1:]
     assert needed(service.QueryOffsetRequest(message_queue=queue)) == both[:1]
+
+
+def test_none_but_a_group_reads_its_retry_topics() -> None:
+    for group, topic, is_own in (
+        ("billing", "%RETRY%billing", True),
+        ("billing", "%RETRY%billing_paid", True),
+        ("billing", "%RETRY%billing+paid", True),
+        ("billing_paid", "%RETRY%billing_paid", True),  # the authorizer finds out whose it may be, too
+        ("audit", "%RETRY%billing_paid", False),
+        ("bill", "%RETRY%billing_paid", False),
+        ("", "%RETRY%billing_paid", False),
+    ):
+        queue = definition.MessageQueue(topic=resource(topic))
+        for request in (
+            service.ReceiveMessageRequest(group=resource(group), message_queue=queue),
+            service.PullMessageRequest(group=resource(group), message_queue=queue),
+            service.GetOffsetRequest(group=resource(group), message_queue=queue),
+            service.UpdateOffsetRequest(group=resource(group), message_queue=queue),
+            service.AckMessageRequest(group=resource(group), topic=resource(topic)),
+            service.QueryAssignmentRequest(group=resource(group), topic=resource(topic)),
+        ):
+            reading = f"sub on topic {topic}" if is_own else ""
+            assert needed(request) == [reading, f"sub on group {group}"], request
+        telemetry = service.TelemetryCommand(settings=consumer(group, topic))
+        assert needed(telemetry)[1:] == [f"sub on topic {topic}" if is_own else ""]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from server.delivery.retry_topics import RetryOwners
 from server.security.access import Access
 from server.security.authorization import Authorizer, Need
 from server.security.credentials import How, Identity
@@ -23,7 +24,13 @@ class Bench:
         self.users = MemoryUsers(user("orders"), user("ops", kind=UserKind.SUPER))
         self.policies = MemoryPolicies()
         self.counted = Counted()
-        self.authorizer = Authorizer(self.users, self.policies, decide, self.counted)
+        self.names: set[str] = set()
+        self.owners = RetryOwners(
+            lambda name: f"group:{name}" in self.names, lambda name: f"topic:{name}" in self.names
+        )
+        self.authorizer = Authorizer(
+            self.users, self.policies, decide, retry_owners=self.owners.of, metrics=self.counted
+        )
 
     def may(self, *needs: Need, identity: Identity = ORDERS) -> bool:
         try:
@@ -110,3 +117,30 @@ def test_who_has_anything_to_do_on_the_admin_port(action: Action, decision: Deci
     bench.users.disable("ops")
     assert not bench.authorizer.administers("ops")
     assert not bench.authorizer.administers("nobody")
+
+
+def test_a_retry_topic_is_read_by_who_may_read_all_that_its_name_may_stand_for() -> None:
+    bench = Bench()
+    both: Need = (Access(ResourceKind.TOPIC, "%RETRY%billing_paid", Action.SUB),)
+    bench.policies.set("orders", rule("group:billing_paid", Action.SUB), rule("topic:%RETRY%billing_paid", Action.SUB))
+    assert bench.may(both), "there is nothing else that it can be"
+    bench.names |= {"group:billing", "topic:paid"}
+    assert not bench.may(both), "it is beside a topic of another group"
+    bench.policies.set("orders", rule("group:billing", Action.SUB), rule("topic:*", Action.SUB))
+    assert bench.may(both)
+    bench.names |= {"group:billing_paid"}
+    assert not bench.may(both), "it may be of either"
+    bench.policies.set("orders", rule("group:billing*", Action.SUB), rule("topic:paid", Action.SUB))
+    assert bench.may(both)
+    bench.policies.set("orders", rule("group:*", Action.SUB), rule("topic:paid", Action.SUB, decision=Decision.DENY))
+    assert not bench.may(both)
+
+
+def test_the_newer_name_of_a_retry_topic_leaves_nothing_open() -> None:
+    bench = Bench()
+    retry: Need = (Access(ResourceKind.TOPIC, "%RETRY%a_b+c_d", Action.SUB),)
+    bench.names |= {"group:a", "topic:b+c_d", "group:a_b+c_d"}
+    bench.policies.set("orders", rule("group:a_b", Action.SUB), rule("topic:c_d", Action.SUB))
+    assert bench.may(retry)
+    bench.policies.set("orders", rule("group:a*", Action.SUB), rule("topic:b*", Action.SUB))
+    assert not bench.may(retry)

@@ -71,7 +71,7 @@ class CommandCalls:
             fill_message(asked.message, stored, topic=topic.name, receipt_handle="", delivery_attempt=1)
             return service.TelemetryCommand(verify_message_command=asked)
 
-        needs = [join(group), read(topic.name)]
+        needs = [join(group), read(topic.name, group)]
         said = await self._commands.ask(self._pushing, request.client_id, needs, command, _patience_s(context))
         answer = pb.VerifyMessageResponse()
         _fill_status(answer.status, said)
