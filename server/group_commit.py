@@ -40,6 +40,9 @@ ROOM_CHECK_INTERVAL_S: Final = 1.0
 again once a whole memtable would fit (32 MiB).
 """
 
+DURABLE_LOOK_S: Final = 0.01
+"""How often it is looked whether the log is on the disk, by who waits for that under `async`."""
+
 Stored = Callable[[Sequence[Appended], Exception | None], None]
 """How a send ends: where its messages went, or why they are not stored."""
 
@@ -188,6 +191,14 @@ class GroupCommit:
         self._incoming_encoded.append(_Send(messages, stored, sends))
         if not self._round_follows_flush:
             self._run_round()
+
+    async def until_durable(self) -> None:
+        """Wait until what is in the log now is on the disk. Raises StorePoisoned."""
+        end = self._store.appended_up_to
+        while self._store.flushed_up_to < end:
+            if self._failure is not None:
+                raise StorePoisoned(self._failure)
+            await asyncio.sleep(DURABLE_LOOK_S)
 
     def is_storing(self, topic: str) -> bool:
         """Whether messages of the topic, plain sends aside, are on their way and not visible yet."""

@@ -32,7 +32,7 @@ def list_letters(
             "--from",
             metavar="OFFSET",
             min=0,
-            help="The first one to show; the first that was never sent again unless given.",
+            help="The first one to show; only those that were never sent again unless given.",
             show_default=False,
         ),
     ] = None,
@@ -57,7 +57,8 @@ def resend(
             "--offset",
             metavar="OFFSET",
             min=0,
-            help="Exactly this one, also if it was sent again before; may be given often. All new ones unless given.",
+            help="Exactly this one, also if it was sent again before; may be given often. All that never were unless "
+            "given.",
             show_default=False,
         ),
     ] = None,
@@ -70,6 +71,7 @@ def resend(
 
     No other group gets them. They come with the topic that they came from, with attempts counted anew, and stay among
     the dead letters. Ends with status 1 when some could not be sent: their topic does not exist, or is not known.
+    These stay among those that never were sent again, and are tried again by the next call.
 
     More than 1,000 are sent by a job, which is then shown.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import aclosing
+from typing import Final
 
 from server.dead_letter_box import DeadLetterBox
 from server.jobs.asked import OFFSETS_MAX, DeadLetterResend
@@ -10,8 +11,11 @@ from server.jobs.running import Running
 from store.errors import Invalid
 from store.offsets import QueueOffset
 
-INDEX, NEXT, END = "index", "next", "end"
-"""Of cursors: how many of the named ones are done; the offsets of the others that are not."""
+INDEX, AGAIN, NEXT, END = "index", "again", "next", "end"
+"""Of cursors: how many of the named ones are done; from where on those are not that were refused before; the offsets of
+the others that are not."""
+COUNTED_MAX: Final = 100_000
+"""Refused ones that are counted before it begins."""
 
 
 class DeadLetterWork:
@@ -34,15 +38,18 @@ class DeadLetterWork:
             return
         start = QueueOffset(max(cursor.get(NEXT, 0), self._box.next_offset(asked.group)))
         end = QueueOffset(cursor.get(END, self._box.end_of(asked.group)))
+        again = None if NEXT in cursor else QueueOffset(cursor.get(AGAIN, 0))
         if running.job.total is None:
-            running.expect(len(offsets) or max(0, end - start))
-        sending = self._box.portions(asked.group, offsets, start=start, end=end, dry_run=running.job.is_dry_run)
+            running.expect(len(offsets) or self._box.count(asked.group, COUNTED_MAX))
+        sending = self._box.portions(
+            asked.group, offsets, refused_from=again, start=start, end=end, dry_run=running.job.is_dry_run
+        )
         async with aclosing(sending) as portions:
             async for portion in portions:
                 done += portion.looked_at
                 running.did(
                     portion.looked_at,
-                    {INDEX: done} if offsets else {NEXT: portion.following, END: end},
+                    {INDEX: done} if offsets else {AGAIN if portion.is_again else NEXT: portion.following, END: end},
                     {"sent": portion.sent, "refused": len(portion.refused)},
                     [f"offset {each.offset}: {each.reason}" for each in portion.refused],
                 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
@@ -50,12 +50,15 @@ class Jobs:
         works: Mapping[JobKind, Work],
         *,
         writer: StateWriter,
+        until_durable: Callable[[], Awaitable[None]],
         clock: Clock,
         metrics: JobMetrics,
     ) -> None:
+        """`until_durable` waits until what jobs have sent is on the disk: none is done before."""
         self._table = table
         self._works = works
         self._writer = writer
+        self._until_durable = until_durable
         self._clock = clock
         self._metrics = metrics
         self._wanted = asyncio.Event()
@@ -157,6 +160,7 @@ class Jobs:
             running.job = replace(job, state=JobState.RUNNING)
             running.begin_step()
             await self._works[kind_of(asked)].run(asked, running)
+            await self._until_durable()
         except JobCancelled:
             return JobState.CANCELLED, None
         except (*TRANSIENT, StorePoisoned):

@@ -6,15 +6,25 @@ import asyncio
 import json
 import sys
 from asyncio.subprocess import PIPE
+from typing import Any
 
 import grpc
 import pytest
 
+from server._generated.quarry.admin.v1 import admin_pb2, jobs_pb2, overview_pb2
 from server._generated.quarry.admin.v1 import dead_letters_pb2 as pb
+from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from server._generated.quarry.admin.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
+from server._generated.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
+from server.copying import copy_of
+from store.in_flight_key import ROWS
+from store.message import Message
+from store.record import StoredMessage
+from store.state import INFLIGHT
 from tests.conformance.broker import RunningBroker
 from tests.conformance.client import Client, message
 from tests.conformance.conftest import WithBroker
+from tests.conformance.jobs import done, job_service
 from tests.conformance.test_order import bury
 from tests.schemas import assert_documented
 
@@ -111,6 +121,137 @@ def test_what_cannot_be_sent_is_named_and_stays(with_broker: WithBroker) -> None
             code, _, told = await run_command("list", "nobody", *admin)
             assert code != 0
             assert "group nobody has no dead letters" in told
+
+    with_broker(test, delivery=EARLIEST)
+
+
+async def of_two_topics(broker: RunningBroker, client: Client) -> None:
+    """Dead letters `a` and `c` of `orders`, with `b` of `payments` between them."""
+    broker.topic("payments", queues=1)
+    await with_dead_letters(broker, client, b"a")
+    await client.sent(message("payments", b"b", message_id="b"))
+    received = await client.receive("billing", "payments")
+    await bury(client, "billing", "payments", *received.handles)
+    await with_dead_letters(broker, client, b"c")
+
+
+def test_what_was_refused_stays_unsent_and_is_sent_when_it_can_be(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        async with Client(broker.endpoint) as client:
+            await of_two_topics(broker, client)
+            broker.store.topics.delete("payments")
+            stub = await stub_of(broker)
+            everything = pb.ResendDeadLettersRequest(group="billing")
+            for sent in (2, 0):
+                answer = await stub.ResendDeadLetters(everything)
+                assert (answer.resent, [each.offset for each in answer.refused]) == (sent, [1])
+                assert "topic payments, which it came from, does not exist" in answer.refused[0].reason
+                unsent = await stub.ListDeadLetters(pb.ListDeadLettersRequest(group="billing"))
+                assert [(each.offset, each.was_resent) for each in unsent.dead_letters] == [(1, False)]
+                assert unsent.next_offset == 1
+            listed = await stub.ListDeadLetters(pb.ListDeadLettersRequest(group="billing", from_offset=0))
+            assert [each.was_resent for each in listed.dead_letters] == [True, False, True]
+            assert await waiting(broker) == 1
+            received = await client.receive("billing", "orders", polling_s=5)
+            assert sorted(each.body for each in received.messages) == [b"a", b"c"]
+            broker.topic("payments", queues=1)
+            dry = await stub.ResendDeadLetters(pb.ResendDeadLettersRequest(group="billing", dry_run=True))
+            assert (dry.resent, await waiting(broker)) == (1, 1)
+            assert (await stub.ResendDeadLetters(everything)).resent == 1
+            assert (await stub.ResendDeadLetters(everything)).resent == 0
+            received = await client.receive("billing", "payments", polling_s=5)
+            assert [each.body for each in received.messages] == [b"b"]
+            assert await waiting(broker) == 0
+            unsent = await stub.ListDeadLetters(pb.ListDeadLettersRequest(group="billing"))
+            assert (list(unsent.dead_letters), unsent.next_offset) == ([], 3)
+
+    with_broker(test, delivery=EARLIEST)
+
+
+async def waiting(broker: RunningBroker) -> int:
+    """As the page of the group has it."""
+    async with grpc.aio.insecure_channel(broker.admin) as channel:
+        found = await OverviewServiceStub(channel).ListGroupFigures(  # type: ignore[no-untyped-call]
+            overview_pb2.ListGroupFiguresRequest(contains="billing")
+        )
+    return int(found.groups[0].dead_letters)
+
+
+def test_a_job_sends_what_was_refused_before(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        async with Client(broker.endpoint) as client, job_service(broker) as jobs:
+            await of_two_topics(broker, client)
+            broker.store.topics.delete("payments")
+            request = jobs_pb2.BeginJobRequest(resend_dead_letters=jobs_pb2.DeadLettersResend(group="billing"))
+            job = await done(jobs, request)
+            assert (job.state, job.total, dict(job.counts)) == ("done", 3, {"sent": 2, "refused": 1})
+            broker.topic("payments", queues=1)
+            await with_dead_letters(broker, client, b"d")
+            job = await done(jobs, request)
+            assert (job.state, job.total, dict(job.counts)) == ("done", 2, {"sent": 2, "refused": 0})
+            received = await client.receive("billing", "payments", polling_s=5)
+            assert [each.body for each in received.messages] == [b"b"]
+
+    with_broker(test, delivery=EARLIEST)
+
+
+def test_one_that_is_named_is_no_longer_unsent(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        async with Client(broker.endpoint) as client:
+            await of_two_topics(broker, client)
+            broker.store.topics.delete("payments")
+            stub = await stub_of(broker)
+            named = pb.ResendDeadLettersRequest(group="billing", offsets=[1])
+            assert [each.offset for each in (await stub.ResendDeadLetters(named)).refused] == [1]
+            assert await waiting(broker) == 3
+            assert (await stub.ResendDeadLetters(pb.ResendDeadLettersRequest(group="billing"))).resent == 2
+            assert await waiting(broker) == 1
+            broker.topic("payments", queues=1)
+            assert (await stub.ResendDeadLetters(named)).resent == 1
+            assert await waiting(broker) == 0
+
+    with_broker(test, delivery=EARLIEST)
+
+
+def test_one_that_cannot_be_stored_does_not_keep_the_others(
+    with_broker: WithBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(broker: RunningBroker) -> None:
+        async with Client(broker.endpoint) as client:
+            await with_dead_letters(broker, client, b"a", b"b", b"c")
+
+            def too_large(record: StoredMessage, **terms: Any) -> Message:
+                made = copy_of(record, **terms)
+                return made._replace(properties={**made.properties, "x": "x" * 40_000}) if made.body == b"b" else made
+
+            stub = await stub_of(broker)
+            with monkeypatch.context() as patch:
+                patch.setattr("server.dead_letter_box.copy_of", too_large)
+                answer = await stub.ResendDeadLetters(pb.ResendDeadLettersRequest(group="billing"))
+            [refused] = answer.refused
+            assert (answer.resent, refused.offset, "properties" in refused.reason) == (2, 1, True)
+            assert await waiting(broker) == 1
+            assert (await stub.ResendDeadLetters(pb.ResendDeadLettersRequest(group="billing"))).resent == 1
+            received = await client.receive("billing", "orders", polling_s=5)
+            assert sorted(each.body for each in received.messages) == [b"a", b"b", b"c"]
+
+    with_broker(test, delivery=EARLIEST)
+
+
+def test_what_was_refused_goes_with_the_topic_of_the_dead_letters(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        async with Client(broker.endpoint) as client:
+            await of_two_topics(broker, client)
+            broker.store.topics.delete("payments")
+            stub = await stub_of(broker)
+            assert (await stub.ResendDeadLetters(pb.ResendDeadLettersRequest(group="billing"))).resent == 2
+            async with grpc.aio.insecure_channel(broker.admin) as channel:
+                admin = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
+                await admin.DeleteTopic(admin_pb2.DeleteTopicRequest(name="%DLQ%billing"))
+            rows = broker.store.state_engine.family(INFLIGHT).iterate(ROWS)
+            assert [key for key, _ in rows if b"%DLQ%" in key] == []
+            await with_dead_letters(broker, client, b"d")
+            assert await waiting(broker) == 1
 
     with_broker(test, delivery=EARLIEST)
 

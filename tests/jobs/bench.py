@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from server.delivery import StateWriter
@@ -78,6 +79,7 @@ class Bench:
             JobTable(self.engine),
             {JobKind.RESEND_DEAD_LETTERS: self.work},
             writer=self.writer,
+            until_durable=partial(asyncio.sleep, 0),
             clock=self.clock,
             metrics=self.figures,
         )

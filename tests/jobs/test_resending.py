@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -94,6 +95,7 @@ class Bench:
             JobTable(self.engine),
             {JobKind.RESEND_MESSAGES: MessageResendWork(self.store, self.topics, cast("Any", None), self.resender)},
             writer=StateWriter(self.engine, lambda callback: None),
+            until_durable=partial(asyncio.sleep, 0),
             clock=ManualClock(),
             metrics=Figures(),
         )

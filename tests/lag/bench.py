@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import wait
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -309,8 +310,10 @@ class Bench:
             store.topics,
             source=store.messages,
             offsets=store.offsets,
+            inflight=InFlightTable(store.state_engine),
             writer=self.writer,
             send=self._send_back,
+            until_durable=partial(asyncio.sleep, 0),
             store_host=lambda: HOST,
         )
         self.waited_for(box.resend(group))

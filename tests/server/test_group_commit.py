@@ -55,6 +55,21 @@ def test_under_sync_an_answer_comes_after_the_flush_and_visibility_too() -> None
     run(test)
 
 
+def test_who_waits_for_the_log_to_be_durable_hears_of_it_or_of_its_failure() -> None:
+    async def test(threads: LoopThreads) -> None:
+        bench = Bench(threads, Durability.ASYNC)
+        await bench.send(message())
+        assert bench.store.flushed_up_to < bench.store.appended_up_to
+        await bench.commit.until_durable()
+        assert bench.store.flushed_up_to == bench.store.appended_up_to
+        bench.disk.fail("flush")
+        await bench.send(message())
+        with pytest.raises(StorePoisoned):
+            await bench.commit.until_durable()
+
+    run(test)
+
+
 def test_a_topic_is_stored_to_until_its_messages_are_visible() -> None:
     async def test(threads: LoopThreads) -> None:
         bench = Bench(threads, Durability.SYNC)

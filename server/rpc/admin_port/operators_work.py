@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from server.administration import Administration
 from server.dead_letter_box import DeadLetterBox
+from server.delivery import InFlightTable
 from server.figures.recording import Recording, make_recording
 from server.figures.sources import Sources
 from server.jobs import JobKind, Jobs
@@ -44,8 +45,10 @@ def make_operators_work(sources: Sources, administration: Administration) -> Ope
         store.topics,
         source=store.messages,
         offsets=store.offsets,
+        inflight=InFlightTable(store.state_engine),
         writer=its.state_writer,
         send=its.commit.send,
+        until_durable=its.commit.until_durable,
         store_host=its.store_host,
     )
     resender = MessageResender(messaging.operators_resend, its.store_host, clock)
@@ -57,6 +60,7 @@ def make_operators_work(sources: Sources, administration: Administration) -> Ope
             JobKind.RESEND_MESSAGES: MessageResendWork(store.messages, store.topics, upkeep.key_index, resender),
         },
         writer=its.state_writer,
+        until_durable=its.commit.until_durable,
         clock=clock,
         metrics=its.metrics.jobs,
     )
