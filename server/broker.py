@@ -56,6 +56,7 @@ from server.rpc.admin_port.security import SecurityService
 from server.rpc.admin_port.server import REQUEST_SIZE_MAX, AdminServer
 from server.rpc.admin_port.settings import SettingsService
 from server.rpc.admin_port.verification import VerificationService
+from server.rpc.context import HEADERS
 from server.securing import Security
 from server.security_metrics import SecurityMetrics
 from server.settings import BrokerSettings
@@ -139,6 +140,7 @@ class Broker:
             limits=front_limits(settings),
             access_log=settings.log.access,
             make_scanner=None if self._native is None else self._native.CallScanner,
+            headers=HEADERS,
         )
         self._take_changes()
         self._sources = self._make_sources(health, certificates, process)

@@ -18,6 +18,7 @@ const PRIORITY_SIZE: usize = 5;
 const MESSAGE_PREFIX_SIZE: usize = 5;
 const CONTENT_TYPE: &[u8] = b"content-type";
 const CONTENT_LENGTH: &[u8] = b"content-length";
+const NOT_KEPT: &[u8] = b"";
 
 /// Fields at the start of header blocks that are checked already.
 struct Run {
@@ -145,6 +146,10 @@ impl CallScanner {
             match name.as_bytes() {
                 CONTENT_LENGTH => return Ok(None),
                 CONTENT_TYPE => has_content_type = true,
+                NOT_KEPT => {
+                    rest = &rest[field.end..];
+                    continue;
+                }
                 _ => {}
             }
             let value = PyBytes::new(py, &rest[field.value_start..field.end]);

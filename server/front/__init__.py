@@ -38,13 +38,15 @@ def make_front(
     limits: FrontLimits | None = None,
     access_log: bool = False,
     make_scanner: ScannerMaker | None = None,
+    headers: frozenset[str] | None = None,
 ) -> Front:
     """The front of that name, not yet listening.
 
-    With `access_log` each call that has ended is a line of the log. `make_scanner` is for `h2`, which can do without.
+    With `access_log` each call that has ended is a line of the log. `make_scanner` is for `h2`, which can do without,
+    and so are `headers`: those that are ever asked for, while others are not kept. None: all are.
     """
     match kind:
         case "grpcio":
             return GrpcioFront(methods, limits=limits, access_log=access_log)
         case "h2":
-            return H2Front(methods, limits=limits, access_log=access_log, make_scanner=make_scanner)
+            return H2Front(methods, limits=limits, access_log=access_log, make_scanner=make_scanner, headers=headers)

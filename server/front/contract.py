@@ -96,6 +96,14 @@ class Method:
     streaming_out: bool = False
     on_open: Callable[[Call], None] | None = None
     on_half_close: HalfCloseHandler | None = None
+    admit: Callable[[Call], None] | None = None
+    """Asked before a message is collected or unpacked: it may end the call, and then none of it is. Of a call with one
+    message also when its headers have come alone. A front need not ask: handlers do for themselves."""
+    size_max: int | None = None
+    """Bytes of a message, where that is less than the front takes."""
+
+    def message_size_max(self, limits: FrontLimits) -> int:
+        return limits.max_message_size if self.size_max is None else min(self.size_max, limits.max_message_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +115,7 @@ class FrontLimits:
     """
 
     max_message_size: int = 16 * 1024 * 1024
-    max_metadata_size: int = 64 * 1024
+    max_metadata_size: int = 16 * 1024
     max_open_calls: int = 100_000
     stream_buffer_size: int = 1024 * 1024
     max_connections: int = 10_000

@@ -9,7 +9,8 @@ What a client sees when things go wrong:
 | event                                 | status of the call  |
 |---------------------------------------|---------------------|
 | no such method                        | UNIMPLEMENTED       |
-| message above `max_message_size`      | RESOURCE_EXHAUSTED  |
+| message above `max_message_size`, or  |                     |
+| above that of its method              | RESOURCE_EXHAUSTED  |
 | `max_open_calls` calls are open       | RESOURCE_EXHAUSTED  |
 | the handler raised                    | INTERNAL            |
 | `stop` ran out of grace               | UNAVAILABLE         |
@@ -403,7 +404,10 @@ def _open(call: GrpcioCall, method: Method) -> None:
 
 
 def _deliver(call: GrpcioCall, method: Method, request: bytes) -> None:
-    if not call.closed:
+    if not call.closed and method.size_max is not None and len(request) > method.size_max:
+        text = f"a message of {len(request)} bytes; at most {method.size_max} are taken"
+        call.lose(_Ending(GrpcStatus.RESOURCE_EXHAUSTED, text))
+    elif not call.closed:
         _run_step(call, method.handler, call, request)
 
 

@@ -15,9 +15,8 @@ from google.protobuf.message import Message
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server.clients import ClientRegistry
 from server.faults import FaultLog
-from server.front import Call
-from server.front.caller import told_of
-from server.front.contract import MessageHandler
+from server.front import Call, Method
+from server.front.caller import LOGGED_HEADERS, told_of
 from server.limits import LimitsMet, RequestRates
 from server.metadata import ANYBODY
 from server.rpc.access import Needs, needs_of
@@ -25,11 +24,16 @@ from server.security.authorization import Need
 from server.security.credentials import Identity
 from server.security.errors import PermissionDenied
 from server.security.gate import Gate
+from server.security.signature import AUTHORIZATION, DATE
+from server.tracing import TRACEPARENT
 from server.wire.status import Refused, fill_ok, fill_status, is_expected
 from server.wire.text_sizes import parse_bounded
 
 CLIENT_ID: Final = "x-mq-client-id"
 CLIENT_VERSION: Final = "x-mq-client-version"
+HEADERS: Final = frozenset({CLIENT_ID, AUTHORIZATION, DATE, TRACEPARENT, *LOGGED_HEADERS.values()})
+"""All that is asked of a call's headers, for fronts that keep no others (`tests/house/test_headers.py`)."""
+
 DEFAULT_REQUEST_TIMEOUT_MS: Final = 3_000  # every official client's default
 CLIENT_ID_SIZE_MAX: Final = 1024
 """Bytes. Libraries use up to a few hundred; the registry keeps ids, so they must end somewhere."""
@@ -147,8 +151,8 @@ class Edge:
         request_type: type[RequestT],
         answer_type: type[AnswerT],
         serve: Callable[[Call, str, RequestT], AnswerT | None],
-    ) -> MessageHandler:
-        """A handler of one request and one response."""
+    ) -> Method:
+        """How one request and one response are served."""
         serve_admitted = self.unary_admitted(request_type, answer_type, serve)
 
         def handler(call: Call, body: bytes) -> None:
@@ -161,7 +165,16 @@ class Edge:
             else:
                 serve_admitted(call, identity, client_id, body)
 
-        return handler
+        return Method(handler, admit=partial(self._admit, partial(self.refuse_unary, answer_type=answer_type)))
+
+    def _admit(self, refuse: Callable[..., None], call: Call) -> None:
+        """Refuse a call of who does not say who it is before its request has come. Handlers ask, too: most requests
+        come with their headers.
+        """
+        try:
+            self.identify(call)
+        except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the client gets an answer
+            refuse(call, error=error)
 
     def unary_admitted(
         self,
@@ -190,8 +203,8 @@ class Edge:
         answer_type: type[AnswerT],
         serve: Callable[[Call, str, RequestT], None],
         last_item: Callable[[], bytes] | None = None,
-    ) -> MessageHandler:
-        """A handler of one request and a stream of answers, which `serve` sends and finishes.
+    ) -> Method:
+        """How one request and a stream of answers are served, which `serve` sends and finishes.
 
         An error becomes a status item, followed by `last_item()` where the stream must end with one.
         """
@@ -207,7 +220,8 @@ class Edge:
             except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the client gets an answer
                 self.refuse_stream(call, answer_type, error, last_item)
 
-        return handler
+        refuse = partial(self.refuse_stream, answer_type=answer_type, last_item=last_item)
+        return Method(handler, streaming_out=True, admit=partial(self._admit, refuse))
 
     def later(self, call: Call, answer: Answer) -> Callable[[Exception | None], None]:
         """What answers the call when it is told how it went: with `answer` and OK, or with the error as status."""

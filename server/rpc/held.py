@@ -41,10 +41,10 @@ class HeldMessageService:
     def methods(self) -> dict[str, Method]:
         unary = self._edge.unary
         return {
-            "EndTransaction": Method(
-                unary(service.EndTransactionRequest, service.EndTransactionResponse, self._end_transaction)
+            "EndTransaction": unary(
+                service.EndTransactionRequest, service.EndTransactionResponse, self._end_transaction
             ),
-            "RecallMessage": Method(unary(service.RecallMessageRequest, service.RecallMessageResponse, self._recall)),
+            "RecallMessage": unary(service.RecallMessageRequest, service.RecallMessageResponse, self._recall),
         }
 
     def _end_transaction(

@@ -51,10 +51,8 @@ class LiteService:
 
     def methods(self) -> dict[str, Method]:
         return {
-            "SyncLiteSubscription": Method(
-                self._edge.unary(
-                    service.SyncLiteSubscriptionRequest, service.SyncLiteSubscriptionResponse, self._synchronize
-                )
+            "SyncLiteSubscription": self._edge.unary(
+                service.SyncLiteSubscriptionRequest, service.SyncLiteSubscriptionResponse, self._synchronize
             )
         }
 

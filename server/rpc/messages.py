@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol
 
@@ -81,29 +82,21 @@ class MessageService:
 
     def methods(self) -> dict[str, Method]:
         unary, stream = self._edge.unary, self._edge.server_stream
+        acknowledge = unary(service.AckMessageRequest, service.AckMessageResponse, self._acknowledge)
+        if self._plain_acks is not None:
+            acknowledge = replace(acknowledge, handler=self._plain_acks.take)
         return {
-            "ReceiveMessage": Method(
-                stream(service.ReceiveMessageRequest, service.ReceiveMessageResponse, self._receive, self._last_item),
-                streaming_out=True,
+            "ReceiveMessage": stream(
+                service.ReceiveMessageRequest, service.ReceiveMessageResponse, self._receive, self._last_item
             ),
-            "AckMessage": Method(
-                unary(service.AckMessageRequest, service.AckMessageResponse, self._acknowledge)
-                if self._plain_acks is None
-                else self._plain_acks.take
+            "AckMessage": acknowledge,
+            "ForwardMessageToDeadLetterQueue": unary(
+                service.ForwardMessageToDeadLetterQueueRequest,
+                service.ForwardMessageToDeadLetterQueueResponse,
+                self._bury,
             ),
-            "ForwardMessageToDeadLetterQueue": Method(
-                unary(
-                    service.ForwardMessageToDeadLetterQueueRequest,
-                    service.ForwardMessageToDeadLetterQueueResponse,
-                    self._bury,
-                )
-            ),
-            "ChangeInvisibleDuration": Method(
-                unary(
-                    service.ChangeInvisibleDurationRequest,
-                    service.ChangeInvisibleDurationResponse,
-                    self._change_invisible,
-                )
+            "ChangeInvisibleDuration": unary(
+                service.ChangeInvisibleDurationRequest, service.ChangeInvisibleDurationResponse, self._change_invisible
             ),
         }
 

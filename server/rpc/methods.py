@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
@@ -10,6 +11,20 @@ from server.front import Method, Methods
 
 _SERVICE: Final = service.DESCRIPTOR.services_by_name["MessagingService"]
 METHOD_NAMES: Final = frozenset(_SERVICE.methods_by_name)
+
+
+SMALL_REQUEST_SIZE: Final = 64 * 1024
+"""Bytes: for all that name topics, groups, messages and a filter of 4,096 characters."""
+
+REQUEST_SIZES: Final[Mapping[str, int | None]] = {
+    "SendMessage": None,
+    "AckMessage": 2 * 1024 * 1024,
+    "Telemetry": 4 * 1024 * 1024,
+    "SyncLiteSubscription": 4 * 1024 * 1024,
+}
+"""Bytes of the requests that may be larger; None: as many as the front takes. An acknowledgement has 4,096 entries of
+512 bytes, settings have 4,096 topics with their filters, and a client's answer all of its threads; lite topics have 64
+bytes each, and there are as many as a group's quota says."""
 
 
 def messaging_methods(*parts: Mapping[str, Method]) -> Methods:
@@ -29,4 +44,7 @@ def messaging_methods(*parts: Mapping[str, Method]) -> Methods:
         descriptor = _SERVICE.methods_by_name[name]
         if (method.streaming_in, method.streaming_out) != (descriptor.client_streaming, descriptor.server_streaming):
             raise ValueError(f"{name} does not stream as the protocol says")
-    return {f"/{_SERVICE.full_name}/{name}": method for name, method in methods.items()}
+    return {
+        f"/{_SERVICE.full_name}/{name}": replace(method, size_max=REQUEST_SIZES.get(name, SMALL_REQUEST_SIZE))
+        for name, method in methods.items()
+    }

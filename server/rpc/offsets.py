@@ -34,8 +34,8 @@ class OffsetService:
 
     def methods(self) -> dict[str, Method]:
         return {
-            "QueryOffset": Method(
-                self._edge.unary(service.QueryOffsetRequest, service.QueryOffsetResponse, self._query_offset)
+            "QueryOffset": self._edge.unary(
+                service.QueryOffsetRequest, service.QueryOffsetResponse, self._query_offset
             ),
         }
 

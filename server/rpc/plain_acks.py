@@ -17,6 +17,7 @@ from server.metrics import ServerMetrics
 from server.rpc.access import join, read
 from server.rpc.context import Edge, RequestHandler
 from server.security.credentials import Identity
+from server.wire.parsing import UNCOUNTED_SIZE
 from server.wire.text_sizes import SHORT_MAX
 from server.wire.validate import check_group, check_topic
 from store.native import Native
@@ -61,10 +62,12 @@ class PlainAcks:
         self._gathered: list[tuple[Call, bytes]] = []
 
     def take(self, call: Call, body: bytes) -> None:
-        """Serve the call when the pass ends."""
+        """Serve the call when the pass ends; a large one now, with those before it, in the turn of who sent it."""
         if not self._gathered:
             self._state_writer.before_write(self._serve)
         self._gathered.append((call, body))
+        if len(body) > UNCOUNTED_SIZE:
+            self._serve()
 
     def _serve(self) -> None:
         gathered, self._gathered = self._gathered, []

@@ -26,6 +26,7 @@ from server.security.credentials import Identity
 from server.wire.limits import BORN_HOST_SIZE_MAX, ENTRIES_MAX, MESSAGE_ID_SIZE_MAX, NAME_SIZE_MAX, WireLimits
 from server.wire.message_types import ACCEPTED_TYPES, TYPE_WORDS
 from server.wire.messages import host_from_text
+from server.wire.parsing import UNCOUNTED_SIZE
 from server.wire.reserved import RESERVED_PREFIX, RESERVED_PROPERTIES
 from server.wire.validate import check_topic
 from store.clock import Clock
@@ -117,14 +118,18 @@ class PlainSends:
         self._reader = make_reader(self._native, limits)
 
     def take(self, call: Call, body: bytes) -> None:
-        """Serve the call when the pass ends."""
+        """Serve the call when the pass ends; a large one now, with those before it, in the turn of who sent it."""
         if not self._gathered:
             self._since_s = self._clock.monotonic_s()
             self._commit.after_pass(self._serve)
         self._gathered.append((call, body))
+        if len(body) > UNCOUNTED_SIZE:
+            self._serve()
 
     def _serve(self) -> None:
         gathered, self._gathered = self._gathered, []
+        if not gathered:
+            return
         began_s = self._clock.monotonic_s()
         accepted = _Accepted(self._clock.wall_ms(), self._store_host())
         for call, body in gathered:

@@ -52,13 +52,9 @@ class PullService:
     def methods(self) -> dict[str, Method]:
         unary, stream = self._edge.unary, self._edge.server_stream
         return {
-            "PullMessage": Method(
-                stream(service.PullMessageRequest, service.PullMessageResponse, self._pull), streaming_out=True
-            ),
-            "UpdateOffset": Method(
-                unary(service.UpdateOffsetRequest, service.UpdateOffsetResponse, self._update_offset)
-            ),
-            "GetOffset": Method(unary(service.GetOffsetRequest, service.GetOffsetResponse, self._get_offset)),
+            "PullMessage": stream(service.PullMessageRequest, service.PullMessageResponse, self._pull),
+            "UpdateOffset": unary(service.UpdateOffsetRequest, service.UpdateOffsetResponse, self._update_offset),
+            "GetOffset": unary(service.GetOffsetRequest, service.GetOffsetResponse, self._get_offset),
         }
 
     # -- PullMessage

@@ -74,9 +74,9 @@ class RouteService:
     def methods(self) -> dict[str, Method]:
         unary = self._edge.unary
         return {
-            "QueryRoute": Method(unary(service.QueryRouteRequest, service.QueryRouteResponse, self._query_route)),
-            "QueryAssignment": Method(
-                unary(service.QueryAssignmentRequest, service.QueryAssignmentResponse, self._query_assignment)
+            "QueryRoute": unary(service.QueryRouteRequest, service.QueryRouteResponse, self._query_route),
+            "QueryAssignment": unary(
+                service.QueryAssignmentRequest, service.QueryAssignmentResponse, self._query_assignment
             ),
         }
 

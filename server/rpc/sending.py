@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -111,16 +112,14 @@ class SendService:
             self._plain.configure(limits)
 
     def methods(self) -> dict[str, Method]:
-        if self._plain is not None:
-            return {"SendMessage": Method(self._plain.take)}
         send = self._edge.unary(service.SendMessageRequest, service.SendMessageResponse, self._send)
-        return {"SendMessage": Method(self._timed(send))}
+        handler = self._timed(send.handler) if self._plain is None else self._plain.take
+        return {"SendMessage": replace(send, handler=handler)}
 
     def resending(self) -> MessageHandler:
         """SendMessage of messages that are in the log already: one of a transaction needs no other."""
-        return self._edge.unary(
-            service.SendMessageRequest, service.SendMessageResponse, partial(self._send, is_again=True)
-        )
+        send = partial(self._send, is_again=True)
+        return self._edge.unary(service.SendMessageRequest, service.SendMessageResponse, send).handler
 
     def _timed(self, send: MessageHandler) -> MessageHandler:
         """The same, with the time of some calls taken."""

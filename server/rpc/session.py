@@ -23,13 +23,11 @@ class SessionService:
     def methods(self) -> dict[str, Method]:
         unary = self._edge.unary
         return {
-            "Heartbeat": Method(unary(service.HeartbeatRequest, service.HeartbeatResponse, self._heartbeat)),
-            "NotifyClientTermination": Method(
-                unary(
-                    service.NotifyClientTerminationRequest,
-                    service.NotifyClientTerminationResponse,
-                    self._notify_client_termination,
-                )
+            "Heartbeat": unary(service.HeartbeatRequest, service.HeartbeatResponse, self._heartbeat),
+            "NotifyClientTermination": unary(
+                service.NotifyClientTerminationRequest,
+                service.NotifyClientTerminationResponse,
+                self._notify_client_termination,
             ),
         }
 

@@ -103,6 +103,7 @@ class TelemetryService:
                 streaming_in=True,
                 streaming_out=True,
                 on_open=self._open,
+                admit=self._tell_stranger,
                 on_half_close=self._half_close,
             )
         }

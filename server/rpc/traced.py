@@ -17,6 +17,8 @@ from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.front import Call, GrpcStatus, Methods
 from server.front.contract import Method
 from server.tracing import TRACEPARENT, CallSpan, Tracing
+from server.wire.parsing import request_of
+from server.wire.status import Refused
 
 SUCCESSES: Final = frozenset({definition.OK, definition.MESSAGE_NOT_FOUND})
 """Statuses with which nothing is wrong."""
@@ -36,6 +38,10 @@ def _traced(name: str, method: Method, tracing: Tracing) -> Method:
     serve = method.handler
 
     def handler(call: Call, body: bytes) -> None:
+        if method.admit is not None:  # before anything is made of what strangers send
+            method.admit(call)
+            if call.closed:
+                return
         parent = call.header(TRACEPARENT) or (_context_of_first(body) if name == "SendMessage" else None)
         span = tracing.begin(name, parent)
         if span is None:
@@ -118,21 +124,21 @@ def _attempt(describe: Describe, span: CallSpan, body: bytes) -> None:
     """A request that is none is answered by who serves it."""
     try:
         describe(span, body)
-    except DecodeError:
+    except (DecodeError, Refused):
         span.fail("cannot be parsed")
 
 
 def _context_of_first(body: bytes) -> str | None:
     """What the first message of a send says of its trace."""
     try:
-        request = service.SendMessageRequest.FromString(body)
-    except DecodeError:
+        request = request_of(service.SendMessageRequest, body)
+    except (DecodeError, Refused):
         return None
     return request.messages[0].system_properties.trace_context or None if request.messages else None
 
 
 def _describe_send(span: CallSpan, body: bytes) -> None:
-    request = service.SendMessageRequest.FromString(body)
+    request = request_of(service.SendMessageRequest, body)
     span.set(messaging_operation_type="send", messaging_batch_message__count=len(request.messages))
     for message in request.messages[:1]:
         span.set(
@@ -142,7 +148,7 @@ def _describe_send(span: CallSpan, body: bytes) -> None:
 
 
 def _describe_receive(span: CallSpan, body: bytes) -> None:
-    request = service.ReceiveMessageRequest.FromString(body)
+    request = request_of(service.ReceiveMessageRequest, body)
     span.set(
         messaging_operation_type="receive",
         messaging_destination_name=request.message_queue.topic.name,
@@ -151,7 +157,7 @@ def _describe_receive(span: CallSpan, body: bytes) -> None:
 
 
 def _describe_ack(span: CallSpan, body: bytes) -> None:
-    request = service.AckMessageRequest.FromString(body)
+    request = request_of(service.AckMessageRequest, body)
     span.set(
         messaging_operation_type="settle",
         messaging_destination_name=request.topic.name,

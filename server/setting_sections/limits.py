@@ -30,7 +30,7 @@ class LimitsSection(Section):
     request_size: ByteSize = Field(
         default=ByteSize(16 * MIB), ge=1, description="Largest request; larger ones are refused before they are read."
     )
-    metadata_size: ByteSize = Field(default=ByteSize(64 * 1024), ge=8_192, description="Largest request header block.")
+    metadata_size: ByteSize = Field(default=ByteSize(16 * 1024), ge=8_192, description="Largest request header block.")
     open_calls: int = Field(
         default=100_000,
         ge=1,

@@ -16,6 +16,7 @@ from google.protobuf.message import Message
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.wire.limits import BORN_HOST_SIZE_MAX, ENTRIES_MAX, MESSAGE_ID_SIZE_MAX, TRACE_CONTEXT_SIZE_MAX
+from server.wire.parsing import request_of
 from server.wire.status import Refused
 from store.record.layout import PROPERTIES_LENGTH_MAXIMUM
 
@@ -92,7 +93,7 @@ def parse_bounded(request_type: type[RequestT], body: bytes) -> RequestT:
 
     Messages that are sent are not looked at: `check_send` does.
     """
-    request = request_type.FromString(body)
+    request = request_of(request_type, body)
     if len(body) > SHORT_MAX and request_type is not service.SendMessageRequest:
         check_texts(request)
     return request

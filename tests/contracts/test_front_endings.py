@@ -183,6 +183,23 @@ def test_a_message_above_the_limit_is_refused_and_the_next_one_served(kind: Fron
     run(test())
 
 
+def test_a_method_may_take_less(kind: FrontKind) -> None:
+    async def test() -> None:
+        seen: list[int] = []
+
+        def count(call: Call, body: bytes) -> None:
+            seen.append(len(body))
+            call.reply(b"")
+
+        async with serving(kind, {UNARY: Method(count, size_max=1_000)}) as (_, channel):
+            method = channel.unary_unary(UNARY)
+            assert (await status_of(method(bytes(1_001))))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert (await status_of(method(bytes(1_000))))[0] is grpc.StatusCode.OK
+        assert seen == [1_000]
+
+    run(test())
+
+
 def test_an_answer_may_be_larger_than_a_request(kind: FrontKind) -> None:
     async def test() -> None:
         def large(call: Call, body: bytes) -> None:

@@ -140,6 +140,7 @@ class Engine:
         limits: FrontLimits | None = None,
         call_ended: Callable[[H2Call, GrpcStatus], None] | None = None,
         make_scanner: ScannerMaker | None = None,
+        headers: frozenset[str] | None = None,
     ) -> None:
         self.clock = Clock()
         self.figures = FrontFigures()
@@ -154,6 +155,7 @@ class Engine:
             soon=self.later.append,
             call_ended=call_ended,
             make_scanner=make_scanner,
+            headers=headers,
         )
         self.connection = Connection(self.board, Client("127.0.0.1:5"), self._notified)
 
@@ -193,7 +195,7 @@ class Engine:
             "calls_open": self.figures.calls_open,
             "waiting": len(sender._waiting),
             "waiting_size": sender.waiting_size,
-            "buffered_size": self.board.buffered_size,
+            "buffered_size": self.board.incoming.size,
             "buffered_here": calls._buffered_size,
         }
 

@@ -14,7 +14,7 @@ from server.front.h2.adapter import H2Protocol
 from server.front.h2.connection import UNLIMITED
 from server.front.h2.frames import ErrorCode
 from server.front.h2.grpc_messages import with_prefix
-from server.front.h2.turns import FRAMES_PER_TURN, PUT_OFF_MAX, Turns, address_of
+from server.front.h2.turns import FRAMES_PER_TURN, PUT_OFF_MAX, SECONDS_PER_TURN, Turns, address_of
 from tests.contracts.front_client import run, soon
 from tests.front.engine import BIDI, GREETING, KEEP, Engine, body_of, call, data, ended_by, frames_of, headers, statuses
 from tests.front.test_abuse import stream_of
@@ -82,6 +82,18 @@ def test_one_address_has_its_share_of_a_pass_and_others_have_theirs() -> None:
         quiet.say(2)
         assert done.count("flood") == number * FRAMES_PER_TURN
         assert done.count("quiet") == number * 2
+
+
+def test_what_goes_beyond_a_turn_is_taken_from_the_next_ones() -> None:
+    """One call may cost more than a turn: it is looked at between frames only."""
+    all_turns = Turns(lambda _: None)
+    source = all_turns.source("10.0.0.1")
+    assert source.has_turn(1)
+    source.spend(3 * FRAMES_PER_TURN, 2.5 * SECONDS_PER_TURN)
+    assert [source.has_turn(turn) for turn in (1, 2, 3, 4)] == [False, False, False, True]
+    source.spend(100 * FRAMES_PER_TURN, 0.0)
+    assert source.has_turn(200), "turns that passed without it count"
+    assert source.frames_left == FRAMES_PER_TURN
 
 
 def test_all_is_handled_in_the_end() -> None:

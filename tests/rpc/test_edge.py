@@ -85,10 +85,10 @@ class Failing:
         self._error = error
         clock = ManualClock()
         edge = Edge(ClientRegistry(clock), FaultLog(clock, damage_met=lambda: None, passed_over=lambda: None))
-        self.unary = edge.unary(service.HeartbeatRequest, service.HeartbeatResponse, self._raise)
+        self.unary = edge.unary(service.HeartbeatRequest, service.HeartbeatResponse, self._raise).handler
         self.stream = edge.server_stream(
             service.ReceiveMessageRequest, service.ReceiveMessageResponse, self._raise, lambda: b"the last item"
-        )
+        ).handler
 
     def _raise(self, call: Call, client_id: str, request: Message) -> None:
         raise self._error

@@ -27,6 +27,11 @@ class Client(NamedTuple):
     is_secure: bool = False
     peer_certificate: bytes | None = None
 
+    @property
+    def host(self) -> str:
+        """`127.0.0.1`, `::1`, `unix`."""
+        return self.peer.rpartition(":")[0].strip("[]") or self.peer
+
 
 class H2Call:
     """See `server.front.contract.Call`.
@@ -47,8 +52,10 @@ class H2Call:
         "client_done",
         "drain_callbacks",
         "ended_with",
+        "head_size",
         "headers_sent",
         "http_status",
+        "is_admitted",
         "is_unusual",
         "outbox",
         "reader",
@@ -85,7 +92,9 @@ class H2Call:
         self.client_done = False
         self.reader: MessageReader | None = None  # of a message that does not lie in one frame
         self.received = 0  # bytes of the stream that the peer has not been given back yet
-        self.buffered_size = 0  # of `reader`, as it was last accounted for
+        self.buffered_size = 0  # of `reader` and headers, as it was last accounted for
+        self.head_size = 0  # of headers, once the call has been open for a while
+        self.is_admitted = False  # whether its method was asked to take its request in
         self.ended_with = OK
         self.is_unusual = False  # its request cannot be taken the short way
         self.http_status = 0  # how a request that is no gRPC call will be answered
@@ -209,6 +218,11 @@ class H2Call:
     def field(self, name: bytes) -> bytes:
         """The value of a header as it was sent; empty when there is none."""
         return self._fields.get(name, b"")
+
+    @property
+    def fields_size(self) -> int:
+        """Bytes of the headers that are kept."""
+        return sum(map(len, self._fields)) + sum(map(len, self._fields.values()))
 
     def left(self) -> None:
         """All of the answer was handed on: nothing will be reported as lost any more."""

@@ -30,6 +30,7 @@ from server.front.h2.request_head import NotGrpc
 from server.front.h2.scanning import RequestHead
 from server.front.h2.sending import Sender
 from server.front.h2.switchboard import Switchboard
+from server.front.h2.turns import address_of
 from server.front.status import GrpcStatus
 
 log = structlog.get_logger(__name__)
@@ -40,11 +41,12 @@ STREAMS_MAX: Final = 10_000
 STREAM_WINDOW: Final = 1024 * 1024
 """What a client may send of one call before we have taken it in."""
 
-BUFFERED_MESSAGES_MAX: Final = 4
-"""So many messages of the largest size may be on their way in at once, per connection."""
+CONNECTION_WINDOW: Final = 16 * 1024 * 1024
+"""What it may send of all: enough for one message of the largest size at full speed."""
 
-BUFFERED_CONNECTIONS_MAX: Final = 4
-"""So many connections may use that to the full; then calls with further large messages are refused."""
+UNPACKED_BYTES_PER_FRAME: Final = 256
+"""Bytes out of packed messages that cost a peer as much of its turn as a frame. A message of 64 KiB that lies in a
+hundred bytes is a whole turn: what it costs to take it apart has no bound in what was sent."""
 
 RESETS_REMEMBERED: Final = 256
 """Streams that we reset and whose late frames are ignored. Others are answered by a reset again, which does no harm."""
@@ -59,6 +61,8 @@ class Calls:
     """`open` holds the calls by stream id: until all of their answer has left, or they are lost."""
 
     __slots__ = (
+        "_address",
+        "_awaiting",
         "_board",
         "_buffered_size",
         "_is_watched",
@@ -84,7 +88,9 @@ class Calls:
         self.now_s = board.clock()
         self.messages = 0
         self._board = board
+        self._address = address_of(client.host)
         self._buffered_size = 0
+        self._awaiting: list[H2Call] = []  # begun in this read, and their request has not come with their headers
         self._resets: dict[int, None] = {}
         self._is_watched = False
         self._newest_taken = 0
@@ -122,6 +128,29 @@ class Calls:
                 self.sender.open(call)
         if client_done:
             self.end_of_request(call)
+        else:
+            self._awaiting.append(call)
+
+    def read_ended(self) -> None:
+        """All that came is handled: what was begun in it and has no request yet may stay for long."""
+        awaiting, self._awaiting = self._awaiting, []
+        for call in awaiting:
+            if not call.client_done and not call.is_over:
+                self._admit(call, is_message_there=False)
+                self.hold_headers(call)
+
+    def hold_headers(self, call: H2Call) -> None:
+        """Account for the headers of a call that stays open."""
+        if not call.head_size and not call.is_over:
+            call.head_size = call.fields_size
+            self._account(call)
+
+    def _admit(self, call: H2Call, *, is_message_there: bool) -> None:
+        """Have the method say whether the request is to be taken in, once: before anything is kept or unpacked."""
+        admit = call.method.admit
+        if admit is not None and not call.is_admitted and (is_message_there or not call.method.streaming_in):
+            call.is_admitted = True
+            self._run(call, admit)
 
     def take_found(self, stream_id: int, head: RequestHead, body: bytes) -> bool:
         """A call that is there whole, as `begin` and `take_whole` would take it; False when it needs them."""
@@ -130,6 +159,9 @@ class Calls:
         path, fields = head
         served = board.methods.get(path)
         if served is None or served[1].streaming_in or figures.calls_open >= board.limits.max_open_calls:
+            return False
+        size_max = served[1].size_max
+        if size_max is not None and len(body) > size_max:
             return False
         timeout = fields.get(b"grpc-timeout")
         try:
@@ -180,41 +212,50 @@ class Calls:
 
     # -- how they get their messages
 
-    def take_whole(self, call: H2Call, data: bytes, start: int, end: int) -> None:
-        """The one message of a call, all in one frame, which ends the request."""
+    def take_whole(self, call: H2Call, data: bytes, start: int, end: int) -> int:
+        """The one message of a call, all in one frame, which ends the request. Returns as `take_part`."""
         if call.closed:
-            return
+            return 0
         body_start = start + MESSAGE_PREFIX_SIZE
         if body_start > end or call.is_unusual:
-            self.take_part(call, memoryview(data)[start:end], end - start)
-            return
+            return self.take_part(call, memoryview(data)[start:end], end - start)
         flag, size = MESSAGE_PREFIX.unpack_from(data, start)
         body = data[body_start:end]
-        if flag or size != len(body) or size > self._board.limits.max_message_size:
-            self.take_part(call, memoryview(data)[start:end], end - start)
-        else:
-            self._deliver(call, body)
+        if flag or size != len(body) or size > self._size_max(call):
+            return self.take_part(call, memoryview(data)[start:end], end - start)
+        self._deliver(call, body)
+        return 0
 
-    def take_part(self, call: H2Call, data: memoryview, frame_size: int) -> None:
-        """Data of a stream that may hold a part of a message, or several."""
+    def take_part(self, call: H2Call, data: memoryview, frame_size: int) -> int:
+        """Data of a stream that may hold a part of a message, or several. Returns what that costs beside the frame, in
+        frames.
+        """
+        cost = 0
         call.received += frame_size
         if call.received > STREAM_WINDOW:
             self.reset(call, ErrorCode.FLOW_CONTROL_ERROR)
-            return
+            return cost
+        if not call.closed:
+            self._admit(call, is_message_there=True)
         if not call.closed:
             reader = call.reader
             if reader is None:
-                encoding = decoded(call.field(b"grpc-encoding"))
-                reader = call.reader = MessageReader(encoding, self._board.limits.max_message_size)
+                reader = call.reader = MessageReader(decoded(call.field(b"grpc-encoding")), self._size_max(call))
+            before = reader.unpacked_size
             try:
                 self._read(call, reader, data)
             except BadMessage as bad:
                 self._count(bad.limit)
                 self.fail(call, bad.status, bad.reason)
+            cost = (reader.unpacked_size - before) // UNPACKED_BYTES_PER_FRAME
             self._account(call)
         if call.received >= STREAM_WINDOW // 2 and not call.client_done and call.stream_id in self.open:
             self.sender.control(frames.window_update(call.stream_id, call.received))
             call.received = 0
+        return cost
+
+    def _size_max(self, call: H2Call) -> int:
+        return call.method.message_size_max(self._board.limits)
 
     def end_of_request(self, call: H2Call) -> None:
         """The client has said all it wanted to."""
@@ -282,16 +323,20 @@ class Calls:
 
     def _account(self, call: H2Call) -> None:
         """Keep what is on its way in within bounds: of this connection, and of all."""
-        reader = call.reader
-        size = 0 if reader is None or call.is_over else reader.size
+        size = 0
+        if not call.is_over:
+            size = call.head_size + (0 if call.reader is None else call.reader.size)
         grown, call.buffered_size = size - call.buffered_size, size
-        self._buffered_size += grown
-        board = self._board
-        board.buffered_size += grown
-        bound = BUFFERED_MESSAGES_MAX * board.limits.max_message_size
-        if grown > 0 and (self._buffered_size > bound or board.buffered_size > BUFFERED_CONNECTIONS_MAX * bound):
+        if not self.hold(grown):
             self._count("incoming_size")
             self.fail(call, GrpcStatus.RESOURCE_EXHAUSTED, "too many large messages at once")
+
+    def hold(self, grown: int) -> bool:
+        """So many bytes more, or fewer, of requests are held; False when that is too much."""
+        board = self._board
+        self._buffered_size += grown
+        board.incoming.grew(self._address, grown)
+        return grown <= 0 or not board.incoming.is_too_much(board.limits, self._address, self._buffered_size)
 
     def _count(self, limit: str | None) -> None:
         """Something is refused, because of a limit if one is named."""
@@ -303,6 +348,8 @@ class Calls:
     def answer(self, call: H2Call, body: bytes) -> None:
         """A unary call is answered."""
         if self.sender.answer(call, body):
+            if not call.client_done:
+                self.send_reset(call.stream_id, ErrorCode.NO_ERROR)  # the rest of the request is not wanted
             self._forget(call, OK)
         else:
             self.stream(call, with_prefix(body))
@@ -358,6 +405,7 @@ class Calls:
         call.lost()
 
     def lose_all(self) -> None:
+        self._awaiting.clear()
         for call in list(self.open.values()):
             self.cancel(call)
 

@@ -17,7 +17,7 @@ from typing import Final, NoReturn
 from server.front.h2 import frames
 from server.front.h2.allowance import CALLS_PER_FRAME, Allowance
 from server.front.h2.call import Client, H2Call
-from server.front.h2.calls import STREAM_WINDOW, STREAMS_MAX, Calls
+from server.front.h2.calls import CONNECTION_WINDOW, STREAMS_MAX, Calls
 from server.front.h2.frames import (
     FRAME_HEAD,
     FRAME_HEAD_SIZE,
@@ -27,7 +27,6 @@ from server.front.h2.frames import (
     SETTINGS_ACK,
     STREAM_MASK,
     U32,
-    WINDOW_DEFAULT,
     WINDOW_MAX,
     ErrorCode,
     Flag,
@@ -37,7 +36,7 @@ from server.front.h2.frames import (
     check_dependency,
     unpadded,
 )
-from server.front.h2.greeting import HTTP_1_ANSWER, Greeting, greeting_in
+from server.front.h2.greeting import HTTP_1_ANSWER, Greeting, answer_to_preface, greeting_in
 from server.front.h2.grpc_messages import MESSAGE_PREFIX_SIZE
 from server.front.h2.header_blocks import BlockDecoder, PartialBlock
 from server.front.h2.huffman_coded import HuffmanCoded
@@ -55,9 +54,6 @@ from server.front.h2.states import TRANSITIONS, State
 from server.front.h2.stream_rules import RULES, Outcome, StreamState
 from server.front.h2.switchboard import Switchboard
 from server.front.status import GrpcStatus
-
-CONNECTION_WINDOW: Final = 16 * 1024 * 1024
-"""What a peer may send before we have taken it in: enough for one message of the largest size at full speed."""
 
 CONTINUATIONS_MAX: Final = 64
 """Frames of one header block; the whole block is bounded as well."""
@@ -85,7 +81,7 @@ class Connection:
         self._block_size_max = DECODED_BEYOND_LIMIT * board.limits.max_metadata_size
         self._decoder = BlockDecoder(self._block_size_max)
         self._scanner = None if board.make_scanner is None else board.make_scanner(FAST_BLOCK_SIZE_MAX, HuffmanCoded)
-        self._heads = HeadReader(self._decoder, board.limits.max_metadata_size, self._scanner)
+        self._heads = HeadReader(self._decoder, board.limits.max_metadata_size, self._scanner, board.headers_kept)
         self._partial: PartialBlock | None = None
         self._expected: FrameType | None = FrameType.SETTINGS  # what the next frame has to be
         self._last_stream_id = 0
@@ -146,6 +142,8 @@ class Connection:
         if self._received >= CONNECTION_WINDOW // 2:
             self.sender.control(frames.window_update(0, self._received))
             self._received = 0
+        if not self.behind_size:
+            self.calls.read_ended()
 
     def _take_found(self, scanner: Scanner, data: bytes, position: int, frames_end: int, end_s: float) -> int:
         """Take what a scanner finds; returns where the last frame ends that was taken."""
@@ -185,17 +183,7 @@ class Connection:
             case Greeting.PREFACE:
                 pass
         self._move(State.GREETED)
-        self.sender.control(
-            frames.settings(
-                {
-                    Setting.HEADER_TABLE_SIZE: 0,
-                    Setting.MAX_CONCURRENT_STREAMS: STREAMS_MAX,
-                    Setting.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
-                    Setting.MAX_HEADER_LIST_SIZE: self._board.limits.max_metadata_size,
-                }
-            )
-            + frames.window_update(0, CONNECTION_WINDOW - WINDOW_DEFAULT)
-        )
+        self.sender.control(answer_to_preface(self._board.limits.max_metadata_size))
         return True
 
     # -- frames
@@ -212,11 +200,11 @@ class Connection:
         if flags & Flag.END_STREAM:
             call.client_done = True
             if call.reader is None and not call.method.streaming_in:
-                self.calls.take_whole(call, data, start, end)
+                self.frames_received += self.calls.take_whole(call, data, start, end)
                 return
         elif start == end:
             self._spend(1)
-        self.calls.take_part(call, memoryview(data)[start:end], size)
+        self.frames_received += self.calls.take_part(call, memoryview(data)[start:end], size)
 
     def _count_data(self, size: int) -> None:
         self._received += size
@@ -236,6 +224,7 @@ class Connection:
         else:
             self._partial = PartialBlock(stream_id, flags, data[start:end])
             self._expected = FrameType.CONTINUATION
+            self._keep_partial(end - start)
 
     def on_continuation(self, flags: int, stream_id: int, data: bytes, start: int, end: int) -> None:
         partial = self._partial
@@ -243,11 +232,24 @@ class Connection:
             raise PeerError(ErrorCode.PROTOCOL_ERROR, "CONTINUATION of no header block")
         partial.continuations += 1
         partial.block += data[start:end]
+        self._keep_partial(end - start)
         if partial.continuations > CONTINUATIONS_MAX or len(partial.block) > self._block_size_max:
             raise PeerError(ErrorCode.ENHANCE_YOUR_CALM, "a header block is too large")
         if flags & Flag.END_HEADERS:
-            self._partial = self._expected = None
+            self._expected = None
+            self._drop_partial()
             self._header_block(stream_id, partial.flags, bytes(partial.block))
+
+    def _keep_partial(self, size: int) -> None:
+        """So much more of a header block waits for its end."""
+        if not self.calls.hold(size):
+            self._board.figures.limits_met["incoming_size"] += 1
+            raise PeerError(ErrorCode.ENHANCE_YOUR_CALM, "too much of requests is on its way")
+
+    def _drop_partial(self) -> None:
+        partial, self._partial = self._partial, None
+        if partial is not None:
+            self.calls.hold(-len(partial.block))
 
     def on_priority(self, _flags: int, stream_id: int, data: bytes, start: int, end: int) -> None:
         self._spend(1)
@@ -443,6 +445,7 @@ class Connection:
         """The transport is gone."""
         if self.state is not State.OVER:
             self._move(State.OVER)
+        self._drop_partial()
         self.calls.lose_all()
 
     def _exclude_new_streams(self) -> None:
@@ -455,7 +458,7 @@ class Connection:
         # a new one: what was raised refers to its frames, also by its cause, and so to all that was read
         self.ended_with = PeerError(error.code, error.reason)
         self._rest, self.behind_size = b"", 0
-        self._partial = None
+        self._drop_partial()
         self._move(State.OVER)
         self.calls.lose_all()
         self.sender.control(frames.go_away(self._last_stream_id, error.code, error.reason))

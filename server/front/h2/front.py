@@ -49,8 +49,12 @@ class H2Front:
         limits: FrontLimits | None = None,
         access_log: bool = False,
         make_scanner: ScannerMaker | None = None,
+        headers: frozenset[str] | None = None,
     ) -> None:
-        """With `make_scanner` calls that are there whole are found by native code."""
+        """With `make_scanner` calls that are there whole are found by native code. Headers beside `headers` are not
+        kept.
+        """
+        self._headers = headers
         check_methods(methods)
         self._make_scanner = make_scanner
         self._methods = methods
@@ -132,6 +136,7 @@ class H2Front:
             soon=soon,
             call_ended=_log_call if self._access_log else None,
             make_scanner=self._make_scanner,
+            headers=self._headers,
         )
         self._every("deadlines", DEADLINES_S, self._board.expire)
         self._every("look after", LOOK_AFTER_S, self._look_after)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from server.front.h2.frames import PREFACE
+from server.front.h2 import frames
+from server.front.h2.calls import CONNECTION_WINDOW, STREAM_WINDOW, STREAMS_MAX
+from server.front.h2.frames import PREFACE, WINDOW_DEFAULT, Setting
 
 _HTTP_1: Final = (b"GET ", b"POST ", b"HEAD ", b"PUT ", b"OPTIONS ", b"DELETE ", b"PATCH ", b"CONNECT ", b"TRACE ")
 HTTP_1_ANSWER: Final = (
@@ -30,3 +32,15 @@ def greeting_in(data: bytes) -> Greeting:
     if data.startswith(_HTTP_1):
         return Greeting.HTTP_1
     return Greeting.BEGINNING if any(each.startswith(data) for each in _HTTP_1) else Greeting.ELSE
+
+
+def answer_to_preface(metadata_size_max: int) -> bytes:
+    """Our own settings, and the window of the connection."""
+    return frames.settings(
+        {
+            Setting.HEADER_TABLE_SIZE: 0,
+            Setting.MAX_CONCURRENT_STREAMS: STREAMS_MAX,
+            Setting.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
+            Setting.MAX_HEADER_LIST_SIZE: metadata_size_max,
+        }
+    ) + frames.window_update(0, CONNECTION_WINDOW - WINDOW_DEFAULT)

@@ -77,10 +77,16 @@ def timeout_s(value: bytes) -> float:
     return int(digits) * unit_s
 
 
+UNPACKED_FREE: Final = 64 * 1024
+UNPACKED_RATIO_MAX: Final = 128
+"""Bytes that any packed message may become, and how many times its size beyond them: text is packed to a tenth, zeros
+to a thousandth."""
+
+
 def plain_body(body: bytes, flag: int, encoding: bytes, size_max: int) -> bytes:
     """The message that was sent as `body` with a compressed flag. Raises BadMessage.
 
-    Never more than `size_max` bytes are made of it, however well it was compressed.
+    Never more than `size_max` bytes are made of it, nor more than its own size allows.
     """
     if flag == 0:
         return body
@@ -91,15 +97,27 @@ def plain_body(body: bytes, flag: int, encoding: bytes, size_max: int) -> bytes:
             GrpcStatus.UNIMPLEMENTED, f"messages may be compressed by gzip, not {encoding.decode('ascii', 'replace')}"
         )
     inflater = zlib.decompressobj(wbits=31)
+    bound = unpacked_bound(len(body), size_max)
     try:
-        plain = inflater.decompress(body, size_max + 1)
+        plain = inflater.decompress(body, bound + 1)
     except zlib.error as error:
         raise BadMessage(GrpcStatus.INTERNAL, "a message is no gzip") from error
     if len(plain) > size_max:
         raise too_large(len(plain), size_max)
+    if len(plain) > bound:
+        raise BadMessage(
+            GrpcStatus.RESOURCE_EXHAUSTED,
+            f"a message that unpacks to more than {UNPACKED_RATIO_MAX} times its {len(body)} bytes",
+            "request_size",
+        )
     if not inflater.eof or inflater.unused_data:
         raise BadMessage(GrpcStatus.INTERNAL, "a message is no whole gzip")
     return plain
+
+
+def unpacked_bound(size: int, size_max: int) -> int:
+    """Bytes that are made at most of a packed message of that size."""
+    return min(size_max, max(UNPACKED_FREE, UNPACKED_RATIO_MAX * size))
 
 
 def too_large(size: int, size_max: int) -> BadMessage:

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from server.front.h2.grpc_messages import MESSAGE_PREFIX, MESSAGE_PREFIX_SIZE, plain_body, too_large
+from server.front.h2.grpc_messages import (
+    MESSAGE_PREFIX,
+    MESSAGE_PREFIX_SIZE,
+    BadMessage,
+    plain_body,
+    too_large,
+    unpacked_bound,
+)
 
 
 class MessageReader:
     """Collects the data of one stream and gives out whole messages.
 
-    `size` is how many bytes it holds, `total_size` how many it ever got.
+    `size` is how many bytes it holds, `total_size` how many it ever got, `unpacked_size` how many were made of packed
+    messages.
     """
 
-    __slots__ = ("_buffer", "_encoding", "_size_max", "total_size")
+    __slots__ = ("_buffer", "_encoding", "_size_max", "total_size", "unpacked_size")
 
     def __init__(self, encoding: bytes, size_max: int) -> None:
         self._buffer = bytearray()
         self._encoding = encoding
         self._size_max = size_max
         self.total_size = 0
+        self.unpacked_size = 0
 
     @property
     def size(self) -> int:
@@ -43,7 +52,15 @@ class MessageReader:
         with memoryview(self._buffer) as view:
             body = bytes(view[MESSAGE_PREFIX_SIZE:end])
         del self._buffer[:end]
-        return plain_body(body, flag, self._encoding, self._size_max)
+        if not flag:
+            return body
+        try:
+            plain = plain_body(body, flag, self._encoding, self._size_max)
+        except BadMessage:
+            self.unpacked_size += unpacked_bound(len(body), self._size_max)
+            raise
+        self.unpacked_size += len(plain)
+        return plain
 
     def _announced(self) -> int | None:
         """The length of the message under way, None while that is not known."""

@@ -9,7 +9,7 @@ with a known run is checked already; of the rest only the names are looked up. W
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Final
 
 from server.front.h2.header_blocks import BlockDecoder, Field, decoded, integer, size_of
@@ -34,6 +34,12 @@ _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _OF_THE_CONNECTION: Final = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade")
 )
+OWN_HEADERS: Final = frozenset((CONTENT_TYPE, b"content-length", b"grpc-encoding", b"grpc-timeout"))
+"""What the engine itself asks for."""
+
+NOT_KEPT: Final = b""
+"""Stands in for the name of a field that is sound and that nobody asks for."""
+
 _NEVER_PLAIN: Final = frozenset((b"te", CONTENT_TYPE, b"content-length"))
 _PSEUDO: Final = frozenset((b":method", b":scheme", b":path", b":authority"))
 _REQUIRED: Final = frozenset((b":method", b":scheme", b":path"))
@@ -59,8 +65,15 @@ class TooLarge(Exception):
 class HeadReader:
     """Reads the header blocks of one connection, in order."""
 
-    def __init__(self, decoder: BlockDecoder, size_max: int, scanner: Scanner | None = None) -> None:
-        """`scanner` is told what is learned."""
+    def __init__(
+        self,
+        decoder: BlockDecoder,
+        size_max: int,
+        scanner: Scanner | None = None,
+        kept: Container[bytes] | None = None,
+    ) -> None:
+        """`scanner` is told what is learned; of fields outside `kept` nothing stays but that they are sound."""
+        self._kept = kept
         self._decoder = decoder
         self._scanner = scanner
         self._size_max = size_max
@@ -68,7 +81,7 @@ class HeadReader:
         self._run_lengths: list[int] = []  # the one that matched last comes first
         self._run_of_path: dict[bytes, bytes] = {}
         self._last_block_of_path: dict[bytes, bytes] = {}
-        self._plain_names: dict[bytes, bytes] = {}  # raw name → name, of fields that are sound with any value
+        self._plain_names: dict[bytes, bytes] = {}  # raw name → name or NOT_KEPT, of those sound with any value
         self._sound_fields: dict[bytes, bytes] = {}  # whole raw field → name, of those that are sound with this one
 
     def read(self, block: bytes) -> RequestHead:
@@ -90,7 +103,7 @@ class HeadReader:
         decoded_fields = self._decoder.decode(block)
         if size_of(decoded_fields) > self._size_max:
             raise TooLarge
-        head = check(decoded_fields)
+        head = check(decoded_fields, self._kept)
         require_grpc(decoded_fields, head)
         if decoded_fields[0].end and len(block) <= FAST_BLOCK_SIZE_MAX:
             self._learn_fields(block, decoded_fields)
@@ -113,7 +126,8 @@ class HeadReader:
                 name = names.get(block[position:name_end])
                 if name is not None and block[name_end] < 0x7F:
                     position = name_end + 1 + block[name_end]
-                    fields[name] = block[name_end + 1 : position]
+                    if name:
+                        fields[name] = block[name_end + 1 : position]
                     continue
                 position = self._read_field(block, position, fields)
                 if not position:
@@ -134,11 +148,14 @@ class HeadReader:
             name_end = start + (2 if first & mask == mask else 1)
         size, value_start = integer(block, name_end, 0x7F)
         end = value_start + size
-        name = self._plain_names.get(block[start:name_end]) or self._sound_fields.get(block[start:end])
+        name = self._plain_names.get(block[start:name_end])
+        if name is None:
+            name = self._sound_fields.get(block[start:end])
         if name is None:
             return 0
-        value = block[value_start:end]
-        fields[name] = HuffmanCoded(value) if block[name_end] & 0x80 else value
+        if name:
+            value = block[value_start:end]
+            fields[name] = HuffmanCoded(value) if block[name_end] & 0x80 else value
         return end
 
     def _learn_fields(self, block: bytes, fields: list[Field]) -> None:
@@ -147,15 +164,16 @@ class HeadReader:
             raw_field, start = block[start : field.end], field.end
             if field.name[:1] == b":" or raw_field[:1] >= b"\x80" or len(field.raw_name) > KNOWN_FIELD_SIZE_MAX:
                 continue
+            name = field.name if self._kept is None or field.name in self._kept else NOT_KEPT
             if field.name not in _NEVER_PLAIN:
                 if len(self._plain_names) < FIELDS_KNOWN_MAX:
-                    self._plain_names[field.raw_name] = field.name
+                    self._plain_names[field.raw_name] = name
                     if self._scanner is not None:
-                        self._scanner.learn_name(field.raw_name, field.name)
+                        self._scanner.learn_name(field.raw_name, name)
             elif len(raw_field) <= KNOWN_FIELD_SIZE_MAX and len(self._sound_fields) < FIELDS_KNOWN_MAX:
-                self._sound_fields[raw_field] = field.name
+                self._sound_fields[raw_field] = name
                 if self._scanner is not None:
-                    self._scanner.learn_field(raw_field, field.name)
+                    self._scanner.learn_field(raw_field, name)
 
     def _learn_run(self, path: bytes, block: bytes, fields: list[Field]) -> None:
         """Remember what the start of the block has in common with the last one for the same path."""
@@ -170,7 +188,7 @@ class HeadReader:
         given_up = self._run_of_path.pop(path, b"")
         self._runs.pop(given_up, None)
         run = block[: common[-1].end]
-        self._runs[run] = check(common)
+        self._runs[run] = check(common, self._kept)
         self._run_of_path[path] = run
         if self._scanner is not None:
             self._scanner.forget_run(given_up)
@@ -178,21 +196,27 @@ class HeadReader:
         self._run_lengths = list({len(each) for each in self._runs})
 
 
-def check(fields: Iterable[Field]) -> RequestHead:
-    """Hold the fields of a request, or those it starts with, against RFC 9113 §8.2 and §8.3. Raises Malformed."""
+def check(fields: Iterable[Field], kept: Container[bytes] | None = None) -> RequestHead:
+    """Hold the fields of a request, or those it starts with, against RFC 9113 §8.2 and §8.3. Raises Malformed.
+
+    Of the regular ones those in `kept` are returned; None: all.
+    """
     pseudo: dict[bytes, bytes] = {}
     regular: dict[bytes, bytes] = {}
+    is_regular = False
     for field in fields:
         name = field.name
         if name[:1] == b":":
-            if regular:
+            if is_regular:
                 raise Malformed(f"{name!r} behind a regular field")
             if name not in _PSEUDO or name in pseudo:
                 raise Malformed(f"pseudo-header field {name!r} is unknown or repeated")
             pseudo[name] = decoded(field.value)
         else:
             _check_regular(name, field.value)
-            regular[name] = field.value
+            is_regular = True
+            if kept is None or name in kept:
+                regular[name] = field.value
     if not pseudo.keys() >= _REQUIRED or not pseudo[b":path"]:
         raise Malformed("a pseudo-header field is missing or empty")
     return pseudo[b":path"], regular

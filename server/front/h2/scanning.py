@@ -29,10 +29,10 @@ class Scanner(Protocol):
     def forget_run(self, block: bytes, /) -> None: ...
 
     def learn_name(self, raw_name: bytes, name: bytes, /) -> None:
-        """A field that is sound with any value."""
+        """A field that is sound with any value. Without a name it is not kept."""
 
     def learn_field(self, raw_field: bytes, name: bytes, /) -> None:
-        """A field that is sound with this value."""
+        """A field that is sound with this value. Without a name it is not kept."""
 
     def scan(
         self,

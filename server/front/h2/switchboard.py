@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from server.front.contract import FrontLimits, Method, Methods
 from server.front.figures import FrontFigures
+from server.front.h2.incoming import Incoming
+from server.front.h2.request_head import OWN_HEADERS
 from server.front.h2.scanning import ScannerMaker
 from server.front.h2.sending import Unread
 from server.front.status import GrpcStatus
@@ -37,7 +39,9 @@ class Switchboard:
         soon: Callable[[Callable[[], None]], None],
         call_ended: Callable[[H2Call, GrpcStatus], None] | None = None,
         make_scanner: ScannerMaker | None = None,
+        headers: frozenset[str] | None = None,
     ) -> None:
+        """`headers` are those that handlers ask for; None: any. Others are not kept."""
         self.methods: dict[bytes, tuple[str, Method]] = {
             path.encode(): (path, method) for path, method in methods.items()
         }
@@ -47,8 +51,8 @@ class Switchboard:
         self.call_ended = call_ended
         self.make_scanner = make_scanner
         self.figures = figures
-        self.buffered_size = 0
-        """Bytes of messages that have not come in whole, of all connections."""
+        self.headers_kept = None if headers is None else OWN_HEADERS | {name.encode() for name in headers}
+        self.incoming = Incoming()
         self.unread = Unread(limits.max_unread_size)
         self._young: list[Calls] = []  # of connections that have calls which are not noted yet
         self._deadlines: list[tuple[float, int, Calls, int]] = []
@@ -67,7 +71,9 @@ class Switchboard:
         young, self._young = self._young, []
         for calls in young:
             for call in calls.take_new():
-                self._note(call)
+                calls.hold_headers(call)
+                if not call.is_over:
+                    self._note(call)
         deadlines = self._deadlines
         if len(deadlines) > 2 * self.figures.calls_open + STALE_DEADLINES_MAX:
             # Calls that were over long before their deadline: clients may set it centuries ahead.

@@ -53,11 +53,11 @@ class Source:
         self.is_held = False
 
     def has_turn(self, turn: int) -> bool:
-        """Whether more of it may be handled in this turn."""
+        """Whether more of it may be handled in this turn. What went beyond the last ones is taken from this one."""
         if self.turn != turn:
-            self.turn = turn
-            self.frames_left = FRAMES_PER_TURN
-            self.seconds_left = SECONDS_PER_TURN
+            passed, self.turn = turn - self.turn, turn
+            self.frames_left = min(FRAMES_PER_TURN, self.frames_left + passed * FRAMES_PER_TURN)
+            self.seconds_left = min(SECONDS_PER_TURN, self.seconds_left + passed * SECONDS_PER_TURN)
         return self.frames_left > 0 and self.seconds_left > 0
 
     def spend(self, frames: int, seconds: float) -> None:

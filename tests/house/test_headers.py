@@ -1,0 +1,43 @@
+"""A front that keeps only the headers that are asked for has all of those."""
+
+from __future__ import annotations
+
+import ast
+
+from server.front.caller import LOGGED_HEADERS
+from server.rpc.context import HEADERS
+from server.security.signature import AUTHORIZATION, DATE
+from server.tracing import TRACEPARENT
+from tests.house.source import name, production_files
+
+ASKED = {
+    "server/front/caller.py: header": frozenset(LOGGED_HEADERS.values()),
+    "server/rpc/context.py: CLIENT_ID": frozenset({"x-mq-client-id"}),
+    "server/rpc/traced.py: TRACEPARENT": frozenset({TRACEPARENT}),
+    "server/rpc/traced.py: name": frozenset[str](),
+    "server/security/authentication.py: AUTHORIZATION": frozenset({AUTHORIZATION}),
+    "server/security/authentication.py: DATE": frozenset({DATE}),
+}
+"""Where the server asks a call for a header, by what name: the names that stands for."""
+
+
+def test_all_headers_that_are_asked_for_are_kept() -> None:
+    found = {
+        f"{name(path)}: {ast.unparse(node.args[0])}"
+        for path in production_files()
+        if name(path).startswith("server/") and not name(path).startswith("server/front/h2/")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "header"
+    }
+    assert found == set(ASKED)
+    assert frozenset().union(*ASKED.values()) == HEADERS
+
+
+def test_nobody_asks_for_all_headers() -> None:
+    """`Call.metadata` is for tests and for calls that wrap another one."""
+    askers = {
+        name(path)
+        for path in production_files()
+        if name(path).startswith("server/rpc/") and "call.metadata()" in path.read_text()
+    }
+    assert askers == {"server/rpc/traced.py"}

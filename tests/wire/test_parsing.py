@@ -1,0 +1,133 @@
+"""Fields and entries are counted on the wire: nothing is made of a request that has too many."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from google.protobuf.message import DecodeError, Message
+
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server.wire.limits import ENTRIES_MAX
+from server.wire.parsing import BYTES_PER_FIELD, FIELDS_LEAST, FIELDS_MOST, UNCOUNTED_SIZE, request_of
+from server.wire.status import Refused
+from tests.wire.builders import message
+
+MIB = 1 << 20
+
+
+def number(message: type[Message], field: str) -> int:
+    """What begins the field on the wire."""
+    return message.DESCRIPTOR.fields_by_name[field].number << 3 | 2
+
+
+def nested(tag: int, inner: bytes) -> bytes:
+    size = len(inner)
+    encoded = b""
+    while size >= 0x80:
+        encoded, size = encoded + bytes((size & 0x7F | 0x80,)), size >> 7
+    return bytes((tag,)) + encoded + bytes((size,)) + inner
+
+
+EMPTY_ENTRIES = {
+    "messages": (service.SendMessageRequest, b"\x0a\x00" * 8 * MIB),
+    "properties of a message": (service.SendMessageRequest, nested(0x0A, b"\x12\x00" * MIB)),
+    "keys of a message": (service.SendMessageRequest, nested(0x0A, nested(0x1A, b"\x12\x00" * MIB))),
+    "messages with some properties each": (
+        service.SendMessageRequest,
+        nested(0x0A, b"\x12\x00" * 20) * ENTRIES_MAX * 2,
+    ),
+    "acknowledgements": (service.AckMessageRequest, b"\x1a\x00" * MIB),
+    "lite topics": (service.SyncLiteSubscriptionRequest, b"\x22\x00" * MIB),
+    "topics of settings": (
+        service.TelemetryCommand,
+        nested(
+            number(service.TelemetryCommand, "settings"),
+            nested(
+                number(definition.Settings, "publishing"),
+                bytes((number(definition.Publishing, "topics"), 0)) * MIB,
+            ),
+        ),
+    ),
+    "numbers": (service.SendMessageRequest, b"\x38\x01" * MIB),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY_ENTRIES)
+def test_too_many_entries_are_refused_before_anything_is_made_of_them(
+    name: str,
+) -> None:
+    request_type, body = EMPTY_ENTRIES[name]
+    with pytest.raises(Refused, match="fields and entries") as refused:
+        request_of(request_type, body)
+    assert refused.value.code == definition.PAYLOAD_TOO_LARGE
+
+
+LARGE: dict[str, Message] = {
+    "one message of 4 MiB": service.SendMessageRequest(messages=[message(body=bytes(4 * MIB))]),
+    "a message with as many properties as may be": service.SendMessageRequest(
+        messages=[message(user_properties={f"property-{number}": "v" * 120 for number in range(128)})]
+    ),
+    "4,096 messages": service.SendMessageRequest(messages=[message(body=bytes(64)) for _ in range(ENTRIES_MAX)]),
+    "4,096 acknowledgements": service.AckMessageRequest(
+        entries=[
+            service.AckMessageEntry(message_id="01" + "A" * 32, receipt_handle="h" * 50, lite_topic="l")
+            for _ in range(ENTRIES_MAX)
+        ]
+    ),
+    "2,300 lite topics": service.SyncLiteSubscriptionRequest(lite_topic_set=[f"lite-{n:04}" for n in range(2_300)]),
+    "settings of 4,096 topics": service.TelemetryCommand(
+        settings=definition.Settings(
+            publishing=definition.Publishing(
+                topics=[definition.Resource(name=f"topic-{n}") for n in range(ENTRIES_MAX)]
+            )
+        )
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_large_requests_within_all_limits_are_taken(name: str) -> None:
+    request = LARGE[name]
+    body = request.SerializeToString()
+    assert len(body) > UNCOUNTED_SIZE
+    assert request_of(type(request), body) == request
+
+
+def test_how_many_there_may_be_goes_with_the_size() -> None:
+    def refused(size: int) -> int:
+        """Bytes of padding with which a request of so many empty messages is refused, or 0."""
+        body = nested(0x0A, nested(0x22, bytes(size)))
+        for count in range(0, FIELDS_MOST + 4_096, 256):
+            try:
+                request_of(service.SendMessageRequest, b"\x0a\x00" * count + body)
+            except Refused:
+                return count
+        raise AssertionError("never refused")
+
+    assert FIELDS_LEAST < refused(20_000) < FIELDS_LEAST + (20_000 + 2 * FIELDS_LEAST) // BYTES_PER_FIELD + 2_000
+    assert abs(refused(2 * MIB) - FIELDS_MOST) <= 256
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_malformed_is_for_the_parser_to_refuse(seed: int) -> None:
+    random = Random(seed)
+    whole = bytearray(LARGE["4,096 acknowledgements"].SerializeToString()[: random.randrange(17_000, 60_000)])
+    for _ in range(random.randrange(1, 50)):
+        whole[random.randrange(len(whole))] = random.randrange(256)
+    body = bytes(whole)
+    try:
+        expected: Message | None = service.AckMessageRequest.FromString(body)
+    except DecodeError:
+        expected = None
+    try:
+        found: Message | None = request_of(service.AckMessageRequest, body)
+    except DecodeError:
+        found = None
+    assert found == expected
+
+
+def test_a_number_without_an_end_is_not_read_to_it() -> None:
+    with pytest.raises(DecodeError):
+        request_of(service.AckMessageRequest, b"\xff" * 8 * MIB)
