@@ -11,7 +11,7 @@ import grpc
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.rpc.methods import METHOD_NAMES
+from server.rpc.methods import METHOD_NAMES, REQUEST_SIZES, SMALL_REQUEST_SIZE
 from tests.e2e.broker import Broker
 from tests.e2e.load.raw_client import Refused, check_body, stamped_body
 from tests.hostile.absurd import answer_type
@@ -68,6 +68,9 @@ class Caller:
         except grpc.RpcError as error:
             if method == "Telemetry" and error.code() is grpc.StatusCode.INVALID_ARGUMENT:
                 return "INVALID_ARGUMENT"  # the one method whose requests may end so
+            size_max = REQUEST_SIZES.get(method, SMALL_REQUEST_SIZE)
+            if size_max is not None and len(body) > size_max and error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+                return "RESOURCE_EXHAUSTED"  # it was not read
             raise
         if method == "Telemetry" and not answers:
             return "no answer due"

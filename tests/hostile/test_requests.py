@@ -91,13 +91,13 @@ def test_who_does_not_say_who_he_is_is_told_so(caller: Caller, method: str, clie
         assert caller.code(method, body, metadata=metadata) == "CLIENT_ID_REQUIRED"
 
 
-def test_headers_of_60_kib_pass_and_larger_ones_are_refused(caller: Caller) -> None:
+def test_headers_of_15_kib_pass_and_larger_ones_are_refused(caller: Caller) -> None:
     body = good_request("QueryRoute").SerializeToString()
-    assert caller.code("QueryRoute", body, metadata=(*CLIENT, ("x-more", "h" * 60_000))) == "OK"
+    assert caller.code("QueryRoute", body, metadata=(*CLIENT, ("x-more", "h" * 15_000))) == "OK"
     with pytest.raises(grpc.RpcError) as refused:
-        caller.call("QueryRoute", body, metadata=(*CLIENT, ("x-more", "h" * 100_000)))
+        caller.call("QueryRoute", body, metadata=(*CLIENT, ("x-more", "h" * 30_000)))
     assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert caller.code("QueryRoute", body, metadata=(("x-mq-client-id", "h" * 60_000),)) == "BAD_REQUEST"
+    assert caller.code("QueryRoute", body, metadata=(("x-mq-client-id", "h" * 15_000),)) == "BAD_REQUEST"
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -125,19 +125,21 @@ def test_countless_entries_are_counted_and_not_read(caller: Caller, broker: Brok
     bomb = (16 * MIB - 1000) // 2
     ack = good_request("AckMessage").SerializeToString()
     assert caller.code("SendMessage", b"\x0a\x00" * bomb) == "PAYLOAD_TOO_LARGE"
-    assert caller.code("AckMessage", ack + b"\x1a\x00" * bomb) == "PAYLOAD_TOO_LARGE"
+    assert caller.code("AckMessage", ack + b"\x1a\x00" * bomb) == "RESOURCE_EXHAUSTED"
+    assert caller.code("AckMessage", ack + b"\x1a\x00" * (bomb // 10)) == "PAYLOAD_TOO_LARGE"
     route = good_request("QueryRoute")
     route.endpoints.addresses.add()
-    addresses = service.QueryRouteRequest(topic=route.topic).SerializeToString() + (
-        b"\x12" + _varint(2 * bomb) + b"\x12\x00" * bomb
-    )
-    assert caller.code("QueryRoute", addresses) == "ILLEGAL_ACCESS_POINT"
+    for count, code in ((5_000, "ILLEGAL_ACCESS_POINT"), (30_000, "PAYLOAD_TOO_LARGE"), (bomb, "RESOURCE_EXHAUSTED")):
+        addresses = service.QueryRouteRequest(topic=route.topic).SerializeToString() + (
+            b"\x12" + _varint(2 * count) + b"\x12\x00" * count
+        )
+        assert caller.code("QueryRoute", addresses) == code
     settings = good_request("Telemetry")
     settings.settings.subscription.subscriptions.extend(
         [definition.SubscriptionEntry(topic=definition.Resource(name=GOOD_NAME))] * (ENTRIES_MAX + 1)
     )
     assert caller.code("Telemetry", settings.SerializeToString()) == "INVALID_ARGUMENT"
-    assert broker.resident_kib() - before < 800 * 1024  # what parsing takes for a moment, and the allocator may keep
+    assert broker.resident_kib() - before < 128 * 1024  # buffers of what came; nothing is made of it
 
 
 def test_long_expressions_and_endpoints_are_not_read(caller: Caller) -> None:
@@ -146,10 +148,12 @@ def test_long_expressions_and_endpoints_are_not_read(caller: Caller) -> None:
     receive = good_request("ReceiveMessage")
     receive.filter_expression.expression = "x" * 4_096
     assert caller.code("ReceiveMessage", receive.SerializeToString()) in {"OK", "MESSAGE_NOT_FOUND"}
-    for kind, expression in (("TAG", "x" * 4_097), ("TAG", "a||" * 5_000_000), ("SQL", "a = 1 OR " * 1_000 + "b = 1")):
+    for kind, expression in (("TAG", "x" * 4_097), ("TAG", "a||" * 20_000), ("SQL", "a = 1 OR " * 1_000 + "b = 1")):
         receive.filter_expression.type = definition.FilterType.Value(kind)
         receive.filter_expression.expression = expression
         assert caller.code("ReceiveMessage", receive.SerializeToString()) == "ILLEGAL_FILTER_EXPRESSION"
+    receive.filter_expression.expression = "a||" * 5_000_000
+    assert caller.code("ReceiveMessage", receive.SerializeToString()) == "RESOURCE_EXHAUSTED"
     settings = good_request("Telemetry")
     for number in range(20):
         entry = settings.settings.subscription.subscriptions.add()
