@@ -41,6 +41,9 @@ class LookedUpStore(Protocol):
 
     def read(self, entry: ConsumeQueueEntry) -> StoredMessage: ...
 
+    def existing_record_at(self, at: PhysicalOffset) -> StoredMessage:
+        """Raises OffsetOutOfRange for what was deleted with its topic."""
+
 
 class LookedUp(NamedTuple):
     """The message, and how many have its id where that is what its sender called it: this is the newest.
@@ -121,10 +124,18 @@ class MessageLookup:
             raise NoSuchMessage(NO_SUCH_ID)
         entry = self._entry(QueueId(record.topic, record.queue_number), record.queue_offset)
         if entry is None:
-            return self._decoded(at, check_crc=True)  # its queue is gone
+            return self._without_queue(at)
         if entry.physical_offset != at:
             raise NoSuchMessage(NO_SUCH_ID)  # a body may hold what looks like a record
         return self._store.read(entry)
+
+    def _without_queue(self, at: PhysicalOffset) -> StoredMessage:
+        """Its queue is gone."""
+        self._decoded(at, check_crc=True)
+        try:
+            return self._store.existing_record_at(at)
+        except OffsetOutOfRange as error:
+            raise NoSuchMessage(f"{NO_SUCH_ID}: {error}") from error
 
     def _decoded(self, at: PhysicalOffset, *, check_crc: bool) -> StoredMessage:
         """What lies there may be no record at all: that it is none is not told as damage."""

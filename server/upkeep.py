@@ -64,7 +64,9 @@ class Upkeep:
             around.clock,
             backfill_bytes_per_s=settings.consume_queue.backfill_rate,
         )
-        self.key_index = KeyIndex(store.messages.indexes, store.messages.record_at, around.clock, around.metrics.index)
+        self.key_index = KeyIndex(
+            store.messages.indexes, store.messages.existing_record_at, around.clock, around.metrics.index
+        )
         self.descriptors = DescriptorWatch(
             plan_here(settings.store.mapped_segments_max),
             lambda: self._settings.limits.connections,

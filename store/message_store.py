@@ -16,11 +16,11 @@ thread beside it; `flush_queues` may too, but no `dispatch` during it.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Final
 
-from store.clock import JUMP_MAX_MS, Clock
+from store.clock import Clock
 from store.commitlog import BegunFlush, CommitLogFlusher, CommitLogReader, CommitLogWriter
 from store.consumequeue import (
     ConsumeQueueEntry,
@@ -30,6 +30,7 @@ from store.consumequeue import (
     LiteParentsStep,
     QueueEnd,
 )
+from store.deleted_topics import DeletedTopics
 from store.dispatch import (
     LIGHT_QUEUE_NAMES,
     LIGHT_QUEUE_NUMBER,
@@ -44,11 +45,12 @@ from store.held import HeldMessages
 from store.index import NO_INDEXES, KeyIndexes
 from store.message import Appended, DispatchRequest, EncodedMessage, Message
 from store.native import MakeRound, Native
-from store.numbering import LightFloor, NextOffsets
+from store.numbering import LightFloor, NextOffsets, queues_named_by, queues_of_requests
 from store.offsets import PhysicalOffset, QueueBounds, QueueExtent, QueueId, QueueOffset
 from store.record import REPLACED_TOPIC, Corrupt, StoredMessage, Torn, encode_properties, encode_record, tags_code
 from store.rounds import Round, make_round, native_rounds
 from store.settings import StoreSettings
+from store.store_times import StoreTimes
 from store.time_search import TimeBoundary, offset_at_time
 
 _make: Final = tuple.__new__
@@ -73,26 +75,26 @@ class MessageStore:
         held: HeldMessages,
         flushed_stored_ms: int = 0,
         light_floor: LightFloor | None = None,
+        deleted_topics: DeletedTopics | None = None,
         indexes: KeyIndexes = NO_INDEXES,
     ) -> None:
         """Everything in the log is durable. `flushed_stored_ms` is the store time of its last record, 0 if unknown."""
         self._settings = settings
-        self._clock = clock
         self._writer = writer
         self._flusher = flusher
         self._reader = reader
         self._queues = queues
         self._held = held
         self._indexes = indexes
+        self._deleted_topics = deleted_topics
         self._light_floor = light_floor or LightFloor(None, lambda _: None)
         self._next_offsets = NextOffsets(self._first_free, cached_max=settings.cached_queues_max)
         self._make_round: MakeRound = make_round
         self._undispatched: list[DispatchRequest] = []
         self._dispatched_up_to = writer.end
         self._queues_durable_up_to = writer.end
-        self._last_store_timestamp_ms = _believable(flushed_stored_ms, clock.wall_ms())
-        self._flushed_stored_ms = self._last_store_timestamp_ms
-        self._begun_stored_ms = self._flushed_stored_ms  # for when the begun flush has ended
+        self._times = StoreTimes(clock, flushed_stored_ms)
+        self._begun_stored_ms = self._times.last_ms  # for when the begun flush has ended
 
     @property
     def held(self) -> HeldMessages:
@@ -122,7 +124,7 @@ class MessageStore:
     @property
     def flushed_stored_ms(self) -> int:
         """A store time: all records with an older one are durable. 0 when none is known."""
-        return self._flushed_stored_ms
+        return self._times.flushed_ms
 
     @property
     def dispatched_up_to(self) -> PhysicalOffset:
@@ -131,7 +133,7 @@ class MessageStore:
     @property
     def last_stored_ms(self) -> int:
         """Store time of the last record, 0 if unknown: a time that has passed, also where a clock was set back."""
-        return self._last_store_timestamp_ms
+        return self._times.last_ms
 
     @property
     def queues_durable_up_to(self) -> PhysicalOffset:
@@ -145,8 +147,8 @@ class MessageStore:
         StorePoisoned after a failed write or flush. After an error the log's end and all offsets are as before.
         """
         writer = self._writer
-        self._next_offsets.load(self._next_offsets.unknown(_named_by(messages)))
-        now_ms = self._store_time_ms()
+        self._next_offsets.load(self._next_offsets.unknown(queues_named_by(messages)))
+        now_ms = self._times.next_ms()
         next_offset = self._next_offsets.get
         with_crc, size_max = self._settings.record_crc, self._settings.record_size_max
         assigned: dict[tuple[str, int], QueueOffset] = {}
@@ -189,27 +191,14 @@ class MessageStore:
         except BaseException:
             self._discard_round()
             raise
-        self._last_store_timestamp_ms = now_ms
+        self._times.last_ms = now_ms
         self._next_offsets.advance(assigned)
         self._undispatched.extend(requests)
         return results
 
-    def _store_time_ms(self) -> int:
-        """Of the next messages. Store times do not go back, so that a queue can be searched by time; but see
-        `_believable`.
-        """
-        now_ms, last_ms = self._clock.wall_ms(), self._last_store_timestamp_ms
-        if now_ms >= last_ms:
-            return now_ms
-        if _believable(last_ms, now_ms):
-            return last_ms
-        # what is not durable yet has earlier times than what is
-        self._flushed_stored_ms = min(self._flushed_stored_ms, now_ms)
-        return now_ms
-
     def append_encoded(self, messages: list[EncodedMessage]) -> list[Appended]:
         """As `append`, for messages that are encoded already; they cost a third of what others do."""
-        writer, now_ms = self._writer, self._store_time_ms()
+        writer, now_ms = self._writer, self._times.next_ms()
         try:
             records, requests, appended, assigned = self._round_of(messages, writer.next, now_ms)
             self._check_sizes(len(records), requests)
@@ -222,7 +211,7 @@ class MessageStore:
             self._discard_round()
             raise
         self._undispatched += requests
-        self._last_store_timestamp_ms = now_ms
+        self._times.last_ms = now_ms
         self._next_offsets.advance(assigned)
         return appended
 
@@ -294,26 +283,22 @@ class MessageStore:
 
     def flush(self) -> PhysicalOffset:
         """Make everything appended so far durable; returns how far. Raises StorePoisoned, now and ever after."""
-        stored_ms = self._last_store_timestamp_ms  # before the flush: all that has it by now will be durable
+        stored_ms = self._times.last_ms  # before the flush: all that has it by now will be durable
         flushed = self._flusher.flush()
-        self._flushed(stored_ms)
+        self._times.flushed(stored_ms)
         return flushed
-
-    def _flushed(self, stored_ms: int) -> None:
-        # a clock that was years ahead was set right meanwhile: nothing is claimed of times that come again
-        self._flushed_stored_ms = min(max(self._flushed_stored_ms, stored_ms), self._last_store_timestamp_ms)
 
     def begin_flush(self) -> BegunFlush | None:
         """See `CommitLogFlusher.begin`; `end_flush` has to follow."""
         begun = self._flusher.begin()
         if begun is not None:
-            self._begun_stored_ms = self._last_store_timestamp_ms
+            self._begun_stored_ms = self._times.last_ms
         return begun
 
     def end_flush(self, begun: BegunFlush, error: OSError | None) -> None:
         """Raises StorePoisoned where the fdatasync failed, now and ever after."""
         self._flusher.end(begun, error)
-        self._flushed(self._begun_stored_ms)
+        self._times.flushed(self._begun_stored_ms)
 
     def dispatch(self, up_to: PhysicalOffset) -> list[DispatchRequest]:
         """Make the records below `up_to` visible, all their entries in one atomic batch.
@@ -340,7 +325,7 @@ class MessageStore:
 
     def _bound_next_offsets(self) -> None:
         if self._next_offsets.is_full:
-            self._next_offsets.make_room(_queues_of(self._undispatched))
+            self._next_offsets.make_room(queues_of_requests(self._undispatched))
 
     def flush_entries(self) -> None:
         """The long part of `flush_queues`, which may run beside dispatch."""
@@ -401,6 +386,15 @@ class MessageStore:
         """
         return self._record(at)
 
+    def existing_record_at(self, at: PhysicalOffset) -> StoredMessage:
+        """As `record_at`, for who has not found it by its queue: OffsetOutOfRange also for what was deleted with its
+        topic. Any thread.
+        """
+        record = self._record(at)
+        if self._deleted_topics is not None and at < self._deleted_topics.below(record.topic):
+            raise OffsetOutOfRange(f"the record at offset {at} was deleted with its topic {record.topic}")
+        return record
+
     def _record(self, at: PhysicalOffset, entry: ConsumeQueueEntry | None = None) -> StoredMessage:
         """Who asks is an entry, or a held message."""
         record = self._reader.decode(at, check_crc=True)
@@ -439,11 +433,18 @@ class MessageStore:
         Raises kv.KvError; then nothing is removed, and what was appended still becomes visible.
         """
         queues = set(self._queues.queues(topic))
-        self._queues.delete_topic(topic)
         dropped = {QueueId(topic, each.queue_number) for each in self._undispatched if each.topic == topic}
+        if self._deleted_topics is not None and (queues or dropped):
+            self._deleted_topics.deleted(topic, self._writer.end)
+        self._queues.delete_topic(topic)
         self._undispatched = [request for request in self._undispatched if request.topic != topic]
         self._next_offsets.forget(queues | dropped)
         return len(queues)
+
+    def forget_deleted_topics(self, log_begin: PhysicalOffset) -> None:
+        """Of topics all of whose deleted messages lie below, nothing needs to be known any more. Any thread."""
+        if self._deleted_topics is not None:
+            self._deleted_topics.settle(log_begin, self._writer.end)
 
     def is_undispatched(self, topic: str) -> bool:
         """Whether messages of the topic are in the log that are not visible yet."""
@@ -463,7 +464,7 @@ class MessageStore:
 
     def still_ended(self, found: Sequence[LastEntry]) -> list[LastEntry]:
         """Those of the light queues that no message was appended to since they were found."""
-        pending = _queues_of(self._undispatched)
+        pending = queues_of_requests(self._undispatched)
         return self._queues.still_ended([each for each in found if each.queue not in pending])
 
     def remove_ended(self, found: Sequence[LastEntry]) -> None:
@@ -487,29 +488,3 @@ class MessageStore:
             light_floor if offset == 0 and name.startswith(LIGHT_QUEUE_PREFIX) else offset
             for (name, _), offset in zip(queues, stored, strict=True)
         ]
-
-
-def _believable(stored_ms: int, now_ms: int) -> int:
-    """Where store times go on: behind those in the log, unless a clock gone wild has left them far in the future.
-
-    Order is worth some days of wrong times, not years: segments expire by them.
-    """
-    return stored_ms if stored_ms <= now_ms + JUMP_MAX_MS else 0
-
-
-def _named_by(messages: Iterable[Message]) -> list[tuple[str, int]]:
-    """The queues that they are to be in, some perhaps doubled."""
-    queues = [(message.topic, message.queue_number) for message in messages]
-    for message in messages:
-        if LIGHT_QUEUE_NAMES in message.properties:
-            names = message.properties[LIGHT_QUEUE_NAMES].split(",")
-            queues += [(name, LIGHT_QUEUE_NUMBER) for name in names if name.startswith(LIGHT_QUEUE_PREFIX)]
-    return queues
-
-
-def _queues_of(requests: Iterable[DispatchRequest]) -> set[QueueId]:
-    queues: set[QueueId] = set()
-    for request in requests:
-        queues.add(QueueId(request.topic, request.queue_number))
-        queues.update(QueueId(name, LIGHT_QUEUE_NUMBER) for name, _ in request.light_queues)
-    return queues

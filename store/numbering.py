@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from store.dispatch import LIGHT_QUEUE_NAMES, LIGHT_QUEUE_NUMBER, LIGHT_QUEUE_PREFIX
+from store.message import DispatchRequest, Message
 from store.offsets import QueueId, QueueOffset
 
 
@@ -77,3 +79,22 @@ class NextOffsets:
         """Drop queues that were removed."""
         for queue in queues:
             self._next.pop(queue, None)
+
+
+def queues_named_by(messages: Iterable[Message]) -> list[tuple[str, int]]:
+    """The queues that messages are to be in, some perhaps doubled."""
+    queues = [(message.topic, message.queue_number) for message in messages]
+    for message in messages:
+        if LIGHT_QUEUE_NAMES in message.properties:
+            names = message.properties[LIGHT_QUEUE_NAMES].split(",")
+            queues += [(name, LIGHT_QUEUE_NUMBER) for name in names if name.startswith(LIGHT_QUEUE_PREFIX)]
+    return queues
+
+
+def queues_of_requests(requests: Iterable[DispatchRequest]) -> set[QueueId]:
+    """The queues that get an entry by them."""
+    queues: set[QueueId] = set()
+    for request in requests:
+        queues.add(QueueId(request.topic, request.queue_number))
+        queues.update(QueueId(name, LIGHT_QUEUE_NUMBER) for name, _ in request.light_queues)
+    return queues

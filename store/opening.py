@@ -26,6 +26,7 @@ from store.checkpoint import StoreCheckpoint, durable_offset, known_of, read_che
 from store.clock import Clock
 from store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogWriter, SegmentList
 from store.consumequeue import ConsumeQueueStore, RocksConsumeQueues
+from store.deleted_topics import DeletedTopics
 from store.disk import Disk, DiskLock
 from store.durable_state import DurableState
 from store.engines import RocksStoreEngines, StoreEngines
@@ -326,6 +327,8 @@ class _Opening:
     ) -> tuple[MessageStore, StoreCheckpoint]:
         """The log, to be gone on with at the end that recovery left; all of it durable, and written down as such."""
         segments = parts.segments
+        deleted_topics = DeletedTopics(parts.state_engine)
+        deleted_topics.settle(segments.minimum, recovery.end)
         lays_zeros = self._settings.durability is Durability.SYNC
         writer = CommitLogWriter(segments, recovery.end, lays_zeros=lays_zeros)
         closing.callback(writer.close)
@@ -350,6 +353,7 @@ class _Opening:
             held=self._open_held(parts, reader, closing),
             flushed_stored_ms=recovery.findings.last_stored_ms or before.log_flushed_ms,
             light_floor=LightFloor(parts.identity.light_floor, parts.identity.set_light_floor),
+            deleted_topics=deleted_topics,
             indexes=indexes,
         )
         checkpoint = StoreCheckpoint(

@@ -47,6 +47,8 @@ class ExpiringMessages(Protocol):
     @property
     def queues_durable_up_to(self) -> PhysicalOffset: ...
 
+    def forget_deleted_topics(self, log_begin: PhysicalOffset) -> None: ...
+
 
 class LogExpiry:
     """Decides about and removes the oldest segments of one log.
@@ -173,6 +175,7 @@ class LogExpiry:
     def announce(self, minimum: PhysicalOffset) -> None:
         """Step 1: from now on no start wonders where the segments below have gone."""
         self._identity.log_begin = minimum
+        self._messages.forget_deleted_topics(minimum)
 
     def retire(self, minimum: PhysicalOffset) -> PhysicalOffset:
         """Step 2: let log and queues begin at `minimum`, the base of a segment; their files are the remover's then.

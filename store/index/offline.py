@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from store.clock import SystemClock
+from store.deleted_topics import DeletedTopics
 from store.disk import Disk
 from store.errors import MessageGivenUp, NotAStore, OffsetOutOfRange, StoreDamaged, StoreLocked, StoreUnusable
 from store.index.hash_index import HashIndex, index_files
@@ -139,23 +140,35 @@ class OfflineIndex:
 
         Raises StoreDamaged, OSError.
         """
-        minimum, trusted = self._store.minimum, self._trusted
+        minimum, trusted = self._begin_of(topic), self._trusted
         wanted = WantedMessages(topic, key, begin_ms, end_ms)
         if trusted is None or trusted.up_to <= minimum:
             return self._read_log(wanted, minimum, limit, report)
         found = self._read_log(wanted, trusted.up_to, limit, report)
         if len(found) >= limit:
             return found
+
+        def read(at: PhysicalOffset) -> StoredMessage | None:
+            return self._trusted_record(at, trusted.up_to) if at >= minimum else None
+
         answer = trusted.files.find(
             wanted.text,
             begin_ms=begin_ms,
             end_ms=end_ms,
             limit=limit - len(found),
-            accept=lambda at: wanted.accept(at, lambda at: self._trusted_record(at, trusted.up_to)),
+            accept=lambda at: wanted.accept(at, read),
         )
         if answer.unread:
             return self._read_log(wanted, minimum, limit, report)
         return found + answer.found
+
+    def _begin_of(self, topic: str) -> PhysicalOffset:
+        """All records of the topic below were deleted with it, if the log has them still."""
+        segments = self._store.segments
+        if self._store.found.kind is not StoreKind.QUARRY:
+            return segments.minimum
+        deleted_below = DeletedTopics(self._store.state_engine()).below(topic)
+        return PhysicalOffset(min(max(deleted_below, segments.minimum), segments.end_of_files))
 
     def _read_log(
         self, wanted: WantedMessages, start: PhysicalOffset, limit: int, report: ReportProgress

@@ -13,11 +13,12 @@ import numpy as np
 
 from kv import KeyRange, KeyValueEngine
 from store.consumequeue import UnitColumns
+from store.deleted_topics import DeletedTopics
 from store.errors import StoreDamaged
 from store.in_flight_key import INDEX_BEGIN, ROWS, index_key, parse_key
 from store.metadata import ConsumerOffsetTable, TopicTable, is_light_queue, is_system_topic
 from store.offline import OfflineStore, QueueReader
-from store.offsets import QueueId, QueueOffset
+from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from store.paths import StorePaths
 from store.rocketmq import RocketmqMetadata
 from store.state import INFLIGHT
@@ -38,6 +39,9 @@ class Metadata(Protocol):
     """Topics and claims, Quarry's or RocketMQ's."""
 
     def has_topic(self, name: str) -> bool: ...
+
+    def deleted_below(self, topic: str) -> PhysicalOffset:
+        """See `DeletedTopics.below`."""
 
     def group_claims(self) -> Iterator[Claim]: ...
 
@@ -62,9 +66,13 @@ class QuarryMetadata:
         self._topics = TopicTable(engine)
         self._offsets = ConsumerOffsetTable(engine)
         self._in_flight = engine.family(INFLIGHT)
+        self._deleted_topics = DeletedTopics(engine)
 
     def has_topic(self, name: str) -> bool:
         return self._topics.get(name) is not None
+
+    def deleted_below(self, topic: str) -> PhysicalOffset:
+        return self._deleted_topics.below(topic)
 
     def group_claims(self) -> Iterator[Claim]:
         with self._naming_damage():
@@ -96,6 +104,10 @@ class RocketmqRows:
 
     def has_topic(self, name: str) -> bool:
         return name in self._names
+
+    def deleted_below(self, _topic: str) -> PhysicalOffset:
+        """RocketMQ does not tell."""
+        return PhysicalOffset(0)
 
     def group_claims(self) -> Iterator[Claim]:
         for rows in (self._metadata.offsets, self._metadata.light_offsets):

@@ -20,7 +20,8 @@ from store.verify.sums import PIECE_BYTES, UnitSums, piece_of
 UNITS_PER_REPORT: Final = 65_536
 """Units between two reports of progress."""
 
-TopicTest = Callable[[str], bool]
+DeletionTest = Callable[[str, PhysicalOffset], bool]
+"""Whether a record of a topic was deleted with it."""
 _FIELDS: Final = ("size", "tags code", "store time")
 
 
@@ -160,7 +161,7 @@ class QueueComparison:
 
     # -- one by one
 
-    def compare_records(self, piece: int, start: PhysicalOffset | None, deleted_topic: TopicTest) -> None:
+    def compare_records(self, piece: int, start: PhysicalOffset | None, is_deleted: DeletionTest) -> None:
         """Look up the units of each record that begins in the piece; the first one at `start`, None: there is none."""
         if start is None:
             return
@@ -170,9 +171,9 @@ class QueueComparison:
         for found in walk(self._store, start, end):
             if isinstance(found, StoredMessage):
                 for queue, unit in units_of(found):
-                    self._compare_record(queue, unit, deleted_topic)
+                    self._compare_record(queue, unit, is_deleted)
 
-    def _compare_record(self, queue: QueueId, unit: ConsumeQueueEntry, deleted_topic: TopicTest) -> None:
+    def _compare_record(self, queue: QueueId, unit: ConsumeQueueEntry, is_deleted: DeletionTest) -> None:
         reader, source = self._source.reader, self._source
         by_place = not self._counts_offset(queue)
         stored = (
@@ -194,7 +195,7 @@ class QueueComparison:
                     ", ".join(f"{name} {found}" for name, _, found in wrong),
                 )
             return
-        note = self._why_missing(queue, unit, deleted_topic)
+        note = self._why_missing(queue, unit, is_deleted)
         if note is not None:
             self._findings.note(note)
             return
@@ -203,7 +204,7 @@ class QueueComparison:
         found = "no unit" if stored is None else f"a unit that points at offset {stored.physical_offset}"
         self._differ_record(queue, unit, f"a unit that points at offset {unit.physical_offset}", f"{found}; {seen}")
 
-    def _why_missing(self, queue: QueueId, unit: ConsumeQueueEntry, deleted_topic: TopicTest) -> Note | None:
+    def _why_missing(self, queue: QueueId, unit: ConsumeQueueEntry, is_deleted: DeletionTest) -> Note | None:
         """Why it is no loss that the record has no unit; None: it is."""
         source = self._source
         bounds = source.reader.bounds(queue)
@@ -216,7 +217,7 @@ class QueueComparison:
                 return Note.AFTER_FILE_QUEUES
         if first is not None and first.queue_offset == 0 and unit.physical_offset < first.physical_offset:
             return Note.EARLIER_LIFE
-        if bounds.maximum == 0 and not is_light_queue(queue.topic) and deleted_topic(queue.topic):
+        if bounds.maximum == 0 and not is_light_queue(queue.topic) and is_deleted(queue.topic, unit.physical_offset):
             return Note.DELETED
         if is_light_queue(queue.topic) and self._is_of_removed(queue, unit, bounds):
             return Note.REMOVED_LIGHT

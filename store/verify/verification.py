@@ -199,9 +199,9 @@ class Verification:
         for index in self.index_comparisons:
             index.compare(set(index.differing()), self.first_records, [each[:2] for each in damage])
 
-    def is_deleted(self, topic: str) -> bool:
-        """Whether there is no such topic, any more perhaps."""
-        return not self._metadata.has_topic(topic)
+    def is_deleted(self, topic: str, at: PhysicalOffset) -> bool:
+        """Whether a record of the topic was deleted with it: there is none any more, or it was made again since."""
+        return at < self._metadata.deleted_below(topic) or not self._metadata.has_topic(topic)
 
     # -- the parts
 

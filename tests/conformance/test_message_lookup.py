@@ -194,14 +194,31 @@ def test_messages_that_wait_are_found_by_their_offset_id(with_broker: WithBroker
     with_broker(test)
 
 
-def test_a_message_of_a_topic_that_was_deleted_is_found_by_its_offset_id(
-    with_broker: WithBroker, tmp_path: Path
-) -> None:
+def test_a_message_of_a_topic_that_was_deleted_is_not_found_by_its_offset_id(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders", queues=1)
+        async with Client(broker.endpoint) as client:
+            await client.sent(message("orders", b"old"))
+            broker.broker._administration().delete_topic("orders")
+            old = offset_id(broker, 0)
+            deleted = "the record at offset 0 was deleted with its topic orders"
+            assert deleted in await refused(broker, id=old)
+            broker.topic("orders", queues=1)
+            assert deleted in await refused(broker, id=old)
+            new = offset_id(broker, broker.store.messages.appended_up_to)
+            await client.sent(message("orders", b"new"))
+        assert (await refused(broker, id=old)).startswith("NOT_FOUND")
+        assert record_of(await get(broker, id=new)).body.tobytes() == b"new"
+
+    with_broker(test)
+
+
+def test_a_message_whose_queue_is_gone_is_found_by_its_offset_id(with_broker: WithBroker, tmp_path: Path) -> None:
     async def test(broker: RunningBroker) -> None:
         broker.topic("orders", queues=1)
         async with Client(broker.endpoint) as client:
             await client.sent(message("orders", b"its body"))
-        broker.store.messages.delete_topic("orders")
+        broker.store.queues.store.delete_topic("orders")
         found = await get(broker, id=offset_id(broker, 0))
         assert record_of(found).body.tobytes() == b"its body"
         assert not found.message.queues[0].is_there

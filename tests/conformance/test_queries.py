@@ -11,7 +11,9 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
+from typer.testing import CliRunner
 
+from cli.main import app
 from server._generated.quarry.admin.v1 import query_pb2 as pb
 from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
 from store.index import IndexState
@@ -280,3 +282,40 @@ def test_commands_of_files_that_the_broker_does_not_keep(with_broker: WithBroker
             assert words in told
 
     with_broker(test)
+
+
+@pytest.mark.parametrize("index", [INDEX, TIERED], ids=["hash files", "tiered"])
+def test_what_was_deleted_with_its_topic_is_not_found_by_its_key(
+    with_broker: WithBroker, tmp_path: Path, index: dict[str, object]
+) -> None:
+    """Neither while there is no such topic, nor once it was made again, by the broker or in its store."""
+
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders", queues=2)
+        broker.topic("bills", queues=2)
+        async with Client(broker.endpoint) as client:
+            for number in range(70):
+                await client.sent(message("orders", b"old", keys=["all", f"k{number}"], message_id=f"M{number}"))
+            await client.sent(message("bills", b"bill", keys=["all"]))
+            broker.broker._administration().delete_topic("orders")
+            assert await query(broker, topic="orders", key="all") == []
+            broker.topic("orders", queues=2)
+            assert await query(broker, topic="orders", key="all") == []
+            assert await query(broker, topic="orders", key="M3") == []
+            for number in range(3):
+                await client.sent(message("orders", b"new %d" % number, keys=["all"], message_id=f"M{number}"))
+        assert await query(broker, topic="orders", key="all", limit=100) == [b"new 2", b"new 1", b"new 0"]
+        assert await query(broker, topic="orders", key="k1") == []
+        assert await query(broker, topic="bills", key="all") == [b"bill"]
+        traced = await stub_of(broker).TraceMessages(pb.QueryMessagesRequest(topic="orders", key="all"))
+        assert [len(each.queues) for each in traced.messages] == [1, 1, 1]
+        by_id = pb.GetMessageRequest(topic="orders", id="M2")
+        got = await stub_of(broker).GetMessage(by_id)
+        assert (got.same_id, got.message.queues[0].is_there) == (1, True)
+        with pytest.raises(grpc.aio.AioRpcError, match="no message with this id"):
+            await stub_of(broker).GetMessage(pb.GetMessageRequest(topic="orders", id="M9"))
+
+    with_broker(test, index=index)
+    for key, found in (("all", 3), ("k1", 0), ("M0", 1), ("M9", 0)):
+        asked = CliRunner().invoke(app, ["query", str(tmp_path / "store"), "--topic", "orders", "--key", key, "--json"])
+        assert len(asked.stdout.splitlines()) == found, asked.output

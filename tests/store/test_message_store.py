@@ -71,10 +71,9 @@ def test_after_a_failed_flush_nothing_is_accepted_any_more() -> None:
 
 
 def test_store_times_never_go_back(opened: Assembly) -> None:
-    clock = opened.store._clock
-    clock.advance(10)  # type: ignore[attr-defined]
+    opened.clock.advance(10)
     first = opened.store.append([message()])[0]
-    clock.advance(-10)  # type: ignore[attr-defined]
+    opened.clock.advance(-10)
     assert opened.store.append([message()])[0].store_timestamp_ms == first.store_timestamp_ms
 
 

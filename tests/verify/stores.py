@@ -18,6 +18,7 @@ from store.offline import OfflineStore
 from store.offsets import QueueId, QueueOffset
 from store.opening import OpenStore, open_store
 from store.paths import StorePaths
+from store.queue_phase import QueueMode
 from store.settings import StoreSettings
 from store.state_engine import open_state_engine
 from store.verify import Check, Difference, VerifyReport, verify
@@ -27,11 +28,10 @@ ORDERS = QueueId("orders", 0)
 LIGHT = "%LMQ%light"
 
 
-def opened(root: Path) -> OpenStore:
+def opened(root: Path, mode: QueueMode | None = None) -> OpenStore:
     """Segments of 64 KiB where the store is new."""
-    return open_store(
-        StoreSettings(root=root, segment_size=64 * 1024), disk=PosixDisk(), clock=SystemClock(), report=lambda _: None
-    )
+    settings = StoreSettings(root=root, segment_size=64 * 1024, queue_mode=mode, units_per_file=16)
+    return open_store(settings, disk=PosixDisk(), clock=SystemClock(), report=lambda _: None)
 
 
 def fill(root: Path, count: int = 10) -> None:

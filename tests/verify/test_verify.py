@@ -22,11 +22,14 @@ from store.consumequeue.rocks_layout import (
     unit_key,
 )
 from store.in_flight_key import index_key, pack_position, subscription_prefix
+from store.metadata import READ_WRITE, Topic, TopicType
 from store.offsets import QueueId, QueueOffset
 from store.paths import StorePaths
+from store.queue_phase import QueueMode
 from store.state import INFLIGHT, TOPICS
 from store.verify import Check, Note
 from tests import golden
+from tests.store.assembly import message
 from tests.verify.stores import (
     LIGHT,
     ORDERS,
@@ -369,3 +372,57 @@ def test_any_single_changed_row_is_found(tmp_path: Path, seed: int) -> None:
                 changed = 1 << 62  # lowered, it only makes the next start read more of the log
             put(engine, family, key, changed.to_bytes(len(value), "big"))
     assert not verified(tmp_path).agrees, f"replay with {seed=}"
+
+
+MODES = [None, QueueMode.FILE, QueueMode.DOUBLE_WRITE]
+
+
+@pytest.mark.parametrize("mode", MODES, ids=["rocksdb", "file", "both"])
+@pytest.mark.parametrize("sent", [(), (0,), (0, 1)], ids=["nothing", "to one queue", "to both"])
+@pytest.mark.parametrize("is_dispatched", [True, False])
+def test_a_topic_that_was_deleted_and_made_again_agrees(
+    tmp_path: Path, mode: QueueMode | None, sent: tuple[int, ...], is_dispatched: bool
+) -> None:
+    store = opened(tmp_path, mode)
+    topic = Topic("orders", TopicType.NORMAL, 2, 2, READ_WRITE, {})
+    for _ in range(2):
+        store.topics.create(topic)
+        for number in (0, 1, 1):
+            store.messages.append([message("orders", number)])
+        if is_dispatched:
+            store.messages.dispatch(store.messages.flush())
+        store.messages.delete_topic("orders")
+        store.topics.delete("orders")
+    store.topics.create(topic)
+    for number in sent:
+        store.messages.append([message("orders", number)])
+    store.close()
+    for _ in range(2):
+        report = verified(tmp_path)
+        assert report.differences == []
+        opened(tmp_path, mode).close()
+    lost = opened(tmp_path, mode)
+    lost.messages.append([message("orders", 0)])
+    lost.close()
+    assert verified(tmp_path).agrees
+
+
+def test_a_queue_that_was_lost_after_its_topic_was_made_again_is_found(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    store.topics.create(Topic("orders", TopicType.NORMAL, 2, 2, READ_WRITE, {}))
+    store.messages.append([message("orders", 0)])
+    store.messages.dispatch(store.messages.flush())
+    store.messages.delete_topic("orders")
+    store.messages.append([message("orders", 0), message("orders", 1)])
+    store.close()
+    with queue_rows(tmp_path) as engine:
+        for key in (maximum_key(ORDERS), minimum_key(ORDERS)):
+            delete(engine, OFFSET_FAMILY, key)
+        for key in [
+            key
+            for key, _ in engine.family(UNITS_FAMILY).scan(
+                KeyRange(unit_key(ORDERS, QueueOffset(0)), unit_key(ORDERS, QueueOffset(9)))
+            )
+        ]:
+            delete(engine, UNITS_FAMILY, key)
+    assert Check.RECORDS in differing(tmp_path)
