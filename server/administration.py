@@ -240,7 +240,7 @@ class Administration:
     def delete_topic(self, name: str) -> None:
         """Forget the topic, its queues and all progress in it; its messages leave the log with their segments.
 
-        Its lite topics go soon after.
+        Its lite topics go soon after. A topic for dead letters is there again, empty, for as long as its group is.
 
         Raises TopicNotFound, or Forbidden for the broker's own topics.
         """
@@ -248,7 +248,8 @@ class Administration:
         # Progress and queues first: a broker that dies in between still knows the topic and can delete it again.
         self._delivery.delete_topic(name)
         self._store.delete_topic(name)
-        self._topics.delete(name)
+        if self._topics.stored(name) is not None:
+            self._topics.delete(name)
         self._queues_deleted()
         if topic.type is TopicType.LITE:
             self._lite_parent_deleted(name)

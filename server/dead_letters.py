@@ -16,17 +16,16 @@ from server.delivery import Forwarded
 from server.group_commit import Stored
 from server.wire.reserved import TRANSACTION
 from store.dispatch import LIGHT_QUEUE_NAMES, LIGHT_QUEUE_OFFSETS, TRANSACTION_MASK
-from store.errors import AlreadyExists, BrokerError
+from store.errors import BrokerError
 from store.held.topics import DELIVER_AT_MS, DEQUEUED_MS, ROLL_TIMES, TIMER_OUT_MS
 from store.message import Appended, Host, Message
-from store.metadata import Topic, TopicTable, TopicType
+from store.metadata import TopicTable
 from store.metadata.names import DEAD_LETTER_PREFIX
 from store.record import StoredMessage, offset_message_id
 from store.record.properties import DELAY_LEVEL, REAL_QUEUE, REAL_TOPIC, UNIQUE_KEY
 
 log = structlog.get_logger(__name__)
 
-QUEUES: Final = 1
 ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 LEFT_OUT: Final = frozenset(
@@ -83,13 +82,8 @@ class DeadLetterStore:
 
 def make_internal_topic(topics: TopicTable, name: str) -> None:
     """Make the topic, one of those that a broker makes for a group, unless it is there."""
-    if topics.get(name) is not None:
-        return
-    try:
-        topics.create(Topic(name, TopicType.MIXED, QUEUES, QUEUES), internal=True)
-    except AlreadyExists:
-        return
-    log.info("topic created for a group", topic=name)
+    if topics.make_for_group(name):
+        log.info("topic created for a group", topic=name)
 
 
 def copied_properties(record: StoredMessage) -> dict[str, str]:

@@ -55,8 +55,9 @@ class Directory:
     def configure(self, auto_creation: AutoCreation) -> None:
         self._auto = auto_creation
 
-    def find_topic(self, name: str) -> Topic | None:
-        return self._topics.get(name)
+    def stored_topic(self, name: str) -> Topic | None:
+        """The topic, if it can hold messages as it is: one for dead letters has no row before the first."""
+        return self._topics.stored(name)
 
     def topic(self, name: str) -> Topic:
         """Raises TopicNotFound."""
@@ -70,8 +71,12 @@ class Directory:
 
         Raises TopicNotFound where that is not allowed, IllegalTopicName, OverLimit.
         """
+        topic = self._topics.stored(name)
+        if topic is not None:
+            return topic
         topic = self._topics.get(name)
         if topic is not None:
+            self._topics.make_for_group(name)
             return topic
         auto = self._auto
         if not auto.topics or name.startswith(INTERNAL_PREFIX):

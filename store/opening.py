@@ -77,11 +77,14 @@ class StoreTables:
             None if ledger is None else ledger.journal(kind)
             for kind in (SharedKind.TOPIC, SharedKind.GROUP, SharedKind.USER, SharedKind.POLICY)
         )
-        self.topics = TopicTable(engine, owners=Owners(engine, "topic"), journal=topics)
         self.groups = GroupTable(engine, owners=Owners(engine, "group"), journal=groups)
+        self.topics = TopicTable(engine, owners=Owners(engine, "topic"), journal=topics, has_group=self._has_group)
         self.offsets = ConsumerOffsetTable(engine)
         self.policies = PolicyTable(engine, policies)
         self.users = UserTable(engine, sealer, self.policies, journal=users)
+
+    def _has_group(self, name: str) -> bool:
+        return self.groups.get(name) is not None
 
     def share(self, ledger: Ledger) -> SharedRows:
         """Their rows as other members of a cluster see them, all with a version from here on."""

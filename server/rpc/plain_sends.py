@@ -175,7 +175,7 @@ class PlainSends:
 
     def _plain_topic(self, name: str, topics: dict[str, Topic | None]) -> Topic | None:
         """The topic, made now if need be; None when the ordinary way has to say what is wrong with it."""
-        topic = self._directory.find_topic(name)
+        topic = self._directory.stored_topic(name)
         if topic is None or not topic.is_for_clients:
             check_topic(name)
             topic = self._directory.topic_to_send(name, self._edge.user)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, Flag
 from functools import lru_cache
@@ -10,13 +10,15 @@ from types import MappingProxyType
 from typing import Final
 
 from kv import KeyValueEngine
-from store.errors import Invalid, StoreDamaged, TopicNotFound
+from store.errors import AlreadyExists, Invalid, StoreDamaged, TopicNotFound
 from store.metadata import lite_attributes
 from store.metadata.names import (
+    DEAD_LETTER_PREFIX,
     IllegalTopicName,
     check_internal_topic_name,
     check_topic_name,
     is_light_queue,
+    is_system_group,
     is_system_topic,
     is_topic_name,
 )
@@ -29,6 +31,8 @@ TOPICS_FAMILY: Final = "topics"
 QUEUES_MAX: Final = 8192
 """Queues of one topic that may be asked for. A route answer lists them all at up to 300 bytes each: this many
 stay below the 4 MiB that gRPC clients take. Topics taken over from RocketMQ keep what they have."""
+
+GROUP_TOPIC_QUEUES: Final = 1
 
 CACHED_TOPICS_MAX: Final = 131_072
 """About 40 MB: as many as have a million queues, with eight each."""
@@ -91,6 +95,11 @@ class Topic:
         return is_system_topic(self.name) or self.attributes.get(SYSTEM_ATTRIBUTE) == "true"
 
 
+def group_topic(name: str) -> Topic:
+    """A topic that the broker makes for a group: of its dead letters, or a retry topic."""
+    return Topic(name, TopicType.MIXED, GROUP_TOPIC_QUEUES, GROUP_TOPIC_QUEUES)
+
+
 class TopicTable:
     """All topics of a store, in the family `topics`. Any thread may call; changes are durable on return."""
 
@@ -100,10 +109,12 @@ class TopicTable:
         *,
         owners: Owners | None = None,
         journal: RowJournal | None = None,
+        has_group: Callable[[str], bool] = lambda _: False,
         cached_max: int = CACHED_TOPICS_MAX,
     ) -> None:
-        """Without `owners` nobody's topics are counted."""
+        """Without `owners` nobody's topics are counted. `has_group`: whose topics for dead letters there are."""
         self._owners = owners
+        self._has_group = has_group
         self._rows = NamedRows[Topic](
             engine,
             TOPICS_FAMILY,
@@ -130,8 +141,30 @@ class TopicTable:
         return self._rows.names_behind(behind, limit, contains, counted_only=not include_system)
 
     def get(self, name: str) -> Topic | None:
-        """The topic, or None. Never creates one (rmq#9792). Raises StoreDamaged for an unreadable row."""
+        """The topic, or None. Never creates one (rmq#9792). Raises StoreDamaged for an unreadable row.
+
+        The topic for the dead letters of a group is there as long as the group; it has a row from its first message on.
+        """
+        topic = self._rows.get(name)
+        if topic is None and name.startswith(DEAD_LETTER_PREFIX):
+            group = name.removeprefix(DEAD_LETTER_PREFIX)
+            if not is_system_group(group) and self._has_group(group):
+                return group_topic(name)
+        return topic
+
+    def stored(self, name: str) -> Topic | None:
+        """The same of topics that have a row. Only such are listed and counted."""
         return self._rows.get(name)
+
+    def make_for_group(self, name: str) -> bool:
+        """Give one of those topics a row that the broker makes for a group; returns whether it had none."""
+        if self._rows.get(name) is not None:
+            return False
+        try:
+            self.create(group_topic(name), internal=True)
+        except AlreadyExists:
+            return False
+        return True
 
     def warm(self, behind: str) -> str | None:
         """Have some more topics at hand, as `NamedRows.warm`."""
@@ -154,6 +187,8 @@ class TopicTable:
     def update(self, topic: Topic) -> None:
         """Replace a topic's settings. Raises TopicNotFound, or Invalid naming the field."""
         _check(topic, internal=True)
+        if self.get(topic.name) is not None:
+            self.make_for_group(topic.name)
         self._rows.replace(topic.name, topic)
 
     def delete(self, name: str) -> None:

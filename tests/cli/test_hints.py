@@ -60,7 +60,8 @@ def test_a_live_brokers_refusal_says_what_to_try(quarry: Quarry, words: tuple[ob
 
 
 def test_dead_letters_are_no_topic_that_somebody_makes(quarry: Quarry) -> None:
-    result = quarry.result("dead-letters", "list", "billing")
+    result = quarry.result("dead-letters", "list", "nobody")
+    assert "no dead letters" in result.stderr
     assert "hint: " not in result.stderr
 
 
