@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from store.errors import BrokerError, Busy, Invalid
+from store.errors import BrokerError, Busy, Forbidden, Invalid
 
 
 class InvalidReceiptHandle(Invalid):
@@ -80,7 +80,7 @@ class NotAMember(BrokerError):
     """Who calls, or answers, has not shown that it has the cluster's key."""
 
 
-class OrderWouldBreak(BrokerError):
+class OrderWouldBreak(Forbidden):
     """Messages that are not read yet would lose their order."""
 
 
