@@ -21,6 +21,7 @@ class FaultyCopyingDisk(FaultyDisk):
         content = data[:length].ljust(size, b"\0")
         cut = self.starts("create", target)
         self.files[target] = FaultyFile(b"" if cut else content)
+        self._unsynced.add(target)
         if cut:
             self.files[target].live = bytearray(content[: size // 2])
             self.files[target].durable = bytearray(len(self.files[target].live))
@@ -33,6 +34,7 @@ class FaultyCopyingDisk(FaultyDisk):
         if self.starts("create", target):
             raise PowerCut
         self.files[target] = file
+        self._unsynced.add(target)
 
     def is_same_file(self, path: Path, other: Path) -> bool:
         self._check_power()
@@ -50,6 +52,9 @@ class FaultyCopyingDisk(FaultyDisk):
             raise PowerCut
         self.files = {_moved(path, source, target): file for path, file in self.files.items()}
         self.directories = {_moved(path, source, target) for path in self.directories}
+        unsynced = {_moved(path, source, target) for path in self._unsynced}
+        # what lies in a moved directory is no more durable than before
+        self._unsynced = {path for path in unsynced if path.parent not in (source.parent, target.parent)}
 
     def remove_tree(self, path: Path) -> None:
         for file in sorted(each for each in self.files if each.is_relative_to(path)):
@@ -57,13 +62,14 @@ class FaultyCopyingDisk(FaultyDisk):
         self.directories = {each for each in self.directories if not each.is_relative_to(path)}
 
     def after(self, seed: int) -> FaultyCopyingDisk:
-        """The disk after a power loss. Files with two names keep both."""
+        """The disk after a power loss. Names that are durable stay, all those of a file that has two."""
         lost = self.power_loss(seed)
         survivor = FaultyCopyingDisk(capacity=self.capacity)
         survivor.directories = lost.directories
         one_of: dict[int, FaultyFile] = {}
         for path, file in self.files.items():
-            survivor.files[path] = one_of.setdefault(id(file), lost.files[path])
+            if path in lost.files:
+                survivor.files[path] = one_of.setdefault(id(file), lost.files[path])
         return survivor
 
     def _require_new(self, target: Path) -> None:

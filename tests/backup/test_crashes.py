@@ -66,6 +66,15 @@ def is_sound(disk: FaultyCopyingDisk, directory: Path) -> bool:
     return damaged_files(disk, directory, read_manifest(disk, directory), lambda _: None) == []
 
 
+def restored(disk: FaultyCopyingDisk) -> dict[str, bytes]:
+    """What a restore has moved to its place."""
+    return {
+        path: data
+        for path, data in content(disk, NEW).items()
+        if path != "lock" and not path.startswith("restoring/")
+    }
+
+
 def operations_of_a_backup(*, second: bool, may_link: bool) -> int:
     disk = FaultyCopyingDisk()
     source(disk)
@@ -112,7 +121,7 @@ def test_a_restore_that_is_ended_at_any_write_leaves_nothing_that_opens() -> Non
     restore(counting, DEST, NEW, report=lambda _: None)
     total = counting.operations
     assert total > 10
-    assert {path: data for path, data in content(counting, NEW).items() if path != "lock"} == expected(disk)
+    assert restored(counting) == expected(disk)
     for crash_at in range(1, total + 1):
         trying = disk.after(crash_at)
         before = content(trying, STORE), content(trying, DEST)
@@ -121,6 +130,8 @@ def test_a_restore_that_is_ended_at_any_write_leaves_nothing_that_opens() -> Non
             restore(trying, DEST, NEW, report=lambda _: None)
         after = trying.after(crash_at)
         assert (content(after, STORE), content(after, DEST)) == before, f"{crash_at=}"
+        if any(path.startswith("commitlog/") for path in restored(after)):
+            assert restored(after) == expected(disk), f"RocketMQ takes what has a log for a store, {crash_at=}"
         if after.exists(StorePaths(NEW).restoring):
             with pytest.raises(NotAStore, match="restore did not finish"):
                 inspect_store(after, NEW)
@@ -130,4 +141,19 @@ def test_a_restore_that_is_ended_at_any_write_leaves_nothing_that_opens() -> Non
         else:
             assert content(after, NEW).keys() <= {"lock"}, f"{crash_at=}"
         restore(after, DEST, NEW, report=lambda _: None)
-        assert {path: data for path, data in content(after, NEW).items() if path != "lock"} == expected(disk)
+        assert restored(after) == expected(disk)
+
+
+@pytest.mark.parametrize("may_link", [False, True], ids=["copied", "linked"])
+def test_what_was_restored_or_backed_up_is_there_after_a_power_cut(may_link: bool) -> None:
+    """Names, too: those of files that were made in new folders, and moved with them."""
+    for seed in range(20):
+        disk = FaultyCopyingDisk()
+        source(disk)
+        back_up(disk, may_link=may_link)
+        kept = disk.after(seed)
+        assert is_sound(kept, newest_backup(kept, DEST)), f"{seed=}"
+        restore(kept, DEST, NEW, report=lambda _: None, may_link=may_link)
+        after = kept.after(seed)
+        assert restored(after) == expected(disk), f"{seed=}"
+        assert not after.exists(StorePaths(NEW).restoring)

@@ -147,6 +147,22 @@ def test_a_power_cut_at_any_write_leaves_a_repair_that_can_be_done_again(seed: i
     raise AssertionError("the repair takes more writes than are tried")
 
 
+def test_a_repair_that_has_ended_outlives_a_power_cut() -> None:
+    """A start that follows writes behind it, and groups were set back for it: it must not be to do again."""
+    for seed in range(20):
+        log = log_of(seed, records=40)
+        for number in (3, 17, 30):
+            at, size = log.places[number]
+            log.write(at + size // 2, b"\xff\x00\xff")
+        kept_before = {path for path in log.disk.files if path.parent == LOG / "broken"}
+        replace_all(log.disk, LOG, log.damage())
+        repaired, copies = whole(log), log.disk.files.keys() - kept_before
+        after = Log(log.disk.power_loss(seed), log.places, log.end)
+        assert not after.damage(), f"{seed=}"
+        assert whole(after) == repaired, f"{seed=}"
+        assert after.disk.files.keys() >= copies, f"{seed=}"
+
+
 def test_a_record_in_the_body_of_a_damaged_one_is_not_taken_for_the_next() -> None:
     """A producer may send anything, such as a piece of the log it is about to be in."""
     log = log_of(3, records=5)
