@@ -101,3 +101,21 @@ def test_a_copy_keeps_holes(tmp_path: Path) -> None:
     disk.copy_file(source, tmp_path / "b", length=1 << 26, size=1 << 26)
     assert (tmp_path / "b").stat().st_size == 1 << 26
     assert (tmp_path / "b").stat().st_blocks * 512 <= 1 << 21
+
+
+def test_a_rename_is_durable_at_both_ends(tmp_path: Path) -> None:
+    """The fake disk takes it for durable at once."""
+    source, target = tmp_path / "here" / "file", tmp_path / "there" / "file"
+    for path in (source, target):
+        path.parent.mkdir()
+    source.write_bytes(b"x")
+    synced_after: set[Path] = set()
+
+    class NotingDisk(PosixCopyingDisk):
+        def sync_directory(self, path: Path) -> None:
+            super().sync_directory(path)
+            if target.exists():
+                synced_after.add(path)
+
+    NotingDisk().rename(source, target)
+    assert synced_after == {source.parent, target.parent}

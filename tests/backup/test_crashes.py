@@ -69,9 +69,7 @@ def is_sound(disk: FaultyCopyingDisk, directory: Path) -> bool:
 def restored(disk: FaultyCopyingDisk) -> dict[str, bytes]:
     """What a restore has moved to its place."""
     return {
-        path: data
-        for path, data in content(disk, NEW).items()
-        if path != "lock" and not path.startswith("restoring/")
+        path: data for path, data in content(disk, NEW).items() if path != "lock" and not path.startswith("restoring/")
     }
 
 

@@ -8,14 +8,15 @@ import pytest
 
 from kv import WriteBatch
 from store.clock import ManualClock
-from store.consumequeue import DoubleWriteConsumeQueues
+from store.consumequeue import DoubleWriteConsumeQueues, FileConsumeQueues, RocksConsumeQueues
 from store.consumequeue.rocks_layout import BOUND, OFFSET_FAMILY, UNITS_FAMILY, maximum_key, unit_key
 from store.disk import PosixDisk
 from store.errors import StoreUnusable
 from store.metadata import READ_WRITE, Topic, TopicType
+from store.migration import MigrationRows
 from store.migration.agreement import AgreementReport
 from store.migration.comparison import begin_comparison
-from store.migration.repairing import Repaired, repair_agreement
+from store.migration.repairing import Repaired, _Repair, repair_agreement
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from store.queue_phase import QueueMode, QueuePhase
 from tests.migration.test_offline import agrees, shown
@@ -139,3 +140,27 @@ def test_one_kind_cannot_disagree(tmp_path: Path) -> None:
     opened(tmp_path).close()
     with pytest.raises(StoreUnusable, match="has one kind of queues"):
         repaired(tmp_path)
+
+
+def test_what_is_reported_as_repaired_is_durable_before(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a power cut would bring back what differed, beside a report that all agrees."""
+    spoil(root)
+    events: list[str] = []
+
+    def noting(owner: type, name: str, event: str) -> None:
+        original = getattr(owner, name)
+
+        def noted(*args: object, **kwargs: object) -> object:
+            events.append(event)
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, noted)
+
+    for name in ("_put_in_files", "_put_in_rocksdb"):
+        noting(_Repair, name, "put")
+    noting(FileConsumeQueues, "flush_entries", "files")
+    noting(RocksConsumeQueues, "flush", "rocksdb")
+    noting(MigrationRows, "save_report", "report")
+    assert len(repaired(root).queues) == 2
+    last_put = len(events) - 1 - events[::-1].index("put")
+    assert {"files", "rocksdb"} <= set(events[last_put : events.index("report")])

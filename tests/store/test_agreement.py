@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from kv import KeyValueEngine
 from store.consumequeue import open_consume_queue_engine
 from store.consumequeue.rocks_layout import BOUND, OFFSET_FAMILY, UNITS_FAMILY, minimum_key, unit_key
+from store.disk import PosixDisk
+from store.metadata import is_light_queue
+from store.offline import OfflineStore
 from store.offsets import QueueId, QueueOffset
 from store.paths import StorePaths
 from tests.store.assembly import message
@@ -99,3 +104,36 @@ def test_groups_keep_their_places_over_a_kill(tmp_path: Path) -> None:
     assert (store.offsets.get("billing", QUIET), store.offsets.get("billing", BUSY)) == (3, 2)
     assert store.messages.bounds(BUSY) == (0, 12)
     store.close()
+
+
+def test_what_rocketmq_left_inverted_hides_nothing_from_the_first_start_on(golden_copy: Callable[[str], Path]) -> None:
+    """rmq#10417: minima above their maxima. Messages that were there, and those that come, are below them."""
+    root = golden_copy("rocks-clean") / "store"
+    with OfflineStore.open(PosixDisk(), root) as before:
+        queues = [(queue, bounds) for queue, bounds in before.queues() if not is_light_queue(queue.topic)]
+    found = {queue: bounds for queue, bounds in queues if bounds.minimum < bounds.maximum}
+    assert len(found) > 3
+    engine = open_consume_queue_engine(StorePaths(root).consume_queue, create=False)
+    batch = engine.batch()
+    for queue, bounds in found.items():
+        batch.put(engine.family(OFFSET_FAMILY), minimum_key(queue), BOUND.pack(0, bounds.maximum + 7))
+    engine.write(batch)
+    engine.flush((UNITS_FAMILY, OFFSET_FAMILY))
+    engine.close()
+    with capture_logs() as lines:
+        store = opened(root)
+    (line,) = [line for line in lines if "minimum above their maximum" in line["event"]]
+    assert line["queues"] == len(found)
+    for queue, bounds in found.items():
+        entries = store.messages.entries(queue, bounds.minimum, 1_000)
+        assert [entry.queue_offset for entry in entries] == list(range(bounds.minimum, bounds.maximum)), queue
+    queue, bounds = next(iter(found.items()))
+    store.messages.append([message(queue.topic, queue.number, b"next")])
+    store.messages.dispatch(store.messages.flush())
+    (entry,) = store.messages.entries(queue, bounds.maximum, 10)
+    assert store.messages.read(entry).body.tobytes() == b"next"
+    assert store.messages.bounds(queue) == (bounds.minimum, bounds.maximum + 1)
+    store.close()
+    with capture_logs() as lines:
+        opened(root).close()
+    assert not [line for line in lines if "minimum above their maximum" in line["event"]]
