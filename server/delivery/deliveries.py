@@ -315,13 +315,14 @@ class Deliveries:
         renewed = row._replace(visible_at_ms=self._clock.wall_ms() + self._settings.lease_ms)
         self._change(message, row, Event.RENEWED, renewed)
 
-    def give_back(self, message: GroupMessage, row: InFlight) -> None:
-        """Make the message visible after a second.
+    def give_back(self, message: GroupMessage, row: InFlight, *, is_counted: bool = True) -> None:
+        """Make the message visible after a second, or at once if nobody can have seen it: then it does not count.
 
         The handle stays good until then: the client may have got the message and be about to say so.
         """
-        back_ms = min(row.visible_at_ms, self._clock.wall_ms() + LOST_CLIENT_DELAY_MS)
-        given = row._replace(visible_at_ms=back_ms, lease_until_ms=0)
+        back_ms = min(row.visible_at_ms, self._clock.wall_ms() + (LOST_CLIENT_DELAY_MS if is_counted else 0))
+        attempt = row.attempt if is_counted else row.attempt - 1
+        given = row._replace(visible_at_ms=back_ms, lease_until_ms=0, attempt=attempt)
         self._change(message, row, Event.GIVEN_BACK, given)
 
     def keep(self, subscription: Subscription, progress: QueueProgress, hidden: dict[QueueOffset, InFlight]) -> None:

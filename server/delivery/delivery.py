@@ -36,6 +36,7 @@ from server.delivery.positions import Positions
 from server.delivery.receipt_handle import ReceiptHandle, topic_of
 from server.delivery.registry import WaitingPolls
 from server.delivery.retry_topics import queue_of_handle
+from server.delivery.returning import Returning
 from server.delivery.serving import Serving, Take, Waking
 from server.delivery.state_writer import AfterPass, StateWriter
 from server.delivery.subscription import GroupMessage, SourceT, Subscription, WaitingPoll
@@ -101,6 +102,8 @@ class Delivery:
             ready=self._waking.serve,
         )
         self._taking = self._make_taking(dead_letters, faults, stages)
+        # gives back what was handed out in an answer that broke off
+        self.undeliverable = Returning(self._deliveries, self._delivered_from).undeliverable
         waiting = WaitingPolls()
 
         def serving(take: Take[SourceT]) -> Serving[SourceT]:
@@ -113,6 +116,7 @@ class Delivery:
                 timers=timers,
                 after_pass=after_pass,
                 stages=stages,
+                undeliverable=self.undeliverable,
             )
 
         self._serving = self._waking.serving = serving(self._taking.take)
@@ -321,18 +325,6 @@ class Delivery:
     def client_lost(self, client_id: str) -> None:
         """Give back, after a second, what the server held hidden on this client's behalf."""
         self._deliveries.give_back_of_client(client_id)
-
-    def undeliverable(self, group: str, topic: str, handles: Iterable[str]) -> None:
-        """Give back, after a second, what was handed out in a call that broke off before it had left."""
-        for handle in handles:
-            its_topic = topic_of(handle, topic)
-            decoded = ReceiptHandle.decode(handle, group, its_topic)
-            try:
-                message = self._delivered_from(group, its_topic, decoded)
-                row = self._deliveries.standing(message, decoded)
-            except InvalidReceiptHandle:
-                continue  # acknowledged by a client that got it after all, or visible already
-            self._deliveries.give_back(message, row)
 
     # -- what makes receives go on
 

@@ -7,7 +7,7 @@
 | hidden    | acknowledged | done      | |
 | hidden    | changed      | hidden    | for another time, under a new handle; a time of zero is over at once |
 | hidden    | renewed      | hidden    | the broker keeps it for a client that lives |
-| hidden    | given back   | hidden    | its client is gone, or its answer did not get through: a second more |
+| hidden    | given back   | hidden    | its client is gone, or its answer broke off: a second more, or at once |
 | hidden    | forwarded    | hidden    | on its way to the dead letters, by the client's wish |
 | hidden    | buried       | done      | it got there |
 | hidden    | time is up   | ready     | |

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Final, Generic
+from typing import Final, Generic, Protocol
 
 from server.delivery.model import Again, Delivered, DeliverySettings, Received, ReceiveRequest, Timers
 from server.delivery.registry import WaitingPolls
@@ -23,6 +23,12 @@ Take = Callable[[SourceT, ReceiveRequest], Sequence[Delivered]]
 """Takes what there is for a receive. Raises what kept it from that."""
 
 
+class Undeliverable(Protocol):
+    """See `server.delivery.returning`."""
+
+    def __call__(self, group: str, topic: str, handles: Iterable[str], *, has_begun: bool) -> None: ...
+
+
 class Serving(Generic[SourceT]):
     """Hands over what `take` takes, when it is written that it is taken."""
 
@@ -37,7 +43,9 @@ class Serving(Generic[SourceT]):
         timers: Timers,
         after_pass: AfterPass,
         stages: ReceiveStages,
+        undeliverable: Undeliverable,
     ) -> None:
+        """`undeliverable` hears of what was taken, but is not written as taken: nobody is given it."""
         self._settings = settings
         self._take = take
         self._writer = writer
@@ -45,6 +53,7 @@ class Serving(Generic[SourceT]):
         self._timers = timers
         self._after_pass = after_pass
         self._stages = stages
+        self._undeliverable = undeliverable
         self._waiting = waiting
         self._later: dict[SourceT, None] = {}
         """Those that are served when the pass has ended."""
@@ -64,7 +73,7 @@ class Serving(Generic[SourceT]):
         if not source.waiting or source.has_given(request.attempt_id):
             delivered = self._take(source, request)
             if delivered:
-                self._hand_over(delivered, received)
+                self._hand_over(request, delivered, received)
                 return None
         if polling_s <= 0 and not source.may_have_messages:
             received((), None)
@@ -124,7 +133,7 @@ class Serving(Generic[SourceT]):
                 break
             self._waiting.remove(poll)
             self._stages.wait.add(self._clock.monotonic_s() - poll.since_s)
-            self._hand_over(delivered, poll.received)
+            self._hand_over(request, delivered, poll.received)
         if waiting and source.may_have_messages:
             self._serve_later(source)
 
@@ -144,26 +153,31 @@ class Serving(Generic[SourceT]):
             else:
                 self.serve(source)
 
-    def _hand_over(self, delivered: Sequence[Delivered], received: Received) -> None:
-        if not self._stages.is_turn():
-            self._writer.when_written(partial(_tell, delivered, received))
-            return
-        self._writer.when_written(partial(self._tell_timed, delivered, received, self._clock.monotonic_s()))
+    def _hand_over(self, request: ReceiveRequest, delivered: Sequence[Delivered], received: Received) -> None:
+        taken_s = self._clock.monotonic_s() if self._stages.is_turn() else None
+        self._writer.when_written(partial(self._tell, request, delivered, received, taken_s))
 
-    def _tell_timed(
-        self, delivered: Sequence[Delivered], received: Received, taken_s: float, error: Exception | None
+    def _tell(
+        self,
+        request: ReceiveRequest,
+        delivered: Sequence[Delivered],
+        received: Received,
+        taken_s: float | None,
+        error: Exception | None,
     ) -> None:
-        self._stages.write.add(self._clock.monotonic_s() - taken_s)
-        _tell(delivered, received, error)
+        if taken_s is not None:
+            self._stages.write.add(self._clock.monotonic_s() - taken_s)
+        if error is None:
+            received(delivered, None)
+            return
+        handles = [each.receipt_handle for each in delivered]
+        self._undeliverable(request.group, request.topic, handles, has_begun=False)
+        received((), error)
 
     def serve_after_pass(self, source: SourceT) -> None:
         """For who may be in the middle of serving it."""
         if source.waiting:
             self._after_pass(partial(self.serve, source))
-
-
-def _tell(delivered: Sequence[Delivered], received: Received, error: Exception | None) -> None:
-    received(() if error else delivered, error)
 
 
 class Waking:

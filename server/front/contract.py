@@ -36,6 +36,10 @@ class Call(Protocol):
         """True once the call has ended, whoever ended it. Answers to a closed call are dropped silently."""
 
     @property
+    def has_begun(self) -> bool:
+        """Whether a byte of the streamed answer was handed to the transport: its client may have seen it."""
+
+    @property
     def is_secure(self) -> bool:
         """Whether the client came over TLS."""
 

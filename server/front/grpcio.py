@@ -81,6 +81,7 @@ class GrpcioCall:
         "_deadline_s",
         "_drain_callbacks",
         "_ending",
+        "_has_begun",
         "_is_secure",
         "_left",
         "_lost",
@@ -110,6 +111,7 @@ class GrpcioCall:
         self._ending: _Ending | None = None
         self._lost = False
         self._left = False
+        self._has_begun = False
         self._wakeup: asyncio.Future[None] | None = None
         self._close_callbacks: list[Callable[[], None]] = []
         self._drain_callbacks: list[Callable[[], None]] = []
@@ -127,6 +129,14 @@ class GrpcioCall:
     @property
     def closed(self) -> bool:
         return self._lost or self._ending is not None
+
+    @property
+    def has_begun(self) -> bool:
+        """Of the first message that gRPC is about to write nobody knows how far it got: until it is done, not at all.
+
+        Answers begin with a status, which nobody misses.
+        """
+        return self._has_begun
 
     @property
     def is_secure(self) -> bool:
@@ -201,6 +211,7 @@ class GrpcioCall:
 
     def message_left(self, size: int) -> None:
         """A message of the outbox was taken over by the transport, which has room for more."""
+        self._has_begun = True
         self._buffered -= size
         if self._drain_callbacks and self._buffered <= self._buffer_limit // 2:
             callbacks, self._drain_callbacks = self._drain_callbacks, []

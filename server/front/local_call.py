@@ -27,6 +27,10 @@ class LocalCall:
     def closed(self) -> bool:
         return self.answer.done()
 
+    @property
+    def has_begun(self) -> bool:
+        return self.closed
+
     def header(self, name: str) -> str | None:
         return self._headers.get(name)
 

@@ -183,6 +183,10 @@ class MessageService:
         if error is not None:
             self._edge.refuse_stream(call, service.ReceiveMessageResponse, error, self._last_item)
             return
+        handles = [delivered.receipt_handle for delivered in messages]
+        if call.closed:
+            self._delivery.undeliverable(group, topic, handles, has_begun=False)
+            return
         self._metrics.received(len(messages))
         if messages:
             self._count(group, topic, messages)
@@ -198,12 +202,15 @@ class MessageService:
         except Exception as unusual:  # noqa: BLE001 - the edge: whatever it is, the client gets an answer
             self._edge.refuse_stream(call, service.ReceiveMessageResponse, unusual, self._last_item)
             return
-        handles = [delivered.receipt_handle for delivered in messages]
-        call.on_close(partial(self._delivery.undeliverable, group, topic, handles))
+        call.on_close(partial(self._broke_off, call, group, topic, handles))
         call.send_all([_FIRST_ITEM, *items, self._last_item()])
         call.finish()
         if is_timed:
             stages.answer.add(self._clock.monotonic_s() - began_s)
+
+    def _broke_off(self, call: Call, group: str, topic: str, handles: Sequence[str]) -> None:
+        """An attempt counts once the first byte of its answer was written."""
+        self._delivery.undeliverable(group, topic, handles, has_begun=call.has_begun)
 
     def _count(self, group: str, topic: str, messages: Sequence[Delivered]) -> None:
         """What comes out of the group's retry topics is counted apart."""

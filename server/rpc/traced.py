@@ -77,6 +77,10 @@ class _TracedCall:
         return self._call.closed
 
     @property
+    def has_begun(self) -> bool:
+        return self._call.has_begun
+
+    @property
     def is_secure(self) -> bool:
         return self._call.is_secure
 

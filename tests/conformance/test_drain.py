@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import time
 
 import pytest
 
@@ -44,9 +43,7 @@ def test_messages_that_did_not_reach_their_client_are_there_again_after_the_stop
         with http2.Connection(broker.endpoint) as connection:
             receive_without_reading(connection)
             await until(lambda: broker.broker._delivery.inflight_count == 5, "they are handed out")
-            began_s = time.monotonic()
             await broker.broker._stop_front(0.3)
-            assert time.monotonic() - began_s < 2
 
     async def come_again(broker: RunningBroker) -> None:
         async with Client(broker.endpoint) as client:
@@ -56,9 +53,7 @@ def test_messages_that_did_not_reach_their_client_are_there_again_after_the_stop
                 received = await client.receive("billing", "orders", polling_s=2)
                 ids += received.ids
                 attempts |= {each.system_properties.delivery_attempt for each in received.messages}
-            assert (set(ids), attempts) == (sent, {2})
+            assert (set(ids), attempts) == (sent, {1}), "nobody has seen a byte of them"
 
     with_broker(taken, network={"front": front})
-    began_s = time.monotonic()
     with_broker(come_again, network={"front": front})
-    assert time.monotonic() - began_s < 8

@@ -162,6 +162,43 @@ def test_a_finished_call_never_reports_a_close(kind: FrontKind) -> None:
     run(test())
 
 
+def test_nothing_has_begun_of_an_answer_to_a_call_that_was_gone(kind: FrontKind) -> None:
+    async def test() -> None:
+        kept = Kept()
+        async with serving(kind, {STREAM: keep_open(kept, STREAM)}) as (_, channel):
+            client = start_call(channel, STREAM)
+            await soon(kept.arrived.wait())
+            client.cancel()
+            await soon(kept.ended.wait())
+            call = kept.calls[0]
+            call.send_all([b"status", b"message"])
+            call.finish()
+            told = asyncio.Event()
+            call.on_close(told.set)
+            await soon(told.wait())
+            assert not call.has_begun
+
+    run(test())
+
+
+def test_an_answer_of_which_the_client_has_read_a_message_has_begun(kind: FrontKind) -> None:
+    async def test() -> None:
+        kept = Kept()
+        async with serving(kind, {STREAM: keep_open(kept, STREAM)}) as (_, channel):
+            client = start_call(channel, STREAM)
+            await soon(kept.arrived.wait())
+            call = kept.calls[0]
+            begun = [call.has_begun]
+            call.send_all([b"status", b"message"])
+            assert [await soon(client.read()) for _ in range(2)] == [b"status", b"message"]
+            begun.append(call.has_begun)
+            client.cancel()
+            await soon(kept.ended.wait())
+            assert [*begun, call.has_begun] == [False, True, True]
+
+    run(test())
+
+
 # Bad input and bad handlers.
 
 

@@ -207,14 +207,16 @@ class DeliveryMachine(RuleBasedStateMachine):
         self.bench.end_pass()
         self.look()
 
-    @rule(data=st.data(), group=groups)
-    def answer_did_not_get_through(self, data: st.DataObject, group: Group) -> None:
+    @rule(data=st.data(), group=groups, has_begun=st.booleans())
+    def answer_did_not_get_through(self, data: st.DataObject, group: Group, has_begun: bool) -> None:
         place = self._some_place(data, group)
         if place is None or not self._handle_must_stand(group, place):
             return
         handle = self.promises.known[group][place].handle
-        self.bench.delivery.undeliverable(group.name, TOPIC, [handle])
+        self.bench.delivery.undeliverable(group.name, TOPIC, [handle], has_begun=has_begun)
         self.promises.given_back(group, place, self.now_ms)
+        if not has_begun:
+            self.promises.known[group][place].attempt -= 1
         self.bench.end_pass()
         self.look()
 

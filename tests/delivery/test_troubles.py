@@ -161,7 +161,7 @@ def test_messages_of_a_call_that_broke_off_come_back_after_a_second(invisible_s:
     for body in (b"a", b"b"):
         bench.send(body)
     lost = bench.receive(invisible_s=invisible_s)
-    bench.delivery.undeliverable(GROUP, TOPIC, [each.receipt_handle for each in lost.messages])
+    bench.delivery.undeliverable(GROUP, TOPIC, [each.receipt_handle for each in lost.messages], has_begun=True)
     bench.acknowledge(lost.messages[0])  # this one had arrived
     bench.advance(0.9)
     assert bench.receive().bodies == []
@@ -169,7 +169,7 @@ def test_messages_of_a_call_that_broke_off_come_back_after_a_second(invisible_s:
     again = bench.receive()
     assert again.bodies == [b"b"]
     assert again.messages[0].attempt == 2
-    bench.delivery.undeliverable(GROUP, TOPIC, [each.receipt_handle for each in lost.messages])
+    bench.delivery.undeliverable(GROUP, TOPIC, [each.receipt_handle for each in lost.messages], has_begun=True)
     bench.advance(5)
     assert bench.receive().bodies == [], "a later delivery is not touched"
 
@@ -220,7 +220,8 @@ def test_a_full_disk_refuses_until_there_is_room_again_and_nothing_is_misread_af
     assert bench.delivery.inflight_count == 3
     assert bench.receive().bodies == [b"2", b"3", b"4", b"5"]
     bench.advance(31)
-    assert [each.attempt for each in bench.receive().messages] == [3, 3, 3, 2, 2]
+    attempts = [each.attempt for each in bench.receive().messages]
+    assert attempts == [3, 2, 2, 2, 2], "what was refused for want of room was no attempt"
 
 
 def test_a_group_deleted_on_a_full_disk_is_gone_once_it_is_deleted_again() -> None:

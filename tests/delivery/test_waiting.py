@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import pytest
 
-from kv import EngineFull
 from server.delivery import ReceiveRequest, open_subscriptions
 from server.delivery import deliveries as deliveries_module
 from server.delivery.deliveries import Deliveries
@@ -171,23 +169,19 @@ def test_a_pull_that_waits_ends_where_one_look_does_not_go_through_all_that_came
 
 
 def test_a_full_disk_is_tried_again_though_nothing_changes() -> None:
-    bench = DeliveryBench(queues=1)
+    bench = WaitingBench()
     bench.send(b"m")
-    write, refusals = bench.engine.write, [EngineFull("no space left"), EngineFull("no space left")]
-
-    def write_or_not(batch: Any, *, sync: bool = False) -> None:
-        if refusals:
-            raise refusals.pop()
-        write(batch, sync=sync)
-
-    bench.engine.write = write_or_not  # type: ignore[method-assign]
-    bench.receive()
-    for is_behind in (True, False):
+    [message] = bench.receive().messages
+    bench.is_full = True
+    bench.delivery.acknowledge(GROUP, TOPIC, message.receipt_handle)
+    bench.end_pass()
+    for is_full in (True, False):
+        bench.is_full = is_full
         bench.delivery.drop_idle_subscriptions()
         bench.end_pass()
-        assert bench.writer.is_behind is is_behind
+        assert bench.writer.is_behind is is_full
     bench.restart()
-    assert bench.receive().bodies == []
+    assert bench.delivery.inflight_count == 0
 
 
 # -- mistakes that are planted

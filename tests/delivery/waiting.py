@@ -221,7 +221,8 @@ class Schedule:
     def break_off(self) -> None:
         """An answer did not get through."""
         if (found := self._handle()) is not None:
-            self.bench.delivery.undeliverable(found[0].group, TOPIC, [found[1].receipt_handle])
+            handles, has_begun = [found[1].receipt_handle], self.random.random() < 0.5
+            self.bench.delivery.undeliverable(found[0].group, TOPIC, handles, has_begun=has_begun)
 
     def lose_client(self) -> None:
         client = self.random.choice(CLIENTS)

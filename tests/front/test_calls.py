@@ -11,7 +11,7 @@ from server.front.h2 import frames
 from server.front.h2.call import H2Call
 from server.front.h2.frames import ErrorCode, Flag, Setting
 from server.front.h2.grpc_messages import with_prefix
-from tests.front.engine import BIDI, ECHO, KEEP, NOTHING, Engine, call, data, headers, resets, statuses
+from tests.front.engine import BIDI, ECHO, KEEP, NOTHING, Engine, Kept, call, data, headers, resets, statuses
 
 
 def fault(_call: Call) -> None:
@@ -93,6 +93,42 @@ def test_an_ended_call_whose_answer_waits_is_lost_when_its_client_leaves() -> No
     assert kept.closed
     engine.receive(frames.reset(1, ErrorCode.CANCEL))
     assert told == ["lost"]
+    assert engine.retained() == NOTHING
+
+
+def test_an_answer_has_begun_when_its_first_byte_was_handed_on() -> None:
+    engine = Engine({KEEP: Method(kept := Kept(), streaming_out=True)}).greet()
+    engine.receive(frames.settings({Setting.INITIAL_WINDOW_SIZE: 0}), call(1, path=KEEP))
+    (streamed,) = kept.calls
+    begun: list[bool] = []
+    streamed.on_close(lambda: begun.append(streamed.has_begun))
+    streamed.send_all([b"status", b"message"])
+    streamed.finish()
+    engine.written()
+    steps = [streamed.has_begun]  # headers, and what waits for the client's window, say nothing
+    engine.receive(frames.window_update(1, 1))
+    steps.append(streamed.has_begun)
+    engine.written()
+    assert [*steps, streamed.has_begun] == [False, False, True]
+    engine.receive(frames.reset(1, ErrorCode.CANCEL))
+    assert begun == [True]
+    assert engine.retained() == NOTHING
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_an_answer_that_was_not_handed_on_when_the_transport_went_never_left(is_taken: bool) -> None:
+    engine = Engine({KEEP: Method(kept := Kept(), streaming_out=True)}).greet()
+    engine.receive(call(1, path=KEEP))
+    (streamed,) = kept.calls
+    begun: list[bool] = []
+    streamed.on_close(lambda: begun.append(streamed.has_begun))
+    streamed.send_all([b"status", b"message"])
+    streamed.finish()
+    if is_taken:
+        engine.written()
+    engine.connection.lost()
+    assert begun == ([] if is_taken else [False])
+    assert streamed.has_begun is is_taken
     assert engine.retained() == NOTHING
 
 

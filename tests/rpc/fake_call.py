@@ -62,6 +62,10 @@ class FakeCall:
         return self._closed
 
     @property
+    def has_begun(self) -> bool:
+        return bool(self.sent)
+
+    @property
     def is_secure(self) -> bool:
         return self._is_secure
 

@@ -192,8 +192,8 @@ class H2Protocol(asyncio.Protocol):
     def flush(self) -> None:
         """Write what the pass has brought, in one piece."""
         connection, transport = self._connection, self._transport
-        if connection is None or transport is None or self._has_left:
-            return
+        if connection is None or transport is None or self._has_left or transport.is_closing():
+            return  # of what would be written now nothing would leave
         sender = connection.sender
         written = b"".join(sender.take())
         self._front.figures.bytes_sent += len(written)

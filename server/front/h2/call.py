@@ -52,6 +52,7 @@ class H2Call:
         "client_done",
         "drain_callbacks",
         "ended_with",
+        "has_begun",
         "head_size",
         "headers_sent",
         "http_status",
@@ -87,6 +88,7 @@ class H2Call:
         self.outbox: deque[memoryview] | None = None
         self.waiting_size = 0
         self.headers_sent = False
+        self.has_begun = False  # a byte of a message was handed to the transport
         self.trailers: bytes | None = None
         self.drain_callbacks: list[Callable[[], None]] | None = None
         self.client_done = False

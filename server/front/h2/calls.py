@@ -369,14 +369,14 @@ class Calls:
             return
         if self.sender.end(call, trailers(status, message)):
             self._forget(call, status)
-            call.left()
+            self.sender.depart(call)
         else:
             call.ended_with = status
 
     def left(self, call: H2Call) -> None:
         """The last of what waited has gone."""
         self._forget(call, call.ended_with)
-        call.left()
+        self.sender.depart(call)
 
     def fail(self, call: H2Call, status: GrpcStatus, message: str) -> None:
         """End a call whatever its handler does."""
@@ -408,6 +408,7 @@ class Calls:
         self._awaiting.clear()
         for call in list(self.open.values()):
             self.cancel(call)
+        self.sender.lose()
 
     def send_reset(self, stream_id: int, code: ErrorCode) -> None:
         self._board.figures.resets_sent[code.name] += 1

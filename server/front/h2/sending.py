@@ -60,6 +60,8 @@ class Sender:
     """What goes out on one connection. Written by its calls, emptied by `take`."""
 
     __slots__ = (
+        "_beginning",
+        "_departing",
         "_initial_window",
         "_notify",
         "_stream_buffer_size",
@@ -81,6 +83,8 @@ class Sender:
         self._window = WINDOW_DEFAULT
         self._initial_window = WINDOW_DEFAULT
         self._unwritten: list[bytes | memoryview] = []
+        self._beginning: list[H2Call] = []  # those whose first bytes are among it
+        self._departing: list[H2Call] = []  # those whose last ones are
         self._unwritten_size = 0
         # Those with an outbox and an open window, in the order of their turns. A plain dict would look at every place
         # that was given up before it finds its first one.
@@ -230,7 +234,26 @@ class Sender:
         """Everything to be written now, in order."""
         taken, self._unwritten = self._unwritten, []
         self._unwritten_size = 0
+        if self._beginning:
+            beginning, self._beginning = self._beginning, []
+            for call in beginning:
+                call.has_begun = True
+        if self._departing:
+            departing, self._departing = self._departing, []
+            for call in departing:
+                call.left()
         return taken
+
+    def depart(self, call: H2Call) -> None:
+        """All of the call's answer leaves with what is taken next, or nothing more of it ever does."""
+        self._departing.append(call)
+
+    def lose(self) -> None:
+        """What was not taken never leaves."""
+        self._beginning.clear()
+        departing, self._departing = self._departing, []
+        for call in departing:
+            call.lost()
 
     # -- inside
 
@@ -287,6 +310,8 @@ class Sender:
             call.send_window -= size
             self.data_frames += 1
             position += size
+        if position and not call.has_begun:
+            self._beginning.append(call)
         return message[position:] if position < len(message) else None
 
     def _emit_end(self, call: H2Call, trailers: bytes) -> None:

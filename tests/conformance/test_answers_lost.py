@@ -1,0 +1,82 @@
+"""Points 46 and 49: an attempt counts once the first byte of its answer was written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server.front import Call
+from tests.conformance.broker import RunningBroker, until
+from tests.conformance.client import Client, message
+from tests.conformance.conftest import WithBroker, both_ways
+
+pytestmark = both_ways
+
+
+class HeldAnswers:
+    """Answers of receives that are held back until the test lets them go."""
+
+    def __init__(self, broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.held: list[Callable[[], None]] = []
+        self.calls: list[Call] = []
+        self._messages = broker.messaging._messages
+        answer = self._messages._answer_receive
+
+        def hold(call: Call, group: str, topic: str, messages: Any, error: Exception | None) -> None:
+            self.calls.append(call)
+            self.held.append(partial(answer, call, group, topic, messages, error))
+
+        self._patch = monkeypatch
+        monkeypatch.setattr(self._messages, "_answer_receive", hold)
+
+    def let_go(self) -> None:
+        self._patch.undo()
+        for each in self.held:
+            each()
+
+
+@pytest.mark.parametrize("front", ["h2", "grpcio"])
+@pytest.mark.parametrize("how", ["cancelled", "gone", "late"])
+@pytest.mark.parametrize("is_waiting", [False, True], ids=["at once", "after waiting"])
+def test_point_46_a_message_that_nobody_saw_is_no_dead_letter(
+    with_broker: WithBroker, front: str, how: str, is_waiting: bool
+) -> None:
+    """Of a group with one attempt; its calls end between the hand-out and the answer."""
+
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders", queues=1)
+        broker.group("billing", max_attempts=1)
+        async with Client(broker.endpoint) as producer:
+            if not is_waiting:
+                await producer.sent(message("orders", message_id="the-one"))
+            with pytest.MonkeyPatch.context() as patch:
+                held = HeldAnswers(broker, patch)
+                consumer = Client(broker.endpoint)
+                deadline_s = 1.5 if how == "late" else 90.0
+                call = consumer.start_receive("billing", "orders", polling_s=60, deadline_s=deadline_s)
+                if is_waiting:
+                    await until(lambda: broker.delivery.waiting_polls == 1, "the receive waits")
+                    await producer.sent(message("orders", message_id="the-one"))
+                await until(lambda: held.held, "the message is handed out")
+                assert broker.delivery.inflight_count == 1
+                if how == "cancelled":
+                    call.cancel()
+                elif how == "gone":
+                    await consumer.vanish()
+                await until(lambda: held.calls[0].closed, "the call is over")
+                held.let_go()
+            await consumer.vanish()
+            received = await producer.receive("billing", "orders", polling_s=60, deadline_s=90)
+            assert received.ids == ["the-one"]
+            assert received.messages[0].system_properties.delivery_attempt == 1
+            letters = broker.store.topics.get("%DLQ%billing")
+            assert letters is None or broker.store.messages.queues_of("%DLQ%billing") == []
+            answer = await producer.ack("billing", "orders", *received.handles)
+            assert answer.status.code == definition.OK
+            assert broker.delivery.inflight_count == 0
+
+    with_broker(test, network={"front": front}, delivery={"new_group_start": "earliest"})
