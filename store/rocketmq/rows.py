@@ -13,15 +13,18 @@ from store.metadata import (
     CustomizedBackoff,
     ExponentialBackoff,
     Group,
+    IllegalGroupName,
     IllegalTopicName,
     Permission,
     Topic,
     TopicType,
+    check_group_name,
     is_light_queue,
+    is_system_group,
     is_system_topic,
 )
 from store.metadata.groups import ATTEMPTS_MAX, backoff_fault
-from store.metadata.names import check_internal_topic_name
+from store.metadata.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_internal_topic_name
 from store.metadata.topics import SYSTEM_ATTRIBUTE
 from store.offsets import QueueId, QueueOffset
 from store.rocketmq.model import ConsumerOffset, Warnings
@@ -62,6 +65,10 @@ def topics_of(source: Source, warnings: Warnings) -> Iterator[Topic]:
             continue
         if (row.get("attributes") or {}).get(TYPE_ATTRIBUTE, "NORMAL").lower() not in _TYPES:
             warnings.add(f"{source.name}: topic {name!r} has an unknown {TYPE_ATTRIBUTE} and now takes all messages")
+        if not (topic.is_for_clients or topic.is_system or name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))):
+            warnings.add(
+                f"{source.name}: topic {name!r} has a name that no client may use: send what it holds to another"
+            )
         for attribute, value in _UNSUPPORTED_ATTRIBUTES:
             if topic.attributes.get(attribute) == value:
                 warnings.add(f"{source.name}: topic {name!r} has {attribute}={value}, which has no effect here")
@@ -99,7 +106,7 @@ def groups_of(source: Source, warnings: Warnings) -> Iterator[Group]:
     for name, row in source.rows.items():
         try:
             group = group_from(name, row)
-        except UnreadableRow as cause:
+        except (UnreadableRow, IllegalGroupName) as cause:
             warnings.add(f"{source.name}: group {name!r} was passed over: {cause}")
             continue
         fault = backoff_fault(group.backoff)
@@ -113,10 +120,9 @@ def groups_of(source: Source, warnings: Warnings) -> Iterator[Group]:
 
 
 def group_from(name: str, row: object) -> Group:
-    """Raises UnreadableRow. `retryMaxTimes` counts the deliveries after the first."""
+    """Raises UnreadableRow or IllegalGroupName. `retryMaxTimes` counts the deliveries after the first."""
     fields = _fields(row)
-    if not name or not name.isprintable():
-        raise UnreadableRow("the name is blank or not printable")
+    _check_group_name(name)
     retries = _integer(fields, "retryMaxTimes", -QUEUE_NUMBER_MAX, QUEUE_NUMBER_MAX)
     return Group(
         name,
@@ -137,6 +143,11 @@ def offsets_of(source: Source, warnings: Warnings) -> Iterator[ConsumerOffset]:
             continue
         if not isinstance(row, dict):
             warnings.add(f"{source.name}: offsets of {key!r} were passed over: no map")
+            continue
+        try:
+            _check_group_name(group)
+        except IllegalGroupName as cause:
+            warnings.add(f"{source.name}: offsets of {key!r} were passed over: {cause}")
             continue
         for number, offset in row.items():
             if not (number.isascii() and number.isdecimal() and int(number) <= QUEUE_NUMBER_MAX):
@@ -165,6 +176,12 @@ def _backoff(policy: object) -> Backoff:
                 raise UnreadableRow(f"customizedRetryPolicy.next is {delays!r}, not a list of integers")
             return CustomizedBackoff(tuple(delays))
     return CustomizedBackoff()
+
+
+def _check_group_name(name: str) -> None:
+    """Raises IllegalGroupName for a group that no client could use: RocketMQ 4 took names of up to 255 characters."""
+    if not is_system_group(name):
+        check_group_name(name)
 
 
 def _fields(row: object) -> dict[str, Any]:

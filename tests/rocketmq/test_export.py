@@ -79,7 +79,7 @@ def test_what_was_exported_is_imported_as_it_was(engine: KeyValueEngine, tmp_pat
     done = exported(engine, tmp_path, form)
     assert (done.topics, done.groups, done.offsets, done.lowered) == (3, 3, 3, 0)
     found = read_metadata(PosixDisk(), tmp_path)
-    assert found.warnings == []
+    assert [each for each in found.warnings if "a name that no client may use" not in each] == []
     assert [each.queue for each in found.light_offsets] == [LIGHT]
     other = MemoryEngine(FAMILIES, write_ahead_log=True)
     import_metadata(found, TopicTable(other), GroupTable(other), ConsumerOffsetTable(other), other)

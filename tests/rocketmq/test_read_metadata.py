@@ -228,6 +228,7 @@ def test_both_offset_files_count_and_the_newer_wins(config: Config) -> None:
         ("Orders@", {"0": 1}),
         ("Orders@g@h", {"0": 1}),
         ("Orders@g", [1]),
+        ("Orders@" + "g" * 121, {"0": 1}),
         ("Orders@g", {"-1": 1}),
         ("Orders@g", {"x": 1}),
         ("Orders@g", {"²": 1}),
@@ -372,6 +373,32 @@ def test_group_rows_that_make_no_sense_are_passed_over(config: Config, row: Any,
     assert found.groups == [Group("good")]
     assert len(found.warnings) == 1
     assert reason in found.warnings[0]
+
+
+@pytest.mark.parametrize("name", ["g" * 121, "g" * 255, "a b", "\u00fcber", "", "a\n"])
+def test_groups_that_no_client_may_use_are_passed_over(config: Config, name: str) -> None:
+    """RocketMQ 4 took groups of up to 255 characters; the names of their retry topics do not fit."""
+    rows = {name: group_row(name), "g" * 120: group_row("good"), "CID_RMQ_SYS_TRANS": group_row("own")}
+    config.json("subscriptionGroup.json", "subscriptionGroupTable", rows)
+    found = read(config)
+    assert [group.name for group in found.groups] == ["g" * 120, "CID_RMQ_SYS_TRANS"]
+    [warning] = found.warnings
+    assert f"group {name!r} was passed over: group name" in warning
+
+
+@pytest.mark.parametrize("name", ["t" * 128, "a.b", "\u00fcber"])
+def test_topics_that_no_client_may_use_are_named(config: Config, name: str) -> None:
+    """They may hold messages, which can be sent to another topic."""
+    rows = {
+        name: topic_row(name),
+        "%RETRY%" + "g" * 120 + "_" + "t" * 127: topic_row("retry"),
+        "good": topic_row("good"),
+    }
+    config.json("topics.json", "topicConfigTable", rows)
+    found = read(config)
+    assert len(found.topics) == 3
+    [warning] = found.warnings
+    assert f"topic {name!r} has a name that no client may use" in warning
 
 
 def test_a_group_with_impossible_delays_gets_the_default_ones(config: Config) -> None:
