@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import select
 import socket
+import sys
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
@@ -29,6 +30,10 @@ LINGER_S: Final = 1.0
 WRITE_BUFFER_MAX: Final = 256 * 1024
 """Bytes that the transport may hold back before messages wait in their calls."""
 
+UNSENT_MAX: Final = 256 * 1024
+"""Bytes that the kernel may take of a connection before it can send them. By itself it takes megabytes for a peer that
+does not read, which nobody counts but the memory limit of a container."""
+
 UNREAD_MAX: Final = 4 * 1024 * 1024
 """Bytes of answers that may wait for a peer whose socket is full; then it is not read from either until it reads."""
 
@@ -49,6 +54,7 @@ class H2Protocol(asyncio.Protocol):
         self._is_deaf = False  # not read from until it reads itself
         self._is_to_drain = False  # when its first call has come
         self._has_left = False  # the last words are written
+        self._has_been_cut = False  # what the transport still holds is dropped
 
     # -- what asyncio calls
 
@@ -67,10 +73,13 @@ class H2Protocol(asyncio.Protocol):
         connected: socket.socket | None = transport.get_extra_info("socket")
         if connected is not None and connected.family != socket.AF_UNIX:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if sys.platform == "linux":
+                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_MAX)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_MAX)
         certificate = tls.getpeercert(binary_form=True) if tls else None
         client = Client(peer_text(transport), is_secure=self._secure, peer_certificate=certificate)
         self._connection = Connection(self._front.board, client, self._something_to_write)
+        self._connection.sender.outlet = self
         self._patience = Patience(self._connection, self._front.board.clock())
         if self._front.is_stopping:
             self.see_off()  # it was accepted just before the listener closed
@@ -163,6 +172,7 @@ class H2Protocol(asyncio.Protocol):
         if connection is not None:
             connection.lost()
             connection.sender.take()
+            connection.sender.refresh()
 
     def pause_writing(self) -> None:
         if self._connection is not None:
@@ -198,6 +208,7 @@ class H2Protocol(asyncio.Protocol):
         written = b"".join(sender.take())
         self._front.figures.bytes_sent += len(written)
         transport.write(written)
+        sender.refresh()
         if sender.waiting_size:
             sender.pump()
 
@@ -249,6 +260,23 @@ class H2Protocol(asyncio.Protocol):
         """Make room for another connection: the last words are written, but not waited for."""
         self.end(ErrorCode.ENHANCE_YOUR_CALM, "made room for another connection")
         self.abort()
+
+    def held_size(self) -> int:
+        """See `sending.Outlet`."""
+        return 0 if self._transport is None or self._has_been_cut else self._transport.get_write_buffer_size()
+
+    def give_up(self) -> None:
+        """See `sending.Outlet`. A peer that does not even read its socket loses its connection: nothing reaches it."""
+        connection = self._connection
+        if connection is not None and connection.sender.waiting_size and not connection.sender.is_paused:
+            connection.calls.lose_waiting()
+            return
+        self._front.figures.limits_met["unread_size"] += 1
+        self.end(ErrorCode.ENHANCE_YOUR_CALM, "what was asked for is not read")
+        self.abort()
+        self._has_been_cut = True
+        if connection is not None:
+            connection.sender.refresh()
 
     def close(self) -> None:
         # once: a TLS transport of asyncio that is closed twice cannot be aborted any more

@@ -357,11 +357,24 @@ class Calls:
 
     def stream(self, call: H2Call, packed: bytes) -> None:
         """Messages of an answer, packed; it ends the call when the client leaves too much lying here."""
+        if self._board.unread.is_too_much:
+            self._board.unread.relieve()
+            if call.closed:
+                return
         if self.sender.is_full:
-            self._count("unread_size")
-            self.fail(call, GrpcStatus.RESOURCE_EXHAUSTED, "too much waits to be read by this client")
+            self._lose_unread(call)
         else:
             self.sender.messages(call, packed)
+
+    def _lose_unread(self, call: H2Call) -> None:
+        self._count("unread_size")
+        self.fail(call, GrpcStatus.RESOURCE_EXHAUSTED, "too much waits to be read by this client")
+
+    def lose_waiting(self) -> None:
+        """End the calls whose answers wait for the client to read."""
+        for call in list(self.open.values()):
+            if call.outbox is not None:
+                self._lose_unread(call)
 
     def end(self, call: H2Call, status: GrpcStatus, message: str) -> None:
         """The handler has ended the call; what it sent before may wait still."""

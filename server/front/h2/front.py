@@ -245,12 +245,15 @@ class H2Front:
         """Work that was put off to here first, then all answers, one write per connection."""
         self._pass_ends = False
         self.turns.next()
+        self.board.unread.number += 1
         callbacks, self._pass_callbacks = self._pass_callbacks, []
         for callback in callbacks:
             run_guarded(callback)
         unflushed, self._unflushed = self._unflushed, []
         for protocol in unflushed:
             protocol.flush()
+        if self.board.unread.is_too_much:
+            self.board.unread.relieve()
         figures = self._figures
         figures.pass_seconds.add(asyncio.get_running_loop().time() - self._pass_began_s)
         figures.pass_calls.add(figures.calls - self._calls_seen)
@@ -267,6 +270,7 @@ class H2Front:
         self._timers[name] = loop.call_later(interval_s, again)
 
     def _look_after(self, now_s: float) -> None:
+        self.board.unread.look_at_paces()
         for protocol in list(self._protocols):
             protocol.look_after(now_s)
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from server.front.h2 import frames
 from server.front.h2.frames import FRAME_SIZE_MAX, WINDOW_DEFAULT, WINDOW_MAX, ErrorCode, Flag, FrameType, PeerError
 from server.front.h2.grpc_messages import MESSAGE_PREFIX_SIZE, RESPONSE_HEAD, TRAILERS_OK
+from server.front.h2.unread import Unread
 
 if TYPE_CHECKING:
     from server.front.h2.call import H2Call
@@ -27,8 +28,11 @@ UNWRITTEN_MAX: Final = 256 * 1024
 WAITING_MAX: Final = 64 * 1024 * 1024
 """Bytes that may wait in the outboxes of one connection. Who wants to add to more has to give up its call."""
 
-UNREAD_SHARE: Final = 1024 * 1024
-"""Bytes that every connection may have waiting, also when all of them together have too much."""
+READ_WITHIN_S: Final = 60.0
+"""Who would need longer at its pace to read what waits for it is too slow to be waited for, when there is too much."""
+
+LOOKS_LEAST: Final = 3
+"""Seconds of which the pace is looked at before it is judged."""
 
 _HEAD_SIZE: Final = len(RESPONSE_HEAD)
 _ANSWER: Final = Struct(f">BHBBI{_HEAD_SIZE}sBHBBIBI")
@@ -46,24 +50,29 @@ _pack_answer: Final = _ANSWER.pack
 _pack_ending_ok: Final = _ENDING_OK.pack
 
 
-class Unread:
-    """Bytes that wait in the outboxes of all connections, and how many may."""
+class Outlet(Protocol):
+    """Where frames go: a transport."""
 
-    __slots__ = ("size", "size_max")
+    def held_size(self) -> int:
+        """Bytes that were written and that the peer's socket has not taken."""
 
-    def __init__(self, size_max: int) -> None:
-        self.size = 0
-        self.size_max = size_max
+    def give_up(self) -> None:
+        """Let go of all that waits for the peer."""
 
 
 class Sender:
-    """What goes out on one connection. Written by its calls, emptied by `take`."""
+    """What goes out on one connection. Written by its calls, emptied by `take`. Implements `unread.Reading`."""
 
     __slots__ = (
         "_beginning",
         "_departing",
+        "_held_size",
         "_initial_window",
+        "_looks",
         "_notify",
+        "_pace",
+        "_sent_seen",
+        "_sent_size",
         "_stream_buffer_size",
         "_unread",
         "_unwritten",
@@ -72,6 +81,8 @@ class Sender:
         "_window",
         "data_frames",
         "is_paused",
+        "moved_in",
+        "outlet",
         "waiting_size",
     )
 
@@ -92,6 +103,12 @@ class Sender:
         self.waiting_size = 0
         self.data_frames = 0
         self.is_paused = False
+        self.outlet: Outlet | None = None
+        self._held_size = 0  # what the outlet held when it was looked at last
+        self._sent_size = self._sent_seen = 0
+        self._pace = 0.0  # bytes that it took lately, those of a second ago counting half
+        self._looks = 0  # at its pace, since something waits
+        self.moved_in = self._unread.number
 
     # -- what calls send
 
@@ -102,11 +119,8 @@ class Sender:
 
     @property
     def is_full(self) -> bool:
-        """Whether so much waits for the peer, or for all peers and not little of it for this one, that nothing may be
-        added.
-        """
-        unread = self._unread
-        return self.waiting_size > (UNREAD_SHARE if unread.size > unread.size_max else WAITING_MAX)
+        """Whether so much waits for the peer that nothing may be added."""
+        return self.waiting_size > WAITING_MAX
 
     def control(self, frame: bytes) -> None:
         """A frame that no window holds back."""
@@ -255,6 +269,32 @@ class Sender:
         for call in departing:
             call.lost()
 
+    # -- how fast it is read
+
+    @property
+    def unread_size(self) -> int:
+        return self.waiting_size + self._held_size
+
+    @property
+    def is_dragging(self) -> bool:
+        return self._looks >= LOOKS_LEAST and self.unread_size > READ_WITHIN_S * self._pace
+
+    def look_at_pace(self) -> None:
+        self._pace, self._sent_seen = (self._pace + self._sent_size - self._sent_seen) / 2, self._sent_size
+        self._looks += 1
+
+    def refresh(self) -> None:
+        held = 0 if self.outlet is None else self.outlet.held_size()
+        if held != self._held_size:
+            if not self.unread_size:
+                self._begin_to_wait()
+            grown, self._held_size = held - self._held_size, held
+            self._unread.grew(self, grown)
+
+    def give_up(self) -> None:
+        if self.outlet is not None:
+            self.outlet.give_up()
+
     # -- inside
 
     def _put(self, call: H2Call, data: bytes) -> None:
@@ -272,8 +312,14 @@ class Sender:
 
     def _wait(self, size: int) -> None:
         """So many bytes more, or fewer, wait for the peer."""
+        if not self.unread_size:
+            self._begin_to_wait()
         self.waiting_size += size
-        self._unread.size += size
+        self._unread.grew(self, size)
+
+    def _begin_to_wait(self) -> None:
+        self._looks, self._pace, self._sent_seen = 0, 0.0, self._sent_size
+        self.moved_in = self._unread.number
 
     def _may_emit(self) -> bool:
         return self._window > 0 and not self.is_paused and self._unwritten_size < UNWRITTEN_MAX
@@ -306,6 +352,8 @@ class Sender:
             self.control(frames.FRAME_HEAD.pack(0, size, _DATA, 0, call.stream_id))
             self._unwritten.append(message[position : position + size])
             self._unwritten_size += size
+            self._sent_size += size
+            self.moved_in = self._unread.number
             self._window -= size
             call.send_window -= size
             self.data_frames += 1

@@ -11,7 +11,7 @@ from server.front.figures import FrontFigures
 from server.front.h2.incoming import Incoming
 from server.front.h2.request_head import OWN_HEADERS
 from server.front.h2.scanning import ScannerMaker
-from server.front.h2.sending import Unread
+from server.front.h2.unread import Unread
 from server.front.status import GrpcStatus
 
 if TYPE_CHECKING:
