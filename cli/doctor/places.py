@@ -61,7 +61,7 @@ def file_system(settings: BrokerSettings, mounts: Path = Path("/proc/self/mounts
     """Whether what is written there stays, and is on one machine only."""
     place = _existing(settings.store.directory).resolve()
     try:
-        rows = [line.split() for line in mounts.read_text().splitlines()]
+        rows = [line.split(" ") for line in mounts.read_text().split("\n")]
     except OSError as error:
         yield unknown("file system", str(error))
         return

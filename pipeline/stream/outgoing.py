@@ -120,7 +120,8 @@ def _fill(message: definition.Message, row: dict[str, Any], topic: str | None) -
     if row.get("tag"):
         system.tag = row["tag"]
     keys = row.get("keys") or ()
-    system.keys.extend(keys.split() if isinstance(keys, str) else [_text("keys", key) for key in keys])
+    each = [key for key in keys.split(" ") if key] if isinstance(keys, str) else [_text("keys", key) for key in keys]
+    system.keys.extend(each)
     for key, value in row.get("properties") or ():
         message.user_properties[key] = _text("properties", value)
     if row.get("messageGroup"):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from server.filters import MessageFilter, SqlFilter, TagFilter
+from server.java_text import trimmed
 from server.pacing import Pace
 from store.errors import Invalid
 from store.record import StoredMessage
@@ -30,10 +31,11 @@ class MessageWish(NamedTuple):
         """Raises Invalid that names the field."""
         if len(contained) > CONTAINED_MAX:
             raise Invalid(f"filter.body_contains: {len(contained)} bytes, at most {CONTAINED_MAX} are allowed")
-        if not expression.strip() and not contained:
+        is_written = bool(trimmed(expression))
+        if not is_written and not contained:
             return EVERYTHING
         try:
-            is_sql = is_sql and bool(expression.strip())
+            is_sql = is_sql and is_written
             chosen: MessageFilter = SqlFilter.parse(expression) if is_sql else TagFilter.parse(expression)
         except Invalid as error:
             raise Invalid(f"filter.expression: {error}") from error

@@ -152,4 +152,4 @@ class _Compiler(Transformer[Token, Node]):
 
 @cache
 def _parser() -> Lark:
-    return Lark.open("sql.lark", rel_to=__file__, parser="lalr", transformer=_Compiler())
+    return Lark.open("sql.lark", rel_to=__file__, parser="lalr", lexer="basic", transformer=_Compiler())

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
+from server.java_text import trimmed
 from store.errors import Invalid
 
 Value = str | int | float | None
@@ -22,7 +23,7 @@ Evaluate = Callable[[Mapping[str, str]], Value]
 NESTED_MAX: Final = 100
 """Expressions within each other. Evaluation nests as deep as they do."""
 
-_NUMBER: Final = re.compile(r"\s*[+-]?([0-9]+|([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][+-]?[0-9]+)?)\s*", re.ASCII)
+_NUMBER: Final = re.compile(r"[+-]?([0-9]+|([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][+-]?[0-9]+)?)")
 _INTEGER_DIGITS_MAX: Final = 4_000
 """Python refuses to read longer ones, and no message needs them."""
 
@@ -225,6 +226,7 @@ def _number(value: Value) -> float:
         return value
     if not isinstance(value, str) or len(value) > _INTEGER_DIGITS_MAX:
         raise NotComparable
+    value = trimmed(value)
     match = _NUMBER.fullmatch(value)
     if match is None:
         raise NotComparable

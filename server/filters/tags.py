@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from server.filters.remembering import LENGTH_MAX, remembering
 from server.filters.sql_nodes import IllegalExpression
+from server.java_text import trimmed
 from store.record import java_hash
 from store.record.properties import TAGS
 
@@ -48,7 +49,7 @@ class TagFilter(NamedTuple):
 def _parse(expression: str) -> TagFilter:
     if len(expression) > LENGTH_MAX:
         raise IllegalExpression(f"a filter expression has at most {LENGTH_MAX} characters, not {len(expression)}")
-    if expression.strip() in ("", ALL):
+    if trimmed(expression) in ("", ALL):
         return TagFilter(frozenset(), frozenset())
-    tags = frozenset(tag for part in expression.split(SEPARATOR) if (tag := part.strip()))
+    tags = frozenset(tag for part in expression.split(SEPARATOR) if (tag := trimmed(part)))
     return TagFilter(tags, frozenset(java_hash(tag) for tag in tags))

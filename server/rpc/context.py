@@ -17,6 +17,7 @@ from server.clients import ClientRegistry
 from server.faults import FaultLog
 from server.front import Call, Method
 from server.front.caller import LOGGED_HEADERS, told_of
+from server.java_text import is_blank
 from server.limits import LimitsMet, RequestRates
 from server.metadata import ANYBODY
 from server.rpc.access import Needs, needs_of
@@ -61,7 +62,7 @@ AnswerT = TypeVar("AnswerT", bound=Answer)
 def client_id_of(call: Call) -> str:
     """The caller's id. Raises Refused (CLIENT_ID_REQUIRED) when the header is missing or blank."""
     client_id = call.header(CLIENT_ID) or ""
-    if not client_id.strip():
+    if is_blank(client_id):
         raise Refused(definition.CLIENT_ID_REQUIRED, f"the header {CLIENT_ID} is missing or blank")
     if len(client_id) > CLIENT_ID_SIZE_MAX:
         raise Refused(definition.BAD_REQUEST, f"the header {CLIENT_ID} has more than {CLIENT_ID_SIZE_MAX} characters")

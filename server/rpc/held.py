@@ -8,6 +8,7 @@ from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.front import Call, Method
 from server.held import DelayedDelivery, Transactions
+from server.java_text import is_blank
 from server.metadata import Directory
 from server.rpc.context import Edge
 from server.traffic import Traffic
@@ -52,7 +53,7 @@ class HeldMessageService:
     ) -> service.EndTransactionResponse | None:
         """Who asks does not matter: the producer by itself, or because it was checked; some clients do not say."""
         check_topic(request.topic.name)
-        if not request.transaction_id.strip():
+        if is_blank(request.transaction_id):
             raise Refused(definition.INVALID_TRANSACTION_ID, "the transaction id is blank")
         resolution = _RESOLUTIONS.get(request.resolution)
         if resolution is None:

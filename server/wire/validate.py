@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server.filters import MessageFilter, SqlFilter, TagFilter
+from server.java_text import is_blank
 from server.wire.limits import ENTRIES_MAX, MESSAGE_ID_SIZE_MAX, NAME_SIZE_MAX, SETTINGS_SQL_MAX, WireLimits
 from server.wire.message_types import derive_message_type
 from server.wire.property_room import LIGHT_QUEUE_OFFSET_SIZE
@@ -147,7 +148,7 @@ def _check_message(message: definition.Message, limits: WireLimits, now_ms: int)
     keys = system.keys[:]
     _check_labels(user_properties, system.tag, keys, limits)
     message_id = system.message_id
-    if not message_id.strip() or has_control_character(message_id):
+    if is_blank(message_id) or has_control_character(message_id):
         raise Refused(definition.ILLEGAL_MESSAGE_ID, "the message id is blank or holds a control character")
     if system.ByteSize() > MESSAGE_ID_SIZE_MAX:  # the least that one of them may have
         check_texts(system)
@@ -183,12 +184,12 @@ def _checked_user_properties(message: definition.Message, limits: WireLimits) ->
 
 def _check_labels(user_properties: dict[str, str], tag: str, keys: list[str], limits: WireLimits) -> None:
     """Tag and keys, and the size they share with user properties."""
-    if tag and (not tag.strip() or "|" in tag or has_control_character(tag)):
+    if tag and (is_blank(tag) or "|" in tag or has_control_character(tag)):
         raise Refused(definition.ILLEGAL_MESSAGE_TAG, "the tag is blank or holds a vertical bar or a control character")
     if len(keys) > ENTRIES_MAX:
         raise Refused(definition.MESSAGE_PROPERTIES_TOO_LARGE, f"{len(keys)} keys, at most {ENTRIES_MAX} are allowed")
     for key in keys:
-        if key and (not key.strip() or has_control_character(key)):
+        if key and (is_blank(key) or has_control_character(key)):
             raise Refused(definition.ILLEGAL_MESSAGE_KEY, "a key is blank or holds a control character")
     text = "".join([tag, *keys, *user_properties, *user_properties.values()])
     size = len(text) if text.isascii() else len(text.encode())
@@ -220,7 +221,7 @@ def _check_special(system: definition.SystemProperties, limits: WireLimits, now_
         _check_delivery_time(system, limits, now_ms)
     message_group = system.message_group
     if message_group and (
-        not message_group.strip()
+        is_blank(message_group)
         or len(message_group.encode()) > limits.message_group_size_max
         or has_control_character(message_group)
     ):

@@ -198,6 +198,20 @@ def test_point_39_a_renewed_receive_needs_no_invisible_time(with_broker: WithBro
     with_broker(test)
 
 
+@pytest.mark.parametrize("space", ["\u3000", "\u00a0", "\u2003"])
+def test_point_40_white_space_of_other_rules_than_javas_belongs_to_a_tag(with_broker: WithBroker, space: str) -> None:
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders", queues=1)
+        async with Client(broker.endpoint) as client:
+            await client.sent(message("orders", b"plain", tag="a"))
+            await client.sent(message("orders", b"spaced", tag=f"{space}a"))
+            received = await client.receive("billing", "orders", tags=f" {space}a ")
+            assert [each.body for each in received.messages] == [b"spaced"]
+            assert received.messages[0].system_properties.tag == f"{space}a"
+
+    with_broker(test)
+
+
 @pytest.mark.parametrize(
     ("tags", "expected"),
     [

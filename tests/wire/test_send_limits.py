@@ -127,6 +127,13 @@ def test_an_empty_tag_or_key_is_fine_and_a_blank_key_is_not() -> None:
     assert code(send(message(keys=["a", " "]))) == definition.ILLEGAL_MESSAGE_KEY
 
 
+@pytest.mark.parametrize("space", ["\u00a0", "\u2007", "\u202f"])
+def test_spaces_that_do_not_break_are_no_white_space(space: str) -> None:
+    """Java knows them as letters of a text that is not blank."""
+    assert code(send(message(tag=space, keys=[space], message_group=space))) == definition.OK
+    assert code(send(message(message_id=space))) == definition.OK
+
+
 @pytest.mark.parametrize("message_id", ["", " "])
 def test_a_message_has_an_id(message_id: str) -> None:
     """Point 26."""

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from server.bodies import body_text
 from server.wire.reserved import DELIVER_AT_MS, LITE_TOPIC, MESSAGE_GROUP
+from store.index.keys import KEY_END
 from store.message import host_text
 from store.offsets import PhysicalOffset
 from store.record import StoredMessage, client_message_id, decode_record, offset_message_id
@@ -63,7 +64,7 @@ def message_fields(record: bytes, physical_offset: int, room: Room) -> dict[str,
         "bornHost": host_text(stored.born_host),
         "storeHost": host_text(stored.store_host),
         "tag": properties.get(TAGS),
-        "keys": properties.get(KEYS, "").split(),
+        "keys": [key for key in properties.get(KEYS, "").split(KEY_END) if key],
         "messageGroup": properties.get(MESSAGE_GROUP),
         "liteTopic": properties.get(LITE_TOPIC),
         "deliverAtMs": _number(properties.get(DELIVER_AT_MS)),
