@@ -220,7 +220,7 @@ class RocksEngine:
         make = create and not holds_database(path)
         view: TemporaryDirectory[str] | None = None
         if make:
-            path.mkdir(parents=True, exist_ok=True)
+            path.mkdir(0o700, parents=True, exist_ok=True)
         else:
             require_database(path)
             check_manifest(path)

@@ -156,6 +156,7 @@ class Broker:
             certificates=certificates,
             process=process,
             cluster=self.cluster,
+            open_to_everybody=self._settings.open_to_everybody,
         )
 
     def _make_upkeep(self, health: HealthState) -> Upkeep:

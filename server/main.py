@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, AsyncExitStack
@@ -42,6 +43,9 @@ from store.progress import Progress, ReportProgress
 log = structlog.get_logger(__name__)
 
 FLUSH_THREADS: Final = 2  # one for the log, one for the consume queues: the log must not wait for them
+OTHERS: Final = 0o077
+"""Files that the broker makes are for its own user: messages, secrets, the audit."""
+
 TICK_INTERVAL_S: Final = 0.5
 
 
@@ -61,6 +65,7 @@ def run(settings: BrokerSettings, show_progress: ShowProgress | None = None, *, 
     if not_compiled is not None:
         log.warning("the modules are taken as they are, not as they were compiled", cause=not_compiled)
     look_for_garbage_seldom()
+    os.umask(os.umask(OTHERS) | OTHERS)
     raise_descriptor_limit()
     plan_here(settings.store.mapped_segments_max)  # before anything is opened
     hold_descriptors()

@@ -46,6 +46,7 @@ from server.setting_sections import (
     TopicsSection,
     TracingSection,
     TransactionsSection,
+    is_loopback,
 )
 from server.stopping import StopTimes
 from server.wire.limits import WireLimits
@@ -125,6 +126,31 @@ class BrokerSettings(Section):
             "network.admin_client_ca asks operators for a certificate, and the console would ask them for nothing: set "
             'network.console_tls = true, security.admin_authentication = true, or network.console = "off"'
         )
+
+    @property
+    def open_to_everybody(self) -> dict[str, str]:
+        """Addresses by the name of their setting, from which whoever reaches them administers the broker."""
+        network = self.network
+        if self.security.asks_operators:
+            return {}
+        asks_for_certificate = network.admin_client_ca is not None
+        ports = {
+            "admin": None if asks_for_certificate else network.admin,
+            "console": None if asks_for_certificate and network.console_tls else network.console_address,
+        }
+        return {name: address for name, address in ports.items() if address and not is_loopback(address)}
+
+    @model_validator(mode="after")
+    def _operators_are_known(self) -> Self:
+        if self.security.open_admin:
+            return self
+        for name, address in self.open_to_everybody.items():
+            raise ValueError(
+                f"network.{name} = {address} would let everybody who reaches it administer the broker: set "
+                "security.authentication (users), network.admin_client_ca (certificates), or security.open_admin = "
+                "true where all who reach it may"
+            )
+        return self
 
     @model_validator(mode="after")
     def _console_asks_as_much(self) -> Self:

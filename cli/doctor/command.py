@@ -91,6 +91,7 @@ def _findings(config: Path | None, store: Path | None, context: Context | None) 
         yield from network.ports(settings)
     else:
         yield from live.health(settings, clock, None if context is None else context.tls_ca)
+    yield from network.operators(settings)
     yield from network.advertised(settings, context, is_served=answer is not None)
     yield from places.store(settings, is_served=is_served)
 

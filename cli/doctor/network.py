@@ -13,6 +13,17 @@ from server.routing import Address
 from server.settings import BrokerSettings
 
 
+def operators(settings: BrokerSettings) -> Iterator[Finding]:
+    """Whether somebody asks who administers the broker, where other machines may."""
+    found = settings.open_to_everybody
+    for name, address in found.items():
+        advice = "users (security.authentication) or certificates (network.admin_client_ca): docs/security.md"
+        yield warning("operators", f"network.{name} = {address}: whoever reaches it administers the broker", advice)
+    if not found:
+        asked = settings.security.asks_operators or settings.network.admin_client_ca is not None
+        yield fine("operators", "have to show who they are" if asked else "are whoever is on this machine")
+
+
 class Advertised(NamedTuple):
     """An address that clients are sent to."""
 

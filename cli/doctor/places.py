@@ -23,6 +23,7 @@ from store.paths import StorePaths, parse_segment_name
 from store.preview import preview
 from store.repair import Orders
 
+OTHERS: Final = 0o077
 SYNC_TRIES: Final = 9
 SYNC_BYTES: Final = bytes(4_096)
 SYNC_SLOW_MS: Final = 20.0
@@ -116,8 +117,23 @@ def permissions(settings: BrokerSettings) -> Iterator[Finding]:
     for path, lacks in wrong:
         advice = f"chown -R {_user()} {root}, or run as the user whose store it is"
         yield fault("permissions", f"{path}: {_user()} may not {lacks}", advice)
-    if not wrong:
+    if wrong:
+        return
+    open_to_others = [*_open_to_others(settings)]
+    for path, mode in open_to_others:
+        advice = f"chmod -R go-rwx {path}: a broker makes new stores and files for its own user alone"
+        yield warning("permissions", f"{path}: others than {_user()} may use it (mode {mode:04o})", advice)
+    if not open_to_others:
         yield fine("permissions", f"{_user()} may read and write {_existing(root)}")
+
+
+def _open_to_others(settings: BrokerSettings) -> Iterator[tuple[Path, int]]:
+    """The store's folder, which stands for all in it, and the audit file."""
+    for path in (settings.store.directory, settings.log.audit_file):
+        if path is not None and path.exists():
+            mode = stat.S_IMODE(path.stat().st_mode)
+            if mode & OTHERS:
+                yield path, mode
 
 
 def _not_ours(root: Path) -> Iterator[tuple[Path, str]]:

@@ -54,6 +54,8 @@ def _upkeep(sources: Sources) -> Iterator[str]:
         yield f"the disk is {space.used_percent} % full: from {force_percent} % on segments go before their time"
     for step, reason in sources.upkeep.retention.complaints.items():
         yield f"{step} of segments is held up: {reason}"
+    for name, address in sources.open_to_everybody.items():
+        yield f"network.{name} = {address} asks nobody who he is: whoever reaches it administers the broker"
     if sources.upkeep.descriptors.concern:
         yield sources.upkeep.descriptors.concern
     problem = sources.upkeep.migration.problem

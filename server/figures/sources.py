@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from server.certificates import Certificates
@@ -29,6 +30,8 @@ class Sources:
     certificates: Certificates
     process: ProcessFigures | None
     cluster: Cluster | None
+    open_to_everybody: Mapping[str, str]
+    """Ports by name, and their addresses, where whoever reaches them administers the broker."""
 
     @property
     def components(self) -> Components:

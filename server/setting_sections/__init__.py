@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from server.setting_sections.base import OFF, Section, split_address
+from server.setting_sections.base import OFF, Section, is_loopback, split_address
 from server.setting_sections.cluster import ClusterSection
 from server.setting_sections.delivery import DeliverySection, GroupsSection, TopicsSection, TransactionsSection
 from server.setting_sections.limits import LimitsSection
@@ -33,5 +33,6 @@ __all__ = [
     "TopicsSection",
     "TracingSection",
     "TransactionsSection",
+    "is_loopback",
     "split_address",
 ]

@@ -17,6 +17,8 @@ from server.setting_sections.base import (
     is_loopback,
 )
 
+Port = Literal["listen", "admin", "http", "console"]
+
 
 class NetworkSection(Section):
     listen: ListenAddress = Field(default="127.0.0.1:8081", description="Where messaging clients connect (gRPC).")
@@ -43,10 +45,11 @@ class NetworkSection(Section):
         default="h2",
         description="Which engine serves the messaging port: `h2` is our own, `grpcio` the C core's, ten times slower.",
     )
-    plain_text: Literal["loopback", "everywhere"] = Field(
+    plain_text: Literal["loopback", "everywhere"] | list[Port] = Field(
         default="loopback",
         description="Where ports may take connections without TLS: `loopback` (127.0.0.0/8, ::1, localhost), where "
-        "only this machine reaches them, or `everywhere`. Without TLS who listens on the way reads everything, "
+        'only this machine reaches them, or `everywhere`; or a list of the ports that may everywhere: `["listen", '
+        '"http"]` of `listen`, `admin`, `http` and `console`. Without TLS who listens on the way reads everything, '
         "secrets too.",
     )
     tls: Literal["off", "optional", "required"] = Field(
@@ -154,10 +157,12 @@ class NetworkSection(Section):
             ("http", self.http, not self.http_tls, "http_tls = true"),
             ("console", self.console_address, not self.console_tls, "console_tls = true"),
         ):
-            if address is not None and takes_plain and self.plain_text == "loopback" and not is_loopback(address):
+            if address is None or not takes_plain or is_loopback(address):
+                continue
+            if self.plain_text != "everywhere" and name not in self.plain_text:
                 raise ValueError(
                     f"{name} = {address} would take plain text from other machines: "
-                    f'set {cure}, or plain_text = "everywhere" where the network is trusted'
+                    f'set {cure}, or plain_text = ["{name}"] where the network is trusted'
                 )
         return self
 

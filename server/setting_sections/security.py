@@ -34,6 +34,11 @@ class SecuritySection(Section):
     admin_authentication: bool | None = Field(
         default=None, description="The same for callers of the admin port. Without it as `authentication` says."
     )
+    open_admin: bool = Field(
+        default=False,
+        description="Whether callers of the admin port and the console may be anybody where other machines reach them. "
+        "Without it an address that is not loopback needs users (`authentication`) or `network.admin_client_ca`.",
+    )
     date_window_s: int = Field(
         default=300,
         ge=0,

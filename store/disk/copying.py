@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Protocol
 
 from isal import isal_zlib
 
-from store.disk.posix import PosixDisk
+from store.disk.posix import FILE_MODE, PosixDisk
 from store.disk.protocol import Disk
 
 CHUNK: Final = 1024 * 1024
@@ -35,6 +36,12 @@ class CopyingDisk(Disk, Protocol):
         Raises FileExistsError, and OSError where the file system cannot (EXDEV: another one, EPERM, EMLINK).
         """
 
+    def is_plain_file(self, path: Path) -> bool:
+        """Whether the path itself is a file: neither a link to one, nor anything else."""
+
+    def is_link(self, path: Path) -> bool:
+        """Whether the path itself is a symbolic link."""
+
     def is_same_file(self, path: Path, other: Path) -> bool:
         """Whether both are names of one file; False also when one of them does not exist."""
 
@@ -54,7 +61,10 @@ class PosixCopyingDisk(PosixDisk):
     """See `CopyingDisk`."""
 
     def copy_file(self, source: Path, target: Path, *, length: int, size: int) -> int:
-        with source.open("rb", buffering=0) as reading, target.open("xb", buffering=0) as writing:
+        with (
+            open(source, "rb", buffering=0, opener=_itself) as reading,
+            open(target, "xb", buffering=0, opener=_private) as writing,
+        ):
             crc = 0
             for at, data in _chunks(reading.fileno(), length, source):
                 crc = _crc32(data, crc)
@@ -67,7 +77,16 @@ class PosixCopyingDisk(PosixDisk):
         return int(crc)
 
     def link_file(self, source: Path, target: Path) -> None:
-        os.link(source, target)
+        os.link(source, target, follow_symlinks=False)
+
+    def is_plain_file(self, path: Path) -> bool:
+        try:
+            return stat.S_ISREG(path.lstat().st_mode)
+        except FileNotFoundError:
+            return False
+
+    def is_link(self, path: Path) -> bool:
+        return path.is_symlink()
 
     def is_same_file(self, path: Path, other: Path) -> bool:
         try:
@@ -80,7 +99,7 @@ class PosixCopyingDisk(PosixDisk):
 
     def checksum(self, path: Path) -> int:
         crc = 0
-        with path.open("rb", buffering=0) as reading:
+        with open(path, "rb", buffering=0, opener=_itself) as reading:
             for _, data in _chunks(reading.fileno(), path.stat().st_size, path):
                 crc = _crc32(data, crc)
         return int(crc)
@@ -95,6 +114,15 @@ class PosixCopyingDisk(PosixDisk):
     def remove_tree(self, path: Path) -> None:
         if path.exists():
             shutil.rmtree(path)
+
+
+def _itself(path: str, flags: int) -> int:
+    """Not what a link leads to: of what was checked, another may have made a link since."""
+    return os.open(path, flags | os.O_NOFOLLOW)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, FILE_MODE)
 
 
 def _chunks(number: int, length: int, path: Path) -> Iterator[tuple[int, bytes]]:

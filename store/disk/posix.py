@@ -7,6 +7,7 @@ import errno
 import fcntl
 import mmap
 import os
+import stat
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,7 +20,10 @@ from store.disk.reserve import RESERVE
 LOCK_CONTENT: Final = b"lock"
 """What RocketMQ writes into its lock file."""
 
-FILE_MODE: Final = 0o644
+FILE_MODE: Final = 0o600
+DIRECTORY_MODE: Final = 0o700
+"""What is stored is for the broker's own user. What is there already keeps its mode."""
+
 ZEROS: Final = bytes(1024 * 1024)
 STAT_BLOCK_BYTES: Final = 512  # of st_blocks, whatever the file system uses
 FETCH_BYTES: Final = 1024 * 1024
@@ -298,7 +302,7 @@ class PosixDisk:
             _sync_file_system(_Descriptor(directory, os.O_RDONLY | os.O_DIRECTORY))
 
     def make_directory(self, path: Path) -> None:
-        path.mkdir(exist_ok=True)
+        path.mkdir(DIRECTORY_MODE, exist_ok=True)
 
     def remove_directory(self, path: Path) -> None:
         with suppress(FileNotFoundError):
@@ -363,7 +367,9 @@ class PosixDisk:
                 for entry in found:
                     with suppress(FileNotFoundError):  # removed since the directory was read
                         status = entry.stat()
-                        entries.append(DirectoryEntry(entry.name, status.st_size, entry.is_dir()))
+                        is_directory = stat.S_ISDIR(status.st_mode)
+                        is_plain = (is_directory or stat.S_ISREG(status.st_mode)) and not entry.is_symlink()
+                        entries.append(DirectoryEntry(entry.name, status.st_size, is_directory, is_plain))
         except FileNotFoundError:
             return []
         return sorted(entries)
@@ -422,7 +428,7 @@ class PosixDisk:
                 _sync_directory(path.parent)
             return
         self.make_directories(path.parent)
-        path.mkdir(exist_ok=True)
+        path.mkdir(DIRECTORY_MODE, exist_ok=True)
         _sync_directory(path.parent)
 
     def lock(self, path: Path) -> PosixLock:

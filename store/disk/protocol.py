@@ -16,6 +16,8 @@ class DirectoryEntry(NamedTuple):
     name: str
     size: int
     is_directory: bool
+    is_plain: bool = True
+    """A file or a directory itself: neither a link to one, nor a pipe, a socket or a device."""
 
 
 class DiskSpace(NamedTuple):

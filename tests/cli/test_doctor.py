@@ -156,6 +156,20 @@ def test_too_few_descriptors(patient: Patient) -> None:
     assert "ulimit -Hn" in done.stdout
 
 
+def test_whoever_reaches_the_admin_port_administers() -> None:
+    def looked_at(**addresses: object) -> list[tuple[Verdict, str]]:
+        settings = load_settings(
+            None, {"network": {"plain_text": "everywhere", **addresses}, "security": {"open_admin": True}}
+        )
+        return [(each.verdict, each.seen.partition(":")[0]) for each in network.operators(settings)]
+
+    assert looked_at() == [(Verdict.FINE, "are whoever is on this machine")]
+    assert looked_at(admin="0.0.0.0:1", console="10.0.0.7:2") == [
+        (Verdict.WARNING, "network.admin = 0.0.0.0"),
+        (Verdict.WARNING, "network.console = 10.0.0.7"),
+    ]
+
+
 def test_descriptors_for_fewer_connections_than_are_wanted(patient: Patient, monkeypatch: pytest.MonkeyPatch) -> None:
     def looked_at(hard: int) -> str:
         monkeypatch.setattr(resource, "getrlimit", lambda _: (256, hard))

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Coroutine, Iterator
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any, Final, TypeVar
@@ -326,7 +327,7 @@ def test_what_is_wrong_is_said(bench: Bench) -> None:
         for number in range(5):
             with capture_logs():
                 sources.components.faults.report(StoreDamaged(Path(f"/store/{number}"), "a bad record"))
-        return list(concerns(sources, history))
+        return list(concerns(replace(sources, open_to_everybody={"admin": "0.0.0.0:8082"}), history))
 
     try:
         found = bench.run(told())
@@ -336,5 +337,6 @@ def test_what_is_wrong_is_said(bench: Bench) -> None:
     assert [each.partition(":")[0] for each in found[1:4]] == ["/store/4", "/store/3", "/store/2"]
     assert found[4:] == [
         "2 more faults within five minutes: the log has them",
+        "network.admin = 0.0.0.0:8082 asks nobody who he is: whoever reaches it administers the broker",
         "the event loop was 2.5 s late within the last ten seconds",
     ]

@@ -81,6 +81,11 @@ def test_helm_finds_no_fault(helm: str) -> None:
             "needs store.accessMode = ReadWriteOnce",
         ),
         (["backup.contextSecret=quarry-operator"], "needs backup.context"),
+        (["replicas=3"], "nobody is asked who he is: set settings.security.authentication"),
+        (["admin.exposed=true"], "nobody is asked who he is"),
+        (["console.enabled=true", "console.exposed=true"], "nobody is asked who he is"),
+        (["replicas=3", "settings.security.admin_authentication=false"], "nobody is asked who he is"),
+        (["settings.security.open_admin=true"], "settings.security.open_admin: the chart says this one"),
         (["settings.network.listen=0.0.0.0:1"], "settings.network.listen: the chart says this one"),
         (["settings.broker.name=one"], "settings.broker.name: the chart says this one"),
         (["replicaCount=3"], "replicaCount"),
@@ -104,7 +109,7 @@ def test_values_of_every_kind_become_toml(helm: str, render: ModuleType, tmp_pat
         "expiry": {"delete_when": []},
         "consume_queue": {"double_write_topics": ["orders-*", "a"]},
     }
-    values.write_text(json.dumps({"settings": settings, "replicas": 2}))
+    values.write_text(json.dumps({"settings": settings, "replicas": 2, "security": {"openAdmin": True}}))
     done = template(helm, render, "--values", str(values))
     assert done.returncode == 0, done.stderr
 
@@ -141,14 +146,19 @@ def test_the_console_is_there_when_it_is_asked_for(tls: bool, helm: str, render:
     assert within.settings["network"]["console"] == "127.0.0.1:8083"
     assert within.settings["network"]["console_hosts"] == ["mq.example"]
     assert "console" not in within.text.replace("console_hosts", "").replace("console = ", "")
-    outside = made("console.enabled=true", "console.exposed=true", "console.port=9000")
+    everybody = "security.openAdmin=true"
+    outside = made("console.enabled=true", "console.exposed=true", "console.port=9000", everybody)
+    assert outside.settings["security"] == {"open_admin": True}
+    users = "settings.security.authentication=true"
+    assert "open_admin" not in made("console.enabled=true", "console.exposed=true", users).settings["security"]
     assert outside.settings["network"]["console"] == "0.0.0.0:9000"
     assert outside.settings["network"].get("console_tls", False) is tls
     assert load_settings(None, outside.settings).network.console_tls is tls
     (container,) = outside.only("StatefulSet")["spec"]["template"]["spec"]["containers"]
     assert {"name": "console", "containerPort": 9000} in container["ports"]
     assert "port: console" not in outside.text, "nobody reaches it unless a policy says so"
-    asked = made("console.enabled=true", "console.exposed=true", "networkPolicy.console[0].podSelector.matchLabels.a=b")
+    policy = "networkPolicy.console[0].podSelector.matchLabels.a=b"
+    asked = made("console.enabled=true", "console.exposed=true", everybody, policy)
     assert "port: console" in asked.text
 
 

@@ -58,7 +58,7 @@ class KernelPath(PurePosixPath):
     def read_bytes(self) -> bytes:
         return bytes(self.kernel.file(self).live)
 
-    def mkdir(self, *, exist_ok: bool) -> None:
+    def mkdir(self, _mode: int = 0o777, *, exist_ok: bool) -> None:
         if not self.exists():
             self.kernel.mkdir(self)
 

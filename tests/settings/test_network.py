@@ -44,12 +44,52 @@ def test_plain_text_for_others_has_to_be_asked_for(name: str, cure: str, host: s
     text = problem(**{name: address})
     assert text.startswith(f"network: {name} = {address} would take plain text")
     assert cure in text
-    fine(**{name: address, "plain_text": "everywhere"})
+    assert f'plain_text = ["{name}"]' in text
+    load_settings(None, {"network": {name: address, "plain_text": "everywhere"}, "security": {"open_admin": True}})
+    load_settings(None, {"network": {name: address, "plain_text": [name]}, "security": {"open_admin": True}})
+    others = [each for each in ("listen", "admin", "http", "console") if each != name]
+    assert problem(**{name: address, "plain_text": others}) == text
+
+
+def test_the_ports_that_take_plain_text_are_a_list_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, value in (('["listen", "http"]', ["listen", "http"]), ("everywhere", "everywhere"), ("[]", [])):
+        monkeypatch.setenv("QUARRY_NETWORK_PLAIN_TEXT", text)
+        assert load_settings().network.plain_text == value
+    for text in ("nowhere", '["admins"]'):
+        monkeypatch.setenv("QUARRY_NETWORK_PLAIN_TEXT", text)
+        with pytest.raises(SettingsInvalid, match=r"network\.plain_text"):
+            load_settings()
+
+
+@pytest.mark.parametrize("name", ["admin", "console"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "10.0.0.7", "quarry.example.com"])
+def test_nobody_is_let_in_from_elsewhere_without_being_asked(name: str, host: str) -> None:
+    """Neither because plain text is taken everywhere nor because it is not."""
+    for network in (
+        {name: f"{host}:1", "plain_text": "everywhere"},
+        {name: f"{host}:1", f"{name}_tls": True, **FILES},
+    ):
+        assert problem(**network).startswith(f"settings: network.{name} = {host}:1 would let everybody who reaches it")
+        for security in ({"open_admin": True}, {"authentication": True}, {"admin_authentication": True}):
+            settings = load_settings(None, {"network": network, "security": security})
+            assert set(settings.open_to_everybody) == ({name} if "open_admin" in security else set())
+        with pytest.raises(SettingsInvalid, match="would let everybody"):
+            load_settings(
+                None, {"network": network, "security": {"authentication": True, "admin_authentication": False}}
+            )
+
+
+def test_certificates_say_who_administers() -> None:
+    tls = {**FILES, "admin_tls": True, "admin_client_ca": "/admins.crt"}
+    assert fine(admin="0.0.0.0:1", console="off", **tls).open_to_everybody == {}
+    assert fine(admin="0.0.0.0:1", console="0.0.0.0:2", console_tls=True, **tls).open_to_everybody == {}
+    assert "would let everybody" in problem(console="0.0.0.0:2", plain_text="everywhere", **tls)
 
 
 def test_with_tls_every_address_may_be_used() -> None:
     everywhere = {"listen": "0.0.0.0:1", "admin": "0.0.0.0:2", "http": "0.0.0.0:3", "console": "0.0.0.0:4"}
-    fine(**everywhere, **FILES, tls="required", admin_tls=True, http_tls=True, console_tls=True)
+    tls = {"tls": "required", "admin_tls": True, "http_tls": True, "console_tls": True}
+    load_settings(None, {"network": {**everywhere, **FILES, **tls}, "security": {"open_admin": True}})
     fine(tls_listen="0.0.0.0:8443", **FILES)
 
 

@@ -141,11 +141,11 @@ def test_a_shard_reads_the_rest_where_a_single_broker_does(tmp_path: Path, monke
 
 def test_the_members_of_a_cluster_are_all_admin_addresses_as_this_machine_reaches_them() -> None:
     network: dict[str, object] = {"plain_text": "everywhere", "admin": "0.0.0.0:8082", "http": "[::]:9464"}
-    shards = plan_shards(settings(network=network), 2)
+    shards = plan_shards(settings(network=network, security={"open_admin": True}), 2)
     made = cluster_settings(shards, key_file=Path("/data/cluster.key"), members=["other:8082"])
     assert made["cluster.key_file"] == "/data/cluster.key"
     assert json.loads(made["cluster.members"]) == ["127.0.0.1:8082", "127.0.0.1:8182", "other:8082"]
-    shards = plan_shards(settings(network={**network, "admin": "[::]:8082"}), 1)
+    shards = plan_shards(settings(network={**network, "admin": "[::]:8082"}, security={"open_admin": True}), 1)
     assert json.loads(cluster_settings(shards, key_file=Path("k"))["cluster.members"]) == ["[::1]:8082"]
     assert set(variables_of(made)) == {"QUARRY_CLUSTER_MEMBERS", "QUARRY_CLUSTER_KEY_FILE"}
 

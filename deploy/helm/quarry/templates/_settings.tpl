@@ -30,10 +30,13 @@ network:
   console_tls: {{ $tls.console }}
   {{- end }}
   {{- end }}
-  {{- $adminIsPlain := and (include "quarry.adminIsExposed" .) (not $tls.admin) }}
-  {{- $consoleIsPlain := and (include "quarry.consoleIsExposed" .) (not $tls.console) }}
-  {{- if or (not $tls.enabled) (eq $tls.messaging "optional") $adminIsPlain $consoleIsPlain (not $tls.http) }}
-  plain_text: everywhere
+  {{- $plain := list }}
+  {{- if not (and $tls.enabled (eq $tls.messaging "required")) }}{{ $plain = append $plain "listen" }}{{ end }}
+  {{- if and (include "quarry.adminIsExposed" .) (not (and $tls.enabled $tls.admin)) }}{{ $plain = append $plain "admin" }}{{ end }}
+  {{- if not (and $tls.enabled $tls.http) }}{{ $plain = append $plain "http" }}{{ end }}
+  {{- if and (include "quarry.consoleIsExposed" .) (not (and $tls.enabled $tls.console)) }}{{ $plain = append $plain "console" }}{{ end }}
+  {{- if $plain }}
+  plain_text: {{ toJson $plain }}
   {{- end }}
 {{- if include "quarry.isCluster" . }}
 cluster:
@@ -43,17 +46,35 @@ cluster:
   tls_ca: /etc/quarry-tls/ca.crt
   {{- end }}
 {{- end }}
-{{- if .Values.security.keySecret }}
+{{- if or .Values.security.keySecret (include "quarry.isOpen" .) }}
 security:
+  {{- if .Values.security.keySecret }}
   key_file: /run/quarry/security.key
+  {{- end }}
+  {{- if include "quarry.isOpen" . }}
+  open_admin: true
+  {{- end }}
 {{- end }}
+{{- end -}}
+
+{{/* Whether other pods reach the admin port or the console and nobody is asked who he is. */}}
+{{- define "quarry.isOpen" -}}
+{{- if and (or (include "quarry.adminIsExposed" .) (include "quarry.consoleIsExposed" .)) (not (include "quarry.asksOperators" .)) -}}true{{- end -}}
+{{- end -}}
+
+{{/* Whether callers of the admin port have to be users. */}}
+{{- define "quarry.asksOperators" -}}
+{{- $security := default dict .Values.settings.security -}}
+{{- if hasKey $security "admin_authentication" -}}
+{{- if $security.admin_authentication -}}true{{- end -}}
+{{- else if $security.authentication -}}true{{- end -}}
 {{- end -}}
 
 {{/* Of these the chart has values of its own, or the pod's environment says them. */}}
 {{- define "quarry.reserved" -}}
 store.directory network.listen network.admin network.http network.advertise network.tls network.tls_listen
 network.console network.console_hosts network.console_tls network.tls_advertise network.tls_certificate network.tls_key network.admin_tls network.http_tls network.plain_text
-broker.name cluster.dns cluster.members cluster.key_file cluster.tls_ca security.key_file security.key
+broker.name cluster.dns cluster.members cluster.key_file cluster.tls_ca security.key_file security.key security.open_admin
 {{- end -}}
 
 {{- define "quarry.value" -}}
