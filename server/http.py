@@ -26,6 +26,7 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from server.front import LiveTls
 from server.health import HealthState
 from server.setting_sections import split_address
+from server.wire.places import without_places
 from store.clock import Clock, SystemClock
 from store.errors import Invalid
 
@@ -134,14 +135,18 @@ def _application(registry: CollectorRegistry, health: HealthState, metrics_token
                 return metrics(environment, start_response)
             case "/healthz":
                 now = health.look()
-                return answer(HTTPStatus.OK if now.is_live else HTTPStatus.SERVICE_UNAVAILABLE, now.liveness)
+                return answer(_status(now.is_live), without_places(now.liveness))
             case "/readyz":
                 now = health.look()
-                return answer(HTTPStatus.OK if now.is_ready else HTTPStatus.SERVICE_UNAVAILABLE, now.readiness)
+                return answer(_status(now.is_ready), without_places(now.readiness))
             case _:
                 return answer(HTTPStatus.NOT_FOUND, "there are /metrics, /healthz and /readyz")
 
     return serve
+
+
+def _status(is_well: bool) -> HTTPStatus:  # noqa: FBT001 - what it is of says its name
+    return HTTPStatus.OK if is_well else HTTPStatus.SERVICE_UNAVAILABLE
 
 
 def _text_answer(start_response: StartResponse) -> Callable[..., Iterable[bytes]]:

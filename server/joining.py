@@ -53,7 +53,9 @@ def make_cluster(settings: BrokerSettings, store: OpenStore, delivery: Delivery,
         delivery,
         clock,
         keys=ClusterKeys.read(key_file),
-        connect=lambda address, keys, name: PeerClient(address, keys, clock, settings.for_peer_tls(), name),
+        connect=lambda address, keys, name, member: PeerClient(
+            address, keys, clock, settings.for_peer_tls(), name, member=member
+        ),
         applied=applied,
         messages_of=partial(messages_of, store),
     )

@@ -45,10 +45,10 @@ class IndexSettings:
     tiered_slots: int = TIERED_SLOTS
     tiered_items: int = TIERED_ITEMS
     """Of a file."""
-    upload_to: str | None = None
+    upload_to: str | None = field(default=None, repr=False)
     """Where compacted files of the tiered index are copied to: a folder, or the URL of an object store."""
-    upload_options: tuple[tuple[str, str], ...] = ()
-    """Of the object store."""
+    upload_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Of the object store. Both may hold secrets, which no text about the settings shows."""
     keep_uploaded: bool = True
     """Whether files that were uploaded stay here, too."""
     slot_cache_bytes: int = SLOT_CACHE_BYTES

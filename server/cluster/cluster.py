@@ -38,8 +38,10 @@ class ClusterPeer(Peer, GroupPeer, Protocol):
     """All that another member is asked."""
 
 
-Connect = Callable[[str, ClusterKeys, str | None], ClusterPeer]
-"""To an address, with the keys, and the name that its certificate must have in place of the address."""
+Connect = Callable[[str, ClusterKeys, str | None, str], ClusterPeer]
+"""To an address, with the keys, the name that its certificate must have in place of the address, and the member's
+name, empty where it is not known.
+"""
 
 
 class Cluster:
@@ -65,8 +67,8 @@ class Cluster:
         self.members = Members(name, shared, clock, unreachable_after_s=cluster.unreachable_after_ms / 1000)
         discovery = Discovery(cluster.members, cluster.dns)
 
-        def connected(address: str) -> ClusterPeer:
-            return connect(address, keys, discovery.name_of(address))
+        def connected(address: str, member: str = "") -> ClusterPeer:
+            return connect(address, keys, discovery.name_of(address), member)
 
         self.exchange = Exchange(
             name,

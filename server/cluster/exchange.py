@@ -94,7 +94,7 @@ class Exchange:
 
         `connect` raises as a peer's calls do.
         """
-        self._name = name
+        self.own_name: Final = name
         self._interval_s = interval_s
         self._shared = shared
         self._members = members
@@ -127,7 +127,7 @@ class Exchange:
         begin = since.sequence if since is not None and since.incarnation == self._shared.incarnation else 0
         page = self._shared.changes(begin, rows_max)
         until = Position(page.incarnation, page.until)
-        return Page(self._name, page.rows, page.since, until, page.more, page.horizons)
+        return Page(self.own_name, page.rows, page.since, until, page.more, page.horizons)
 
     def nudged(self, name: str, address: str) -> None:
         """Another member has something new."""
@@ -272,7 +272,7 @@ class Exchange:
     async def _meet(self, followed: _Followed) -> bool:
         """Learn who it is; False for this member itself."""
         page = await self._ask(followed, None, 1)
-        if page.name == self._name:
+        if page.name == self.own_name:
             if page.until.incarnation == self._shared.incarnation:
                 self._own_addresses.add(followed.address)
                 self._targets.discard(followed.address)
@@ -294,7 +294,7 @@ class Exchange:
         if followed.peer is None:
             followed.peer = self._connect(followed.address)
         followed.asked_s = self._clock.monotonic_s()
-        return await followed.peer.exchange(self._name, self._own_address, since, rows_max)
+        return await followed.peer.exchange(self.own_name, self._own_address, since, rows_max)
 
     def take(self, applied: Applied) -> None:
         """Other members have changed something: whoever has to hear of it does."""
@@ -330,13 +330,13 @@ class Exchange:
             await asyncio.sleep(NUDGE_DELAY_S)
             self._has_news.clear()
             peers = [each.peer for each in self._followed.values() if each.peer is not None]
-            nudges = [peer.nudge(self._name, self._own_address) for peer in peers]
+            nudges = [peer.nudge(self.own_name, self._own_address) for peer in peers]
             for outcome in await asyncio.gather(*nudges, return_exceptions=True):
                 if isinstance(outcome, Exception) and not isinstance(outcome, MemberUnreachable | NotAMember):
                     raise outcome  # once: it is the end of the broker
 
     def _remember(self, name: str, address: str) -> None:
-        if not address or name == self._name or len(self._told) >= ADDRESSES_MAX:
+        if not address or name == self.own_name or len(self._told) >= ADDRESSES_MAX:
             return
         if address not in self._targets:
             self._look.set()

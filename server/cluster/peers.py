@@ -61,8 +61,8 @@ class GroupPeer(Protocol):
 class Peers:
     """Opens a connection when it is first needed, and another one when a member has moved."""
 
-    def __init__(self, members: Members, connect: Callable[[str], GroupPeer]) -> None:
-        """`connect` to an admin address; raises MemberUnreachable."""
+    def __init__(self, members: Members, connect: Callable[[str, str], GroupPeer]) -> None:
+        """`connect` to an admin address, of a member by its name; raises MemberUnreachable."""
         self._members = members
         self._connect = connect
         self._open: dict[str, tuple[str, GroupPeer]] = {}
@@ -97,7 +97,7 @@ class Peers:
         known = self._open.get(name)
         if known is not None and known[0] == address:
             return known[1]
-        peer = self._connect(address)
+        peer = self._connect(address, name)
         self._open[name] = (address, peer)
         if known is not None:
             await known[1].close()

@@ -14,6 +14,7 @@ from server.figures.recording import LOOP_LATE, Recording
 from server.figures.sources import Sources
 from server.tally import Tally
 from server.throughput import Rates
+from server.wire.places import without_places
 from store.disk import DiskSpace
 
 
@@ -78,7 +79,7 @@ class Overviews:
         return Overview(
             at_ms=its.clock.wall_ms(),
             readiness=sources.health.look().readiness,
-            concerns=list(concerns(sources, self._recording.history)),
+            concerns=list(map(without_places, concerns(sources, self._recording.history))),
             rates=sources.throughput.rates(),
             moved=moved,
             today=days.today(moved),

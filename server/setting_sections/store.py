@@ -143,11 +143,13 @@ class IndexSection(Section):
     )
     upload_to: str | None = Field(
         default=None,
+        repr=False,  # may hold a secret, as the next one
         description="Where compacted files of the tiered index are copied to: a folder, or an object store as "
         "`s3://bucket/prefix` (`gs://`, `az://`). Without it they stay here alone.",
     )
     upload_options: dict[str, str] = Field(
         default={},
+        repr=False,
         description="Options of the object store as obstore names them: `endpoint`, `region`, `access_key_id`, "
         "`secret_access_key` and others, also those of its connections, as `timeout`. What is not said comes from the "
         "environment, as its tools read it.",

@@ -11,6 +11,7 @@ from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server.errors import InvalidReceiptHandle, InvalidTransactionId, LiteQuotaExceeded, LiteTopicsFull, NoIndex
 from server.filters import IllegalExpression
 from server.security.errors import PermissionDenied, Unauthenticated
+from server.wire.places import without_places
 from store import errors
 from store.metadata import IllegalGroupName, IllegalTopicName
 
@@ -67,7 +68,7 @@ def is_expected(error: Exception) -> bool:
 def status_of(error: Exception) -> definition.Status:
     """The status to answer with. The text of an unexpected error stays in the broker's log."""
     if isinstance(error, errors.BrokerError | EngineFull | EngineCorrupt):
-        return definition.Status(code=code_of(error), message=str(error))
+        return definition.Status(code=code_of(error), message=without_places(str(error)))
     if isinstance(error, DecodeError):
         return definition.Status(code=code_of(error), message="the request is no valid protobuf message")
     return definition.Status(code=code_of(error), message=INTERNAL_TEXT)

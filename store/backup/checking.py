@@ -9,6 +9,16 @@ from store.disk import CopyingDisk
 from store.progress import Progress, ReportProgress
 
 
+def _first_link(disk: CopyingDisk, directory: Path, path: str) -> Path | None:
+    """The first part of the way from the backup to the file that is a link."""
+    place = directory
+    for part in path.split("/"):
+        place = place / part
+        if disk.is_link(place):
+            return place
+    return None
+
+
 def damaged_files(disk: CopyingDisk, directory: Path, manifest: Manifest, report: ReportProgress) -> list[str]:
     """What is wrong with which file, in words; empty when all are there with the content they had."""
     total = sum(each.size for each in manifest.files)
@@ -18,6 +28,12 @@ def damaged_files(disk: CopyingDisk, directory: Path, manifest: Manifest, report
         report(Progress("checking the backup", done, total))
         path = directory / each.path
         done += each.size
+        if (link := _first_link(disk, directory, each.path)) is not None:
+            wrong.append(f"{link}: a link: a backup holds files of its own")
+            continue
+        if disk.exists(path) and not disk.is_plain_file(path):
+            wrong.append(f"{path}: no file")
+            continue
         if not disk.exists(path):
             wrong.append(f"{path}: missing")
             continue

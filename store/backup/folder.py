@@ -32,10 +32,10 @@ def backup_name(wall_ms: int, existing: list[str]) -> str:
     return (_EPOCH + timedelta(milliseconds=wall_ms)).strftime(_FORMAT)[:-3] + "Z"
 
 
-def list_names(disk: Disk, folder: Path) -> list[str]:
-    """Names of all backups, unfinished ones too, oldest first."""
-    entries = disk.list_directory(folder)
-    return [entry.name for entry in entries if entry.is_directory and _NAME.fullmatch(entry.name)]
+def list_names(disk: Disk, folder: Path, *, links_too: bool = False) -> list[str]:
+    """Names of all backups, unfinished ones too, oldest first. Links are none, but they take their names."""
+    entries = [each for each in disk.list_directory(folder) if each.is_directory and _NAME.fullmatch(each.name)]
+    return [each.name for each in entries if each.is_plain or links_too]
 
 
 def is_finished(disk: Disk, directory: Path) -> bool:

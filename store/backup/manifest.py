@@ -12,18 +12,25 @@ of its whole content. A `frozen` file is never written again, by any broker: it 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, NamedTuple, cast
 
 from isal import isal_zlib
 
-from store.disk import Disk
+from kv import is_table
+from store.disk import CopyingDisk
 from store.errors import NotAStore, StoreDamaged
 from store.offsets import PhysicalOffset
+from store.paths import parse_segment_name
 
 MANIFEST_NAME: Final = "backup-manifest.json"
 FORMAT: Final = 1
+
+COMMIT_LOG: Final = "commitlog"
+OF_THE_RUNNING: Final = frozenset({"lock", "lost+found", ".snapshot", "backup", "restoring"})
+"""What belongs to the running system and not to the store, in its own folder: in no backup."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,41 +74,112 @@ def encode_manifest(manifest: Manifest) -> bytes:
     return _canonical({"manifest": document, "crc32": isal_zlib.crc32(text)}) + b"\n"
 
 
-def read_manifest(disk: Disk, directory: Path) -> Manifest:
+def read_manifest(disk: CopyingDisk, directory: Path) -> Manifest:
     """Raises NotAStore when there is none (no backup, or an unfinished one), StoreDamaged when it is damaged."""
     path = directory / MANIFEST_NAME
+    if disk.exists(path) and not disk.is_plain_file(path):
+        raise StoreDamaged(path, "a link, or no file: a backup holds files of its own")
     try:
         content = disk.read(path)
     except FileNotFoundError:
         raise NotAStore(directory, f"no finished backup: there is no {MANIFEST_NAME}") from None
     try:
-        whole = json.loads(content)
-        document: dict[str, Any] = whole["manifest"]
-        if isal_zlib.crc32(_canonical(document)) != whole["crc32"]:
+        whole = _Fields(json.loads(content), "")
+        document = whole.fields("manifest")
+        if isal_zlib.crc32(_canonical(document.values)) != whole.number("crc32"):
             raise StoreDamaged(path, "its checksum is wrong")
-        if document["format"] != FORMAT:
-            raise NotAStore(path, f"made by a newer Quarry (format {document['format']})")
-        for each in document["files"]:
-            _require_inside(each["path"])
-        return Manifest(
-            name=document["name"],
-            created_ms=document["createdMs"],
-            live=document["live"],
-            log_begin=PhysicalOffset(document["logBegin"]),
-            log_end=PhysicalOffset(document["logEnd"]),
-            segment_size=document["segmentSize"],
-            files=tuple(
-                BackupFile(each["path"], each["size"], each["crc32"], each["frozen"]) for each in document["files"]
-            ),
+        if document.number("format") != FORMAT:
+            raise NotAStore(path, f"made by a newer Quarry (format {document.number('format')})")
+        segment_size, log_end = document.number("segmentSize"), PhysicalOffset(document.number("logEnd"))
+        if segment_size == 0:
+            raise ValueError("manifest.segmentSize is 0")
+        files = tuple(
+            BackupFile(each.text("path"), each.number("size"), each.number("crc32"), each.truth("frozen"))
+            for each in document.each("files")
         )
-    except (ValueError, KeyError, TypeError) as error:
+        for file in files:
+            _require_path(file.path)
+            if file.frozen and not _may_be_frozen(file.path, segment_size, log_end):
+                raise ValueError(f"{file.path!r} is said to be frozen, and brokers write to it")
+        _require_places_of_their_own(files)
+        return Manifest(
+            name=document.text("name"),
+            created_ms=document.number("createdMs"),
+            live=document.truth("live"),
+            log_begin=PhysicalOffset(document.number("logBegin")),
+            log_end=log_end,
+            segment_size=segment_size,
+            files=files,
+        )
+    except (ValueError, RecursionError) as error:
         raise StoreDamaged(path, f"it is no manifest: {error}") from error
 
 
-def _require_inside(path: str) -> None:
-    parts = PurePosixPath(path).parts
-    if not parts or parts[0] == "/" or ".." in parts:
+class _Fields(NamedTuple):
+    """An object of the document, with fields of the types that they have to be of. All raise ValueError naming one."""
+
+    values: Any
+    where: str
+
+    def _field(self, name: str, kind: type, what: str) -> Any:
+        if type(self.values) is not dict:
+            raise ValueError(f"{self.where or 'the document'} is no object")
+        where = f"{self.where}.{name}" if self.where else name
+        if name not in self.values:
+            raise ValueError(f"{where} is missing")
+        value = self.values[name]
+        if type(value) is not kind:
+            raise ValueError(f"{where} is no {what}")
+        return value
+
+    def fields(self, name: str) -> _Fields:
+        return _Fields(self._field(name, dict, "object"), f"{self.where}.{name}" if self.where else name)
+
+    def each(self, name: str) -> Iterator[_Fields]:
+        for number, each in enumerate(self._field(name, list, "list")):
+            yield _Fields(each, f"{self.where}.{name}[{number}]")
+
+    def text(self, name: str) -> str:
+        return cast("str", self._field(name, str, "text"))
+
+    def truth(self, name: str) -> bool:
+        return cast("bool", self._field(name, bool, "truth value"))
+
+    def number(self, name: str) -> int:
+        """Of what is counted: none is negative, none is beyond 64 bits."""
+        value: int = self._field(name, int, "whole number")
+        if not 0 <= value < 1 << 63:
+            raise ValueError(f"{self.where}.{name} is {value}")
+        return value
+
+
+def _require_path(path: str) -> None:
+    """Raises ValueError for what is no path of a file inside a store, in its one spelling."""
+    parts = path.split("/")
+    if any(part in ("", ".", "..") or "\0" in part for part in parts) or parts[0] in OF_THE_RUNNING:
         raise ValueError(f"{path!r} is no path inside a store")
+
+
+def _require_places_of_their_own(files: Sequence[BackupFile]) -> None:
+    """Raises ValueError for two files of one path, and for a file where another one needs a folder."""
+    paths = [tuple(each.path.split("/")) for each in files]
+    known = set(paths)
+    if len(known) < len(paths):
+        twice = next(path for path in paths if paths.count(path) > 1)
+        raise ValueError(f"{'/'.join(twice)!r} is there twice")
+    for path in paths:
+        for length in range(1, len(path)):
+            if path[:length] in known:
+                raise ValueError(f"{'/'.join(path[:length])!r} is a file and a folder")
+
+
+def _may_be_frozen(path: str, segment_size: int, log_end: PhysicalOffset) -> bool:
+    """Whether a broker may leave the file alone for ever: tables of databases, and segments that are full."""
+    folder, _, name = path.rpartition("/")
+    if folder == COMMIT_LOG:
+        base = parse_segment_name(name)
+        return base is not None and base + segment_size <= log_end
+    return bool(folder) and is_table(name)
 
 
 def _canonical(document: dict[str, Any]) -> bytes:

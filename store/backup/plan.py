@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from kv import is_scratch, is_table
-from store.disk import Disk
-from store.errors import NotAStore
+from store.backup.manifest import COMMIT_LOG, OF_THE_RUNNING
+from store.disk import DirectoryEntry, Disk
+from store.errors import NotAStore, StoreUnusable
 from store.offsets import PhysicalOffset
 from store.paths import StorePaths, segment_name
 
 DATABASE_MARKER: Final = "CURRENT"
 TEMPORARY: Final = ".tmp"
 """Ends the name of a file that is about to replace another one: a live broker's is gone at the next look."""
-_NEVER: Final = frozenset({"lock", "lost+found", ".snapshot", "backup", "restoring"})
-"""What belongs to the running system and not to the store."""
 _OF_THE_LIVE: Final = frozenset(
     {"abort", "checkpoint", "quarry", "index", "consumequeue", "consumequeue_rocksdb", "held_rocksdb"}
 )
@@ -78,7 +77,8 @@ def plan_offline(
     log = [
         _segment(root, base, segment_size, segment_size, frozen=base + segment_size <= frozen_below) for base in bases
     ]
-    return [*log, *_rest(disk, root, frozenset({"commitlog"}))]
+    _require_plain(disk, root, log)
+    return [*log, *_rest(disk, root, frozenset({COMMIT_LOG}))]
 
 
 def plan_live(disk: Disk, point: BackupPoint) -> BackupPlan:
@@ -95,7 +95,8 @@ def plan_live(disk: Disk, point: BackupPoint) -> BackupPlan:
         if length == 0 and not disk.exists(StorePaths(point.root).commit_log / segment_name(PhysicalOffset(base))):
             break  # nothing was ever sent
         log.append(_segment(point.root, PhysicalOffset(base), length, size, frozen=length == size))
-    rest = _rest(disk, point.root, _OF_THE_LIVE | {"commitlog"})
+    _require_plain(disk, point.root, log)
+    rest = _rest(disk, point.root, _OF_THE_LIVE | {COMMIT_LOG})
     files = [*log, *rest, *_rest(disk, point.directory, frozenset())]
     return BackupPlan(files, live=True, log_begin=begin, log_end=end, segment_size=size)
 
@@ -115,13 +116,29 @@ def frozen_below(data_ends: list[tuple[PhysicalOffset, int]], durable_up_to: Phy
 
 def _segment(root: Path, base: PhysicalOffset, length: int, size: int, *, frozen: bool) -> PlannedFile:
     source = StorePaths(root).commit_log / segment_name(base)
-    return PlannedFile(source, f"commitlog/{source.name}", length, size, frozen)
+    return PlannedFile(source, f"{COMMIT_LOG}/{source.name}", length, size, frozen)
+
+
+def _require_plain(disk: Disk, root: Path, segments: Sequence[PlannedFile]) -> None:
+    """Raises StoreUnusable where the log, a segment or the folder of points is a link."""
+    for folder in (root, StorePaths(root).commit_log, StorePaths(root).backup_points):
+        names = {each.source.name for each in segments} | {COMMIT_LOG, StorePaths(root).backup_points.name}
+        for entry in disk.list_directory(folder):
+            if folder != root or entry.name in names:
+                _require_itself(folder / entry.name, entry)
+
+
+def _require_itself(path: Path, entry: DirectoryEntry) -> None:
+    """Raises StoreUnusable for a link, which may lead out of the store, and for what is no file."""
+    if not entry.is_plain:
+        raise StoreUnusable(path, "a link, or no file: a backup holds what lies in the store itself")
 
 
 def _rest(disk: Disk, root: Path, left_out: frozenset[str]) -> Iterator[PlannedFile]:
     for entry in disk.list_directory(root):
-        if entry.name in _NEVER or entry.name in left_out or entry.name.endswith(TEMPORARY):
+        if entry.name in OF_THE_RUNNING or entry.name in left_out or entry.name.endswith(TEMPORARY):
             continue
+        _require_itself(root / entry.name, entry)
         if entry.is_directory:
             yield from _folder(disk, root / entry.name, entry.name)
         else:
@@ -134,6 +151,7 @@ def _folder(disk: Disk, folder: Path, path: str) -> Iterator[PlannedFile]:
     is_database = any(entry.name == DATABASE_MARKER for entry in entries)
     for entry in entries:
         source, below = folder / entry.name, f"{path}/{entry.name}"
+        _require_itself(source, entry)
         if entry.is_directory:
             yield from _folder(disk, source, below)
         elif not (is_database and is_scratch(entry.name)):

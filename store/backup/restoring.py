@@ -80,6 +80,8 @@ def _require_empty(disk: CopyingDisk, root: Path) -> None:
         found = [entry.name for entry in disk.list_directory(root) if entry.name not in _MAY_LIE_THERE]
     except NotADirectoryError:
         raise NotAStore(root, "a file, not a directory") from None
+    if disk.is_link(StorePaths(root).lock):
+        raise NotAStore(StorePaths(root).lock, "a link: a store is restored into an empty directory")
     if "restoring" in found:
         raise NotAStore(root, "an earlier restore did not finish here: empty the directory first")
     if found:

@@ -12,7 +12,7 @@ from store.backup.manifest import MANIFEST_NAME, BackupFile, Manifest, encode_ma
 from store.backup.plan import BackupPlan, PlannedFile
 from store.clock import Clock
 from store.disk import CopyingDisk
-from store.errors import Busy, StoreDamaged
+from store.errors import Busy, StoreDamaged, StoreUnusable
 from store.progress import Progress, ReportProgress
 
 
@@ -53,6 +53,8 @@ def write_backup(
     there, OSError as the disk gives it.
     """
     disk.make_directories(folder)
+    if disk.is_link(folder / "lock"):
+        raise StoreUnusable(folder / "lock", "a link, or no file: it is made by the first backup")
     try:
         lock = disk.lock(folder / "lock")
     except BlockingIOError as error:
@@ -63,7 +65,7 @@ def write_backup(
         earlier = _newest(disk, folder, names, remarks)
         writer = _Writer(disk, earlier, report, may_link=may_link)
         created_ms = clock.wall_ms()
-        name = backup_name(created_ms, names)
+        name = backup_name(created_ms, list_names(disk, folder, links_too=True))
         files = tuple(writer.write(plan.files, folder / name))
         confirm()
         manifest = Manifest(

@@ -36,6 +36,12 @@ class FaultyCopyingDisk(FaultyDisk):
         self.files[target] = file
         self._unsynced.add(target)
 
+    def is_plain_file(self, path: Path) -> bool:
+        return path in self.files
+
+    def is_link(self, path: Path) -> bool:
+        return False
+
     def is_same_file(self, path: Path, other: Path) -> bool:
         self._check_power()
         return path in self.files and self.files[path] is self.files.get(other)

@@ -237,3 +237,21 @@ def test_settings_of_security_that_make_no_sense_are_named(settings: dict[str, o
         load_settings(flags={"security": settings})
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_no_text_about_the_settings_shows_a_secret() -> None:
+    secret = "do-not-show-this"
+    settings = load_settings(
+        None,
+        {
+            "index": {
+                "tiered": True,
+                "upload_to": f"s3://key:{secret}@bucket/prefix",
+                "upload_options": {"access_key_id": secret, "secret_access_key": secret},
+            },
+            "security": {"key": secret},
+        },
+    )
+    for whole in (settings, settings.index, settings.security, settings.for_store()):
+        assert secret not in f"{whole!r} {whole}"
+    assert settings.for_store().index.upload_options[0] == ("access_key_id", secret)

@@ -25,6 +25,7 @@ from server.errors import (
 )
 from server.faults import FaultLog
 from server.security.errors import PermissionDenied, TooManyFailures, Unauthenticated
+from server.wire.places import without_places
 from server.wire.status import INTERNAL_TEXT
 from store import errors
 
@@ -134,9 +135,9 @@ def status_code(error: Exception) -> grpc.StatusCode:
 def status_text(error: Exception) -> str:
     match error:
         case EngineFull():
-            return f"{error.shortage}: {error}"
+            return without_places(f"{error.shortage}: {error}")
         case errors.BrokerError() | EngineCorrupt():
-            return str(error)
+            return without_places(str(error))
         case _:
             return INTERNAL_TEXT
 

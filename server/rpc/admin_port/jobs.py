@@ -21,6 +21,7 @@ from server.rpc.admin_port.fields import asked_by, not_negative, printable
 from server.rpc.admin_port.messages import reset_target
 from server.security.access import Access
 from server.verification import OnlineVerification
+from server.wire.places import optional_without_places, without_places
 from store.errors import Invalid
 from store.jobs import Job, JobState
 from store.offsets import PhysicalOffset
@@ -125,8 +126,8 @@ class JobService(JobServiceServicer):
             done=0 if progress is None else progress.done_bytes,
             total=None if progress is None else progress.total_bytes,
             counts=counts if VERIFY_STATES[verdict.state] is JobState.DONE else {},
-            first_errors=[text for _, text in verdict.first],
-            remark=verdict.remark,
+            first_errors=[without_places(text) for _, text in verdict.first],
+            remark=optional_without_places(verdict.remark),
             ended_at_ms=verdict.ended_at_ms,
         )
 
@@ -170,8 +171,8 @@ def job_message(job: Job) -> pb.Job:
         done=job.done,
         total=job.total,
         counts=job.counts,
-        first_errors=job.first_errors,
-        remark=job.remark,
+        first_errors=map(without_places, job.first_errors),
+        remark=optional_without_places(job.remark),
         ended_at_ms=job.ended_at_ms,
     )
     try:

@@ -16,6 +16,7 @@ from server.faults import FaultLog
 from server.queue_migration import MigrationStatus
 from server.rpc.admin_port.edge import answered
 from server.rpc.admin_port.fields import asked_by
+from server.wire.places import optional_without_places
 from store.migration import AgreementReport
 from store.queue_phase import QueuePhase, QueuePlace
 
@@ -92,7 +93,7 @@ def migration_message(status: MigrationStatus) -> pb.Migration:
         report=None if status.report is None else report_message(status.report),
         at_start=None if status.at_start is None else report_message(status.at_start),
         removing=status.is_removing,
-        problem=status.problem,
+        problem=optional_without_places(status.problem),
         steps=[
             pb.MigrationStep(
                 at_ms=each.at_ms, to=each.target.value, asked_by=each.asked_by, **{"from": each.origin.value}

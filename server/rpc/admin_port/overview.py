@@ -27,6 +27,7 @@ from server.rpc.admin_port.edge import answered, answers
 from server.rpc.admin_port.figures_messages import group_page_message, topic_page_message, wanted_page
 from server.rpc.admin_port.messages import broker_message
 from server.rpc.admin_port.overview_messages import history_message, overview_message
+from server.wire.places import without_places
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["OverviewService"].full_name
 ALONE: Final = "alone"
@@ -150,5 +151,5 @@ class OverviewService(OverviewServiceServicer):
             admin_address=member.admin_address,
             version=member.version,
             overview=overview,
-            problem=problem,
+            problem=without_places(problem),
         )

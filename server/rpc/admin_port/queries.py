@@ -21,6 +21,7 @@ from server.rpc.admin_port.caller import caller_may
 from server.rpc.admin_port.edge import answered
 from server.rpc.admin_port.fields import not_negative, printable
 from server.rpc.admin_port.found import caller_may_see
+from server.wire.places import without_places
 from store.errors import Invalid, TopicNotFound
 from store.index import TIME_MAX_MS, FoundMessages, Unread
 from store.metadata import TopicTable
@@ -172,7 +173,7 @@ def _fitting(messages: Iterable[StoredMessage]) -> Iterator[StoredMessage]:
 
 
 def _unread(files: Iterable[Unread]) -> list[pb.UnreadFile]:
-    return [pb.UnreadFile(name=each.name, reason=each.reason) for each in files]
+    return [pb.UnreadFile(name=each.name, reason=without_places(each.reason)) for each in files]
 
 
 def _queue_trace(each: QueueTrace) -> pb.QueueTrace:

@@ -17,6 +17,7 @@ from server.faults import FaultLog
 from server.rpc.admin_port.edge import refuse
 from server.rpc.admin_port.fields import asked_by
 from server.verification import OnlineVerification
+from server.wire.places import optional_without_places, without_places
 from store.verify.verdicts import Verdict
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["VerificationService"].full_name
@@ -81,6 +82,6 @@ class VerificationService(VerificationServiceServicer):
                 for name, (checked, differences) in verdict.checks.items()
             ],
             notes=verdict.notes,
-            first=[pb.VerificationDifference(check=check, text=text) for check, text in verdict.first],
-            remark=verdict.remark,
+            first=[pb.VerificationDifference(check=check, text=without_places(text)) for check, text in verdict.first],
+            remark=optional_without_places(verdict.remark),
         )

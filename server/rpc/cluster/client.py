@@ -14,6 +14,7 @@ from server.certificates import PeerTls
 from server.cluster.barriers import Consumed, Pair
 from server.cluster.exchange import Page
 from server.cluster.peers import Confirmation, ForwardedSend, LiteChange
+from server.cluster.replays import Numbers
 from server.cluster.signing import ClusterKeys
 from server.errors import MemberUnreachable
 from server.reading_order import GroupLeft
@@ -37,21 +38,39 @@ _OPTIONS: Final = (
 )
 
 Answer = TypeVar("Answer", bound=Message)
+Asked = (
+    pb.ExchangeRequest
+    | pb.NudgeRequest
+    | pb.ConfirmRequest
+    | pb.ConsumedRequest
+    | pb.ForwardRequest
+    | pb.ChangeLiteRequest
+    | pb.OverviewRequest
+)
 
 
 class PeerClient:
     """One member's admin port. Each call may take some seconds; raises MemberUnreachable with the reason."""
 
     def __init__(
-        self, address: str, keys: ClusterKeys, clock: Clock, tls: PeerTls | None = None, tls_name: str | None = None
+        self,
+        address: str,
+        keys: ClusterKeys,
+        clock: Clock,
+        tls: PeerTls | None = None,
+        tls_name: str | None = None,
+        *,
+        member: str = "",
     ) -> None:
-        """`tls_name`: what its certificate must be for, in place of the address.
+        """`tls_name`: what its certificate must be for, in place of the address. `member`: its name, where known.
 
         Raises MemberUnreachable for a file of TLS that cannot be read.
         """
         self._address = address
         self._keys = keys
         self._clock = clock
+        self._member = member
+        self._numbers = Numbers()
         if tls is None:
             self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
         else:
@@ -114,8 +133,11 @@ class PeerClient:
         await self._channel.close()
 
     async def _call(
-        self, method: str, request: Message, answer_type: type[Answer], *, timeout_s: float = CALL_TIMEOUT_S
+        self, method: str, request: Asked, answer_type: type[Answer], *, timeout_s: float = CALL_TIMEOUT_S
     ) -> Answer:
+        call_number = self._numbers.next()
+        request.once.session, request.once.number = call_number
+        request.once.member = self._member
         body = request.SerializeToString()
         headers = self._keys.sign_call(method, body, self._clock.wall_ms() // 1000)
         make: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(method)

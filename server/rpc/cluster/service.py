@@ -15,7 +15,9 @@ from server._generated.quarry.cluster.v1 import cluster_pb2 as pb
 from server.cluster.barriers import Consumed, Pair
 from server.cluster.exchange import Exchange
 from server.cluster.peers import Confirmation, ForwardedSend, LiteChange
+from server.cluster.replays import Number, Replays
 from server.cluster.signing import ClusterKeys
+from server.errors import NotAMember
 from server.faults import FaultLog
 from server.reading_order import GroupLeft
 from server.rpc.admin_port.edge import refuse
@@ -35,6 +37,9 @@ from server.wire.parsing import parsed
 from server.wire.shared_rows import from_horizons, from_position, from_row, to_position
 from store.clock import Clock
 from store.errors import Invalid
+
+CHANGES: Final = (FORWARD, CHANGE_LITE)
+"""Calls that do something which another call of the same bytes would do again."""
 
 ROWS_MAX: Final = 1_000
 PAIRS_MAX: Final = 1_000
@@ -64,6 +69,7 @@ class ClusterService:
         self._groups = groups
         self._keys = keys
         self._clock = clock
+        self._replays = Replays(clock)
         self._faults = faults
 
     def add_to(self, server: grpc.aio.Server) -> str:
@@ -89,14 +95,26 @@ class ClusterService:
             headers = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
             try:
                 signature = self._keys.check_call(method, body, headers, self._clock.wall_ms() // 1000)
+                request = parsed(request_type, body)
+                self._require_once(method, request, signature)
                 member_known()
-                answered = (await answer(parsed(request_type, body))).SerializeToString()
+                answered = (await answer(request)).SerializeToString()
             except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
                 await refuse(context, error, self._faults)
             context.set_trailing_metadata(self._keys.sign_answer(signature, answered))
             return answered
 
         return grpc.unary_unary_rpc_method_handler(call)
+
+    def _require_once(self, method: str, request: Any, signature: str) -> None:
+        """Raises NotAMember for a call that came before, or that was made to another member."""
+        if request.HasField("once"):
+            once = request.once
+            if once.member and once.member != self._exchange.own_name:
+                raise NotAMember(f"the call was made to member {once.member[:80]!r}")
+            self._replays.take(Number(once.session, once.number))
+        elif method in CHANGES:
+            self._replays.take_unnumbered(signature)
 
     async def _answer_exchange(self, request: pb.ExchangeRequest) -> pb.ExchangeResponse:
         since = to_position(request.since) if request.HasField("since") else None

@@ -40,17 +40,29 @@ class Row(_message.Message):
     seen: _containers.RepeatedCompositeFieldContainer[Version]
     def __init__(self, kind: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[_Union[Version, _Mapping]] = ..., based_on: _Optional[_Union[Version, _Mapping]] = ..., value: _Optional[bytes] = ..., seen: _Optional[_Iterable[_Union[Version, _Mapping]]] = ...) -> None: ...
 
+class Once(_message.Message):
+    __slots__ = ("session", "number", "member")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    number: int
+    member: str
+    def __init__(self, session: _Optional[int] = ..., number: _Optional[int] = ..., member: _Optional[str] = ...) -> None: ...
+
 class ExchangeRequest(_message.Message):
-    __slots__ = ("name", "address", "since", "rows_max")
+    __slots__ = ("name", "address", "since", "rows_max", "once")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
     ROWS_MAX_FIELD_NUMBER: _ClassVar[int]
+    ONCE_FIELD_NUMBER: _ClassVar[int]
     name: str
     address: str
     since: Position
     rows_max: int
-    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., since: _Optional[_Union[Position, _Mapping]] = ..., rows_max: _Optional[int] = ...) -> None: ...
+    once: Once
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., since: _Optional[_Union[Position, _Mapping]] = ..., rows_max: _Optional[int] = ..., once: _Optional[_Union[Once, _Mapping]] = ...) -> None: ...
 
 class ExchangeResponse(_message.Message):
     __slots__ = ("name", "rows", "since", "until", "more", "known", "forgotten")
@@ -79,20 +91,24 @@ class Horizon(_message.Message):
     def __init__(self, name: _Optional[str] = ..., sequence: _Optional[int] = ...) -> None: ...
 
 class NudgeRequest(_message.Message):
-    __slots__ = ("name", "address")
+    __slots__ = ("name", "address", "once")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    ONCE_FIELD_NUMBER: _ClassVar[int]
     name: str
     address: str
-    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+    once: Once
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., once: _Optional[_Union[Once, _Mapping]] = ...) -> None: ...
 
 class NudgeResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class ConfirmRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("once",)
+    ONCE_FIELD_NUMBER: _ClassVar[int]
+    once: Once
+    def __init__(self, once: _Optional[_Union[Once, _Mapping]] = ...) -> None: ...
 
 class ConfirmResponse(_message.Message):
     __slots__ = ("view_id", "fence")
@@ -103,12 +119,14 @@ class ConfirmResponse(_message.Message):
     def __init__(self, view_id: _Optional[bytes] = ..., fence: _Optional[int] = ...) -> None: ...
 
 class ConsumedRequest(_message.Message):
-    __slots__ = ("position", "pairs")
+    __slots__ = ("position", "pairs", "once")
     POSITION_FIELD_NUMBER: _ClassVar[int]
     PAIRS_FIELD_NUMBER: _ClassVar[int]
+    ONCE_FIELD_NUMBER: _ClassVar[int]
     position: int
     pairs: _containers.RepeatedCompositeFieldContainer[Pair]
-    def __init__(self, position: _Optional[int] = ..., pairs: _Optional[_Iterable[_Union[Pair, _Mapping]]] = ...) -> None: ...
+    once: Once
+    def __init__(self, position: _Optional[int] = ..., pairs: _Optional[_Iterable[_Union[Pair, _Mapping]]] = ..., once: _Optional[_Union[Once, _Mapping]] = ...) -> None: ...
 
 class Pair(_message.Message):
     __slots__ = ("group", "topic")
@@ -127,10 +145,12 @@ class ConsumedResponse(_message.Message):
     def __init__(self, pairs: _Optional[_Iterable[_Union[Pair, _Mapping]]] = ..., is_passed: _Optional[bool] = ...) -> None: ...
 
 class ForwardRequest(_message.Message):
-    __slots__ = ("sends",)
+    __slots__ = ("sends", "once")
     SENDS_FIELD_NUMBER: _ClassVar[int]
+    ONCE_FIELD_NUMBER: _ClassVar[int]
     sends: _containers.RepeatedCompositeFieldContainer[Send]
-    def __init__(self, sends: _Optional[_Iterable[_Union[Send, _Mapping]]] = ...) -> None: ...
+    once: Once
+    def __init__(self, sends: _Optional[_Iterable[_Union[Send, _Mapping]]] = ..., once: _Optional[_Union[Once, _Mapping]] = ...) -> None: ...
 
 class Send(_message.Message):
     __slots__ = ("client_id", "peer", "request")
@@ -155,20 +175,24 @@ class Answer(_message.Message):
     def __init__(self, response: _Optional[bytes] = ...) -> None: ...
 
 class ChangeLiteRequest(_message.Message):
-    __slots__ = ("client_id", "request")
+    __slots__ = ("client_id", "request", "once")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
+    ONCE_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     request: bytes
-    def __init__(self, client_id: _Optional[str] = ..., request: _Optional[bytes] = ...) -> None: ...
+    once: Once
+    def __init__(self, client_id: _Optional[str] = ..., request: _Optional[bytes] = ..., once: _Optional[_Union[Once, _Mapping]] = ...) -> None: ...
 
 class ChangeLiteResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class OverviewRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("once",)
+    ONCE_FIELD_NUMBER: _ClassVar[int]
+    once: Once
+    def __init__(self, once: _Optional[_Union[Once, _Mapping]] = ...) -> None: ...
 
 class OverviewResponse(_message.Message):
     __slots__ = ("overview",)
