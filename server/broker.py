@@ -65,7 +65,6 @@ from server.tracing import make_tracing
 from server.upkeep import Surroundings, Upkeep
 from server.warm_up import warm_up
 from server.wire.messages import host_from_text
-from server.wire.places import is_store
 from store.clock import Clock, SteadyClock
 from store.message import DispatchRequest, Host, Message
 from store.metadata.lite_subscriptions import LiteSubscriptionTable
@@ -98,7 +97,6 @@ class Broker:
         process: ProcessFigures | None = None,
     ) -> None:
         """`process`: how late the event loop is; None where nobody looks."""
-        is_store(settings.store.directory)
         self._live = LiveSettings(settings, store.state_engine)
         self._settings = settings = self._live.current
         set_log_level(settings.log.level)

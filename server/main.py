@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, AsyncExitStack
@@ -35,17 +34,15 @@ from server.settings import BrokerSettings
 from server.stopping import Stop
 from server.supervision import Supervisor
 from server.tracing import require_tracing
+from server.wire.places import is_store
 from store.clock import BelievedClock, Clock, SystemClock
-from store.disk import PosixDisk, hold_descriptors
+from store.disk import PosixDisk, hold_descriptors, keep_from_others
 from store.opening import OpenStore, open_store
 from store.progress import Progress, ReportProgress
 
 log = structlog.get_logger(__name__)
 
 FLUSH_THREADS: Final = 2  # one for the log, one for the consume queues: the log must not wait for them
-OTHERS: Final = 0o077
-"""Files that the broker makes are for its own user: messages, secrets, the audit."""
-
 TICK_INTERVAL_S: Final = 0.5
 
 
@@ -65,7 +62,8 @@ def run(settings: BrokerSettings, show_progress: ShowProgress | None = None, *, 
     if not_compiled is not None:
         log.warning("the modules are taken as they are, not as they were compiled", cause=not_compiled)
     look_for_garbage_seldom()
-    os.umask(os.umask(OTHERS) | OTHERS)
+    keep_from_others()
+    is_store(settings.store.directory)
     raise_descriptor_limit()
     plan_here(settings.store.mapped_segments_max)  # before anything is opened
     hold_descriptors()

@@ -6,10 +6,8 @@ In the broker's log, and where it is wanted in a file of its own. Never a secret
 from __future__ import annotations
 
 import json
-import os
 from collections import OrderedDict
 from datetime import UTC, datetime
-from io import TextIOWrapper
 from logging import LogRecord, makeLogRecord
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
@@ -34,11 +32,6 @@ CLAIMED: Final = "claimed"
 log = structlog.get_logger(__name__)
 
 
-def _private(path: str, flags: int) -> int:
-    """A new file is for the broker's own user; one that is there keeps its mode."""
-    return os.open(path, flags, 0o600)
-
-
 class AuditFile(WatchedFileHandler):
     """JSON lines. Opened anew when somebody has moved the file away; what cannot be written is said once."""
 
@@ -46,9 +39,6 @@ class AuditFile(WatchedFileHandler):
         """Raises OSError that names the file."""
         super().__init__(path, encoding="utf-8")
         self._is_failing = False
-
-    def _open(self) -> TextIOWrapper:
-        return open(self.baseFilename, self.mode, encoding=self.encoding, opener=_private)  # type: ignore[return-value]
 
     def write(self, line: str) -> None:
         """Append a line. Raises nothing."""

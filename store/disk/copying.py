@@ -12,7 +12,8 @@ from typing import Final, Protocol
 
 from isal import isal_zlib
 
-from store.disk.posix import FILE_MODE, PosixDisk
+from store.disk.modes import FILE_MODE
+from store.disk.posix import PosixDisk
 from store.disk.protocol import Disk
 
 CHUNK: Final = 1024 * 1024

@@ -14,15 +14,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from store.disk.modes import DIRECTORY_MODE, FILE_MODE
 from store.disk.protocol import DirectoryEntry, DiskSpace
 from store.disk.reserve import RESERVE
 
 LOCK_CONTENT: Final = b"lock"
 """What RocketMQ writes into its lock file."""
-
-FILE_MODE: Final = 0o600
-DIRECTORY_MODE: Final = 0o700
-"""What is stored is for the broker's own user. What is there already keeps its mode."""
 
 ZEROS: Final = bytes(1024 * 1024)
 STAT_BLOCK_BYTES: Final = 512  # of st_blocks, whatever the file system uses
