@@ -46,6 +46,7 @@ Asked = (
     | pb.ForwardRequest
     | pb.ChangeLiteRequest
     | pb.OverviewRequest
+    | pb.LeftInOrderRequest
 )
 
 

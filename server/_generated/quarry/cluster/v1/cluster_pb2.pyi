@@ -201,10 +201,12 @@ class OverviewResponse(_message.Message):
     def __init__(self, overview: _Optional[bytes] = ...) -> None: ...
 
 class LeftInOrderRequest(_message.Message):
-    __slots__ = ("topic",)
+    __slots__ = ("topic", "once")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
+    ONCE_FIELD_NUMBER: _ClassVar[int]
     topic: str
-    def __init__(self, topic: _Optional[str] = ...) -> None: ...
+    once: Once
+    def __init__(self, topic: _Optional[str] = ..., once: _Optional[_Union[Once, _Mapping]] = ...) -> None: ...
 
 class LeftInOrderResponse(_message.Message):
     __slots__ = ("groups",)
