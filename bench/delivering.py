@@ -21,8 +21,11 @@ from server.delivery import (
 )
 from server.faults import FaultLog
 from server.filters import TagFilter
+from server.handle_key import HandleKey
 from store.clock import SystemClock
 from store.metadata.lite_subscriptions import LiteSubscriptionTable
+from store.native import NATIVE
+from store.offsets import PhysicalOffset
 from store.opening import OpenStore
 from store.record import StoredMessage
 
@@ -60,6 +63,7 @@ class HandLoopedDelivery:
             is_client_alive=lambda _: True,
             faults=FaultLog(SystemClock(), damage_met=lambda: None, passed_over=lambda: None),
             dead_letters=NoDeadLetters(),
+            handle_key=HandleKey(*store.identity.handle_key(PhysicalOffset(0)), NATIVE),
         )
 
     @property

@@ -27,6 +27,7 @@ from server.front.h2.call import Client
 from server.front.h2.connection import Connection
 from server.front.h2.frames import PREFACE
 from server.front.h2.switchboard import Switchboard
+from server.handle_key import HandleKey
 from server.rpc.plain_sends import make_reader
 from server.rpc.receive_answers import message_items
 from server.wire.limits import DEFAULT_LIMITS
@@ -167,7 +168,8 @@ def _delivering(native: Native, sent: list[bytes]) -> tuple[Work, Work]:
 
 def _acknowledging(native: Native) -> tuple[Work, Work]:
     group, topic = "bench-billing", TOPIC
-    handles = [ReceiptHandle(0, number, number, NOW_MS).encode(group, topic) for number in range(ROUND)]
+    key = HandleKey(bytes(32), PhysicalOffset(0))
+    handles = [ReceiptHandle(0, number, number, NOW_MS).encode(group, topic, key) for number in range(ROUND)]
     requests_ = [
         service.AckMessageRequest(
             group=definition.Resource(name=group),
@@ -181,12 +183,12 @@ def _acknowledging(native: Native) -> tuple[Work, Work]:
         request = service.AckMessageRequest.FromString(body)
         terms = check_ack(request)
         for entry in request.entries:
-            ReceiptHandle.decode(entry.receipt_handle, terms.group, terms.topic)
+            ReceiptHandle.decode(entry.receipt_handle, terms.group, terms.topic, key)
 
     def rounds_of(read: Callable[[bytes], object]) -> Work:
         return lambda: [read(body) for body in requests_]
 
-    return rounds_of(lambda body: native.read_ack(body, SHORT_MAX)), rounds_of(in_python)
+    return rounds_of(lambda body: native.read_ack(body, SHORT_MAX, key.raw)), rounds_of(in_python)
 
 
 def _answering(native: Native) -> tuple[Work, Work]:

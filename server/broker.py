@@ -28,6 +28,7 @@ from server.figures.sources import Sources
 from server.front import make_front
 from server.group_commit import GroupCommit, Stored
 from server.guarded import run_guarded
+from server.handle_key import HandleKey
 from server.health import HealthState
 from server.held import DelayedDelivery, Transactions
 from server.joining import cluster_services, joined, make_cluster, make_reading_order
@@ -121,6 +122,7 @@ class Broker:
             sign=self._sign_seen if settings.store.durability is Durability.ASYNC else None,
         )
         self._native = native_part(settings)
+        self._handle_key = HandleKey(*store.identity.handle_key(store.messages.dispatched_up_to), self._native)
         self._delivery = self._make_delivery()
         self._clients.on_lost(self._delivery.client_lost)
         self._clients.on_lost(self._delivery.end_waiting)
@@ -214,6 +216,7 @@ class Broker:
             inflight=InFlightTable(store.state_engine),
             lite_table=LiteSubscriptionTable(store.state_engine),
             lite_topics_from=partial(lite_topics_from, store.messages),
+            handle_key=self._handle_key,
             writer=self._state_writer,
             # what was hidden before a restart must not stay so for as long as the clock was set back meanwhile
             clock=SteadyClock(self._clock, not_before_ms=store.messages.last_stored_ms),
@@ -222,10 +225,7 @@ class Broker:
             is_client_alive=self._clients.is_alive,
             faults=self._faults,
             dead_letters=DeadLetterStore(
-                store.topics,
-                send=self._send_back,
-                store_host=self._store_host,
-                buried=self._buried,
+                store.topics, send=self._send_back, store_host=self._store_host, buried=self._buried
             ),
             stages=self._observing.receive_stages,
             after_crash=store.is_after_crash,
@@ -282,6 +282,7 @@ class Broker:
             timers=asyncio.get_running_loop(),
             faults=self._faults,
             metrics=self._metrics.held,
+            handle_key=self._handle_key,
         )
 
     def _make_transactions(self) -> Transactions:
@@ -297,6 +298,7 @@ class Broker:
             timers=asyncio.get_running_loop(),
             faults=self._faults,
             metrics=self._metrics.held,
+            handle_key=self._handle_key,
         )
 
     def _ask_producer(self, client_id: str, topic: str, record: StoredMessage, transaction_id: str) -> bool:

@@ -181,6 +181,7 @@ class Messaging:
             edge,
             directory=self._directory,
             commit=its.commit,
+            delays=its.delays,
             transactions=its.transactions,
             limits=limits,
             store_host=its.store_host,

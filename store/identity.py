@@ -18,6 +18,7 @@
 | `held_before`     | JSON                    | what RocketMQ had done with messages that wait (`store.held.before`) |
 | `hash_index`      | JSON                    | how far RocketMQ's index files are kept up (`store.index`) |
 | `tiered_index`    | JSON                    | how far the tiered index is kept up (`store.index`) |
+| `handle_key`      | 32 random bytes, i64    | proves what handles clients were given; from where in the log on |
 | `log_begins`      | pairs of i64            | when (ms), and where the log began then (`store.log_begins`) |
 | `expired_files`   | i64                     | no queue file is left whose entries' records all lie below |
 | `expired_rocksdb` | i64                     | the RocksDB queues hold no entries of records below it |
@@ -29,6 +30,7 @@ Rows of a migration: `store.migration.rows`.
 from __future__ import annotations
 
 from pathlib import Path
+from secrets import token_bytes
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -40,6 +42,7 @@ from store.state import META
 from store.state_engine import open_state_engine
 
 FORMAT: Final = b"1"
+HANDLE_KEY_SIZE: Final = 32
 _OFFSET: Final = Struct(">q")
 _COUNTS: Final = Struct(">qq")
 
@@ -98,6 +101,17 @@ class StoreIdentity:
     @origin.setter
     def origin(self, value: str) -> None:
         self._put(b"origin", value.encode())
+
+    def handle_key(self, log_end: PhysicalOffset) -> tuple[bytes, PhysicalOffset]:
+        """The key that proves of handles that they are the store's own, and where the log ended when it was made.
+
+        It is made when it is asked for first, durably.
+        """
+        row = self._family.get(b"handle_key")
+        if row is None:
+            row = token_bytes(HANDLE_KEY_SIZE) + _OFFSET.pack(log_end)
+            self._put(b"handle_key", row)
+        return row[:HANDLE_KEY_SIZE], PhysicalOffset(_OFFSET.unpack(row[HANDLE_KEY_SIZE:])[0])
 
     @property
     def metadata_imported(self) -> bool:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     """A message, its receipt handle, how often it was delivered, how long it is hidden (ms)."""
 
 MODULE: Final = "quarry_native"
-CONTRACT: Final = 9
+CONTRACT: Final = 10
 """Of the build that goes with this code; one of another number is left alone."""
 
 PlainMessage = tuple[str, bytes, bytes, int, int, int]
@@ -225,8 +225,24 @@ class Native(Protocol):
     @property
     def RecordReader(self) -> RecordReaderMaker: ...
 
-    def read_ack(self, request: bytes, text_size_max: int, /) -> PlainAck | None:
-        """The one delivery that an `AckMessageRequest` names, by a handle of its group and topic; None: not plain.
+    def receipt_handles(
+        self,
+        key: bytes,
+        whose: str,
+        queue_number: int,
+        deliveries: list[tuple[int, int]],
+        expires_at_ms: int,
+        /,
+    ) -> list[str]:
+        """The handles of deliveries from one queue, each given as queue offset and delivery id.
+
+        `whose`: group and topic, a zero byte behind each.
+        """
+
+    def read_ack(self, request: bytes, text_size_max: int, key: bytes, /) -> PlainAck | None:
+        """The one delivery that an `AckMessageRequest` names, by a handle of its group and topic that the key proves.
+
+        None: not plain.
 
         No text of a plain one has more bytes than `text_size_max`.
         As `server.delivery.receipt_handle.ReceiptHandle.decode` decodes it. The names are still to be checked.

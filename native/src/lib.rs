@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 mod acks;
 mod calls;
 mod entries;
+mod handles;
 mod maxima;
 mod numbers;
 mod queue_keys;
@@ -27,7 +28,7 @@ mod wire;
 
 /// What Python code it goes with. Raised whenever the two have to change together: `store/native.py` does
 /// without a build of another number.
-const CONTRACT: u32 = 9;
+const CONTRACT: u32 = 10;
 
 #[pymodule]
 fn quarry_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -38,6 +39,7 @@ fn quarry_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<receives::ReceiveWriter>()?;
     module.add_function(wrap_pyfunction!(acks::read_ack, module)?)?;
     module.add_function(wrap_pyfunction!(acks::ack_answer, module)?)?;
+    module.add_function(wrap_pyfunction!(handles::receipt_handles, module)?)?;
     module.add_class::<stored::RecordReader>()?;
     module.add_class::<syncs::SyncThread>()?;
     module.add_class::<maxima::MaximaTable>()?;

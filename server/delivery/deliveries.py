@@ -17,6 +17,7 @@ from server.delivery.state_writer import StateWriter
 from server.delivery.subscription import NEVER_MS, GroupMessage, QueueProgress, Subscription
 from server.delivery.wakeups import Wakeups, round_up
 from server.errors import InvalidReceiptHandle
+from server.handle_key import HandleKey
 from store.clock import Clock
 from store.in_flight_key import group_of
 from store.offsets import QueueOffset
@@ -46,9 +47,11 @@ class Deliveries:
         open_subscription: Callable[[str, str], Subscription],
         open_queue: Callable[[Subscription, int], QueueProgress],
         ready: Callable[[Iterable[Subscription]], None],
+        handle_key: HandleKey,
     ) -> None:
         """`open_subscription` finds one by group and topic; `ready` hears which may have messages to hand out again."""
         self._settings = settings
+        self._handle_key = handle_key
         self._table = table
         self._writer = writer
         self._clock = clock
@@ -162,7 +165,7 @@ class Deliveries:
             request.attempt_id if request.is_ordered else "",
         )
         self._change(message, previous, Event.HANDED_OUT, row)
-        return Delivered(record, _handle(message, row), row.attempt, invisible_ms)
+        return Delivered(record, self._handle(message, row), row.attempt, invisible_ms)
 
     def begin_new(
         self,
@@ -198,6 +201,7 @@ class Deliveries:
             lease_until_ms or visible_at_ms,
             group=subscription.group,
             topic=subscription.owner.topic,
+            key=self._handle_key,
         )
         return [
             Delivered(record, handle, row.attempt, invisible_ms)
@@ -212,7 +216,7 @@ class Deliveries:
     ) -> Delivered:
         """The same delivery once more, to a client that did not get the answer: neither counted nor changed."""
         invisible_ms = max(0, row.visible_at_ms - self._clock.wall_ms())
-        return Delivered(record, _handle(message, row), row.attempt, invisible_ms)
+        return Delivered(record, self._handle(message, row), row.attempt, invisible_ms)
 
     def end(self, message: GroupMessage, row: InFlight, event: Event) -> None:
         """The message is done."""
@@ -308,7 +312,7 @@ class Deliveries:
             attempt=row.attempt if is_counted else row.attempt - 1,
         )
         self._change(message, row, Event.CHANGED, hidden)
-        return _handle(message, hidden)
+        return self._handle(message, hidden)
 
     def renew(self, message: GroupMessage, row: InFlight) -> None:
         """Keep the message for its client, which lives."""
@@ -472,17 +476,16 @@ class Deliveries:
         if visible:
             self._wake(visible)
 
+    def _handle(self, message: GroupMessage, row: InFlight) -> str:
+        subscription, progress, offset = message
+        expires_at_ms = row.lease_until_ms or row.visible_at_ms
+        number = subscription.first_number + progress.queue.number
+        handle = ReceiptHandle(number, offset, row.delivery_id, expires_at_ms)
+        return handle.encode(subscription.group, subscription.owner.topic, self._handle_key)
+
     def _new_id(self) -> int:
         self._delivery_id += 1
         return self._delivery_id
-
-
-def _handle(message: GroupMessage, row: InFlight) -> str:
-    subscription, progress, offset = message
-    expires_at_ms = row.lease_until_ms or row.visible_at_ms
-    number = subscription.first_number + progress.queue.number
-    handle = ReceiptHandle(number, offset, row.delivery_id, expires_at_ms)
-    return handle.encode(subscription.group, subscription.owner.topic)
 
 
 def _attempts_before(message: GroupMessage, record: StoredMessage, previous: InFlight | None) -> int:

@@ -42,6 +42,7 @@ from server.delivery.state_writer import AfterPass, StateWriter
 from server.delivery.subscription import GroupMessage, SourceT, Subscription, WaitingPoll
 from server.delivery.taking import DeadLetters, Forwarded, HeldFrom, Taking
 from server.errors import InvalidReceiptHandle
+from server.handle_key import HandleKey
 from server.stages import ReceiveStages
 from store.clock import Clock, SteadyClock
 from store.dispatch import LIGHT_QUEUE_NUMBER
@@ -74,11 +75,12 @@ class Delivery:
         dead_letters: DeadLetters,
         lite_table: LiteSubscriptionTable,
         lite_topics_from: LiteTopicsFrom,
+        handle_key: HandleKey,
         stages: ReceiveStages | None = None,
         after_crash: bool = False,
     ) -> None:
         """`after_crash`: what was handed out last may never have reached its client, which lives and would be taken
-        for busy with it until the end of the lease. So no lease lasts for longer than clients need to come back.
+        for busy with it until the end of the lease. So no lease lasts for longer than clients need to return.
         """
         self._settings = settings
         self._source = source
@@ -100,10 +102,12 @@ class Delivery:
             open_subscription=self._subscriptions.open,
             open_queue=self._positions.open,
             ready=self._waking.serve,
+            handle_key=handle_key,
         )
+        self.handle_key = handle_key
         self._taking = self._make_taking(dead_letters, faults, stages)
         # gives back what was handed out in an answer that broke off
-        self.undeliverable = Returning(self._deliveries, self._delivered_from).undeliverable
+        self.undeliverable = Returning(self._deliveries, self._named).undeliverable
         waiting = WaitingPolls()
 
         def serving(take: Take[SourceT]) -> Serving[SourceT]:
@@ -271,9 +275,7 @@ class Delivery:
         Raises InvalidReceiptHandle once the time is over or a later delivery has taken its place. The caller
         answers after the next `StateWriter` write.
         """
-        topic = topic_of(handle, topic)
-        decoded = ReceiptHandle.decode(handle, group, topic)
-        message = self._delivered_from(group, topic, decoded)
+        decoded, message = self._named(group, topic, handle)
         row = self._deliveries.row(message)
         if row is None and self._clock.wall_ms() < decoded.expires_at_ms and message.is_handed_out:
             return
@@ -289,9 +291,7 @@ class Delivery:
 
         Raises InvalidReceiptHandle as `acknowledge` does, and what reading the message raises.
         """
-        topic = topic_of(handle, topic)
-        decoded = ReceiptHandle.decode(handle, group, topic)
-        message = self._delivered_from(group, topic, decoded)
+        decoded, message = self._named(group, topic, handle)
         row = self._deliveries.standing(message, decoded)
         self._taking.forward(message, row, buried)
 
@@ -304,11 +304,15 @@ class Delivery:
 
         Raises InvalidReceiptHandle as `acknowledge` does.
         """
-        topic = topic_of(handle, topic)
-        decoded = ReceiptHandle.decode(handle, group, topic)
-        message = self._delivered_from(group, topic, decoded)
+        decoded, message = self._named(group, topic, handle)
         row = self._deliveries.standing(message, decoded)
         return self._deliveries.hide(message, row, invisible_ms, is_counted=is_counted)
+
+    def _named(self, group: str, topic: str, text: str) -> tuple[ReceiptHandle, GroupMessage]:
+        """What a handle says, and of which message. Raises InvalidReceiptHandle."""
+        topic = topic_of(text, topic)
+        handle = ReceiptHandle.decode(text, group, topic, self.handle_key)
+        return handle, self._delivered_from(group, topic, handle)
 
     def _delivered_from(self, group: str, topic: str, handle: ReceiptHandle) -> GroupMessage:
         """Where a handle's delivery was made. A made-up handle creates nothing."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from server.delivery.deliveries import Deliveries
-from server.delivery.receipt_handle import ReceiptHandle, topic_of
+from server.delivery.receipt_handle import ReceiptHandle
 from server.delivery.subscription import GroupMessage
 from server.errors import InvalidReceiptHandle
 
-DeliveredFrom = Callable[[str, str, ReceiptHandle], GroupMessage]
-"""Finds where a handle's delivery was made, of a group and a topic. Raises InvalidReceiptHandle."""
+Named = Callable[[str, str, str], tuple[ReceiptHandle, GroupMessage]]
+"""What a handle of a group and a topic says, and of which message. Raises InvalidReceiptHandle."""
 
 
 class Returning:
@@ -20,9 +20,9 @@ class Returning:
     hand-out whose answer never left is undone afterwards. If the process dies in between it stays as it is written.
     """
 
-    def __init__(self, deliveries: Deliveries, delivered_from: DeliveredFrom) -> None:
+    def __init__(self, deliveries: Deliveries, named: Named) -> None:
         self._deliveries = deliveries
-        self._delivered_from = delivered_from
+        self._named = named
 
     def undeliverable(self, group: str, topic: str, handles: Iterable[str], *, has_begun: bool) -> None:
         """Give back what the handles name: after a second if a part of the answer left (`has_begun`).
@@ -30,10 +30,8 @@ class Returning:
         Otherwise at once, and as if it had not been handed out: nobody has seen it, so it is no attempt.
         """
         for handle in handles:
-            its_topic = topic_of(handle, topic)
-            decoded = ReceiptHandle.decode(handle, group, its_topic)
             try:
-                message = self._delivered_from(group, its_topic, decoded)
+                decoded, message = self._named(group, topic, handle)
                 if has_begun:
                     self._deliveries.give_back(message, self._deliveries.standing(message, decoded))
                     continue

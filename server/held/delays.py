@@ -16,6 +16,7 @@ import structlog
 from server.delivery.model import Faults, Timer, Timers
 from server.errors import InvalidRecallHandle, NotHeld
 from server.group_commit import Stored, settle
+from server.handle_key import HandleKey
 from server.held.copies import carried_over, delivered, recall
 from server.held.recall_handle import RecallHandle
 from store.clock import Clock
@@ -71,6 +72,7 @@ class DelayedDelivery:
         timers: Timers,
         faults: Faults,
         metrics: DelayMetrics,
+        handle_key: HandleKey,
     ) -> None:
         self._held = held
         self._records = records
@@ -81,6 +83,7 @@ class DelayedDelivery:
         self._timers = timers
         self._faults = faults
         self._metrics = metrics
+        self._handle_key = handle_key
         self._under_way: set[DueMessage] = set()
         self._next: DueMessage | None = None
         """Everything before it is under way or delivered; None: nothing is known."""
@@ -259,12 +262,16 @@ class DelayedDelivery:
 
     # -- recall
 
+    def recall_handle(self, topic: str, due_ms: int, at: PhysicalOffset, message_id: str) -> str:
+        """What the sender of a delayed message, which is stored there, may recall it by."""
+        return RecallHandle(due_ms, at, message_id).encode(topic, self._handle_key)
+
     def recall(self, topic: str, handle: str, recalled: Recalled) -> str:
         """Let a delayed message never be delivered; `recalled` hears when that is stored. Returns the message's id.
 
         Raises InvalidRecallHandle for a handle that is none, or whose message is delivered, recalled or about to be.
         """
-        found = RecallHandle.decode(handle, topic)
+        found = RecallHandle.decode(handle, topic, self._handle_key)
         message, record = self._waiting(found, topic)
         self._under_way.add(message)
 
@@ -287,6 +294,8 @@ class DelayedDelivery:
             candidates = self._held.due(handle.due_ms, LOOKED_AT_MAX, start)
         for each in candidates:
             if each in self._under_way:
+                continue
+            if not handle.is_proven and each.physical_offset >= self._handle_key.since:
                 continue
             try:
                 record = self._records.record_at(each.physical_offset)

@@ -1,16 +1,19 @@
 """The opaque name of one delayed message, which its sender gets and may recall it by.
 
-URL-safe base64 of 21 bytes and the message's id, big-endian:
+URL-safe base64 of 25 bytes and the message's id, big-endian:
 
 | offset | bytes | field |
 |-------:|------:|-------|
-| 0      | 1     | version, 1 |
+| 0      | 1     | version, 2 |
 | 1      | 8     | due, wall-clock ms |
 | 9      | 8     | physical offset of its record |
-| 17     | 4     | CRC-32 of the bytes before, the id and the topic: a handle of another topic is refused |
-| 21     |       | message id, UTF-8 |
+| 17     | 8     | proof (`server.handle_key`) of the topic, the bytes before and the id: of no other topic |
+| 25     |       | message id, UTF-8 |
 
-It needs no secret: whoever may recall in a topic may recall any of its messages.
+Who may recall in a topic recalls the messages whose handles it was given, and no others.
+
+Version 1 had 4 bytes, a CRC-32, in place of the proof. Such a handle is good for a message that was stored before the
+store's key was made.
 """
 
 from __future__ import annotations
@@ -23,29 +26,32 @@ from typing import Final, NamedTuple
 from isal.isal_zlib import crc32
 
 from server.errors import InvalidRecallHandle
+from server.handle_key import PROOF_SIZE, HandleKey, Purpose
 from store.offsets import PhysicalOffset
 
-VERSION: Final = 1
+VERSION: Final = 2
+UNPROVEN_VERSION: Final = 1
 _FIELDS: Final = Struct(">Bqq")
 _CHECK: Final = Struct(">I")
-_HEAD: Final = _FIELDS.size + _CHECK.size
-assert _HEAD == 21
+_HEAD: Final = _FIELDS.size + PROOF_SIZE
+assert _HEAD == 25
 
 
 class RecallHandle(NamedTuple):
-    """The decoded fields."""
+    """The decoded fields. Without a proof anybody may have made it."""
 
     due_ms: int
     physical_offset: PhysicalOffset
     message_id: str
+    is_proven: bool = True
 
-    def encode(self, topic: str) -> str:
+    def encode(self, topic: str, key: HandleKey) -> str:
         fields, message_id = _FIELDS.pack(VERSION, self.due_ms, self.physical_offset), self.message_id.encode()
-        check = _CHECK.pack(_sum(fields, message_id, topic))
-        return urlsafe_b64encode(fields + check + message_id).decode("ascii")
+        proof = key.proof(Purpose.RECALL, topic, fields=fields + message_id)
+        return urlsafe_b64encode(fields + proof + message_id).decode("ascii")
 
     @classmethod
-    def decode(cls, text: str, topic: str) -> RecallHandle:
+    def decode(cls, text: str, topic: str, key: HandleKey) -> RecallHandle:
         """Raises InvalidRecallHandle for anything that `encode` did not make for this topic."""
         try:
             raw = urlsafe_b64decode(text.encode("ascii"))
@@ -53,12 +59,20 @@ class RecallHandle(NamedTuple):
             raise InvalidRecallHandle("the recall handle cannot be decoded") from None
         if urlsafe_b64encode(raw).decode("ascii") != text:
             raise InvalidRecallHandle("the recall handle cannot be decoded")  # what follows padding is not looked at
-        fields, check, message_id = raw[: _FIELDS.size], raw[_FIELDS.size : _HEAD], raw[_HEAD:]
-        if len(raw) <= _HEAD or fields[0] != VERSION or _CHECK.pack(_sum(fields, message_id, topic)) != check:
-            raise InvalidRecallHandle("the recall handle belongs to another topic, or is damaged")
+        is_proven = raw[:1] != bytes([UNPROVEN_VERSION])
+        head = _HEAD if is_proven else _FIELDS.size + _CHECK.size
+        fields, proof, message_id = raw[: _FIELDS.size], raw[_FIELDS.size : head], raw[head:]
+        if not message_id or not (_is_proof if is_proven else _is_check)(proof, fields, message_id, topic, key):
+            raise InvalidRecallHandle("the recall handle belongs to another topic, or was never given out")
         _, due_ms, at = _FIELDS.unpack(fields)
-        return cls(due_ms, PhysicalOffset(at), message_id.decode())
+        if due_ms < 0 or at < 0:
+            raise InvalidRecallHandle("the recall handle was never given out")
+        return cls(due_ms, PhysicalOffset(at), message_id.decode(errors="replace"), is_proven)
 
 
-def _sum(fields: bytes, message_id: bytes, topic: str) -> int:
-    return crc32(message_id + b"\0" + topic.encode(), crc32(fields))
+def _is_proof(proof: bytes, fields: bytes, message_id: bytes, topic: str, key: HandleKey) -> bool:
+    return fields[0] == VERSION and key.proves(proof, Purpose.RECALL, topic, fields=fields + message_id)
+
+
+def _is_check(check: bytes, fields: bytes, message_id: bytes, topic: str, _key: HandleKey) -> bool:
+    return _CHECK.pack(crc32(message_id + b"\0" + topic.encode(), crc32(fields))) == check

@@ -1,34 +1,51 @@
-"""The opaque name of one transaction: 24 hexadecimal digits.
+"""The opaque name of one transaction: 32 hexadecimal digits.
 
-16 digits: the offset of its half message in the half queue. 8 digits: CRC-32 of them and the topic, so that the id of
-another topic's transaction is refused.
+16 digits: the offset of its half message in the half queue. 16 digits: the proof (`server.handle_key`) of the topic and
+of these, so that the id of another topic's transaction is refused, and one that the broker never gave out.
+
+Older versions had 8 digits, a CRC-32, in place of the proof. Such an id is good for a transaction that began before the
+store's key was made.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
 from isal.isal_zlib import crc32
 
 from server.errors import InvalidTransactionId
+from server.handle_key import HandleKey, Purpose
 from store.offsets import QueueOffset
 
-_FORM: Final = re.compile(r"([0-9A-F]{16})([0-9A-F]{8})", re.ASCII)
+_FORM: Final = re.compile(r"([0-9A-F]{16})([0-9A-F]{16}|[0-9A-F]{8})", re.ASCII)
+_CHECK_DIGITS: Final = 8
+_OFFSET_MAX: Final = 2**63 - 1
 
 
-def encode_transaction_id(queue_offset: int, topic: str) -> str:
+class NamedTransaction(NamedTuple):
+    """What an id names. Without a proof anybody may have made it."""
+
+    queue_offset: QueueOffset
+    is_proven: bool
+
+
+def encode_transaction_id(queue_offset: int, topic: str, key: HandleKey) -> str:
     digits = f"{queue_offset:016X}"
-    return f"{digits}{_sum(digits, topic):08X}"
+    return digits + key.proof(Purpose.TRANSACTION, topic, fields=digits.encode()).hex().upper()
 
 
-def decode_transaction_id(text: str, topic: str) -> QueueOffset:
-    """Raises InvalidTransactionId for anything that `encode_transaction_id` did not make for this topic."""
+def decode_transaction_id(text: str, topic: str, key: HandleKey) -> NamedTransaction:
+    """Raises InvalidTransactionId for anything that was not made for this topic."""
     found = _FORM.fullmatch(text)
-    if found is None or int(found[2], 16) != _sum(found[1], topic):
+    if found is None:
         raise InvalidTransactionId("the transaction id is none of this topic")
-    return QueueOffset(int(found[1], 16))
-
-
-def _sum(digits: str, topic: str) -> int:
-    return crc32(f"{digits}{topic}".encode())
+    digits, rest = found.groups()
+    is_proven = len(rest) > _CHECK_DIGITS
+    if is_proven:
+        is_of_topic = key.proves(bytes.fromhex(rest), Purpose.TRANSACTION, topic, fields=digits.encode())
+    else:
+        is_of_topic = int(rest, 16) == crc32(f"{digits}{topic}".encode())
+    if not is_of_topic or int(digits, 16) > _OFFSET_MAX:
+        raise InvalidTransactionId("the transaction id is none of this topic")
+    return NamedTransaction(QueueOffset(int(digits, 16)), is_proven)

@@ -15,6 +15,7 @@ import structlog
 
 from server.delivery.model import Faults, Timer, Timers
 from server.errors import InvalidTransactionId, NotHeld
+from server.handle_key import HandleKey
 from server.held.copies import committed, given_up, resolved
 from server.held.delays import RecordSource, Send
 from server.held.transaction_id import decode_transaction_id, encode_transaction_id
@@ -78,6 +79,7 @@ class Transactions:
         timers: Timers,
         faults: Faults,
         metrics: TransactionMetrics,
+        handle_key: HandleKey,
     ) -> None:
         self._held = held
         self._settings = settings
@@ -90,6 +92,7 @@ class Transactions:
         self._timers = timers
         self._faults = faults
         self._metrics = metrics
+        self._handle_key = handle_key
         self._ending: dict[QueueOffset, tuple[Resolution, list[Ended]]] = {}
         self._senders: GenerationCache[int, str] = GenerationCache(SENDERS_REMEMBERED)
         self._turn = 0
@@ -123,20 +126,22 @@ class Transactions:
         if self._senders.is_full:
             self._senders.rotate()
         self._senders.put(queue_offset, client_id)
-        return encode_transaction_id(queue_offset, topic)
+        return encode_transaction_id(queue_offset, topic, self._handle_key)
 
     def end(self, topic: str, message_id: str, transaction_id: str, resolution: Resolution, ended: Ended) -> None:
         """Commit or roll back; `ended` hears when that is stored. The same word a second time is fine.
 
         Raises InvalidTransactionId for a transaction that does not exist or ended otherwise, Busy while it does.
         """
-        queue_offset = decode_transaction_id(transaction_id, topic)
+        queue_offset, is_proven = decode_transaction_id(transaction_id, topic, self._handle_key)
         half = self._held.half(queue_offset)
         if half is None:
             if self._held.resolution(queue_offset) is not resolution:
                 raise InvalidTransactionId("there is no such transaction, or it ended otherwise")
             ended(None)
             return
+        if not is_proven and half.physical_offset >= self._handle_key.since:
+            raise InvalidTransactionId("the transaction id was never given out")
         if message_id and half.message_id != message_id:
             raise InvalidTransactionId("the transaction is another message's")
         self._end(topic, half, resolution, ended)
@@ -150,7 +155,7 @@ class Transactions:
             return
         try:
             record = self._records.record_at(half.physical_offset)
-            if record.properties.get(REAL_TOPIC) != topic:  # ids are no secret: anybody can make one for a topic
+            if record.properties.get(REAL_TOPIC) != topic:
                 raise InvalidTransactionId("the transaction is one of another topic")
             messages = self._ending_of(half, record, resolution)
         except (OffsetOutOfRange, MessageGivenUp, NotHeld) as gone:
@@ -235,7 +240,7 @@ class Transactions:
     def _ask_someone(self, half: HalfMessage, record: StoredMessage) -> bool:
         """The client that sent it, or else the next of those that declared its topic. False: nobody is there."""
         topic = record.properties.get(REAL_TOPIC, "")
-        transaction_id = encode_transaction_id(half.queue_offset, topic)
+        transaction_id = encode_transaction_id(half.queue_offset, topic, self._handle_key)
         sender = self._senders.get(half.queue_offset)
         others = self._producers.producers_of(topic)
         self._turn += 1

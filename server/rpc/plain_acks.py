@@ -88,7 +88,7 @@ class PlainAcks:
         edge = self._edge
         identity = edge.identify(call)
         client_id = edge.caller(call, identity)
-        plain = self._native.read_ack(body, SHORT_MAX)
+        plain = self._native.read_ack(body, SHORT_MAX, self._delivery.handle_key.raw)
         if plain is None:
             self._ordinary(call, identity, client_id, body)
             return

@@ -15,7 +15,7 @@ from server.cluster.peers import ForwardedSend
 from server.front import Call, Method
 from server.front.contract import MessageHandler
 from server.group_commit import GroupCommit
-from server.held import RecallHandle, Transactions, half_of, held_until
+from server.held import DelayedDelivery, Transactions, half_of, held_until
 from server.limits import HeldSizes
 from server.lite_topics.births import LiteBirths
 from server.metadata import Directory
@@ -60,6 +60,7 @@ class SendService:
         *,
         directory: Directory,
         commit: GroupCommit,
+        delays: DelayedDelivery,
         transactions: Transactions,
         limits: WireLimits,
         store_host: Callable[[], Host],
@@ -79,6 +80,7 @@ class SendService:
         self._edge = edge
         self._directory = directory
         self._commit = commit
+        self._delays = delays
         self._transactions = transactions
         self._limits = limits
         self._store_host = store_host
@@ -275,8 +277,9 @@ class SendService:
                     if kind == definition.TRANSACTION:
                         entry.transaction_id = self._transactions.began(topic.name, where.queue_offset, client_id)
                     if due_ms is not None:
-                        handle = RecallHandle(due_ms, where.physical_offset, entry.message_id)
-                        entry.recall_handle = handle.encode(topic.name)
+                        entry.recall_handle = self._delays.recall_handle(
+                            topic.name, due_ms, where.physical_offset, entry.message_id
+                        )
             self._metrics.sent(len(appended), self._clock.monotonic_s() - started_s)
             self._observing.traffic.sent(topic.name, TYPE_WORDS.get(types[0], ""), appended)
             accepted.answer(response.SerializeToString())

@@ -28,6 +28,7 @@ from store.metadata.offsets import ConsumerOffsetTable
 from store.offsets import PhysicalOffset, QueueBounds, QueueExtent, QueueId, QueueOffset
 from store.record import StoredMessage, encode_properties, java_hash
 from store.state import FAMILIES
+from tests.handles import HANDLE_KEY
 
 GROUP = "billing"
 TOPIC = "orders"
@@ -196,6 +197,7 @@ class DeliveryBench:
             is_client_alive=self.alive.__contains__,
             faults=self,
             dead_letters=self.dead_letters,
+            handle_key=HANDLE_KEY,
             after_crash=after_crash,
         )
 
@@ -267,7 +269,7 @@ class DeliveryBench:
 
     def acknowledge_all(self, handles: Sequence[str], group: str = GROUP) -> list[bool]:
         """Those that it knows by the topic itself, before the pass has ended."""
-        decoded = [ReceiptHandle.decode(each, group, TOPIC) for each in handles]
+        decoded = [ReceiptHandle.decode(each, group, TOPIC, HANDLE_KEY) for each in handles]
         return self.delivery.acknowledge_all(group, TOPIC, decoded)
 
     def acknowledge(self, delivered: Delivered) -> None:

@@ -8,6 +8,7 @@ from server.errors import InvalidReceiptHandle
 from store.errors import Busy
 from store.offsets import QueueId, QueueOffset
 from tests.delivery.broker import GROUP, TOPIC, DeliveryBench
+from tests.handles import HANDLE_KEY
 
 EARLIEST = DeliverySettings(new_group_start=NewGroupStart.EARLIEST)
 
@@ -259,7 +260,7 @@ def test_a_handle_that_is_none_is_refused(damage: str) -> None:
 def test_a_handle_of_another_group_or_a_made_up_one_is_refused_and_creates_nothing() -> None:
     bench = DeliveryBench()
     far = ReceiptHandle(7, 3, 1, 1 << 60)
-    for handle in (far.encode("other", TOPIC), far.encode(GROUP, TOPIC)):
+    for handle in (far.encode("other", TOPIC, HANDLE_KEY), far.encode(GROUP, TOPIC, HANDLE_KEY)):
         with pytest.raises(InvalidReceiptHandle):
             bench.delivery.acknowledge(GROUP, TOPIC, handle)
     assert bench.delivery.subscription_count == 0

@@ -11,6 +11,7 @@ from server.filters import TagFilter
 from store.errors import Invalid
 from store.offsets import QueueId, QueueOffset
 from tests.delivery.broker import GROUP, TOPIC, DeliveryBench, Receive
+from tests.handles import HANDLE_KEY
 
 RETRY = f"%RETRY%{GROUP}_{TOPIC}"
 RETRY_V2 = f"%RETRY%{GROUP}+{TOPIC}"
@@ -139,7 +140,7 @@ def test_made_up_queue_numbers_name_no_queue() -> None:
     bench.send(b"new")
     bench.receive()
     for number in (1 << 30, (1 << 30) + (1 << 29), (1 << 31) + 5, (1 << 32) - 1):
-        handle = ReceiptHandle(number, 0, 1, 2**60).encode(GROUP, TOPIC)
+        handle = ReceiptHandle(number, 0, 1, 2**60).encode(GROUP, TOPIC, HANDLE_KEY)
         with pytest.raises(InvalidReceiptHandle):
             bench.delivery.acknowledge(GROUP, TOPIC, handle)
 

@@ -37,6 +37,7 @@ from store.opening import OpenStore
 from store.settings import Durability
 from tests.delivery.broker import ManualTimers, Receive
 from tests.faults.machine import HOST, SEGMENT_SIZE, Machine
+from tests.handles import HANDLE_KEY
 from tests.lag.scan import Queues, scan
 
 PAIRS_MAX: Final = 1_000
@@ -86,6 +87,7 @@ class Bench:
             timers=self.timers,
             faults=self,
             metrics=HeldFigures(),
+            handle_key=HANDLE_KEY,
         )
         self.lite = LiteSubscriptions(
             LiteSubscriptionTable(store.state_engine),
@@ -124,6 +126,7 @@ class Bench:
             inflight=InFlightTable(store.state_engine),
             lite_table=LiteSubscriptionTable(store.state_engine),
             lite_topics_from=lambda _parent, _key: ((), None),
+            handle_key=HANDLE_KEY,
             writer=self.writer,
             clock=self.clock,
             timers=self.timers,

@@ -8,10 +8,13 @@ from hypothesis import strategies as st
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.delivery.receipt_handle import ReceiptHandle
+from server.delivery.receipt_handle import ReceiptHandle, encode_all
+from server.handle_key import HandleKey
 from server.wire.status import fill_ok
 from server.wire.text_sizes import SHORT_MAX
 from store.native import NATIVE, Native, PlainAck
+from store.offsets import PhysicalOffset
+from tests.handles import HANDLE_KEY
 
 needs_native = pytest.mark.skipif(NATIVE is None, reason="no native part")
 
@@ -35,12 +38,12 @@ def of_python(body: bytes) -> PlainAck:
     [entry] = parsed.entries
     assert not entry.lite_topic
     group, topic = parsed.group.name, parsed.topic.name
-    delivery = ReceiptHandle.decode(entry.receipt_handle, group, topic)
+    delivery = ReceiptHandle.decode(entry.receipt_handle, group, topic, HANDLE_KEY)
     return (group, topic, entry.message_id, entry.receipt_handle, *delivery)
 
 
 def agrees(native: Native, body: bytes) -> bool:
-    plain = native.read_ack(body, SHORT_MAX)
+    plain = native.read_ack(body, SHORT_MAX, HANDLE_KEY.raw)
     return plain is None or plain == of_python(body)
 
 
@@ -49,8 +52,8 @@ def agrees(native: Native, body: bytes) -> bool:
 @given(NAMES, NAMES, TEXTS, HANDLES)
 def test_plain_ones_are_read(group: str, topic: str, message_id: str, handle: ReceiptHandle) -> None:
     assert NATIVE is not None
-    body = request(group, topic, (message_id, handle.encode(group, topic))).SerializeToString()
-    plain = NATIVE.read_ack(body, SHORT_MAX)
+    body = request(group, topic, (message_id, handle.encode(group, topic, HANDLE_KEY))).SerializeToString()
+    plain = NATIVE.read_ack(body, SHORT_MAX, HANDLE_KEY.raw)
     if plain is None:
         assert not (group and topic) or not message_id.isprintable()
     else:
@@ -64,7 +67,7 @@ def test_bytes_that_went_wrong_are_read_as_python_reads_them_or_not_at_all(
     group: str, topic: str, handle: ReceiptHandle, data: st.DataObject
 ) -> None:
     assert NATIVE is not None
-    body = bytearray(request(group, topic, ("id", handle.encode(group, topic))).SerializeToString())
+    body = bytearray(request(group, topic, ("id", handle.encode(group, topic, HANDLE_KEY))).SerializeToString())
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(body) - 1))
         if data.draw(st.booleans()):
@@ -74,7 +77,7 @@ def test_bytes_that_went_wrong_are_read_as_python_reads_them_or_not_at_all(
     assert agrees(NATIVE, bytes(body))
 
 
-HANDLE = ReceiptHandle(1, 2, 3, 4).encode("billing", "orders")
+HANDLE = ReceiptHandle(1, 2, 3, 4).encode("billing", "orders", HANDLE_KEY)
 ENTRY = ("id", HANDLE)
 
 
@@ -84,7 +87,7 @@ ENTRY = ("id", HANDLE)
 def test_handles_that_are_none_are_left_to_python(text: str) -> None:
     assert NATIVE is not None
     body = request("billing", "orders", ("id", text)).SerializeToString()
-    assert NATIVE.read_ack(body, SHORT_MAX) is None
+    assert NATIVE.read_ack(body, SHORT_MAX, HANDLE_KEY.raw) is None
 
 
 @pytest.mark.parametrize(
@@ -112,8 +115,10 @@ def test_handles_that_are_none_are_left_to_python(text: str) -> None:
     ],
 )
 def test_what_is_unusual_is_left_to_python(native: Native, unusual: service.AckMessageRequest) -> None:
-    assert native.read_ack(request("billing", "orders", ENTRY).SerializeToString(), SHORT_MAX) is not None
-    assert native.read_ack(unusual.SerializeToString(), SHORT_MAX) is None
+    plain = request("billing", "orders", ENTRY).SerializeToString()
+    assert native.read_ack(plain, SHORT_MAX, HANDLE_KEY.raw) is not None
+    assert native.read_ack(plain, SHORT_MAX, bytes(32)) is None, "of another store"
+    assert native.read_ack(unusual.SerializeToString(), SHORT_MAX, HANDLE_KEY.raw) is None
 
 
 @pytest.mark.parametrize("message_id", ["", "0156F7E71C361B21BC024CCDBE00000000", "ä", "x" * 300])
@@ -123,3 +128,25 @@ def test_an_answer_is_what_protobuf_writes(native: Native, message_id: str) -> N
     fill_ok(expected.status)
     fill_ok(expected.entries[0].status)
     assert native.ack_answer(message_id, HANDLE) == expected.SerializeToString()
+
+
+@needs_native
+@settings(max_examples=200, deadline=None)
+@given(
+    NAMES,
+    NAMES,
+    st.integers(0, 2**32 - 1),
+    st.lists(st.tuples(NUMBERS, NUMBERS), max_size=5),
+    NUMBERS,
+    st.binary(min_size=16, max_size=64),
+)
+def test_handles_are_what_python_makes(
+    group: str, topic: str, number: int, deliveries: list[tuple[int, int]], expires_at_ms: int, raw: bytes
+) -> None:
+    made = [
+        encode_all(
+            number, deliveries, expires_at_ms, group=group, topic=topic, key=HandleKey(raw, PhysicalOffset(0), native)
+        )
+        for native in (NATIVE, None)
+    ]
+    assert made[0] == made[1]

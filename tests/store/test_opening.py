@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -304,3 +305,15 @@ def test_groups_that_stood_beyond_what_a_power_cut_left_are_set_back_to_the_end(
         assert store.offsets.get("behind", QUEUE) == 2
         assert (store.identity.seen_up_to or 0) <= store.messages.appended_up_to
         store.close()
+
+
+def test_the_key_of_handles_is_made_once_and_is_the_stores_own(tmp_path: Path) -> None:
+    with closing(opened(tmp_path / "one")) as store:
+        made = store.identity.handle_key(PhysicalOffset(77))
+        assert store.identity.handle_key(PhysicalOffset(99)) == made
+    with closing(opened(tmp_path / "one")) as store:
+        assert store.identity.handle_key(PhysicalOffset(99)) == made, "it is there after a restart"
+    key, since = made
+    assert (len(key), since) == (32, 77)
+    with closing(opened(tmp_path / "other")) as store:
+        assert store.identity.handle_key(PhysicalOffset(77))[0] != key

@@ -1,0 +1,10 @@
+"""A key of handles for parts that are tested without a store."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from server.handle_key import HandleKey
+from store.offsets import PhysicalOffset
+
+HANDLE_KEY: Final = HandleKey(bytes(range(32)), PhysicalOffset(0))
