@@ -190,6 +190,7 @@ class Messaging:
             observing=its.observing,
             waiting_sizes=self._waiting_sizes,
             lite_births=LiteBirths(its.lite_topics, its.store.messages),
+            may_have_queue=its.store.messages.may_have_queue,
             grouped=its.grouped_sends,
             native=native,
         )

@@ -413,6 +413,10 @@ class MessageStore:
         """Where the queue stood at a wall time; see `store.time_search`. Raises StoreDamaged."""
         return offset_at_time(self._queues, lambda entry: self.read(entry).store_timestamp_ms, queue, time_ms, boundary)
 
+    def may_have_queue(self, topic: str) -> bool:
+        """Whether there can be a queue of the name, where the store has its queues now."""
+        return self._queues.may_have(topic)
+
     def queues_of(self, topic: str) -> list[QueueId]:
         """The queues of a topic that ever got a message, for who is about to ask for their bounds."""
         return self._queues.queues_of(topic)

@@ -32,7 +32,8 @@ from server.wire.status import Refused, fill_ok
 from server.wire.times import to_ms
 from server.wire.validate import CheckedMessage, CheckedSend, check_send
 from store.clock import Clock
-from store.errors import Forbidden, TopicNotFound
+from store.dispatch import LIGHT_QUEUE_NAMES, LIGHT_QUEUE_PREFIX
+from store.errors import Forbidden, Invalid, TopicNotFound
 from store.message import Appended, Host, Message
 from store.metadata import Permission, Topic, TopicType
 from store.native import Native
@@ -69,6 +70,7 @@ class SendService:
         observing: Observing,
         waiting_sizes: HeldSizes,
         lite_births: LiteBirths,
+        may_have_queue: Callable[[str], bool],
         grouped: GroupedSends | None = None,
         native: Native | None = None,
     ) -> None:
@@ -90,6 +92,7 @@ class SendService:
         self._queues = QueueChooser()
         self._waiting_sizes = waiting_sizes
         self._lite_births = lite_births
+        self._may_have_queue = may_have_queue
         self._grouped = grouped
         self._plain: PlainSends | None = None
         if native is not None:
@@ -247,6 +250,7 @@ class SendService:
             )
             for each in checked.messages
         ]
+        _check_light_queues(messages, self._may_have_queue)
         types = checked.types
         new_lite_topics = self._lite_births.admit(topic.name, _lite_topics_of(checked))
         may_wait = definition.DELAY in types or definition.TRANSACTION in types
@@ -307,6 +311,18 @@ def _check_lite_topics(checked: CheckedSend) -> None:
     """All go to the member that has the first. Raises Refused."""
     if len(set(_lite_topics_of(checked))) > 1:
         raise Refused(definition.MESSAGE_CORRUPTED, "the messages of one request must have one lite topic in a cluster")
+
+
+def _check_light_queues(messages: Sequence[Message], may_have: Callable[[str], bool]) -> None:
+    """Raises Invalid for one that the store cannot have: the message would never be seen there."""
+    for message in messages:
+        if LIGHT_QUEUE_NAMES in message.properties:
+            for name in message.properties[LIGHT_QUEUE_NAMES].split(","):
+                if name.startswith(LIGHT_QUEUE_PREFIX) and not may_have(name):
+                    raise Invalid(
+                        f"{LIGHT_QUEUE_NAMES}: this store keeps its queues in files, and no file can have the name of "
+                        f"the light queue {name}"
+                    )
 
 
 def _check_for(topic: Topic, checked: CheckedSend, *, is_again: bool = False) -> None:

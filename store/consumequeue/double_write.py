@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from heapq import merge
 
-from store.consumequeue.file_store import FileConsumeQueues, is_file_name, topic_order
+from store.consumequeue.file_layout import is_file_name
+from store.consumequeue.file_store import FileConsumeQueues, topic_order
 from store.consumequeue.in_use import InUse
 from store.consumequeue.light_queues import LiteParentsStep
 from store.consumequeue.names import LastEntry, LightQueueStep, QueueEnd
@@ -88,6 +89,9 @@ class DoubleWriteConsumeQueues(OneByOne):
     def doubles_all(self) -> bool:
         """Whether both are written for all topics. Where not, a light queue has in RocksDB what came from some."""
         return self._doubled is None
+
+    def may_have(self, topic: str) -> bool:
+        return self.rocks is not None or is_file_name(topic)
 
     def _for_rocks(self, requests: Sequence[DispatchRequest]) -> Sequence[DispatchRequest]:
         doubled = self._doubled

@@ -50,6 +50,15 @@ class StoredColumns(Protocol):
     def tags_code(self) -> Integers: ...
 
 
+NAME_SIZE_MAX: Final = 255
+"""Bytes of a file's name, on every file system that is common."""
+
+
+def is_file_name(topic: str) -> bool:
+    """Whether a topic or light queue of the name can have queue files."""
+    return "/" not in topic and topic not in ("", ".", "..") and len(topic.encode()) <= NAME_SIZE_MAX
+
+
 def pack_units(units: StoredColumns) -> list[bytes]:
     """The stored form of each unit."""
     packed = np.empty(len(units.size), UNIT_DTYPE)

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from store.consumequeue.file_layout import UNIT_SIZE, Units, real, units_in, written
+from store.consumequeue.file_layout import UNIT_SIZE, Units, is_file_name, real, units_in, written
 from store.consumequeue.protocol import ConsumeQueueEntry
 from store.disk.protocol import DirectoryEntry, Disk, SegmentFile
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
@@ -105,6 +105,8 @@ class FileConsumeQueueReader:
         return files[0].first if files else 0
 
     def _files(self, queue: QueueId) -> list[_File]:
+        if not is_file_name(queue.topic):
+            return []
         directory = self._directory / queue.topic / str(queue.number)
         return [
             _File(int(entry.name) // UNIT_SIZE, entry.size // UNIT_SIZE, directory / entry.name)

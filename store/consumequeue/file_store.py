@@ -23,7 +23,7 @@ import numpy as np
 from kv import EngineFull, EngineStarved, KvError, descriptor_share
 from store.consumequeue.again import ascends, end_of_stored, put_again
 from store.consumequeue.columns import ColumnRequests, UnitColumns
-from store.consumequeue.file_layout import UNIT, UNIT_SIZE, pack_units, real, units_in
+from store.consumequeue.file_layout import UNIT, UNIT_SIZE, is_file_name, pack_units, real, units_in
 from store.consumequeue.file_queue import FileQueue, FileShape
 from store.consumequeue.file_reader import queues_of_topic
 from store.consumequeue.light_queues import LiteParentsStep
@@ -42,7 +42,6 @@ from store.metadata.names import LIGHT_QUEUE_PREFIX, is_light_queue
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 
 FILES_LOOKED_AT: Final = 100
-NAME_SIZE_MAX: Final = 255
 OPEN_FILES_MAX: Final = 512
 """Files kept open; fewer where the process may have few."""
 
@@ -242,6 +241,9 @@ class FileConsumeQueues(OneByOne):
 
     def dispatched_up_to(self) -> PhysicalOffset | None:
         return self._dispatched_up_to
+
+    def may_have(self, topic: str) -> bool:
+        return is_file_name(topic)
 
     def queues(self, topic: str | None = None) -> Iterator[QueueId]:
         names = self._topics() if topic is None else [topic] if is_file_name(topic) else []
@@ -465,10 +467,6 @@ def topic_order(topic: str) -> tuple[int, bytes]:
     """How topics are ordered in RocksDB, and so in every listing: by length, then bytewise."""
     name = topic.encode()
     return len(name), name
-
-
-def is_file_name(topic: str) -> bool:
-    return "/" not in topic and topic not in ("", ".", "..") and len(topic.encode()) <= NAME_SIZE_MAX
 
 
 @contextmanager

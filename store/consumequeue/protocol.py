@@ -79,6 +79,11 @@ class ConsumeQueueStore(Protocol):
     def dispatched_up_to(self) -> PhysicalOffset | None:
         """Exclusive end of the log range whose entries are stored; None when nothing was ever dispatched."""
 
+    def may_have(self, topic: str) -> bool:
+        """Whether there can be queues of the name: files cannot have every name of a light queue. Entries of the others
+        are left out.
+        """
+
     def queues(self, topic: str | None = None) -> Iterator[QueueId]:
         """Every queue that has a stored maximum, in key order."""
 

@@ -273,6 +273,9 @@ class RocksConsumeQueues:
         value = self._offsets.get(CHECKPOINT_KEY)
         return None if value is None else PhysicalOffset(I64.unpack(value)[0])
 
+    def may_have(self, topic: str) -> bool:  # noqa: ARG002
+        return True
+
     def queues(self, topic: str | None = None) -> Iterator[QueueId]:
         keys = KeyRange(b"", None) if topic is None else maxima_range(topic)
         for queue, _ in self._maxima(keys):

@@ -8,7 +8,7 @@ from typing import Final
 
 from store.commitlog import SegmentList
 from store.consumequeue import ColumnRequests, FileConsumeQueues, RocksConsumeQueues
-from store.consumequeue.file_store import is_file_name
+from store.consumequeue.file_layout import is_file_name
 from store.consumequeue.search import first_at_least
 from store.consumequeue.windows import UnitReader, UnitWindow
 from store.disk import Disk
@@ -59,18 +59,15 @@ def rocksdb_to_files(
     minimum: PhysicalOffset,
     units_estimate: int,
     report: ReportProgress,
-) -> list[QueueId]:
-    """Fill empty file queues with what RocksDB holds of the log, each unit at its offset.
+) -> None:
+    """Fill empty file queues with what RocksDB holds of the log, each unit at its offset, but for `queues_left_out`.
 
-    Durable when it returns. Returns queues whose names no file can have: they are left out. Raises kv.KvError,
-    StoreDamaged.
+    Durable when it returns. Raises kv.KvError, StoreDamaged.
     """
     reader = rocks.unit_reader()
-    left_out = []
     done = 0
     for number, queue in enumerate(reader.queues(), 1):
         if not is_file_name(queue.topic):
-            left_out.append(queue)
             continue
         for window in windows_of(reader, queue, minimum):
             files.put_window(queue, window)
@@ -80,7 +77,11 @@ def rocksdb_to_files(
         if number % QUEUES_PER_FLUSH == 0:
             files.flush_entries()
     files.flush_entries()
-    return left_out
+
+
+def queues_left_out(rocks: RocksConsumeQueues) -> list[QueueId]:
+    """The light queues whose names no file can have: they are in RocksDB alone, and lost where that goes."""
+    return [queue for queue in rocks.unit_reader().queues() if not is_file_name(queue.topic)]
 
 
 def windows_of(reader: UnitReader, queue: QueueId, minimum: PhysicalOffset) -> Iterator[UnitWindow]:

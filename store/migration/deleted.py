@@ -9,7 +9,7 @@ from __future__ import annotations
 import structlog
 
 from store.consumequeue import FileConsumeQueues, RocksConsumeQueues
-from store.consumequeue.file_store import is_file_name
+from store.consumequeue.file_layout import is_file_name
 from store.consumequeue.protocol import ConsumeQueueEntry
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 

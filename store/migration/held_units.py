@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store.consumequeue.columns import UnitColumns
-from store.consumequeue.file_layout import UNIT_SIZE, real, units_in
-from store.consumequeue.file_store import FileConsumeQueues, is_file_name
+from store.consumequeue.file_layout import UNIT_SIZE, is_file_name, real, units_in
+from store.consumequeue.file_store import FileConsumeQueues
 from store.consumequeue.open_files import OpenFiles
 from store.consumequeue.search import FoundUnit, first_at_least
 from store.disk import Disk

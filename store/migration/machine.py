@@ -39,6 +39,7 @@ from store.identity import StoreIdentity
 from store.migration.agreement import AgreementReport, Comparison
 from store.migration.backfill import Backfill
 from store.migration.comparison import begin_comparison
+from store.migration.copying import queues_left_out
 from store.migration.removal import FileQueueRemoval, remove_database
 from store.migration.rows import MigrationRows, MigrationStep, Removing
 from store.offsets import PhysicalOffset
@@ -49,6 +50,7 @@ from store.settings import StoreSettings
 
 log = structlog.get_logger(__name__)
 
+NAMES_LOGGED_MAX: Final = 16
 _NEEDS_AGREEMENT: Final = (QueuePhase.BACKFILLING, QueuePhase.VERIFIED, QueuePhase.READING_ROCKSDB)
 """Phases that are left forwards only with a report that stands."""
 
@@ -266,13 +268,19 @@ class QueueMigration:
         self._queues.add_rocks(rocks, engine)
 
     def _drop_rocks(self, step: MigrationStep) -> Callable[[], None]:
-        engine = self._queues.engine
+        engine, rocks = self._queues.engine, self._queues.rocks
         assert engine is not None
+        assert rocks is not None
         self._rows.take(step, removing=Removing.ROCKSDB)
         self._queues.drop_rocks()
 
         def finish() -> None:
             self._queues.wait_for_users()
+            if lost := queues_left_out(rocks):
+                names = [queue.topic for queue in lost[:NAMES_LOGGED_MAX]]
+                log.warning(
+                    "light queues are gone with RocksDB: no file can have their names", names=names, count=len(lost)
+                )
             engine.close()
             remove_database(self._disk, self._queues.rocks_directory)
             self._rows.removed()

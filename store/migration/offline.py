@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from kv import EngineCorrupt, KeyValueEngine
 from store.clock import Clock
@@ -31,7 +31,7 @@ from store.identity import StoreIdentity
 from store.kind import DATABASE_MARKER, FoundStore, StoreKind, inspect_store
 from store.migration.agreement import AgreementReport
 from store.migration.comparison import Scope, UnitComparison
-from store.migration.copying import files_to_rocksdb, rocksdb_to_files
+from store.migration.copying import files_to_rocksdb, queues_left_out, rocksdb_to_files
 from store.migration.removal import FileQueueRemoval, remove_database
 from store.migration.rows import MigrationRows, MigrationStep, Removing
 from store.offline import OfflineStore, open_log
@@ -232,7 +232,6 @@ class _Migration:
         paths, place = self._paths, self._paths.consume_queue_migrating
         makes = not origin.writes_files
         units_per_file = identity.units_per_file or units_in_files(self._disk, paths.consume_queue) or UNITS_PER_FILE
-        left_out: list[QueueId] = []
         report = None
         with ExitStack() as closing:
             segments = self._segments(closing)
@@ -241,12 +240,13 @@ class _Migration:
             rocks, engine = self._rocks(self._found.rocksdb_directory, segments.minimum, closing)
             end = (rocks.dispatched_up_to() if makes else identity.files_up_to) or segments.minimum
             files = self._files(place if makes else paths.consume_queue, segments.minimum, end, units_per_file, closing)
+            left_out = queues_left_out(rocks)
+            if left_out and not self._orders.leave_out_names:
+                raise StoreUnusable(paths.root, _refusal_of(left_out))
             if origin.reads_rocksdb:
                 if makes:
                     estimate = engine.statistics().get(f"{UNITS_FAMILY}.keys_estimate", 0)
-                    left_out = rocksdb_to_files(rocks, files, segments.minimum, estimate, self._report)
-                    if left_out and not self._orders.leave_out_names:
-                        raise StoreUnusable(paths.root, _refusal_of(left_out))
+                    rocksdb_to_files(rocks, files, segments.minimum, estimate, self._report)
                 report = self._compare(files, rocks, segments.minimum, end)
         rows = MigrationRows(state_engine)
         if report is not None and not report.agrees:
@@ -379,8 +379,12 @@ def _units_per_file(identity: StoreIdentity) -> int:
     return units_per_file
 
 
+NAMED_MAX: Final = 20
+"""Names that a refusal tells; their number is told beside them."""
+
+
 def _refusal_of(left_out: list[QueueId]) -> str:
-    names = ", ".join(queue.topic for queue in left_out[:3]) + (", …" if len(left_out) > 3 else "")
+    names = ", ".join(queue.topic for queue in left_out[:NAMED_MAX]) + (", …" if len(left_out) > NAMED_MAX else "")
     return (
         f"{len(left_out)} light queues have names that no file can have ({names}) and would be lost; "
         "--leave-out-names accepts that"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from store.consumequeue import ConsumeQueueEntry, UnitColumns
+from store.consumequeue.file_layout import is_file_name
 from store.metadata import is_light_queue
 from store.offline import OfflineStore
 from store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
@@ -209,6 +210,9 @@ class QueueComparison:
         source = self._source
         bounds = source.reader.bounds(queue)
         first = next(iter(source.reader.entries(queue, QueueOffset(0), 1)), None)
+        is_from_files = first is None or unit.physical_offset < first.physical_offset
+        if source.leaves_out_names and is_from_files and not is_file_name(queue.topic):
+            return Note.NO_FILE_NAME
         if source.begins_late and (first is None or unit.physical_offset < first.physical_offset):
             return Note.BEFORE_DOUBLE_WRITE
         if source.ends_early or (source.light_ends_early and is_light_queue(queue.topic)):

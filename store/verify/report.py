@@ -53,6 +53,8 @@ class Note(Enum):
     """Deleting a topic removes its queues at once, its records leave with their segments."""
     REMOVED_LIGHT = "recordsOfRemovedLightQueues"
     """Those of lite topics that expired or were deleted, and of light queues that were idle; as above."""
+    NO_FILE_NAME = "recordsOfQueuesThatNoFileCanHave"
+    """Queue files leave out light queues whose names no file can have; they have what came once there were others."""
     EARLIER_LIFE = "recordsFromBeforeTheTopicWasMadeAnew"
     BEFORE_DOUBLE_WRITE = "recordsFromBeforeDoubleWrite"
     """RocksDB has them only once Quarry has opened the store."""

@@ -70,7 +70,8 @@ class UnitSource(NamedTuple):
     the numbers in the records do not count. `begins_late`: it holds what came since double write began.
     `ends_early`: it need not hold the newest; `light_ends_early`: not those of light queues, which RocketMQ can be told
     to keep in RocksDB alone (`combineCQUseRocksdbForLmq`). `compared_below`: where the check point is; None: nowhere.
-    `light_removed_below`: above the numbers of all light queues that were removed, 0 when none was.
+    `light_removed_below`: above the numbers of all light queues that were removed, 0 when none was. `leaves_out_names`:
+    it is in files, or came from files, which have no queues whose names no file can have.
     """
 
     records_check: Check
@@ -86,6 +87,7 @@ class UnitSource(NamedTuple):
     light_ends_early: bool
     compared_below: PhysicalOffset | None
     light_removed_below: QueueOffset = QueueOffset(0)
+    leaves_out_names: bool = False
 
 
 def rocks_queues(

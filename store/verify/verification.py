@@ -228,6 +228,7 @@ class Verification:
                 light_ends_early=False,
                 compared_below=self._checkpoint or PhysicalOffset(0),
                 light_removed_below=(self._identity and self._identity.light_floor) or QueueOffset(0),
+                leaves_out_names=self._identity is not None and self._identity.files_up_to is not None,
             )
         if writes_files or (found.has_file_queues and not self._removes_files()):
             reader = store.queue_reader(QueueSource.FILE)
@@ -244,6 +245,7 @@ class Verification:
                 ends_early=(is_quarry and not writes_files) or not self._clean_stop,
                 light_ends_early=found.has_rocksdb and not writes_files,
                 compared_below=store.log_limit,
+                leaves_out_names=True,
             )
 
     def _removes_files(self) -> bool:
