@@ -16,7 +16,7 @@ from tests.shared import members as stores
 
 INTERVAL_S = 0.02
 UNREACHABLE_S = 0.5
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 
 
 @dataclass

@@ -28,13 +28,13 @@ from store.metadata import Group, Topic, TopicType
 from store.metadata.groups import ATTEMPTS_DEFAULT
 from store.opening import OpenStore, open_store
 
-PATIENCE_S: Final = 10.0
+PATIENCE_S: Final = 30.0
 """How long a test waits for something that must happen. Only a failing test waits this long."""
 
 QUICK: Final[Mapping[str, Mapping[str, object]]] = {
     "store": {"segment_size": 16 * 1024 * 1024},  # no gigabyte is preallocated for a few messages
     "network": {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "console": "off", "stop_grace_ms": 200},
-    "delivery": {"polling_min_ms": 0, "invisible_time_min_ms": 100, "lease_ms": 1_000},
+    "delivery": {"polling_min_ms": 0, "invisible_time_min_ms": 100, "lease_ms": 1_000, "polling_max_ms": 600_000},
 }
 """Times and sizes that make tests quick; everything else is what users get."""
 
@@ -42,11 +42,15 @@ T = TypeVar("T")
 
 
 class PushedClock(SystemClock):
-    """The machine's clocks, ahead by what the test has pushed them on. `jump` moves the wall clock alone."""
+    """The machine's clocks, ahead by what the test has pushed them on. `jump` moves the wall clock alone.
+
+    `loop_time` stands in for the time of a loop, whose timers do not come sooner by `push`, but by `pass_time`.
+    """
 
     def __init__(self) -> None:
         self._ahead_s = 0.0
         self._jumped_s = 0.0
+        self._passed_s = 0.0
 
     def wall_ms(self) -> int:
         return super().wall_ms() + int((self._ahead_s + self._jumped_s) * 1000)
@@ -59,6 +63,13 @@ class PushedClock(SystemClock):
 
     def jump(self, seconds: float) -> None:
         self._jumped_s += seconds
+
+    def pass_time(self, seconds: float) -> None:
+        self._ahead_s += seconds
+        self._passed_s += seconds
+
+    def loop_time(self, loop_time: Callable[[], float]) -> Callable[[], float]:
+        return lambda: loop_time() + self._passed_s
 
 
 USED_CLOCK: Callable[[PushedClock], Clock] = lambda clock: clock  # noqa: E731 - tests put another one here
@@ -100,6 +111,10 @@ class RunningBroker:
         assert cluster is not None
         return cluster
 
+    def pass_time(self, seconds: float) -> None:
+        """All that is due within these seconds comes now, polls that end and times that are up."""
+        self.clock.pass_time(seconds)
+
     def topic(self, name: str, kind: TopicType = TopicType.NORMAL, queues: int = 4) -> str:
         self.store.topics.create(Topic(name, kind, queues, queues))
         return name
@@ -116,6 +131,8 @@ async def running_broker(
     """`changes` are settings by section, over `QUICK`."""
     clock = PushedClock()
     used_clock = USED_CLOCK(clock)
+    loop = asyncio.get_running_loop()
+    patch.setattr(loop, "time", clock.loop_time(loop.time))
     patch.setattr(broker_module, "HOUSEKEEPING_INTERVAL_S", 0.05)
     sections = {name: {**QUICK.get(name, {}), **changes.get(name, {})} for name in {*QUICK, *changes}}
     sections["store"] = {**sections["store"], "directory": directory / "store"}
@@ -151,7 +168,7 @@ async def running_broker(
 
 
 def run(test: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(asyncio.wait_for(test, PATIENCE_S * 3))
+    return asyncio.run(asyncio.wait_for(test, PATIENCE_S * 10))
 
 
 async def until(condition: Any, what: str) -> None:

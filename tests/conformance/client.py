@@ -15,7 +15,7 @@ from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
 from server._generated.apache.rocketmq.v2.service_pb2_grpc import MessagingServiceStub
 
-REQUEST_TIMEOUT_S: Final = 8.0
+REQUEST_TIMEOUT_S: Final = 60.0
 _number = itertools.count(1)
 
 Metadata = Sequence[tuple[str, str]]

@@ -77,7 +77,7 @@ def test_point_07_a_push_consumer_is_told_how_to_receive(with_broker: WithBroker
             delays_s = [each.ToSeconds() for each in told.settings.backoff_policy.customized_backoff.next]
             assert (len(delays_s), delays_s[0], delays_s[-1]) == (18, 1, 7_200)
 
-    with_broker(test)
+    with_broker(test, delivery={"polling_max_ms": 20_000})
 
 
 def _neither() -> definition.Settings:

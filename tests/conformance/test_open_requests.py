@@ -31,7 +31,7 @@ async def first_answer(broker: RunningBroker, method: str) -> bytes:
     try:
         writer.write(WIDE_GREETING + frame(FrameType.HEADERS, Flag.END_HEADERS, 1, TABLE_SIZE_0 + block(method)))
         while True:
-            head = await asyncio.wait_for(reader.readexactly(FRAME_HEAD_SIZE), 10)
+            head = await asyncio.wait_for(reader.readexactly(FRAME_HEAD_SIZE), 60)
             high, low, kind, _, _ = FRAME_HEAD.unpack(head)
             payload = await reader.readexactly(high << 16 | low)
             if kind == FrameType.DATA:

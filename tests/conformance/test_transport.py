@@ -139,8 +139,8 @@ def frame(kind: int, payload: bytes) -> bytes:
 
 
 async def read_frame(reader: asyncio.StreamReader) -> tuple[int, int, bytes]:
-    head = await asyncio.wait_for(reader.readexactly(9), 5)
-    return head[3], head[4], await asyncio.wait_for(reader.readexactly(int.from_bytes(head[:3], "big")), 5)
+    head = await asyncio.wait_for(reader.readexactly(9), 60)
+    return head[3], head[4], await asyncio.wait_for(reader.readexactly(int.from_bytes(head[:3], "big")), 60)
 
 
 def test_point_10_settings_are_answered_each_in_order(with_broker: WithBroker) -> None:

@@ -22,13 +22,13 @@ T = TypeVar("T")
 UNARY = "/test.Service/Unary"
 STREAM = "/test.Service/Stream"
 BIDI = "/test.Service/Bidi"
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 """How long a test waits for something that must happen. Only a failing test waits this long."""
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # what a broker runs on
-        runner.run(asyncio.wait_for(test, PATIENCE_S * 4))
+        runner.run(asyncio.wait_for(test, PATIENCE_S * 3))
 
 
 async def soon(awaitable: Awaitable[T]) -> T:

@@ -56,9 +56,12 @@ def test_a_call_past_its_deadline_closes_once(kind: FrontKind, path: str) -> Non
     async def test() -> None:
         kept = Kept()
         async with serving(kind, {path: keep_open(kept, path)}) as (_, channel):
-            client = start_call(channel, path, timeout=0.2)
+            for timeout in (0.2, 1, 4, 16):
+                client = start_call(channel, path, timeout=timeout)
+                assert await soon(client.code()) is grpc.StatusCode.DEADLINE_EXCEEDED
+                if kept.calls:
+                    break  # it came in before: a machine may be too busy for that
             await soon(kept.ended.wait())
-            assert await soon(client.code()) is grpc.StatusCode.DEADLINE_EXCEEDED
         assert kept.closed == kept.calls
         assert len(kept.calls) == 1
 

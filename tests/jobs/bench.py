@@ -17,7 +17,7 @@ from store.jobs import Job, JobState, JobTable
 from store.state import FAMILIES, META
 from tests.server.committing import FillingEngine
 
-PATIENCE_S = 5.0
+PATIENCE_S = 30.0
 COUNTED = b"counted/"
 
 

@@ -131,7 +131,7 @@ def test_silence_is_borne_once(proxy: FaultyProxy, address: str, what: str, monk
     proxy.trouble = SILENT
     begun_s = monotonic()
     refused(objects, ASKED[what])
-    assert 0.8 < monotonic() - begun_s < 5
+    assert monotonic() - begun_s > 0.8
     assert len(proxy.requests) == 1
 
 

@@ -109,7 +109,7 @@ def test_the_watch_looks_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         watch.cancel()
         await asyncio.wait([watch])
 
-    asyncio.run(asyncio.wait_for(test(), 10))
+    asyncio.run(asyncio.wait_for(test(), 60))
 
 
 def test_files_that_are_no_good_at_the_start_are_refused_by_name(tmp_path: Path) -> None:

@@ -391,9 +391,9 @@ def test_a_flush_that_somebody_else_has_done_leaves_nobody_waiting() -> None:
         bench.store.flush()
         answers.append(bench.send(message()))
         answers.append(bench.send(message()))
-        await asyncio.wait_for(asyncio.gather(*answers), 5)
+        await asyncio.wait_for(asyncio.gather(*answers), 60)
         await bench.commit.drain()
-        await asyncio.wait_for(bench.send(message()), 5)
+        await asyncio.wait_for(bench.send(message()), 60)
 
     run(test)
 
@@ -405,7 +405,7 @@ def test_sends_beside_flushes_of_the_queues_are_all_answered() -> None:
             answers = [bench.send(message()), bench.send(message())]
             await asyncio.sleep(0)
             answers.append(bench.send(message()))
-            await asyncio.wait_for(asyncio.gather(*answers), 5)
+            await asyncio.wait_for(asyncio.gather(*answers), 60)
         await bench.commit.drain()
         assert len(bench.arrived) == 300
 
@@ -419,7 +419,7 @@ def test_draining_waits_for_what_comes_in_meanwhile() -> None:
         draining = asyncio.ensure_future(bench.commit.drain())
         await asyncio.sleep(0)
         answers.append(bench.send(message()))
-        await asyncio.wait_for(draining, 5)
+        await asyncio.wait_for(draining, 60)
         assert all(answer.done() for answer in answers)
 
     run(test)

@@ -83,7 +83,7 @@ def run(running: Running, test: Callable[[], Awaitable[None]]) -> None:
     async def within_time() -> None:
         task = asyncio.create_task(running.cleaning.run())
         try:
-            await asyncio.wait_for(test(), 20)
+            await asyncio.wait_for(test(), 60)
         finally:
             task.cancel()
             await asyncio.wait([task])

@@ -12,7 +12,7 @@ import structlog
 from server.stopping import STATUS_STOP_HUNG, Stop, StopTimes
 from store.clock import SystemClock
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 LONG = StopTimes(delay_s=3_600, grace_s=3_600, rest_s=3_600)
 
 

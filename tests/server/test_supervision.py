@@ -40,7 +40,7 @@ def test_the_first_unexpected_end_is_told_and_logged(task: object, reason: str) 
         told: asyncio.Queue[BrokerFailed] = asyncio.Queue()
         supervisor = Supervisor(told.put_nowait)
         async with supervisor.running("housekeeping", task()), supervisor.running("ticking", _run_for_ever()):  # type: ignore[operator]
-            failure = await asyncio.wait_for(told.get(), 10)
+            failure = await asyncio.wait_for(told.get(), 60)
             assert str(failure) == f"the broker stops: {reason}"
             with pytest.raises(BrokerFailed, match=reason.replace("(", ".")):
                 supervisor.raise_failure()

@@ -52,7 +52,7 @@ async def running(work: OnlineVerification) -> AsyncIterator[None]:
     finally:
         task.cancel()
         await asyncio.wait([task])
-        await asyncio.wait_for(work.stop(), 3)
+        await asyncio.wait_for(work.stop(), 30)
 
 
 async def ended(work: OnlineVerification, verdict: Verdict) -> Verdict:
@@ -91,7 +91,7 @@ def test_one_at_a_time_and_cancelled_within_a_pause(bench: Bench) -> None:
                 work.begin("somebody else")
             await under_way(work, begun)
             assert work.cancel(begun.id) == begun
-            found = await asyncio.wait_for(ended(work, begun), 3)
+            found = await asyncio.wait_for(ended(work, begun), 30)
             assert found.state is VerdictState.CANCELLED
             with pytest.raises(Invalid, match="is not under way"):
                 work.cancel(begun.id)

@@ -101,7 +101,7 @@ class Client:
         code, _ = self.refused("Silent", name, timeout=0.3)
         took_s = time.monotonic() - started_s
         assert code is grpc.StatusCode.DEADLINE_EXCEEDED, code
-        assert 0.25 < took_s < 5, took_s
+        assert 0.25 < took_s < PATIENCE_S, took_s
         self.await_end(name)
         return f"{took_s * 1000:.0f} ms"
 
