@@ -6,7 +6,13 @@ from store.errors import BrokerError, Busy, Forbidden, Invalid
 
 
 class InvalidReceiptHandle(Invalid):
-    """The handle is no handle of this group and topic, has expired, or its delivery is over."""
+    """The handle is no handle of this group and topic, has expired, or its delivery is over.
+
+    Its text begins with the code's name, which programs written for RocketMQ look for.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"INVALID_RECEIPT_HANDLE: {reason}")
 
 
 class InvalidRecallHandle(Invalid):

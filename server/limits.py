@@ -110,7 +110,7 @@ class RequestRates:
         now_s = self._clock.monotonic_s()
         free_at_s = max(now_s, self._free_at_s.get(client_id, 0.0)) + self._interval_s
         if free_at_s - self._interval_s / 2 > now_s + max(BURST_S, self._interval_s):  # half: sums are not exact
-            raise OverLimit("requests_per_client", "this client makes too many requests per second")
+            raise OverLimit("requests_per_client", "flow limit: this client makes too many requests per second")
         self._free_at_s[client_id] = free_at_s
         self._free_at_s.move_to_end(client_id)
         if len(self._free_at_s) > RATES_KEPT_MAX:

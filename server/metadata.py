@@ -32,6 +32,11 @@ INTERNAL_PREFIX: Final = "%"
 """Begins the names of retry and dead letter topics, which only the broker makes."""
 
 
+def no_topic(name: str) -> str:
+    """With RocketMQ's text, which clients look for."""
+    return f"No topic route info in name server for the topic: {name}: topic {name} does not exist"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AutoCreation:
     """What may be made on first use, and how much of it for each user. MIXED takes messages of every common type."""
@@ -63,7 +68,7 @@ class Directory:
         """Raises TopicNotFound."""
         topic = self._topics.get(name)
         if topic is None:
-            raise TopicNotFound(f"topic {name} does not exist")
+            raise TopicNotFound(no_topic(name))
         return topic
 
     def topic_to_send(self, name: str, owner: str = ANYBODY) -> Topic:
@@ -80,7 +85,7 @@ class Directory:
             return topic
         auto = self._auto
         if not auto.topics or name.startswith(INTERNAL_PREFIX):
-            raise TopicNotFound(f"topic {name} does not exist")
+            raise TopicNotFound(no_topic(name))
         topic = Topic(name, auto.topic_type, auto.topic_queues, auto.topic_queues)
         check_topic_name(name)
         if self._topics.count_of(owner) >= auto.topics_per_user:
@@ -99,7 +104,7 @@ class Directory:
         group = self._groups.get(name)
         if group is None:
             if not self._auto.groups:
-                raise GroupNotFound(f"consumer group {name} does not exist")
+                raise GroupNotFound(f"subscription group [{name}] does not exist: consumer group {name} does not exist")
             group = Group(name)
         return group
 

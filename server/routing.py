@@ -107,5 +107,5 @@ def assigned_queues(topic: Topic, group: Group) -> list[int | None]:
     topic that may not be read.
     """
     if Permission.READ not in topic.permission or topic.read_queues < 1:
-        raise Forbidden(f"topic {topic.name} may not be read")
+        raise Forbidden(f"no readable queue: topic {topic.name} may not be read")
     return list(range(topic.read_queues)) if group.fifo else [None]

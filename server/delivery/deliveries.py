@@ -291,9 +291,9 @@ class Deliveries:
         """The delivery that the handle names. Raises InvalidReceiptHandle when it stands no longer."""
         row = self.row(message)
         if row is None or row.delivery_id != handle.delivery_id:
-            raise InvalidReceiptHandle("the receipt handle has expired or was replaced")
+            raise InvalidReceiptHandle("receipt handle is expired, or was replaced")
         if self.state_of(row) is not State.HIDDEN:
-            raise InvalidReceiptHandle("the receipt handle has expired")
+            raise InvalidReceiptHandle("receipt handle is expired")
         return row
 
     def hide(

@@ -88,10 +88,12 @@ class Serving(Generic[SourceT]):
 
     def _require_room(self, request: ReceiveRequest) -> None:
         if len(self._waiting) >= self._settings.waiting_polls_max:
-            raise OverLimit("waiting_polls", f"{len(self._waiting)} receives are waiting already")
+            raise OverLimit("waiting_polls", f"polling full: {len(self._waiting)} receives are waiting already")
         of_client = self._waiting.count_of(request.client_id)
         if of_client >= self._settings.waiting_polls_per_client_max:
-            raise OverLimit("waiting_polls_per_client", f"{of_client} receives of this client are waiting already")
+            raise OverLimit(
+                "waiting_polls_per_client", f"polling full: {of_client} receives of this client are waiting already"
+            )
         self._waiting.filters.check(request.filter)
 
     def cancel(self, poll: WaitingPoll) -> None:

@@ -304,4 +304,7 @@ class DelayedDelivery:
             properties = record.properties
             if (properties.get(REAL_TOPIC), properties.get(UNIQUE_KEY)) == (topic, handle.message_id):
                 return each, record
-        raise InvalidRecallHandle("the message was delivered or recalled before, or the handle names another one")
+        raise InvalidRecallHandle(
+            "recall failed, timestamp invalid: the message was delivered or recalled before, or the handle names "
+            "another one"
+        )

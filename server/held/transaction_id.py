@@ -39,7 +39,7 @@ def decode_transaction_id(text: str, topic: str, key: HandleKey) -> NamedTransac
     """Raises InvalidTransactionId for anything that was not made for this topic."""
     found = _FORM.fullmatch(text)
     if found is None:
-        raise InvalidTransactionId("the transaction id is none of this topic")
+        raise InvalidTransactionId("cannot found transaction data: the transaction id is none of this topic")
     digits, rest = found.groups()
     is_proven = len(rest) > _CHECK_DIGITS
     if is_proven:
@@ -47,5 +47,5 @@ def decode_transaction_id(text: str, topic: str, key: HandleKey) -> NamedTransac
     else:
         is_of_topic = int(rest, 16) == crc32(f"{digits}{topic}".encode())
     if not is_of_topic or int(digits, 16) > _OFFSET_MAX:
-        raise InvalidTransactionId("the transaction id is none of this topic")
+        raise InvalidTransactionId("cannot found transaction data: the transaction id is none of this topic")
     return NamedTransaction(QueueOffset(int(digits, 16)), is_proven)

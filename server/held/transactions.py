@@ -137,11 +137,13 @@ class Transactions:
         half = self._held.half(queue_offset)
         if half is None:
             if self._held.resolution(queue_offset) is not resolution:
-                raise InvalidTransactionId("there is no such transaction, or it ended otherwise")
+                raise InvalidTransactionId(
+                    "cannot found transaction data: there is no such transaction, or it ended otherwise"
+                )
             ended(None)
             return
         if not is_proven and half.physical_offset >= self._handle_key.since:
-            raise InvalidTransactionId("the transaction id was never given out")
+            raise InvalidTransactionId("cannot found transaction data: the transaction id was never given out")
         if message_id and half.message_id != message_id:
             raise InvalidTransactionId("the transaction is another message's")
         self._end(topic, half, resolution, ended)

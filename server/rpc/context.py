@@ -63,7 +63,7 @@ def client_id_of(call: Call) -> str:
     """The caller's id. Raises Refused (CLIENT_ID_REQUIRED) when the header is missing or blank."""
     client_id = call.header(CLIENT_ID) or ""
     if is_blank(client_id):
-        raise Refused(definition.CLIENT_ID_REQUIRED, f"the header {CLIENT_ID} is missing or blank")
+        raise Refused(definition.CLIENT_ID_REQUIRED, f"client id cannot be empty: the header {CLIENT_ID} is missing")
     if len(client_id) > CLIENT_ID_SIZE_MAX:
         raise Refused(definition.BAD_REQUEST, f"the header {CLIENT_ID} has more than {CLIENT_ID_SIZE_MAX} characters")
     return client_id

@@ -12,7 +12,7 @@ from server.java_text import is_blank
 from server.metadata import Directory
 from server.rpc.context import Edge
 from server.traffic import Traffic
-from server.wire.message_types import ACCEPTED_TYPES
+from server.wire.message_types import ACCEPTED_TYPES, type_fault
 from server.wire.status import Refused, fill_ok
 from server.wire.validate import check_topic
 from store.held import Resolution
@@ -54,7 +54,7 @@ class HeldMessageService:
         """Who asks does not matter: the producer by itself, or because it was checked; some clients do not say."""
         check_topic(request.topic.name)
         if is_blank(request.transaction_id):
-            raise Refused(definition.INVALID_TRANSACTION_ID, "the transaction id is blank")
+            raise Refused(definition.INVALID_TRANSACTION_ID, "transaction id cannot be empty")
         resolution = _RESOLUTIONS.get(request.resolution)
         if resolution is None:
             answer = service.EndTransactionResponse()
@@ -77,7 +77,8 @@ class HeldMessageService:
         if definition.DELAY not in ACCEPTED_TYPES[topic.type]:
             raise Refused(
                 definition.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
-                f"topic {topic.name} is of type {topic.type.value} and has no delayed messages",
+                f"{type_fault(topic, 'DELAY')}: topic {topic.name} is of type {topic.type.value} and has no delayed "
+                "messages",
             )
         answer = service.RecallMessageResponse()
         recalled = self._edge.later(call, answer)

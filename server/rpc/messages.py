@@ -141,10 +141,10 @@ class MessageService:
         """
         topic = self._directory.topic(terms.topic)
         if Permission.READ not in topic.permission or topic.read_queues < 1:
-            raise Forbidden(f"topic {topic.name} may not be read")
+            raise Forbidden(f"no readable queue: topic {topic.name} may not be read")
         group, lite = self._group_of(terms.group, topic.name, user, is_lite=is_lite)
         if not group.enabled:
-            raise Forbidden(f"consumer group {group.name} is disabled")
+            raise Forbidden(f"subscription group no permission, {group.name}: consumer group {group.name} is disabled")
         wanted = ReceiveRequest(
             group=group.name,
             topic=topic.name,

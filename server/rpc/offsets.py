@@ -67,7 +67,7 @@ def readable_queue(directory: Directory, asked: definition.MessageQueue) -> Queu
     check_topic(asked.topic.name)
     topic = directory.topic(asked.topic.name)
     if Permission.READ not in topic.permission:
-        raise Forbidden(f"topic {topic.name} may not be read")
+        raise Forbidden(f"no readable queue: topic {topic.name} may not be read")
     if not 0 <= asked.id < topic.queue_count:
         raise Refused(definition.BAD_REQUEST, f"topic {topic.name} has no queue {asked.id}")
     return QueueId(topic.name, asked.id)

@@ -154,5 +154,5 @@ class PullService:
         check_group(name)
         group = self._directory.group(name)
         if not group.enabled:
-            raise Forbidden(f"consumer group {group.name} is disabled")
+            raise Forbidden(f"subscription group no permission, {group.name}: consumer group {group.name} is disabled")
         return group.name

@@ -330,7 +330,7 @@ def _check_for(topic: Topic, checked: CheckedSend, *, is_again: bool = False) ->
     was_committed = is_again and topic.type is TopicType.TRANSACTION
     check_types(topic, [each for each in checked.types if not (was_committed and each == definition.NORMAL)])
     if Permission.WRITE not in topic.permission or topic.write_queues < 1:
-        raise Forbidden(f"topic {topic.name} may not be written")
+        raise Forbidden(f"no writable queue: topic {topic.name} may not be written")
 
 
 def _as_held(message: Message, kind: definition.MessageType, due_ms: int | None) -> Message:

@@ -35,7 +35,9 @@ class SessionService:
         """A sign of life, which every call is; this one also tells a client whether the broker knows it."""
         settings = self._settings(client_id)
         if settings.kind in _WITHOUT_HEARTBEAT:
-            raise Refused(definition.UNRECOGNIZED_CLIENT_TYPE, f"a {settings.kind.value} sends no heartbeats")
+            raise Refused(
+                definition.UNRECOGNIZED_CLIENT_TYPE, f"{settings.kind.value}: clients of this type send no heartbeats"
+            )
         if settings.kind is not ClientKind.PRODUCER:
             check_group(request.group.name)
         response = service.HeartbeatResponse()
@@ -55,5 +57,5 @@ class SessionService:
     def _settings(self, client_id: str) -> ClientSettings:
         settings = self._clients.find(client_id)
         if settings is None:
-            raise Refused(definition.UNRECOGNIZED_CLIENT_TYPE, "the client has not sent its settings")
+            raise Refused(definition.UNRECOGNIZED_CLIENT_TYPE, "cannot find client settings for this client")
         return settings

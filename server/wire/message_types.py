@@ -25,6 +25,11 @@ TYPE_WORDS: Final = {number: name.lower() for name, number in definition.Message
 """What message types are called in figures."""
 
 
+def type_fault(topic: Topic, actual: str) -> str:
+    """RocketMQ's text for messages that the topic does not take."""
+    return f"TopicMessageType validate failed, the expected type is {topic.type.name}, but actual type is {actual}"
+
+
 def derive_message_type(properties: definition.SystemProperties) -> definition.MessageType:
     """The type of a message that is sent.
 
@@ -84,8 +89,9 @@ def check_types(topic: Topic, types: Iterable[definition.MessageType]) -> None:
     accepted = ACCEPTED_TYPES[topic.type]
     for each in types:
         if each not in accepted:
+            name = definition.MessageType.Name(each)
             raise Refused(
                 definition.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
-                f"topic {topic.name} is of type {topic.type.value} and takes no "
-                f"{definition.MessageType.Name(each)} messages",
+                f"{type_fault(topic, name)}: topic {topic.name} is of type {topic.type.value} and takes no {name} "
+                "messages",
             )

@@ -66,7 +66,12 @@ def is_expected(error: Exception) -> bool:
 
 
 def status_of(error: Exception) -> definition.Status:
-    """The status to answer with. The text of an unexpected error stays in the broker's log."""
+    """The status to answer with. The text of an unexpected error stays in the broker's log.
+
+    Where RocketMQ has a text for the same, it is in it: programs look for it (tests/conformance/test_texts.py).
+    """
+    if isinstance(error, PermissionDenied):
+        return definition.Status(code=code_of(error), message=f"{error} (has no permission to access)")
     if isinstance(error, errors.BrokerError | EngineFull | EngineCorrupt):
         return definition.Status(code=code_of(error), message=without_places(str(error)))
     if isinstance(error, DecodeError):
@@ -92,6 +97,6 @@ def fill_overall(status: definition.Status, errors_by_entry: list[Exception | No
     codes = {definition.OK if error is None else code_of(error) for error in errors_by_entry}
     if len(codes) > 1:
         status.code = definition.MULTIPLE_RESULTS
-        status.message = "the entries have different results"
+        status.message = "MULTIPLE_RESULTS: the entries have different results"
     else:
         fill_status(status, errors_by_entry[0] if errors_by_entry else None)

@@ -8,21 +8,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sized
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.filters import MessageFilter, SqlFilter, TagFilter
+from server.filters import IllegalExpression, MessageFilter, SqlFilter, TagFilter
 from server.java_text import is_blank
 from server.wire.limits import ENTRIES_MAX, MESSAGE_ID_SIZE_MAX, NAME_SIZE_MAX, SETTINGS_SQL_MAX, WireLimits
 from server.wire.message_types import derive_message_type
+from server.wire.name_faults import group_fault, topic_fault
 from server.wire.property_room import LIGHT_QUEUE_OFFSET_SIZE
 from server.wire.reserved import RESERVED_PREFIX, RESERVED_PROPERTIES
 from server.wire.status import Refused
 from server.wire.text_sizes import check_texts
 from server.wire.times import to_ms
 from store.dispatch import LIGHT_QUEUE_NAMES
-from store.metadata import check_group_name, check_topic_name
+from store.metadata import IllegalGroupName, IllegalTopicName, check_group_name, check_topic_name
 
 NAME_SHOWN_MAX: Final = 60
 POLLING_CODE_SINCE: Final = "5.0.3"
@@ -97,13 +98,19 @@ class ChangeTerms(NamedTuple):
 @lru_cache(maxsize=4096)
 def check_topic(name: str) -> None:
     """Raises IllegalTopicName. Remembers good names: senders repeat them a million times."""
-    check_topic_name(name)
+    try:
+        check_topic_name(name)
+    except IllegalTopicName as error:
+        raise IllegalTopicName(f"{topic_fault(name)} ({error})") from None
 
 
 @lru_cache(maxsize=4096)
 def check_group(name: str) -> None:
     """Raises IllegalGroupName. Remembers good names."""
-    check_group_name(name)
+    try:
+        check_group_name(name)
+    except IllegalGroupName as error:
+        raise IllegalGroupName(f"{group_fault(name)} ({error})") from None
 
 
 def check_count(entries: Sized, name: str) -> None:
@@ -123,11 +130,14 @@ def check_send(request: service.SendMessageRequest, limits: WireLimits, now_ms: 
     check_count(request.messages, "messages")
     messages = request.messages[:]
     if not messages:
-        raise Refused(definition.MESSAGE_CORRUPTED, "the request holds no message")
+        raise Refused(definition.MESSAGE_CORRUPTED, "no message to send: the request holds no message")
     topic = messages[0].topic.name
     check_topic(topic)
     if len(messages) > 1 and any(each.topic.name != topic for each in messages):
-        raise Refused(definition.MESSAGE_CORRUPTED, "the messages of one request must have one topic")
+        raise Refused(
+            definition.MESSAGE_CORRUPTED,
+            "topic in message is not same: the messages of one request must have one topic",
+        )
     for each in messages:
         if each.topic.resource_namespace:
             check_texts(each.topic)
@@ -139,17 +149,18 @@ def _check_message(message: definition.Message, limits: WireLimits, now_ms: int)
     if body_size > limits.body_size_max:
         raise Refused(
             definition.MESSAGE_BODY_TOO_LARGE,
-            f"the body has {body_size} bytes, at most {limits.body_size_max} are allowed",
+            f"message body cannot exceed the max {limits.body_size_max}: the body has {body_size} bytes",
         )
     if not body_size and not limits.accept_empty_body:
-        raise Refused(definition.MESSAGE_BODY_EMPTY, "the body is empty")
+        raise Refused(definition.MESSAGE_BODY_EMPTY, "message body cannot be empty")
     system = message.system_properties
     user_properties = _checked_user_properties(message, limits)
     keys = system.keys[:]
     _check_labels(user_properties, system.tag, keys, limits)
     message_id = system.message_id
     if is_blank(message_id) or has_control_character(message_id):
-        raise Refused(definition.ILLEGAL_MESSAGE_ID, "the message id is blank or holds a control character")
+        fault = "cannot be empty" if is_blank(message_id) else "cannot contain control character"
+        raise Refused(definition.ILLEGAL_MESSAGE_ID, f"message id {fault}")
     if system.ByteSize() > MESSAGE_ID_SIZE_MAX:  # the least that one of them may have
         check_texts(system)
     kind = derive_message_type(system)
@@ -168,7 +179,7 @@ def _checked_user_properties(message: definition.Message, limits: WireLimits) ->
     if count > limits.user_properties_max:
         raise Refused(
             definition.MESSAGE_PROPERTIES_TOO_LARGE,
-            f"{count} user properties, at most {limits.user_properties_max} are allowed",
+            f"too many user properties, max is {limits.user_properties_max}: the message has {count}",
         )
     # three times as fast as dict(found)
     properties = {name: found[name] for name in found}
@@ -176,7 +187,10 @@ def _checked_user_properties(message: definition.Message, limits: WireLimits) ->
         _refuse_names(properties)
     for name, value in properties.items():
         if not (name.isprintable() and value.isprintable()) and _CONTROL.search(name + value):
-            raise Refused(definition.ILLEGAL_MESSAGE_PROPERTY_KEY, "a user property holds a control character")
+            part = "key" if _CONTROL.search(name) else "value"
+            raise Refused(
+                definition.ILLEGAL_MESSAGE_PROPERTY_KEY, f"the {part} of property cannot contain control character"
+            )
         if name.startswith(RESERVED_PREFIX):
             _refuse_names(properties)
     return properties
@@ -185,12 +199,13 @@ def _checked_user_properties(message: definition.Message, limits: WireLimits) ->
 def _check_labels(user_properties: dict[str, str], tag: str, keys: list[str], limits: WireLimits) -> None:
     """Tag and keys, and the size they share with user properties."""
     if tag and (is_blank(tag) or "|" in tag or has_control_character(tag)):
-        raise Refused(definition.ILLEGAL_MESSAGE_TAG, "the tag is blank or holds a vertical bar or a control character")
+        fault = _text_fault(tag) or "cannot contain '|'"
+        raise Refused(definition.ILLEGAL_MESSAGE_TAG, f"tag {fault}")
     if len(keys) > ENTRIES_MAX:
         raise Refused(definition.MESSAGE_PROPERTIES_TOO_LARGE, f"{len(keys)} keys, at most {ENTRIES_MAX} are allowed")
     for key in keys:
         if key and (is_blank(key) or has_control_character(key)):
-            raise Refused(definition.ILLEGAL_MESSAGE_KEY, "a key is blank or holds a control character")
+            raise Refused(definition.ILLEGAL_MESSAGE_KEY, f"key {_text_fault(key)}")
     text = "".join([tag, *keys, *user_properties, *user_properties.values()])
     size = len(text) if text.isascii() else len(text.encode())
     if LIGHT_QUEUE_NAMES in user_properties:
@@ -198,7 +213,8 @@ def _check_labels(user_properties: dict[str, str], tag: str, keys: list[str], li
     if size > limits.user_properties_size_max:
         raise Refused(
             definition.MESSAGE_PROPERTIES_TOO_LARGE,
-            f"user properties, tag and keys have {size} bytes, at most {limits.user_properties_size_max} are allowed",
+            f"the total size of user property is too large, max is {limits.user_properties_size_max}: "
+            f"user properties, tag and keys have {size} bytes",
         )
 
 
@@ -225,15 +241,18 @@ def _check_special(system: definition.SystemProperties, limits: WireLimits, now_
         or len(message_group.encode()) > limits.message_group_size_max
         or has_control_character(message_group)
     ):
-        raise Refused(
-            definition.ILLEGAL_MESSAGE_GROUP,
-            "the message group is blank, holds a control character or has more than "
-            f"{limits.message_group_size_max} bytes",
-        )
+        fault = _text_fault(message_group) or f"exceed the max size {limits.message_group_size_max}"
+        raise Refused(definition.ILLEGAL_MESSAGE_GROUP, f"message group {fault}")
     if system.lite_topic:
         check_lite_topic(system.lite_topic, limits)
     if system.priority < 0:
         raise Refused(definition.BAD_REQUEST, f"the priority is negative: {system.priority}")
+
+
+def _text_fault(text: str) -> str | None:
+    if is_blank(text):
+        return "cannot be the char sequence of whitespace"
+    return "cannot contain control character" if has_control_character(text) else None
 
 
 def _refuse_names(names: Iterable[str]) -> None:
@@ -243,7 +262,7 @@ def _refuse_names(names: Iterable[str]) -> None:
         if name in RESERVED_PROPERTIES or name.startswith(RESERVED_PREFIX):
             raise Refused(
                 definition.ILLEGAL_MESSAGE_PROPERTY_KEY,
-                f"the property name {name[:NAME_SHOWN_MAX]!r} belongs to the broker",
+                f"property is used by system: {name[:NAME_SHOWN_MAX]}",
             )
 
 
@@ -253,7 +272,9 @@ def _check_transaction(properties: definition.SystemProperties, limits: WireLimi
         if not 0 <= recovery_ms <= limits.transaction_recovery_max_ms:
             raise Refused(
                 definition.BAD_REQUEST,
-                f"a recovery duration of {recovery_ms} ms; 0 to {limits.transaction_recovery_max_ms} ms are allowed",
+                "the max transaction recovery time of message is too large, max is "
+                f"{limits.transaction_recovery_max_ms // 1000}: it is {recovery_ms} ms; 0 to "
+                f"{limits.transaction_recovery_max_ms} ms are allowed",
             )
 
 
@@ -262,7 +283,7 @@ def _check_delivery_time(properties: definition.SystemProperties, limits: WireLi
     if delay_ms > limits.delivery_delay_max_ms:
         raise Refused(
             definition.ILLEGAL_DELIVERY_TIME,
-            f"a delay of {delay_ms} ms, at most {limits.delivery_delay_max_ms} ms are allowed",
+            f"the max delay time of message is too large, max is {limits.delivery_delay_max_ms}: it is {delay_ms} ms",
         )
 
 
@@ -293,11 +314,7 @@ def check_receive(
     if not request.auto_renew:
         invisible_ms = to_ms(request.invisible_duration)
         if not limits.invisible_min_ms <= invisible_ms <= limits.invisible_max_ms:
-            raise Refused(
-                definition.ILLEGAL_INVISIBLE_TIME,
-                f"an invisible duration of {invisible_ms} ms; {limits.invisible_min_ms} to "
-                f"{limits.invisible_max_ms} ms are allowed",
-            )
+            _refuse_invisible(invisible_ms, limits.invisible_min_ms, limits.invisible_max_ms)
     return ReceiveTerms(
         topic=topic,
         group=group,
@@ -328,15 +345,22 @@ def _polling_ms(
         code = definition.ILLEGAL_POLLING_TIME
         if client_version < POLLING_CODE_SINCE:
             code = definition.BAD_REQUEST
-        raise Refused(code, f"the deadline leaves {remaining_ms} ms, at least {limits.polling_min_ms} ms are needed")
+        raise Refused(
+            code,
+            "The deadline time remaining is not enough for polling, please check network condition: "
+            f"the deadline leaves {remaining_ms} ms, at least {limits.polling_min_ms} ms are needed",
+        )
     return max(0, min(polling_ms, remaining_ms - limits.polling_reserve_ms))
 
 
 def check_filter(expression: definition.FilterExpression) -> MessageFilter:
     """The filter; without an expression all messages are wanted. Raises IllegalExpression for SQL that is none."""
-    if expression.type == definition.SQL:
-        return SqlFilter.parse(expression.expression)
-    return TagFilter.parse(expression.expression)
+    try:
+        if expression.type == definition.SQL:
+            return SqlFilter.parse(expression.expression)
+        return TagFilter.parse(expression.expression)
+    except IllegalExpression as error:
+        raise IllegalExpression(f"expression format is not correct: {error}") from None
 
 
 def _check_expressions(entries: Iterable[definition.SubscriptionEntry]) -> None:
@@ -349,6 +373,11 @@ def _check_expressions(entries: Iterable[definition.SubscriptionEntry]) -> None:
         )
 
 
+def _refuse_invisible(asked_ms: int, min_ms: int, max_ms: int) -> NoReturn:
+    bound = f"large. max is {max_ms}" if asked_ms > max_ms else f"small. min is {min_ms}"
+    raise Refused(definition.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is too {bound}: it is {asked_ms} ms")
+
+
 def check_ack(request: service.AckMessageRequest) -> AckTerms:
     """Raises for illegal names, and for a request without entries or with too many."""
     topic = request.topic.name
@@ -356,7 +385,7 @@ def check_ack(request: service.AckMessageRequest) -> AckTerms:
     group = request.group.name
     check_group(group)
     if not request.entries:
-        raise Refused(definition.BAD_REQUEST, "the request names no message")
+        raise Refused(definition.BAD_REQUEST, "ack message result is empty: the request names no message")
     check_count(request.entries, "entries")
     return AckTerms(topic, group)
 
@@ -369,10 +398,7 @@ def check_change(request: service.ChangeInvisibleDurationRequest, limits: WireLi
     check_group(group)
     invisible_ms = to_ms(request.invisible_duration)
     if not 0 <= invisible_ms <= limits.invisible_max_ms:
-        raise Refused(
-            definition.ILLEGAL_INVISIBLE_TIME,
-            f"an invisible duration of {invisible_ms} ms; 0 to {limits.invisible_max_ms} ms are allowed",
-        )
+        _refuse_invisible(invisible_ms, 0, limits.invisible_max_ms)
     return ChangeTerms(topic, group, request.receipt_handle, invisible_ms)
 
 

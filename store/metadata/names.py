@@ -43,7 +43,8 @@ SYSTEM_TOPICS: Final = frozenset(
     }
 )
 
-_ALPHABET: Final = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
+ALPHABET: Final = "^[%|a-zA-Z0-9_-]+$"
+_ALPHABET: Final = re.compile(ALPHABET, re.ASCII)
 _ALPHABET_TEXT: Final = "letters, digits and % | _ - are allowed"
 _SHOWN_MAX: Final = 60
 
@@ -91,6 +92,11 @@ def check_group_name(name: str) -> None:
         raise IllegalGroupName(f"group name {_shown(name)}: {fault}")
 
 
+def is_in_alphabet(name: str) -> bool:
+    """Whether all of its characters may stand in names of topics and groups."""
+    return _ALPHABET.fullmatch(name) is not None
+
+
 def is_system_topic(name: str) -> bool:
     """True for the topics in which a broker keeps its own messages."""
     return name in SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX)
@@ -131,7 +137,7 @@ def _topic_fault(name: str) -> str | None:
 def _fault(name: str, length_max: int) -> str | None:
     if not name or name.isspace():
         return "blank"
-    if not _ALPHABET.fullmatch(name):
+    if not is_in_alphabet(name):
         return _ALPHABET_TEXT
     if len(name) > length_max:
         return f"{len(name)} characters, at most {length_max} are allowed"

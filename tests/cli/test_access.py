@@ -75,7 +75,7 @@ def test_users_get_what_they_are_given_and_nothing_else(broker: Broker, folder: 
     as_user(folder, broker, "shop", made["secret"])
     quarry(folder, "--context", "admin", "topic", "create", "orders")
     denied = quarry(folder, "--context", "shop", "produce", "orders", "hello", status=2)
-    assert denied.endswith("UNAUTHORIZED: user shop may not pub on topic orders")
+    assert denied.endswith("UNAUTHORIZED: user shop may not pub on topic orders (has no permission to access)")
     quarry(folder, "--context", "admin", "acl", "allow", "shop", "topic:orders", "pub", "sub")
     quarry(folder, "--context", "admin", "acl", "allow", "shop", "group:quarry-cli", "sub")
     quarry(folder, "--context", "shop", "produce", "orders", "hello")

@@ -211,14 +211,14 @@ def test_every_message_of_a_send_counts_and_every_light_queue_it_names(with_brok
             status = (await client.send(message("orders"), message("payments"))).status
             assert (status.code, status.message) == (
                 definition.UNAUTHORIZED,
-                "user orders may not pub on topic payments",
+                "user orders may not pub on topic payments (has no permission to access)",
             )
             named = message("orders")
             named.user_properties["INNER_MULTI_DISPATCH"] = "%LMQ%mine,%LMQ%theirs"
             status = (await client.send(named)).status
             assert (status.code, status.message) == (
                 definition.UNAUTHORIZED,
-                "user orders may not pub on topic %LMQ%theirs",
+                "user orders may not pub on topic %LMQ%theirs (has no permission to access)",
             )
             named.user_properties["INNER_MULTI_DISPATCH"] = "%LMQ%mine"
             await client.sent(named)
@@ -239,7 +239,10 @@ def test_telemetry_tells_a_stranger_so_and_ends_in_good_order(with_broker: WithB
         ):
             async with client_of(broker, "orders") as client:
                 status = await last_word(client, settings)
-                assert (status.code, status.message) == (definition.UNAUTHORIZED, f"user orders may not {missing}")
+                assert (status.code, status.message) == (
+                    definition.UNAUTHORIZED,
+                    f"user orders may not {missing} (has no permission to access)",
+                )
         async with client_of(broker, "orders") as client:
             assert (await client.declare(producer_settings("orders"))).status.code == definition.OK
             broker.clock.push(3600)  # what the stream was opened with is stale by now, the stream goes on
@@ -525,7 +528,10 @@ def test_a_user_that_loses_its_rights_loses_its_streams_and_what_waits(with_brok
         await until(lambda: broker.broker._delivery.waiting_polls == 1, "the receive waits")
         disable(broker, "orders")
         told = await clients["orders"].told()
-        assert (told.status.code, told.status.message) == (definition.UNAUTHORIZED, "user orders is disabled or gone")
+        assert (told.status.code, told.status.message) == (
+            definition.UNAUTHORIZED,
+            "user orders is disabled or gone (has no permission to access)",
+        )
         assert await clients["orders"].ended() is grpc.StatusCode.OK
         allow(broker, "billing", "topic:orders sub", Decision.DENY)
         assert (await clients["billing"].told()).status.code == definition.UNAUTHORIZED

@@ -109,7 +109,7 @@ def test_without_a_polling_time_half_the_request_timeout_is_left() -> None:
 )
 def test_strict_polling_refuses_a_near_deadline(client_version: str, expected: definition.Code) -> None:
     """Point 38, strict."""
-    with pytest.raises(Refused, match="deadline") as refused:
+    with pytest.raises(Refused, match="The deadline time remaining is not enough for polling") as refused:
         terms(request(), limits=STRICT, remaining_s=1, client_version=client_version)
     assert refused.value.code == expected
     assert terms(request(), limits=STRICT, remaining_s=6).polling_ms == 5_800
