@@ -498,7 +498,7 @@ def test_who_counts_handles_up_ends_nothing_of_others_with_the_same_rights(with_
                 recall = service.RecallMessageRequest(topic=resource("later"), recall_handle=made_up)
                 assert (await mallory.call("RecallMessage", recall)).status.code == definition.BAD_REQUEST
             assert broker.delivery.inflight_count == 2
-            assert broker.store.topics.get("%DLQ%billing") is None
+            assert broker.store.topics.stored("%DLQ%billing") is None
             for text in handles:
                 assert (await honest.ack("billing", "orders", text)).status.code == definition.OK
             commit = service.EndTransactionRequest(
