@@ -18,7 +18,7 @@ from server.delivery import StateWriter
 from server.errors import LiteQuotaExceeded
 from server.lite.starts import Start, StartKind
 from server.waiting import until_set
-from store.clock import Clock
+from store.clock import JUMP_MAX_MS, Clock
 from store.metadata.lite import LiteGroup, light_queue_name
 from store.metadata.lite_attributes import LiteModel
 from store.metadata.lite_subscriptions import ALL_OF_THEM, LiteClientRow, LiteSubscriptionTable
@@ -101,7 +101,7 @@ class LiteSubscriptions:
         self._start_of = start_of
         self._taken_away = taken_away
         self._clock = clock
-        self._up_since_ms = clock.wall_ms()
+        self._up_since_s = clock.monotonic_s()
         self._swept: LiteClientRow | None = None
         """The last client that was looked at; None: the next one is the first of all."""
         self._clients: dict[str, _Client] = {}
@@ -205,14 +205,16 @@ class LiteSubscriptions:
     def _sweep(self) -> bool:
         """Look at some of the clients; whether some are left that are to be forgotten."""
         self._writer.write_now()  # from here on the rows tell
-        before_ms = self._clock.wall_ms() - EXPIRY_MS
-        if self._up_since_ms > before_ms:
+        now_ms = self._clock.wall_ms()
+        if self._clock.monotonic_s() - self._up_since_s < EXPIRY_MS / 1000:
             return False  # nobody could say anything before
         end_s = self._clock.monotonic_s() + FORGETTING_S
         found = self._table.clients(self._swept, LOOKED_AT_ONCE)
         for row in found:
             self._swept = row
-            if row.synced_ms < before_ms:
+            if row.synced_ms > now_ms + JUMP_MAX_MS:  # said while a clock was far ahead: as if it were said now
+                self._table.stage_synced(self._writer.batch(), row.group, row.client_id, now_ms)
+            elif row.synced_ms < now_ms - EXPIRY_MS:
                 self._forget(row.group, row.client_id)
                 self._clients.pop(row.client_id, None)
                 if self._clock.monotonic_s() > end_s:

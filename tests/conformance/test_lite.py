@@ -407,6 +407,36 @@ def test_what_a_client_wanted_is_forgotten_when_it_is_gone(with_broker: WithBrok
     with_broker(test)
 
 
+def test_a_client_that_spoke_while_a_clock_was_years_ahead_is_forgotten_no_sooner_and_no_later(
+    with_broker: WithBroker,
+) -> None:
+    """A member that was ahead for longer than a moment: what it wrote down lies in the future once it is set right."""
+
+    async def test(broker: RunningBroker) -> None:
+        with_topics(broker)
+        table = LiteSubscriptionTable(broker.store.state_engine)
+
+        def said_ms() -> list[int]:
+            return [row.synced_ms for row in table.clients()]
+
+        years_s = 10 * 365 * 86_400
+        async with LiteClient(broker.endpoint, "gone") as client:
+            await client.start()
+            broker.clock.jump(years_s)
+            await client.add("a")
+            await until(lambda: bool(said_ms()), "it is written down")
+            assert said_ms()[0] > broker.clock.wall_ms() - 60_000
+            await client.vanish()
+            broker.clock.jump(-years_s)
+            broker.clock.push(200)
+            await until(lambda: said_ms()[0] < broker.clock.wall_ms() + 1, "it counts as said now")
+            assert list(table.all_rows())
+            broker.clock.push(400)
+            await until(lambda: not list(table.all_rows()), "the subscription is forgotten")
+
+    with_broker(test)
+
+
 def test_a_deleted_group_begins_anew(with_broker: WithBroker) -> None:
     async def test(broker: RunningBroker) -> None:
         with_topics(broker)
