@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections import Counter
 
 import pytest
 
-from tests.e2e.broker import PROJECT, Broker, clean_environment, command_line
+from tests.e2e.broker import PROJECT, Broker, clean_environment, command_line, quarry
 from tests.e2e.clients import ClientError, Clients, Delivery, Outgoing, SimpleConsumer, content_of
 from tests.e2e.conftest import StartClients
 
@@ -159,3 +160,21 @@ def test_a_port_that_is_taken_is_named(broker: Broker) -> None:
     assert done.returncode == 2, done.stdout + done.stderr
     assert broker.endpoint in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_log_that_was_cut_within_the_second_in_which_it_was_acknowledged_is_refused(
+    broker: Broker, clients: Clients
+) -> None:
+    """It was taken as it was, where it was the only file: its size became that of all later ones."""
+    clients.producer(TOPIC).send(messages(200))
+    broker.kill()
+    segment = broker.store / "commitlog" / f"{0:020d}"
+    whole = segment.stat().st_size
+    os.truncate(segment, 40_960)
+    broker.launch()
+    assert broker.ready_or_ended() == 2
+    assert f"{segment}: the file has 40960 bytes, a segment of this log {whole}" in broker.words()
+    told = quarry("verify", str(broker.store))
+    assert told.returncode == 1
+    assert str(segment) in told.stderr
+    assert segment.stat().st_size == 40_960
