@@ -3,7 +3,8 @@ loop recovers a store or hangs.
 
 It is made to be probed by anybody for years: each connection is served once, may last `CONNECTION_S` in all, and only
 `CONNECTIONS_MAX` are open at a time (rmq#8875: a TCP probe leaked a connection each time until memory ran out). When
-all are taken the oldest gives way: clients that never end their request must not keep a probe from being answered.
+all are taken the oldest of the address that has most gives way: neither clients that never end their request nor those
+that connect all the time keep a probe from being answered.
 """
 
 from __future__ import annotations
@@ -13,16 +14,18 @@ import hmac
 import socket
 import socketserver
 import ssl
+from collections import Counter
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from pathlib import Path
-from threading import BoundedSemaphore, Event, Lock, Thread
-from typing import TYPE_CHECKING, Any, Final, cast
+from threading import Event, Lock, Thread
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 import structlog
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from server.addresses import network_of, plain_address
 from server.front import LiveTls
 from server.health import HealthState
 from server.setting_sections import split_address
@@ -36,10 +39,11 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 CONNECTIONS_MAX: Final = 32  # a few probes and scrapers; more is somebody's mistake
+THREADS_MAX: Final = 2 * CONNECTIONS_MAX  # those of connections that were ended are about to end
 CONNECTION_S: Final = 10.0  # the time Prometheus gives a scrape unless told otherwise
+BACKLOG: Final = 512  # who connects again and again must not keep a probe from being seen
 SWEEP_S: Final = 0.1
 REFUSED_WAIT_S: Final = 0.1  # after the system has refused a connection: it has no descriptors left
-MAKE_ROOM_S: Final = 0.1  # how long a connection that was ended may take to be gone
 
 
 class TokenFile:
@@ -159,6 +163,13 @@ def _text_answer(start_response: StartResponse) -> Callable[..., Iterable[bytes]
     return answer
 
 
+class _Open(NamedTuple):
+    """A connection that is served."""
+
+    address: str
+    deadline_s: float
+
+
 class _RequestHandler(WSGIRequestHandler):
     timeout = CONNECTION_S
 
@@ -168,17 +179,17 @@ class _RequestHandler(WSGIRequestHandler):
 
 class _Server(socketserver.ThreadingMixIn, WSGIServer):
     daemon_threads = True
-    request_queue_size = CONNECTIONS_MAX
+    request_queue_size = BACKLOG
     block_on_close = False
 
     def __init__(self, host: str, port: int, application: WSGIApplication, clock: Clock, tls: LiveTls | None) -> None:
         self._tls = tls
         self.address_family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
         self._clock = clock
-        self._free = BoundedSemaphore(CONNECTIONS_MAX)
         self._lock = Lock()
         self._nobody = Event()
-        self._deadlines_s: dict[socket.socket, float] = {}  # guarded by _lock
+        self._open: dict[socket.socket, _Open] = {}  # guarded by _lock, the oldest first
+        self._served = 0  # guarded by _lock: of those, and of others that were ended and are not over
         super().__init__((host.strip("[]"), port), _RequestHandler)
         self.set_app(application)
 
@@ -194,7 +205,8 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 # the listener stays readable: without a pause this thread would turn without end
-                self._end_oldest()
+                with self._lock:
+                    self._end_one()
                 self._nobody.wait(REFUSED_WAIT_S)
             raise
         if self._tls is None:
@@ -203,13 +215,18 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         return context.wrap_socket(request, server_side=True, do_handshake_on_connect=False), client_address
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._free.acquire(blocking=False):
-            self._end_oldest()
-            if not self._free.acquire(timeout=MAKE_ROOM_S):
-                self.shutdown_request(request)
-                return
+        plain = plain_address(client_address[0])
+        address = client_address[0] if plain is None else str(network_of(plain))
         with self._lock:
-            self._deadlines_s[request] = self._clock.monotonic_s() + CONNECTION_S
+            if len(self._open) >= CONNECTIONS_MAX:
+                self._end_one()
+            has_thread = self._served < THREADS_MAX
+            if has_thread:
+                self._open[request] = _Open(address, self._clock.monotonic_s() + CONNECTION_S)
+                self._served += 1
+        if not has_thread:
+            self.shutdown_request(request)
+            return
         try:
             super().process_request(request, client_address)
         except RuntimeError:
@@ -236,22 +253,27 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
 
     def _forget(self, request: socket.socket) -> None:
         with self._lock:
-            del self._deadlines_s[request]
-        self._free.release()
+            self._open.pop(request, None)
+            self._served -= 1
 
-    def _end_oldest(self) -> None:
-        with self._lock:
-            for request in self._deadlines_s:
-                _shut(request)
-                return
+    def _end_one(self) -> None:
+        """The oldest of the address that has most gives way: who floods the port ends its own."""
+        counts = Counter(each.address for each in self._open.values())
+        if counts:
+            busiest, _ = counts.most_common(1)[0]
+            self._end(next(request for request, each in self._open.items() if each.address == busiest))
+
+    def _end(self, request: socket.socket) -> None:
+        """Waking its thread with a shut socket is enough."""
+        del self._open[request]
+        _shut(request)
 
     def service_actions(self) -> None:
-        """End connections that had their time. Waking their threads with a shut socket is enough."""
+        """End connections that had their time."""
         now_s = self._clock.monotonic_s()
         with self._lock:
-            overdue = [request for request, deadline_s in self._deadlines_s.items() if deadline_s <= now_s]
-            for request in overdue:
-                _shut(request)
+            for request in [request for request, each in self._open.items() if each.deadline_s <= now_s]:
+                self._end(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - as in the base class
         log.debug("http connection failed", peer=client_address[0], exc_info=True)

@@ -88,6 +88,7 @@ class Console:
         self.threads = Threads()
         self.sessions = Sessions(clock)
         self._needs_login: bool | None = True if rules.entry is not None else None
+        self._finding_out: asyncio.Task[bool] | None = None
         self._nobodys = Session(None, None, Identity(None, None), 0, 0)
         """Stands for all who need not log in."""
 
@@ -160,14 +161,25 @@ class Console:
 
     async def _must_log_in(self) -> bool:
         if self._needs_login is None:
-            self._needs_login = await self.threads.run(self._port.needs_login)
+            if self._finding_out is None:  # once for all who ask meanwhile
+                self._finding_out = asyncio.create_task(self.threads.run(self._port.needs_login))
+                self._finding_out.add_done_callback(self._found_out)
+            return await asyncio.shield(self._finding_out)
         return self._needs_login
+
+    def _found_out(self, finding_out: asyncio.Task[bool]) -> None:
+        self._finding_out = None
+        if not finding_out.cancelled() and finding_out.exception() is None:
+            self._needs_login = finding_out.result()
 
     async def _session(self, request: web.Request) -> Session | None:
         """Of the request; None: who asks must log in first."""
         if not await self._must_log_in():
             return self._nobodys
-        return self.sessions.find(_session_id(request), _idle_s(request))
+        session = self.sessions.find(_session_id(request), _idle_s(request))
+        if session is not None:
+            self.connections.known(request.protocol, f"user {session.user}")
+        return session
 
     async def _require_session(self, request: web.Request) -> Session:
         session = await self._session(request)
@@ -180,7 +192,7 @@ class Console:
         session = await self._session(request)
         if session is self._nobodys and session.identity.broker is None:
             caller = _caller(session, request)
-            session.identity = await self.threads.run(lambda: self._port.identity(caller))
+            session.identity = await self.threads.run_login(lambda: self._port.identity(caller), self._address(request))
         identity = Identity(None, None) if session is None else session.identity
         fields = {
             "needsLogin": needs_login,
@@ -201,7 +213,7 @@ class Console:
             self._port.log_in(caller)
             return self._port.identity(caller)
 
-        identity = await self.threads.run(find_out)
+        identity = await self.threads.run_login(find_out, self._address(request))
         return self._begin(request, web.Response(status=HTTPStatus.NO_CONTENT), user, secret, identity)
 
     async def _enter(self, request: web.Request) -> web.StreamResponse:
@@ -209,7 +221,7 @@ class Console:
         if entry is None or not hmac.compare_digest(request.query.get("key", "").encode(), entry.key.encode()):
             raise CallFailed("PERMISSION_DENIED", "key: not the one of this console")
         caller = Caller(entry.user, entry.secret, _peer(request))
-        identity = await self.threads.run(lambda: self._port.identity(caller))
+        identity = await self.threads.run_login(lambda: self._port.identity(caller), self._address(request))
         response = web.Response(status=HTTPStatus.SEE_OTHER, headers={hdrs.LOCATION: "/"})
         return self._begin(request, response, entry.user, entry.secret, identity)
 
@@ -238,9 +250,19 @@ class Console:
 
     # -- calls
 
-    async def _call(self, request: web.Request) -> web.StreamResponse:
+    async def _opened(self, request: web.Request) -> tuple[Session, OpenCall]:
+        """Raises CallFailed."""
         session = await self._require_session(request)
-        call = self._port.open_call(_method(request), await _body(request), _caller(session, request))
+        body = await _body(request)
+        if session is self._nobodys:
+            self.connections.known(request.protocol, self._address(request))
+        return session, self._port.open_call(_method(request), body, _caller(session, request))
+
+    def _address(self, request: web.Request) -> str:
+        return self.connections.address_of(request.protocol)
+
+    async def _call(self, request: web.Request) -> web.StreamResponse:
+        _, call = await self._opened(request)
         try:
             answer = await self.threads.run(lambda: whole(call), call.cancel)
         except CallFailed as failure:
@@ -249,8 +271,7 @@ class Console:
         return _json_response(answer)
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
-        session = await self._require_session(request)
-        call = self._port.open_call(_method(request), await _body(request), _caller(session, request))
+        session, call = await self._opened(request)
         with self.threads.stream(0 if session is self._nobodys else len(session.on_end)):
             session.on_end.add(call.cancel)
             try:

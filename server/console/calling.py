@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,6 +14,11 @@ from server.console.contract import CallFailed, OpenCall
 CALL_THREADS: Final = 8
 CALLS_MAX: Final = 64
 """Calls that run or wait for a thread; beyond them new ones are refused."""
+
+LOGIN_THREADS: Final = 2
+LOGINS_MAX: Final = 16
+LOGINS_PER_ADDRESS_MAX: Final = 4
+"""Calls for who is not logged in. They have threads of their own, so that others' calls need not wait for them."""
 
 STREAMS_MAX: Final = 16
 STREAMS_PER_SESSION_MAX: Final = 6
@@ -29,9 +35,11 @@ class Threads:
 
     def __init__(self) -> None:
         self._calls = ThreadPoolExecutor(CALL_THREADS, thread_name_prefix="console call")
+        self._logins = ThreadPoolExecutor(LOGIN_THREADS, thread_name_prefix="console login")
         self._streams = ThreadPoolExecutor(STREAMS_MAX, thread_name_prefix="console stream")
         self._open_calls = 0
         self._open_streams = 0
+        self._open_logins: Counter[str] = Counter()
 
     async def run(self, work: Callable[[], _Result], cancel: Callable[[], None] | None = None) -> _Result:
         """What `work` returns; `cancel` is called where nobody waits for it any more. Raises CallFailed."""
@@ -41,6 +49,24 @@ class Threads:
         running = asyncio.get_running_loop().run_in_executor(self._calls, work)
         running.add_done_callback(self._call_over)
         return await _cancelling(running, cancel)
+
+    async def run_login(self, work: Callable[[], _Result], address: str) -> _Result:
+        """The same for somebody who is not logged in. Raises CallFailed."""
+        open_logins = self._open_logins
+        if open_logins[address] >= LOGINS_PER_ADDRESS_MAX or open_logins.total() >= LOGINS_MAX:
+            raise CallFailed("UNAVAILABLE", "too many log in at once: try again in a moment")
+        open_logins[address] += 1
+
+        def over(running: asyncio.Future[_Result]) -> None:
+            open_logins[address] -= 1
+            if not open_logins[address]:
+                del open_logins[address]
+            if not running.cancelled():
+                running.exception()
+
+        running = asyncio.get_running_loop().run_in_executor(self._logins, work)
+        running.add_done_callback(over)
+        return await _cancelling(running, None)
 
     def _call_over(self, running: asyncio.Future[_Result]) -> None:
         self._open_calls -= 1
@@ -66,7 +92,7 @@ class Threads:
 
     def close(self) -> None:
         """Waits for nothing."""
-        for pool in (self._calls, self._streams):
+        for pool in (self._calls, self._logins, self._streams):
             pool.shutdown(wait=False, cancel_futures=True)
 
 

@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
 from aiohttp import web
 
+from server.addresses import network_of, plain_address
 from server.front import LiveTls
 from store.clock import Clock
 
 CONNECTIONS_MAX: Final = 64
-"""A browser opens six. When all are taken, the one that has waited longest for its next request gives way."""
+"""A browser opens six. When all are taken one gives way, see `Connections`."""
 
 IDLE_S: Final = 20.0
 """How long a connection may be open without a request that has begun: slow senders of headers included."""
@@ -30,17 +34,33 @@ _KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (soc
 log = structlog.get_logger(__name__)
 
 
+@dataclass(slots=True, eq=False)
+class _Connection:
+    """`end` closes it at once. `owner`: who has shown to be somebody on it, None before that."""
+
+    address: str
+    since_s: float
+    """When it began to wait for a request, or when its request began."""
+    end: Callable[[], object]
+    owner: str | None = None
+    is_busy: bool = False
+
+
 class Connections:
-    """Those of one listener. Belongs to one event loop."""
+    """Those of one listener. Belongs to one event loop.
+
+    When all are taken a new one takes the place of another: first of one that has shown nothing, whether it waits,
+    sends its request slowly or has not ended its handshake, the oldest of the address with most of these; then of one
+    that waits for the next request of somebody who is logged in. So strangers keep nobody out but each other.
+    """
 
     def __init__(self, server: web.Server, tls: LiveTls | None, clock: Clock) -> None:
         self._server = server
         self._tls = tls
         self._clock = clock
-        self._idle_since_s: dict[object, float] = {}
-        """Of connections without a request under way."""
-        self._busy: set[object] = set()
-        self._opening: set[asyncio.Task[None]] = set()
+        self._open: dict[object, _Connection] = {}
+        """By the library's protocol."""
+        self._opening: dict[asyncio.Task[None], _Connection] = {}
 
     async def accept(self, listening: socket.socket) -> None:
         """Take connections until cancelled."""
@@ -63,41 +83,79 @@ class Connections:
         while True:
             await asyncio.sleep(SWEEP_S)
             before_s = self._clock.monotonic_s() - IDLE_S
-            for protocol in [each for each, since_s in self._idle().items() if since_s <= before_s]:
-                self._close(protocol)
+            for each in self._there():
+                if not each.is_busy and each.since_s <= before_s:
+                    each.end()
 
-    def begin(self, protocol: object) -> None:
+    def begin(self, protocol: Any) -> None:
         """A request of this connection begins."""
-        self._idle_since_s.pop(protocol, None)
-        self._busy.add(protocol)
+        found = self._of(protocol)
+        found.since_s, found.is_busy = self._clock.monotonic_s(), True
 
-    def end(self, protocol: object) -> None:
+    def known(self, protocol: Any, owner: str) -> None:
+        """The connection is of somebody who is logged in, or who need not be and has sent a whole request."""
+        self._of(protocol).owner = owner
+
+    def end(self, protocol: Any) -> None:
         """Its answer has left."""
-        self._busy.discard(protocol)
-        self._idle_since_s[protocol] = self._clock.monotonic_s()
+        found = self._of(protocol)
+        found.since_s, found.is_busy = self._clock.monotonic_s(), False
 
-    def _idle(self) -> dict[object, float]:
+    def address_of(self, protocol: Any) -> str:
+        return self._of(protocol).address
+
+    def _of(self, protocol: Any) -> _Connection:
+        """With TLS its first request may come with the handshake, before anybody has told of it."""
+        found = self._open.get(protocol)
+        if found is None:
+            transport = protocol.transport
+            peer = None if transport is None else transport.get_extra_info("peername")
+            found = _Connection(_address(peer), self._clock.monotonic_s(), lambda: _abort(protocol))
+            self._open[protocol] = found
+        return found
+
+    def _there(self) -> list[_Connection]:
         there = set(self._server.connections)
-        self._idle_since_s = {each: since_s for each, since_s in self._idle_since_s.items() if each in there}
-        return self._idle_since_s
+        self._open = {protocol: each for protocol, each in self._open.items() if protocol in there}
+        return list(self._open.values())
 
     def _take(self, connection: socket.socket) -> None:
+        address = _peer_address(connection)
         if len(self._server.connections) + len(self._opening) >= CONNECTIONS_MAX:
-            idle = self._idle()
-            if not idle:
+            victim = self._giving_way(address)
+            if victim is None:
                 connection.close()
                 return
-            self._close(min(idle, key=idle.__getitem__))
+            victim.end()
         connection.setblocking(False)  # noqa: FBT003 - as the library has it
         for option, value in _KEEPALIVE:
             connection.setsockopt(socket.IPPROTO_TCP, option, value)
         # each with the certificate of now, which a listener of asyncio's would not take
         context = None if self._tls is None else self._tls.now.context
-        opening = asyncio.get_running_loop().create_task(self._open(connection, context))
-        self._opening.add(opening)
-        opening.add_done_callback(self._opening.discard)
+        opening = asyncio.get_running_loop().create_task(self._finish(connection, context))
+        self._opening[opening] = _Connection(address, self._clock.monotonic_s(), opening.cancel)
 
-    async def _open(self, connection: socket.socket, context: ssl.SSLContext | None) -> None:
+        def opened(done: asyncio.Task[None]) -> None:
+            self._opening.pop(done, None)
+            if done.cancelled():  # before it began, perhaps
+                connection.close()
+
+        opening.add_done_callback(opened)
+
+    def _giving_way(self, address: str) -> _Connection | None:
+        """To a new connection of this address; None: it has to go itself."""
+        all_of_them = [*self._opening.values(), *self._there()]
+        strangers = [each for each in all_of_them if each.owner is None]
+        if strangers:
+            return _oldest_of_most(strangers, lambda each: each.address)
+        idle = [each for each in all_of_them if not each.is_busy]
+        if idle:
+            return _oldest_of_most(idle, lambda each: each.owner)
+        most = _oldest_of_most(all_of_them, lambda each: each.owner)
+        count = sum(each.owner == most.owner for each in all_of_them)
+        return most if count > CONNECTIONS_MAX // 2 and most.owner != address else None
+
+    async def _finish(self, connection: socket.socket, context: ssl.SSLContext | None) -> None:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(HANDSHAKE_S):
@@ -106,11 +164,28 @@ class Connections:
             log.debug("a connection to the console did not come about", reason=str(error) or "it took too long")
             connection.close()
             return
-        if protocol not in self._busy:  # with TLS its first request may have come with the handshake
-            self.end(protocol)
+        self._of(protocol)
 
-    def _close(self, protocol: Any) -> None:
-        self._idle_since_s.pop(protocol, None)
-        transport = protocol.transport
-        if transport is not None:
-            transport.abort()
+
+def _oldest_of_most(connections: Sequence[_Connection], key: Callable[[_Connection], str | None]) -> _Connection:
+    """Of those that have most in common, the one that waits or sends for longest."""
+    counts = Counter(map(key, connections))
+    return min(connections, key=lambda each: (-counts[key(each)], each.since_s))
+
+
+def _abort(protocol: Any) -> None:
+    if protocol.transport is not None:
+        protocol.transport.abort()
+
+
+def _peer_address(connection: socket.socket) -> str:
+    try:
+        return _address(connection.getpeername())
+    except OSError:  # it has gone already
+        return ""
+
+
+def _address(peer: Any) -> str:
+    """Of IPv6 the first 64 bits are one."""
+    plain = plain_address(peer[0]) if peer else None
+    return "" if plain is None else str(network_of(plain))

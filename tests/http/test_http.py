@@ -132,6 +132,36 @@ def test_the_oldest_connection_gives_way_when_all_are_taken(bench: Bench) -> Non
     assert bench.ask("/healthz")[0] == 200
 
 
+def test_who_connects_all_the_time_keeps_no_probe_of_others_out(bench: Bench) -> None:
+    """A liveness probe that is not answered ends the broker."""
+    crowd = []
+    try:
+        for number in range(10 * CONNECTIONS_MAX):
+            crowd.append(
+                socket.create_connection(("127.0.0.1", bench.port), timeout=10, source_address=("127.0.0.2", 0))
+            )
+            if number % 20 == 0:
+                assert bench.ask("/healthz") == (200, "live")
+        probe = bench.connect()
+        crowd += [
+            socket.create_connection(("127.0.0.1", bench.port), timeout=10, source_address=("127.0.0.2", 0))
+            for _ in range(2 * CONNECTIONS_MAX)
+        ]
+        assert bench.ask("/healthz") == (200, "live")
+        probe.sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+        assert probe.recv(100).startswith(b"HTTP/1.0 200"), (
+            "the busiest address has given way, not the oldest connection"
+        )
+        probe.close()
+    finally:
+        for each in crowd:
+            each.close()
+    wait_until_all_are_served()
+    server = bench.endpoint._server
+    assert server is not None
+    assert (server._served, server._open) == (0, {})
+
+
 def test_many_probes_leave_nothing_behind(bench: Bench) -> None:
     """rmq#8875."""
     for _ in range(200):
