@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from cli.command_table import COMMANDS, Entry
+from cli.saying import harmless
 
 COMPLETION_VARIABLE: Final = "_QUARRY_COMPLETE"
 """In the environment when a shell wants completions of this run: typer's protocol."""
@@ -57,6 +58,9 @@ class Commands(TyperGroup):
         except BrokenPipeError:
             _read_no_more()
             raise typer.Exit(NOBODY_READS) from None
+        except typer.BadParameter as error:
+            error.message = harmless(error.message)  # it repeats words of the command line
+            raise
 
 
 def _loaded(name: str, entry: Entry) -> Any:

@@ -18,6 +18,7 @@ import typer
 from typer._completion_classes import completion_init
 
 from cli.contexts import ContextInvalid, context_names, contexts_file, current_name, read_context
+from cli.saying import say
 
 NAMES_SHOWN_MAX: Final = 200
 _HARMLESS: Final = re.compile(r"[\w.%:@+/*-]+", re.ASCII)
@@ -107,7 +108,7 @@ class Completion:
 
 def completion(shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", show_default=False)]) -> None:
     """Print a script that lets a shell complete commands, options, and the names of contexts, topics and groups."""
-    typer.echo(SCRIPTS[shell].strip())
+    say(SCRIPTS[shell].strip())
 
 
 def begin(root: Any) -> None:

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-import typer
+from cli.saying import say
 
 READY_TIMEOUT_S: Final = 60.0
 CLIENT_TIMEOUT_S: Final = 60.0
@@ -66,12 +66,12 @@ CLIENT: Final = textwrap.dedent(
 def main() -> int:
     """0 when the message went round."""
     with tempfile.TemporaryDirectory(prefix="quarry-demo-") as directory:
-        typer.echo(f"starting a broker on {directory}")
+        say(f"starting a broker on {directory}")
         try:
             with running_broker(Path(directory)) as endpoint:
                 return run_client(endpoint, Path(directory))
         except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
-            typer.echo(f"the demo failed: {error}", err=True)
+            say(f"the demo failed: {error}", err=True)
             return 1
 
 
@@ -94,7 +94,7 @@ def running_broker(directory: Path) -> Iterator[str]:
             watchdog.cancel()
             if not ready:
                 raise RuntimeError(f"the broker did not start: {log.read_text(errors='replace').strip()}")
-            typer.echo(f"broker    {listen}")
+            say(f"broker    {listen}")
             yield listen
         finally:
             watchdog.cancel()
@@ -110,12 +110,12 @@ def run_client(endpoint: str, home: Path) -> int:
 
     The client writes logs below its home directory, so it gets one that goes away.
     """
-    typer.echo("client    rocketmq-python-client")
+    say("client    rocketmq-python-client")
     environment = {**os.environ, "HOME": str(home), "PYTHONUSERBASE": site.getuserbase()}
     done = subprocess.run(
         [sys.executable, "-c", CLIENT, endpoint, TOPIC], check=False, timeout=CLIENT_TIMEOUT_S, env=environment
     )
-    typer.echo("the message went round" if done.returncode == 0 else "the client failed")
+    say("the message went round" if done.returncode == 0 else "the client failed")
     return done.returncode
 
 

@@ -8,6 +8,7 @@ from typing import NoReturn
 import typer
 
 from cli.hints import Names, hint, no_names
+from cli.saying import say
 
 
 class Exit(IntEnum):
@@ -24,8 +25,8 @@ def end(status: Exit, text: str, names: Names | None = no_names) -> NoReturn:
     `names` tells what a broker has, for who has mistyped one of them; None: no second line, since a program reads on.
     """
     line = " ".join(text.split())
-    typer.echo(line, err=True)
+    say(line, err=True)
     advice = None if names is None else hint(line, names)
     if advice is not None:
-        typer.echo(f"hint: {advice}", err=True)
+        say(f"hint: {advice}", err=True)
     raise typer.Exit(status)

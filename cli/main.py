@@ -12,6 +12,7 @@ import typer
 
 from cli.command_tree import Commands
 from cli.contexts import NAME_VARIABLE, choose
+from cli.saying import say
 
 DISTRIBUTION: Final = "quarry-mq"
 
@@ -28,7 +29,7 @@ def _tell_version(context: typer.Context, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:  # a shell that completes the line parses it, too
         from importlib.metadata import version  # not at the top: no command needs it
 
-        typer.echo(f"quarry {version(DISTRIBUTION)}")
+        say(f"quarry {version(DISTRIBUTION)}")
         raise typer.Exit
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from cli.saying import harmless
 from store.progress import Progress as StoreProgress
 from store.progress import ReportProgress
 
@@ -16,11 +17,11 @@ from store.progress import ReportProgress
 def progress_bar(console: Console | None = None) -> Iterator[ReportProgress]:
     """Draws one bar per phase on standard error, and takes them away at the end."""
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.percentage:>3.0f} %"),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[detail]}"),
+        TextColumn("{task.fields[detail]}", markup=False),
     )
     with Progress(*columns, console=console or Console(stderr=True), transient=True, redirect_stdout=False) as bars:
         tasks: dict[str, TaskID] = {}
@@ -32,7 +33,7 @@ def progress_bar(console: Console | None = None) -> Iterator[ReportProgress]:
                 tasks[progress.phase],
                 completed=progress.done_bytes,
                 total=progress.total_bytes,
-                detail=progress.detail,
+                detail=harmless(progress.detail),
             )
 
         yield report

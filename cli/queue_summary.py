@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-import typer
-
 from cli.offline.record_text import json_line
+from cli.saying import say
 from store.queue_summary import QueueSummary
 
 FAMILY_FIGURES: Final = (
@@ -22,10 +21,10 @@ LEVEL_BYTES: Final = "level_bytes."
 
 def show_summary(summary: QueueSummary, *, as_json: bool) -> None:
     if as_json:
-        typer.echo(json_line(_fields(summary)))
+        say(json_line(_fields(summary)))
         return
     for line in _lines(summary):
-        typer.echo(line)
+        say(line)
 
 
 def _fields(summary: QueueSummary) -> dict[str, object]:

@@ -14,6 +14,7 @@ from cli.exit import Exit
 from cli.offline.arguments import Json
 from cli.one_line import one_line
 from cli.online.output import json_line
+from cli.saying import say
 
 _MARKS: Final = {
     Verdict.FINE: "ok     ",
@@ -53,7 +54,7 @@ def doctor(
         _show(finding, as_json=as_json)
     if not as_json:
         faults, warnings = counts[Verdict.FAULT], counts[Verdict.WARNING]
-        typer.echo(f"{_number(faults, 'fault')}, {_number(warnings, 'warning')}")
+        say(f"{_number(faults, 'fault')}, {_number(warnings, 'warning')}")
     is_ill = counts[Verdict.FAULT] or (strict and counts[Verdict.WARNING])
     raise typer.Exit(Exit.FINDING if is_ill else Exit.FINE)
 
@@ -99,12 +100,12 @@ def _findings(config: Path | None, store: Path | None, context: Context | None) 
 def _show(finding: Finding, *, as_json: bool) -> None:
     if as_json:
         fields = {**finding._asdict(), "verdict": finding.verdict.value}
-        typer.echo(json_line(fields))
+        say(json_line(fields))
         return
     mark = typer.style(_MARKS[finding.verdict], fg=_COLOURS[finding.verdict])
-    typer.echo(f"{mark}  {finding.check:<{_CHECK_WIDTH}}  {one_line(finding.seen)}")
+    say(f"  {finding.check:<{_CHECK_WIDTH}}  {one_line(finding.seen)}", before=mark)
     if finding.advice:
-        typer.echo(f"{'':>{len(_MARKS[finding.verdict])}}  {'':<{_CHECK_WIDTH}}  -> {one_line(finding.advice)}")
+        say(f"{'':>{len(_MARKS[finding.verdict])}}  {'':<{_CHECK_WIDTH}}  -> {one_line(finding.advice)}")
 
 
 def _number(count: int, what: str) -> str:

@@ -12,6 +12,7 @@ from cli.exit import Exit, end
 from cli.offline.arguments import Json, Store
 from cli.offline.opened_store import opened
 from cli.offline.record_text import json_line, record_fields, record_lines
+from cli.saying import say
 from store.offline import OfflineStore
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from store.record import Blank, Corrupt, EndOfData, StoredMessage, Torn
@@ -75,4 +76,4 @@ def _show(store: OfflineStore, records: Iterator[Found], *, as_json: bool) -> No
                 what = "torn" if isinstance(record, Torn) else "corrupt"
                 end(Exit.FINDING, f"{store.file_of(at)}: offset {at}: {what}: {reason}")
             case _:
-                typer.echo(json_line(record_fields(record)) if as_json else record_lines(record))
+                say(json_line(record_fields(record)) if as_json else record_lines(record))

@@ -10,6 +10,7 @@ import typer
 from cli.offline.arguments import Json, Store
 from cli.offline.opened_store import opened
 from cli.offline.record_text import json_line
+from cli.saying import say
 from store.clock import SystemClock
 from store.rocketmq import TIMER_STATE, Form
 from store.rocketmq import export_metadata as export
@@ -43,14 +44,14 @@ def export_metadata(
         "paths": [str(path) for path in done.paths],
     }
     if as_json:
-        typer.echo(json_line(fields))
+        say(json_line(fields))
         return
-    typer.echo(f"{done.topics} topics, {done.groups} groups, {done.offsets} consumer offsets")
+    say(f"{done.topics} topics, {done.groups} groups, {done.offsets} consumer offsets")
     if done.lowered:
-        typer.echo(f"{done.lowered} offsets were set back to messages in flight: these will come again")
+        say(f"{done.lowered} offsets were set back to messages in flight: these will come again")
     if held is None:
-        typer.echo("how far delayed messages have got is not known: let a broker start and stop on the store first")
+        say("how far delayed messages have got is not known: let a broker start and stop on the store first")
     for path in stale:
-        typer.echo(f"{path}: to be removed before RocketMQ starts, it would deliver what was delivered")
+        say(f"{path}: to be removed before RocketMQ starts, it would deliver what was delivered")
     for path in done.paths:
-        typer.echo(str(path))
+        say(str(path))

@@ -12,7 +12,9 @@ from cli.exit import Exit
 from cli.offline.arguments import Json, Store
 from cli.offline.opened_store import logs_aside, reporting_errors
 from cli.offline.record_text import json_line
+from cli.one_line import one_line
 from cli.progress import shown_progress
+from cli.saying import say
 from store.clock import SystemClock
 from store.disk import PosixDisk
 from store.migration.agreement import AgreementReport
@@ -72,33 +74,31 @@ def _repair(store: Path, *, as_json: bool) -> None:
     if as_json:
         queues = [{"topic": queue.topic, "queueId": queue.number} for queue in done.queues]
         fields = {"phase": done.phase.value, "found": _fields(done.found), "queues": queues, "left": _fields(done.left)}
-        typer.echo(json_line(fields))
+        say(json_line(fields))
     else:
         _show_differences(done.found)
         kind = "file queues" if done.phase.reads_rocksdb else "RocksDB"
         for queue in done.queues:
-            typer.echo(f"{queue.topic}/{queue.number}: put again in {kind}")
-        typer.echo(f"{sum(done.left.differences.values())} differences are left")
+            say(f"{one_line(queue.topic)}/{queue.number}: put again in {kind}")
+        say(f"{sum(done.left.differences.values())} differences are left")
     raise typer.Exit(Exit.FINE if done.left.agrees else Exit.FINDING)
 
 
 def _show_differences(report: AgreementReport) -> None:
     for each in report.first:
         at = "" if each.queue_offset is None else f"@{each.queue_offset}"
-        typer.echo(f"{each.topic}/{each.queue_number}{at}: {each.kind}: {each.text}")
+        say(f"{one_line(each.topic)}/{each.queue_number}{at}: {each.kind}: {one_line(each.text)}")
     differences = sum(report.differences.values())
-    typer.echo(f"{report.queues} queues with {report.units} units compared, {differences} differences")
+    say(f"{report.queues} queues with {report.units} units compared, {differences} differences")
 
 
 def _show_plan(planned: Plan, to: Target, *, as_json: bool) -> None:
     if as_json:
-        typer.echo(
-            json_line({"dryRun": True, "from": planned.origin.value, "to": to.phase.value, "steps": planned.steps})
-        )
+        say(json_line({"dryRun": True, "from": planned.origin.value, "to": to.phase.value, "steps": planned.steps}))
         return
-    typer.echo(f"the store is in phase {planned.origin.value}")
+    say(f"the store is in phase {planned.origin.value}")
     for number, step in enumerate(planned.steps, 1):
-        typer.echo(f"{number}  {step}")
+        say(f"{number}  {step}")
 
 
 def show(done: Migrated, *, as_json: bool) -> None:
@@ -112,15 +112,15 @@ def show(done: Migrated, *, as_json: bool) -> None:
             "leftOut": done.left_out,
             "aside": None if done.aside is None else str(done.aside),
         }
-        typer.echo(json_line(fields))
+        say(json_line(fields))
         return
     if report is not None:
         _show_differences(report)
     if done.left_out:
-        typer.echo(f"{done.left_out} light queues were left out: no file can have their names")
+        say(f"{done.left_out} light queues were left out: no file can have their names")
     if done.aside is not None:
-        typer.echo(f"the old queues are in {done.aside}")
-    typer.echo(f"the store was in phase {done.origin.value} and is in phase {done.phase.value}")
+        say(f"the old queues are in {done.aside}")
+    say(f"the store was in phase {done.origin.value} and is in phase {done.phase.value}")
 
 
 def _fields(report: AgreementReport) -> dict[str, object]:

@@ -9,8 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import structlog
+from structlog.typing import EventDict
 
 from cli.exit import Exit, end
+from cli.one_line import one_line
 from kv import EngineCorrupt, KvError
 from store.disk import PosixDisk
 from store.errors import BrokerError, StoreDamaged
@@ -31,6 +33,7 @@ def opened(store: Path) -> Iterator[OfflineStore]:
 def logs_aside(level: int) -> Iterator[None]:
     """Logs of the block, from a level on, go to stderr: they must not stand between the lines of the result."""
     structlog.configure(
+        processors=[_harmless, *structlog.get_config()["processors"]],
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         wrapper_class=structlog.make_filtering_bound_logger(level),
     )
@@ -38,6 +41,11 @@ def logs_aside(level: int) -> Iterator[None]:
         yield
     finally:
         structlog.reset_defaults()
+
+
+def _harmless(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """Names in a store may be anybody's."""
+    return {name: one_line(value) if isinstance(value, str) else value for name, value in event.items()}
 
 
 @contextmanager

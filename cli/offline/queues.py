@@ -9,6 +9,8 @@ import typer
 from cli.offline.arguments import Json, Queue, Store, Topic
 from cli.offline.opened_store import opened
 from cli.offline.record_text import json_line, time_text
+from cli.one_line import one_line
+from cli.saying import say
 from store.offline import OfflineStore, QueueSource
 from store.offsets import QueueId
 
@@ -20,7 +22,7 @@ Source = Annotated[
 
 def list_queues(open_store: OfflineStore, source: QueueSource | None, *, as_json: bool) -> None:
     if not as_json:
-        typer.echo(f"{'min offset':>12}  {'max offset':>12}  queue")
+        say(f"{'min offset':>12}  {'max offset':>12}  queue")
     for queue, bounds in open_store.queues(source):
         fields = {
             "topic": queue.topic,
@@ -29,9 +31,9 @@ def list_queues(open_store: OfflineStore, source: QueueSource | None, *, as_json
             "maxOffset": bounds.maximum,
         }
         if as_json:
-            typer.echo(json_line(fields))
+            say(json_line(fields))
         else:
-            typer.echo(f"{bounds.minimum:>12}  {bounds.maximum:>12}  {queue.topic}/{queue.number}")
+            say(f"{bounds.minimum:>12}  {bounds.maximum:>12}  {one_line(queue.topic)}/{queue.number}")
 
 
 def units(store: Store, topic: Topic, queue: Queue, source: Source = None, as_json: Json = False) -> None:
@@ -42,7 +44,7 @@ def units(store: Store, topic: Topic, queue: Queue, source: Source = None, as_js
     with opened(store) as open_store:
         entries = open_store.entries(QueueId(topic, queue), source=source)
         if not as_json:
-            typer.echo(f"{'offset':>12}  {'phy offset':>15}  {'size':>8}  {'tags code':>20}  store time")
+            say(f"{'offset':>12}  {'phy offset':>15}  {'size':>8}  {'tags code':>20}  store time")
         for entry in entries:
             if as_json:
                 fields = {
@@ -52,10 +54,10 @@ def units(store: Store, topic: Topic, queue: Queue, source: Source = None, as_js
                     "tagsCode": entry.tags_code,
                     "storeTimestamp": entry.store_timestamp_ms,
                 }
-                typer.echo(json_line(fields))
+                say(json_line(fields))
             else:
                 stored = "" if entry.store_timestamp_ms is None else time_text(entry.store_timestamp_ms)
-                typer.echo(
+                say(
                     f"{entry.queue_offset:>12}  {entry.physical_offset:>15}  {entry.size:>8}  "
                     f"{entry.tags_code:>20}  {stored}".rstrip()
                 )

@@ -58,13 +58,13 @@ def record_lines(record: StoredMessage | Blank) -> str:
         return f"{record.physical_offset:>15}  {record.size:>8}  blank up to the end of the segment"
     line = (
         f"{record.physical_offset:>15}  {record.size:>8}  {time_text(record.store_timestamp_ms)}  "
-        f"{record.topic}/{record.queue_number}@{record.queue_offset}  body {len(record.body)}"
+        f"{one_line(record.topic)}/{record.queue_number}@{record.queue_offset}  body {len(record.body)}"
     )
     if record.system_flag:
         line += f"  flags {record.system_flag:#x}"
     if record.reconsume_times:
         line += f"  redelivered {record.reconsume_times}"
-    properties = "  ".join(f"{name}={one_line(value)}" for name, value in sorted(record.properties.items()))
+    properties = "  ".join(f"{one_line(name)}={one_line(value)}" for name, value in sorted(record.properties.items()))
     return f"{line}\n{'':>17}{properties}" if properties else line
 
 

@@ -14,6 +14,7 @@ from cli.offline.arguments import Json, Store
 from cli.offline.opened_store import logs_aside, reporting_errors
 from cli.offline.record_text import json_line
 from cli.progress import shown_progress
+from cli.saying import say, word
 from store.clock import SystemClock
 from store.disk import PosixDisk
 from store.errors import NotAStore
@@ -111,12 +112,12 @@ def _show(outcome: _Outcome, *, as_json: bool) -> None:
     """One JSON object, or the findings and a line of figures."""
     log = outcome.log
     if as_json:
-        typer.echo(json_line(_fields(outcome)))
+        say(json_line(_fields(outcome)))
         return
     for finding in outcome.findings:
-        typer.echo(finding)
+        say(word(finding))
     verb = "would be" if outcome.dry_run else "were"
-    typer.echo(f"log [{log.start}, {log.end}) read: {log.records} records, of which {log.dispatched} {verb} dispatched")
+    say(f"log [{log.start}, {log.end}) read: {log.records} records, of which {log.dispatched} {verb} dispatched")
 
 
 def _fields(outcome: _Outcome) -> dict[str, object]:

@@ -11,6 +11,7 @@ from cli.offline.arguments import Json
 from cli.offline.opened_store import reporting_errors
 from cli.offline.record_text import json_line
 from cli.progress import shown_progress
+from cli.saying import say
 from store.backup import check_restore
 from store.backup import restore as restore_backup
 from store.disk import PosixCopyingDisk
@@ -65,7 +66,7 @@ def restore(
 
 def _show(fields: dict[str, object], *, as_json: bool) -> None:
     if as_json:
-        typer.echo(json_line(fields))
+        say(json_line(fields))
         return
     for name, value in fields.items():
-        typer.echo(f"{name:<12}  {value}")
+        say(f"{name:<12}  {value}")

@@ -11,6 +11,7 @@ import typer
 from cli.exit import Exit, end
 from cli.offline.arguments import Json, Store
 from cli.offline.record_text import json_line
+from cli.saying import say
 from store.clock import SystemClock
 
 commands: Final = typer.Typer(no_args_is_help=True)
@@ -42,7 +43,7 @@ def make_key(
         make_key_file(file)
     except OSError as error:
         end(Exit.COULD_NOT_RUN, f"{file}: {error.strerror}")
-    typer.echo(json_line({"file": str(file)}) if as_json else str(file))
+    say(json_line({"file": str(file)}) if as_json else str(file))
 
 
 def bootstrap(
@@ -78,11 +79,11 @@ def bootstrap(
         secret = make_first_administrator(users, name, given, SystemClock().wall_ms(), force=force)
     fields = {"name": name, "kind": "super", "secret": secret.text if given is None else None}
     if as_json:
-        typer.echo(json_line(fields))
+        say(json_line(fields))
         return
-    typer.echo(f"super user {name}")
+    say(f"super user {name}")
     if given is None:
-        typer.echo(f"secret     {secret.text}")
+        say(f"secret     {secret.text}")
 
 
 def secret_text(file: Path | None) -> str | None:

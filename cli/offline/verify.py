@@ -12,6 +12,7 @@ from cli.offline.arguments import Json, Store
 from cli.offline.opened_store import opened, reporting_errors
 from cli.offline.record_text import json_line
 from cli.progress import shown_progress
+from cli.saying import say, word
 from store.backup import store_in
 from store.disk import PosixDisk
 from store.verify import DIFFERENCES_MAX, VerifyReport
@@ -47,17 +48,17 @@ def verified(store: Path, limit: int = DIFFERENCES_MAX) -> VerifyReport:
 def show(report: VerifyReport, *, as_json: bool) -> None:
     """Differences first, the verdict last."""
     for difference in report.differences:
-        typer.echo(json_line(difference.as_json()) if as_json else f"{difference.check.value}: {difference}")
+        say(json_line(difference.as_json()) if as_json else f"{difference.check.value}: {word(str(difference))}")
     if as_json:
-        typer.echo(json_line(report.as_json()))
+        say(json_line(report.as_json()))
         return
-    typer.echo(f"{'checked':>12}  {'differences':>12}  check")
+    say(f"{'checked':>12}  {'differences':>12}  check")
     for check, count in report.counts.items():
-        typer.echo(f"{count.checked:>12}  {count.differences:>12}  {check.value}")
+        say(f"{count.checked:>12}  {count.differences:>12}  {check.value}")
     for note, number in report.notes.items():
-        typer.echo(f"{number:>12}  {'':>12}  {note.value}")
+        say(f"{number:>12}  {'':>12}  {note.value}")
     hint = (
         "" if report.agrees or report.clean_stop else "; the last stop was unclean, a start of the broker may repair it"
     )
     verdict = "agree" if report.agrees else "differ"
-    typer.echo(f"log [{report.log_begin}, {report.log_end}): the parts of the store {verdict}{hint}")
+    say(f"log [{report.log_begin}, {report.log_end}): the parts of the store {verdict}{hint}")

@@ -18,6 +18,7 @@ from cli.online.administration import admin_port, refusal
 from cli.online.arguments import Json, broker_of
 from cli.online.output import print_object
 from cli.progress import shown_progress
+from cli.saying import say
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
 from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from store.backup import BackupPoint, BackupReport, plan_live, plan_stopped, write_backup
@@ -63,7 +64,7 @@ def backup(
             raise typer.BadParameter("with --admin only DEST is given: the broker says where its store lies")
         made = _of_live(admin, paths[0], may_link=not copy)
     for remark in made.remarks:
-        typer.echo(remark, err=True)
+        say(remark, err=True)
     print_object(_fields(made), as_json=as_json)
     if verify:
         report = verified(made.directory)
@@ -158,7 +159,7 @@ def _held(broker: AdminServiceStub, address: str) -> Iterator[tuple[BackupPoint,
         try:
             broker.EndBackup(pb.EndBackupRequest(name=made.name), timeout=CALL_TIMEOUT_S)
         except grpc.RpcError as error:
-            typer.echo(f"the point at the broker ends with its lease: {refusal(error, address)}", err=True)
+            say(f"the point at the broker ends with its lease: {refusal(error, address)}", err=True)
 
 
 def _require_apart(store: Path, folder: Path) -> None:

@@ -14,6 +14,7 @@ from cli.online.administration import service_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Json
 from cli.online.found_messages import CALL_TIMEOUT_S, decoded
 from cli.online.messages import Topic, show, terminated_as_interrupted
+from cli.saying import say
 from cli.times import date_ms
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.quarry.admin.v1 import browsing_pb2 as pb
@@ -133,7 +134,7 @@ def _followed(
     for answer in broker.TailMessages(request):
         yield from answer.messages
         if answer.left_out:
-            typer.echo(f"{address}: {answer.left_out} messages were left out, they came too fast", err=True)
+            say(f"{address}: {answer.left_out} messages were left out, they came too fast", err=True)
 
 
 def _message(topic: str, record: StoredMessage) -> definition.Message:

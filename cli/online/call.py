@@ -14,6 +14,7 @@ from cli.exit import Exit, end
 from cli.online.administration import asked_names, service_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Json
 from cli.online.output import json_line
+from cli.saying import say
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server.rpc.admin_port.methods import methods, stub_of
 
@@ -42,7 +43,7 @@ def call(
         answering = calling(message, timeout=CALL_TIMEOUT_S)
         for answer in answering if called.server_streaming else (answering,):
             fields = json_format.MessageToDict(answer)
-            typer.echo(json_line(fields) if as_json else json.dumps(fields, indent=2, ensure_ascii=False))
+            say(json_line(fields) if as_json else json.dumps(fields, indent=2, ensure_ascii=False))
             _require_ok(admin, answer)
 
 

@@ -14,6 +14,7 @@ from cli.contexts import Context, chosen
 from cli.exit import Exit, end
 from cli.online.arguments import ADMIN_DEFAULT, Admin
 from cli.online.channel import unsigned_channel
+from cli.saying import say
 from server.console.contract import Entry, Rules
 from server.console.running import ConsoleParts, ConsoleThread
 from server.logs import configure_logs
@@ -51,8 +52,8 @@ def console(
     except OSError as error:
         end(Exit.COULD_NOT_RUN, f"--port: {error}")
     way_in = "" if entry is None else f"enter?key={entry.key}"
-    typer.echo(f"{thread.url}{way_in}")
-    typer.echo(f"shows the broker at {admin}; Ctrl-C ends it", err=True)
+    say(f"{thread.url}{way_in}")
+    say(f"shows the broker at {admin}; Ctrl-C ends it", err=True)
     asked.wait()
     thread.stop()
 

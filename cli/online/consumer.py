@@ -11,6 +11,7 @@ from cli.online.arguments import ADMIN_DEFAULT, Admin, Json
 from cli.online.official import official_port
 from cli.online.output import print_object
 from cli.online.subscriptions import client_fields
+from cli.saying import say
 from cli.times import time_text
 from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
@@ -51,7 +52,7 @@ def stack(client_id: Id, *, group: Group, admin: Admin = ADMIN_DEFAULT, as_json:
     if as_json:
         print_object({"clientId": client_id, "stack": answer.thread_stack_trace}, as_json=True)
     else:
-        typer.echo(answer.thread_stack_trace)
+        say(answer.thread_stack_trace)
 
 
 def verify_message(

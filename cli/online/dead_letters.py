@@ -11,6 +11,7 @@ from cli.online.administration import service_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Json, Name
 from cli.online.job_following import Wait, run_job, unless_too_much
 from cli.online.output import print_object, print_rows
+from cli.saying import say, word
 from cli.times import time_text
 from server._generated.quarry.admin.v1 import dead_letters_pb2 as pb
 from server._generated.quarry.admin.v1 import jobs_pb2
@@ -90,7 +91,7 @@ def resend(
     else:
         print_object({"would be sent" if dry_run else "sent": found.resent}, as_json=False)
         for each in refused:
-            typer.echo(f"offset {each['offset']}: {each['reason']}", err=True)
+            say(f"offset {each['offset']}: {word(str(each['reason']), err=True)}", err=True)
     raise typer.Exit(Exit.FINDING if refused else Exit.FINE)
 
 

@@ -10,6 +10,7 @@ from cli.online.administration import admin_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Json
 from cli.online.known import known_time
 from cli.online.output import json_line, print_rows
+from cli.saying import say
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
 
 CALL_TIMEOUT_S: Final = 300.0
@@ -53,9 +54,9 @@ def expire(
     print_rows(segments, SEGMENT_COLUMNS, as_json=as_json)
     if as_json:
         for row in unread:
-            typer.echo(json_line(row))
+            say(json_line(row))
     elif unread:
-        typer.echo()
+        say()
         print_rows(unread, UNREAD_COLUMNS, as_json=False)
     if not answer.unread_complete:
-        typer.echo("not all groups were looked at", err=True)
+        say("not all groups were looked at", err=True)

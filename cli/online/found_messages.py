@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-import typer
-
 from cli.exit import Exit, end
 from cli.online.known import known, known_time
+from cli.saying import say, word
 from server._generated.quarry.admin.v1 import query_pb2 as pb
 from store.offsets import PhysicalOffset
 from store.record import StoredMessage, client_message_id, decode_record, offset_message_id
@@ -37,7 +36,10 @@ def found_pages(call: Callable[..., Any], request: pb.QueryMessagesRequest, addr
 
 def tell_unread(files: Iterable[pb.UnreadFile], address: str) -> None:
     for each in files:
-        typer.echo(f"{address}: messages may be missing, {each.name} could not be read: {each.reason}", err=True)
+        say(
+            f"{address}: messages may be missing, {each.name} could not be read: {word(each.reason, err=True)}",
+            err=True,
+        )
 
 
 def decoded(found: pb.FoundMessage | pb.MessageTrace, address: str) -> StoredMessage:

@@ -15,6 +15,7 @@ from cli.online.known import known, known_time
 from cli.online.migration import who
 from cli.online.output import print_object
 from cli.progress import shown_progress
+from cli.saying import say, word
 from server._generated.quarry.admin.v1 import jobs_pb2 as pb
 from server._generated.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
 from store.progress import Progress
@@ -61,7 +62,7 @@ def _followed(broker: JobServiceStub, job: pb.Job) -> pb.Job:
                 if job.HasField("total"):
                     report(Progress(job.kind, job.done, job.total))
     except (KeyboardInterrupt, grpc.RpcError) as error:
-        typer.echo(f"job {job.id} goes on: quarry job show {job.id}, quarry job cancel {job.id}", err=True)
+        say(f"job {job.id} goes on: quarry job show {job.id}, quarry job cancel {job.id}", err=True)
         if isinstance(error, KeyboardInterrupt):
             raise typer.Exit(Exit.COULD_NOT_RUN) from error
         raise
@@ -104,7 +105,7 @@ def show_job(job: pb.Job, *, as_json: bool) -> None:
         print_object({**fields, "firstErrors": list(job.first_errors)}, as_json=True)
         return
     for text in job.first_errors:
-        typer.echo(text, err=True)
+        say(word(text, err=True), err=True)
     shown = {name: value for name, value in fields.items() if value is not None and value is not False and value != {}}
     print_object(shown, as_json=False)
 

@@ -13,6 +13,7 @@ from cli.online.dry_runs import lite_topic_deletion
 from cli.online.known import known, known_time
 from cli.online.output import print_object, print_rows
 from cli.online.pages import listed
+from cli.saying import say
 from server._generated.quarry.admin.v1 import lite_topics_pb2 as pb
 from server._generated.quarry.admin.v1.lite_topics_pb2_grpc import LiteTopicServiceStub
 
@@ -112,7 +113,7 @@ def backlog(
     else:
         print_rows(map(_backlog_fields, found.lite_topics), BACKLOG_COLUMNS, as_json=as_json)
         if not found.is_complete:
-            typer.echo(f"{admin}: there are more lite topics, {found.looked_at} were looked at", err=True)
+            say(f"{admin}: there are more lite topics, {found.looked_at} were looked at", err=True)
 
 
 def _backlog_fields(each: pb.LiteBacklog) -> dict[str, object]:

@@ -25,6 +25,7 @@ from cli.online.found_messages import (
     trace_rows,
 )
 from cli.online.output import print_object, print_rows
+from cli.saying import say
 from server._generated.quarry.admin.v1 import query_pb2 as pb
 from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
 from server.bodies import body_text
@@ -75,11 +76,11 @@ def show(
     tell_unread(answer.unread, admin)
     record = decoded(answer.message, admin)
     if answer.same_id > 1:
-        typer.echo(f"{answer.same_id} messages have this id, this is the newest", err=True)
+        say(f"{answer.same_id} messages have this id, this is the newest", err=True)
     stored = bytes(record.body)
     plain = plain_body(record.system_flag, stored)
     if plain is None:
-        typer.echo("the body cannot be uncompressed, it is given as it is stored", err=True)
+        say("the body cannot be uncompressed, it is given as it is stored", err=True)
     content = stored if plain is None else plain
     if body is not None:
         _write(body, content)
@@ -103,7 +104,7 @@ def _request(message_id: str | None, topic: str | None, queue: int | None, offse
 
 def _write(target: str, content: bytes) -> None:
     if target == "-":
-        typer.echo(content, nl=False)
+        say(content, nl=False)
         return
     try:
         Path(target).write_bytes(content)
@@ -141,22 +142,22 @@ def _print(record: StoredMessage, traced: pb.MessageTrace, body: bytes, *, is_bo
         "bodyLength": len(body),
     }
     print_object(fields, as_json=False)
-    typer.echo("\nproperties")
+    say("\nproperties")
     for name, value in sorted(properties.items()):
-        typer.echo(f"  {one_line(name)}={one_line(value)}")
+        say(f"  {one_line(name)}={one_line(value)}")
     if is_body_shown:
         _print_body(body)
-    typer.echo()
+    say()
     print_rows(trace_rows(traced), TRACE_COLUMNS, as_json=False)
 
 
 def _print_body(body: bytes) -> None:
     text = body_text(body)
     if text is None:
-        typer.echo("\nbody, base64")
-        typer.echo(base64.b64encode(body[:BODY_SHOWN_MAX]).decode())
+        say("\nbody, base64")
+        say(base64.b64encode(body[:BODY_SHOWN_MAX]).decode())
     else:
-        typer.echo("\nbody")
-        typer.echo(body[:BODY_SHOWN_MAX].decode(errors="ignore"))
+        say("\nbody")
+        say(body[:BODY_SHOWN_MAX].decode(errors="ignore"))
     if len(body) > BODY_SHOWN_MAX:
-        typer.echo(f"… of {len(body)} bytes the first {BODY_SHOWN_MAX}: --body gives all")
+        say(f"… of {len(body)} bytes the first {BODY_SHOWN_MAX}: --body gives all")

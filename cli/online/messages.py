@@ -19,6 +19,7 @@ from cli.online.client import CallRefused, MessagingClient, Reader, messaging_po
 from cli.online.groups import CALL_TIMEOUT_S, RESET_TIMEOUT_S, reset_request
 from cli.online.known import known
 from cli.online.output import json_line
+from cli.saying import say, word
 from cli.times import time_text
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
@@ -159,16 +160,16 @@ def temporary_group(topic: str, start: str, admin: str) -> Iterator[str]:
 def show(message: definition.Message, record: StoredMessage | None = None, *, as_json: bool) -> None:
     fields = message_fields(message, record)
     if as_json:
-        typer.echo(json_line(fields))
+        say(json_line(fields))
         return
     stored_ms = to_ms(message.system_properties.store_timestamp) if record is None else record.store_timestamp_ms
     stored = time_text(stored_ms).replace("T", " ").removesuffix("Z")
-    labels = [str(fields["messageId"]), f"{fields['topic']}/{fields['queueId']}@{fields['queueOffset']}"]
-    labels += [f"tag={fields['tag']}"] if fields["tag"] else []
-    labels += [f"keys={','.join(message.system_properties.keys)}"] if message.system_properties.keys else []
-    labels += [f"{name}={value}" for name, value in sorted(message.user_properties.items())]
-    typer.echo(f"{stored}  {'  '.join(labels)}")
-    typer.echo(fields.get("body") or f"<{len(message.body)} bytes>")
+    labels = [word(str(fields["messageId"])), f"{word(message.topic.name)}/{fields['queueId']}@{fields['queueOffset']}"]
+    labels += [f"tag={word(str(fields['tag']))}"] if fields["tag"] else []
+    labels += [f"keys={','.join(map(word, message.system_properties.keys))}"] if message.system_properties.keys else []
+    labels += [f"{word(name)}={word(value)}" for name, value in sorted(message.user_properties.items())]
+    say(f"{stored}  {'  '.join(labels)}")
+    say(str(fields.get("body") or f"<{len(message.body)} bytes>"))
 
 
 def message_fields(message: definition.Message, record: StoredMessage | None = None) -> dict[str, object]:

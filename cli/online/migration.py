@@ -16,6 +16,7 @@ from cli.online.administration import service_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Json
 from cli.online.known import known
 from cli.online.output import print_object, print_rows
+from cli.saying import say
 from cli.times import time_text
 from server._generated.quarry.admin.v1 import migration_pb2 as pb
 from server._generated.quarry.admin.v1.migration_pb2_grpc import MigrationServiceStub
@@ -44,7 +45,7 @@ def status(*, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
     print_object({name: value for name, value in fields.items() if value is not None}, as_json=False)
     for rows, columns in ((differences, DIFFERENCE_COLUMNS), (steps, STEP_COLUMNS)):
         if rows:
-            typer.echo()
+            say()
             print_rows(rows, columns, as_json=False)
 
 

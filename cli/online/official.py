@@ -6,10 +6,9 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import typer
-
 from cli.exit import Exit, end
 from cli.online.administration import asked_names, service_port
+from cli.saying import say
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2.admin_pb2_grpc import AdminStub
 
@@ -28,7 +27,7 @@ class OfficialAdmin:
         if status.code not in accepted:
             end(Exit.COULD_NOT_RUN, f"{self._address}: {status.message}", asked_names(self._address))
         if status.code == definition.OK and status.message != "OK":
-            typer.echo(f"{self._address}: {status.message}", err=True)
+            say(f"{self._address}: {status.message}", err=True)
         return answer
 
 

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, islice
 from typing import Final
 
-import typer
-
 from cli.one_line import one_line
+from cli.saying import say
 
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
@@ -27,11 +26,11 @@ def json_line(fields: Mapping[str, object]) -> str:
 def print_object(fields: Mapping[str, object], *, as_json: bool) -> None:
     """One thing with all its fields."""
     if as_json:
-        typer.echo(json_line(fields))
+        say(json_line(fields))
         return
     width = max(map(len, fields), default=0)
     for name, value in fields.items():
-        typer.echo(f"{name:<{width}}  {_text(value)}".rstrip())
+        say(f"{name:<{width}}  {_text(value)}".rstrip())
 
 
 def print_rows(rows: Iterable[Mapping[str, object]], columns: Sequence[str], *, as_json: bool) -> None:
@@ -41,14 +40,14 @@ def print_rows(rows: Iterable[Mapping[str, object]], columns: Sequence[str], *, 
     """
     if as_json:
         for row in rows:
-            typer.echo(json_line(row))
+            say(json_line(row))
         return
     widths = [max(len(column), 11) for column in columns]
     coming = iter(rows)
     first = list(islice(coming, 1))  # a refusal comes before the heading
-    typer.echo(_line(columns, widths))
+    say(_line(columns, widths))
     for row in chain(first, coming):
-        typer.echo(_line([_text(row[column]) for column in columns], widths))
+        say(_line([_text(row[column]) for column in columns], widths))
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -66,7 +65,7 @@ def _text(value: object) -> str:
         case bool():
             return "yes" if value else "no"
         case Mapping():
-            return " ".join(f"{name}={_text(each)}" for name, each in value.items())
+            return " ".join(f"{one_line(str(name))}={_text(each)}" for name, each in value.items())
         case list() | tuple():
             return ", ".join(_text(each) for each in value)
         case _:

@@ -21,6 +21,7 @@ from cli.online.client import CallRefused, MessagingClient, Outgoing, Sent, mess
 from cli.online.message_lines import Line, LineInvalid, lines_as_they_come, message_of_json
 from cli.online.output import json_line
 from cli.progress import shown_progress
+from cli.saying import say, word
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from store.progress import Progress, ReportProgress
 
@@ -111,7 +112,7 @@ def produce(
         for _ in range(count):
             (sent,) = client.send(message)
             fields = {"topic": topic, "messageId": sent.message_id, "queueOffset": sent.queue_offset}
-            typer.echo(json_line(fields) if as_json else f"{sent.message_id}  offset {sent.queue_offset}")
+            say(json_line(fields) if as_json else f"{word(sent.message_id)}  offset {sent.queue_offset}")
 
 
 class _Numbered(NamedTuple):
@@ -125,10 +126,10 @@ def _produce_lines(name: str, given: Outgoing, *, is_json: bool, endpoint: str, 
         try:
             sending.send_all(stream, report)
         except (CallRefused, grpc.RpcError, KeyboardInterrupt):
-            typer.echo(sending.state(), err=True)
+            say(sending.state(), err=True)
             raise
     if not as_json:
-        typer.echo(f"{sending.sent:,} messages sent" + (f", {sending.failed:,} lines not" if sending.failed else ""))
+        say(f"{sending.sent:,} messages sent" + (f", {sending.failed:,} lines not" if sending.failed else ""))
     raise typer.Exit(Exit.FINDING if sending.failed else Exit.FINE)
 
 
@@ -196,11 +197,11 @@ class _Sending:
         self._last_sent = number
         if self._as_json:
             fields = {"topic": self._given.topic, "messageId": sent.message_id, "queueOffset": sent.queue_offset}
-            typer.echo(json_line({**fields, "line": number}))
+            say(json_line({**fields, "line": number}))
 
     def _fail(self, number: int, reason: str) -> None:
         self.failed += 1
-        typer.echo(f"line {number}: {reason}", err=True)
+        say(f"line {number}: {word(reason, err=True)}", err=True)
 
 
 def _batches(messages: Iterable[_Numbered]) -> Iterator[Sequence[_Numbered]]:

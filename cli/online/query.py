@@ -15,6 +15,7 @@ from cli.online.administration import service_port
 from cli.online.arguments import AdminOrNone, StoreOrNone, broker_of
 from cli.online.found_messages import decoded, found_pages
 from cli.progress import shown_progress
+from cli.saying import say
 from server._generated.quarry.admin.v1 import query_pb2 as pb
 from server._generated.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
 from store.record import StoredMessage
@@ -53,7 +54,7 @@ def query(
         assert store is not None
         found = _of_store(store, topic, key, times_ms=(begin_ms, end_ms), limit=limit)
     for record in found:
-        typer.echo(json_line(record_fields(record)) if as_json else record_lines(record))
+        say(json_line(record_fields(record)) if as_json else record_lines(record))
     raise typer.Exit(Exit.FINE if found else Exit.FINDING)
 
 
@@ -82,5 +83,5 @@ def _of_broker(address: str, request: pb.QueryMessagesRequest) -> Iterator[Store
         for number, page in enumerate(found_pages(broker.QueryMessages, request, address)):
             behind = page.dispatched_offset - page.indexed_offset
             if behind > 0 and number == 0:
-                typer.echo(f"{address}: the index has to catch up with {behind} bytes of the log", err=True)
+                say(f"{address}: the index has to catch up with {behind} bytes of the log", err=True)
             yield from (decoded(each, address) for each in page.messages)

@@ -11,6 +11,7 @@ from cli.online.administration import admin_port
 from cli.online.arguments import ADMIN_DEFAULT, Admin, Attributes, DryRun, Json, Name, Prefix, pairs, with_options
 from cli.online.dry_runs import topic_deletion
 from cli.online.output import print_object, print_rows
+from cli.saying import say
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
 from store.metadata.lite_attributes import EXPIRATION, EXPIRATION_MAX_MINUTES
 
@@ -174,7 +175,7 @@ def show(name: Name, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> 
         print_object({**topic_fields(topic), "queues": rows}, as_json=True)
         return
     print_object(topic_fields(topic), as_json=False)
-    typer.echo()
+    say()
     print_rows(rows, ("queueId", "minOffset", "maxOffset"), as_json=False)
 
 

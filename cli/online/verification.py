@@ -15,6 +15,7 @@ from cli.online.arguments import ADMIN_DEFAULT, Admin, Json
 from cli.online.known import known, known_time
 from cli.online.migration import who
 from cli.online.output import print_object, print_rows
+from cli.saying import say, word
 from server._generated.quarry.admin.v1 import verification_pb2 as pb
 from server._generated.quarry.admin.v1.verification_pb2_grpc import VerificationServiceStub
 
@@ -112,10 +113,10 @@ def _show(found: pb.Verification, *, as_json: bool) -> None:
         print_object({**fields, "checks": checks, "notes": dict(found.notes), "first": first}, as_json=True)
         return
     for each in first:
-        typer.echo(f"{each['check']}: {each['text']}")
+        say(f"{each['check']}: {word(str(each['text']))}")
     print_object({name: value for name, value in fields.items() if value is not None}, as_json=False)
     if checks:
-        typer.echo()
+        say()
         print_rows(checks, CHECK_COLUMNS, as_json=False)
 
 

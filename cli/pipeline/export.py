@@ -11,6 +11,7 @@ from cli.offline.arguments import Json, Store
 from cli.offline.record_text import json_line
 from cli.pipeline.arguments import Since, Tags, Topics, Until, Where, time_ms
 from cli.pipeline.session import Conf, Master, spark_session
+from cli.saying import say
 from pipeline.body_form import BodyForm
 from store.disk import PosixDisk
 
@@ -76,9 +77,9 @@ def export(
             "files": done.files,
             "expiredBytes": done.expired,
         }
-        typer.echo(json_line(fields))
+        say(json_line(fields))
     else:
-        typer.echo(f"{done.messages:,} messages of the offsets [{done.begin}, {done.end}) in {done.files} files")
+        say(f"{done.messages:,} messages of the offsets [{done.begin}, {done.end}) in {done.files} files")
     if done.expired:
-        typer.echo(f"{done.expired} bytes of the log expired before they were exported", err=True)
+        say(f"{done.expired} bytes of the log expired before they were exported", err=True)
         raise typer.Exit(Exit.FINDING)

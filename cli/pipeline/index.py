@@ -11,6 +11,7 @@ from cli.offline.arguments import Json, Store
 from cli.offline.record_text import json_line
 from cli.pipeline.arguments import Since, Until, time_ms
 from cli.pipeline.session import Conf, Master, spark_session
+from cli.saying import say
 from store.disk import PosixDisk
 
 PHASES = ("reading the log", "writing the index")
@@ -55,8 +56,8 @@ def index(
             "aside": None if done.aside is None else str(done.aside),
             "seconds": round(took_s, 1),
         }
-        typer.echo(json_line(fields))
+        say(json_line(fields))
         return
-    typer.echo(f"{done.items:,} keys of [{done.begin}, {done.up_to}) in {done.files} files, in {took_s:.1f} s")
+    say(f"{done.items:,} keys of [{done.begin}, {done.up_to}) in {done.files} files, in {took_s:.1f} s")
     if done.aside is not None:
-        typer.echo(f"the old index is kept in {done.aside}")
+        say(f"the old index is kept in {done.aside}")

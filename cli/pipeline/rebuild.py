@@ -10,6 +10,7 @@ import typer
 from cli.offline.arguments import Json, Store
 from cli.offline.record_text import json_line
 from cli.pipeline.session import Conf, Master, spark_session
+from cli.saying import say
 from store.disk import PosixDisk
 
 PHASES = ("reading the log", "writing the queues", "making the index")
@@ -56,14 +57,14 @@ def rebuild(
             "indexFiles": None if index is None else index.files,
             "seconds": round(took_s, 1),
         }
-        typer.echo(json_line(fields))
+        say(json_line(fields))
         return
-    typer.echo(
+    say(
         f"{queues.units:,} units of {queues.queues:,} queues, up to offset {queues.dispatched_up_to}, in {took_s:.1f} s"
     )
     if done.waiting is not None:
-        typer.echo(f"{done.waiting:,} delayed messages wait")
+        say(f"{done.waiting:,} delayed messages wait")
     if index is not None:
-        typer.echo(f"{index.items:,} keys in {index.files} index files")
+        say(f"{index.items:,} keys in {index.files} index files")
     if done.aside is not None:
-        typer.echo(f"the old database is kept in {done.aside}")
+        say(f"the old database is kept in {done.aside}")

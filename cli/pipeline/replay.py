@@ -12,6 +12,7 @@ from cli.offline.arguments import Json, Store
 from cli.offline.record_text import json_line
 from cli.pipeline.arguments import Since, Tags, Topics, Until, Where, time_ms
 from cli.pipeline.session import Conf, Master, spark_session
+from cli.saying import say
 from store.disk import PosixDisk
 
 PHASES = ("reading the log", "sending")
@@ -90,4 +91,4 @@ def replay(
             Wanted(topics=tuple(topic or ()), tags=tuple(tag or ()), from_ms=from_ms, to_ms=to_ms, where=where),
             keeps_compressed=keep_compressed,
         )
-    typer.echo(json_line({"messages": done.messages}) if as_json else f"{done.messages:,} messages sent")
+    say(json_line({"messages": done.messages}) if as_json else f"{done.messages:,} messages sent")

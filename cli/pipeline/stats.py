@@ -12,6 +12,7 @@ from cli.offline.arguments import Json, Store
 from cli.offline.record_text import json_line
 from cli.pipeline.arguments import Since, Topics, Until, time_ms
 from cli.pipeline.session import Conf, Master, spark_session
+from cli.saying import say
 from store.disk import PosixDisk
 
 PHASES = ("counting",)
@@ -58,7 +59,7 @@ def stats(
         if report is not None:
             report.write_text(report_html(found, datetime.now(UTC)), encoding="utf-8")
     if as_json:
-        typer.echo(json_line(as_document(found)))
+        say(json_line(as_document(found)))
         return
     for line in summary_lines(found):
-        typer.echo(line)
+        say(line)

@@ -9,6 +9,7 @@ import typer
 
 from cli.exit import Exit, end
 from cli.hints import near
+from cli.saying import say
 from cli.schemas.shapes import commands, own_name, page, schema_of
 
 
@@ -25,10 +26,10 @@ def schema(
     """Print the JSON Schema of the lines that a command prints with --json."""
     if as_page:
         for line in page():
-            typer.echo(line)
+            say(line)
         return
     if not command:
-        typer.echo(json.dumps({name: schema_of(name) for name in commands()}, indent=2))
+        say(json.dumps({name: schema_of(name) for name in commands()}, indent=2))
         return
     name = " ".join(command)
     if own_name(name) not in commands():
@@ -37,4 +38,4 @@ def schema(
             Exit.COULD_NOT_RUN,
             f"no schema of {name!r}" + (f"; there are those of: {', '.join(meant)}" if meant else ""),
         )
-    typer.echo(json.dumps(schema_of(name), indent=2))
+    say(json.dumps(schema_of(name), indent=2))

@@ -20,6 +20,7 @@ from cli.online.client import CallRefused
 from cli.online.messages import terminated_as_interrupted
 from cli.online.output import json_line
 from cli.progress import shown_progress
+from cli.saying import say
 from store.clock import SystemClock
 
 DURATION_S: Final = 10.0
@@ -105,7 +106,7 @@ def bench(
         load = _loaded(plan, dial, place, admin)
     fields = {**load.figures.fields(), "queues": place.queues, "isInterrupted": load.is_interrupted}
     if as_json:
-        typer.echo(json_line(fields))
+        say(json_line(fields))
     else:
         _show(fields, place)
     if load.is_interrupted:
@@ -148,15 +149,15 @@ def _show(fields: Mapping[str, Any], place: Place) -> None:
         ("client", f"{fields['clientCpu']:.2f} of a core in {fields['seconds']:.1f} s"),
         ("errors", errors or "none"),
     ):
-        typer.echo(f"{name:<10}{text}")
+        say(f"{name:<10}{text}")
     if fields["missing"]:
-        typer.echo(f"{'missing':<10}{fields['missing']:,} messages were sent and did not come")
+        say(f"{'missing':<10}{fields['missing']:,} messages were sent and did not come")
     if fields["again"]:
-        typer.echo(f"{'again':<10}{fields['again']:,} deliveries of messages that had come before")
-    typer.echo(" " * 10 + "".join(f"{heading:>12}" for heading in HEADINGS))
+        say(f"{'again':<10}{fields['again']:,} deliveries of messages that had come before")
+    say(" " * 10 + "".join(f"{heading:>12}" for heading in HEADINGS))
     for side in ("sent", "received"):
         if fields[side] is not None:
-            typer.echo(f"{side:<10}" + "".join(f"{_cell(fields[side][column]):>12}" for column in COLUMNS))
+            say(f"{side:<10}" + "".join(f"{_cell(fields[side][column]):>12}" for column in COLUMNS))
 
 
 def _cell(value: float | None) -> str:

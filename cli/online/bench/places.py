@@ -13,6 +13,7 @@ import typer
 from cli.exit import Exit, end
 from cli.online.administration import admin_port, refusal
 from cli.online.groups import CALL_TIMEOUT_S, RESET_TIMEOUT_S, reset_request
+from cli.saying import say
 from server._generated.quarry.admin.v1 import admin_pb2 as pb
 from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 
@@ -104,7 +105,7 @@ def _remove(broker: AdminServiceStub, admin: str, kind: str, name: str) -> None:
             broker.DeleteTopic(pb.DeleteTopicRequest(name=name), timeout=CALL_TIMEOUT_S)
     except grpc.RpcError as error:
         if cast("grpc.Call", error).code() is not grpc.StatusCode.NOT_FOUND:
-            typer.echo(
+            say(
                 f"{kind} {name} is left behind, `quarry {kind} delete {name}` removes it: {refusal(error, admin)}",
                 err=True,
             )

@@ -17,6 +17,7 @@ from cli.online.messages import terminated_as_interrupted
 from cli.online.output import json_line
 from cli.online.ping.tries import Times, Way, figures_of, milliseconds, paced
 from cli.online.ping.trips import AdminTrip, MessageTrip, MessagingTrip
+from cli.saying import say
 from store.clock import SystemClock
 
 INTERRUPTED: Final = 130
@@ -126,7 +127,7 @@ def _ways(topic: str | None, port: Port, endpoint: str, admin: str, *, timeout_s
 
 def _show_try(number: int, times: Times, ways: list[Way], *, as_json: bool) -> None:
     if as_json:
-        typer.echo(
+        say(
             json_line(
                 {
                     "try": number,
@@ -139,20 +140,18 @@ def _show_try(number: int, times: Times, ways: list[Way], *, as_json: bool) -> N
     cells = [
         f"{LABELS[name]} {milliseconds(times[name]):.2f} ms" for way in ways if way.reason is None for name in way.names
     ]
-    typer.echo(
-        "  ".join([f"{number:>4}", *cells, *(f"failed: {way.reason}" for way in ways if way.reason is not None)])
-    )
+    say("  ".join([f"{number:>4}", *cells, *(f"failed: {way.reason}" for way in ways if way.reason is not None)]))
 
 
 def _show_summary(tries: int, ways: list[Way], *, within_ms: float | None, is_late: bool, as_json: bool) -> None:
     rows = {name: figures_of(times_s) for way in ways for name, times_s in way.times_s.items()}
     if as_json:
-        typer.echo(json_line({"tries": tries, "withinMs": within_ms, "isLate": is_late, "figures": rows}))
+        say(json_line({"tries": tries, "withinMs": within_ms, "isLate": is_late, "figures": rows}))
         return
-    typer.echo("".join(f"{heading:>12}" for heading in ("answered", "min ms", "p50 ms", "p99 ms", "max ms")))
+    say("".join(f"{heading:>12}" for heading in ("answered", "min ms", "p50 ms", "p99 ms", "max ms")))
     for name, row in rows.items():
         cells = [f"{row['answered']} of {tries}"]
         cells += ["-" if row[key] is None else f"{row[key]:.2f}" for key in ("minMs", "p50Ms", "p99Ms", "maxMs")]
-        typer.echo("".join(f"{cell:>12}" for cell in cells) + f"  {LABELS[name]}")
+        say("".join(f"{cell:>12}" for cell in cells) + f"  {LABELS[name]}")
     if is_late:
-        typer.echo(f"slower than {within_ms:g} ms")
+        say(f"slower than {within_ms:g} ms")

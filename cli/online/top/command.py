@@ -19,6 +19,7 @@ from cli.online.top.drawing import Canvas
 from cli.online.top.known import Known, look
 from cli.online.top.reading import Reading, Wish
 from cli.online.top.snapshot import ROWS, object_of, plain_text
+from cli.saying import say
 from store.clock import SystemClock
 
 INTERVAL_DEFAULT_S: Final = 2.0
@@ -67,7 +68,7 @@ def _can_be_drawn_on() -> bool:
         return False
     kind = os.environ.get("TERM", "")
     if kind in ("", "dumb", "unknown"):
-        typer.echo(f"the terminal (TERM={kind}) cannot be drawn on: this is printed once", err=True)
+        say(f"the terminal (TERM={kind}) cannot be drawn on: this is printed once", err=True)
         return False
     return True
 
@@ -80,7 +81,7 @@ def _print_once(admin: str) -> None:
         look(known, reading, Wish(limit=ROWS))
     if known.overview.problem is not None:
         end(Exit.COULD_NOT_RUN, str(known.overview.problem))
-    typer.echo(plain_text(known, canvas))
+    say(plain_text(known, canvas))
 
 
 def _print_objects(admin: str, interval_s: float, count: int | None) -> None:
@@ -94,7 +95,7 @@ def _print_objects(admin: str, interval_s: float, count: int | None) -> None:
             problem = known.overview.problem
             if problem is not None and number in (1, count):
                 end(Exit.COULD_NOT_RUN, str(problem))
-            typer.echo(json_line(object_of(known)))
+            say(json_line(object_of(known)))
             if number == count:
                 return
             time.sleep(max(0.0, interval_s - (clock.monotonic_s() - began_s)))
