@@ -25,6 +25,7 @@ import structlog
 from kv import EngineFull
 from server.log_flushes import FlushedStore, LogFlushes
 from server.loop_threads import LoopThreads
+from server.refusals import Refusals
 from server.stages import SendStages
 from store.clock import Clock
 from store.errors import DiskRefused, StorePoisoned
@@ -165,7 +166,7 @@ class GroupCommit:
         # why nothing is taken: texts, since an error that is told twice refers to the frames of all who raised it
         self._failure: str | None = None
         self._no_room: str | None = None
-        self._refusals: dict[str, str] = {}
+        self._refusals = Refusals()
         self._too_full: str | None = None
         self._unflushed_sends = 0
         self._unflushed_since_s = 0.0
@@ -460,21 +461,10 @@ class GroupCommit:
     # -- a full disk
 
     def refuse_sends(self, reason: str, cause: str = "disk") -> None:
-        """Take no sends from now on, since the disk is too full; the empty text: that is over.
-
-        They are taken again when no `cause` has a reason any more.
-        """
-        before = self._refusals.pop(cause, "")
-        if reason:
-            self._refusals[cause] = reason
-        if reason and not before:
-            log.warning("sends are refused", reason=reason)
-        elif before and not reason:
-            log.warning("sends are taken again", reason=before)
-        self._too_full = next(iter(self._refusals.values()), None)
-        reason = self._too_full or ""
-        if reason or before:
-            self._tell_refusing(reason or self._no_room or "")
+        """Take no sends from now on; the empty text: this cause is over. They are taken when no cause is left."""
+        if self._refusals.put(cause, reason):
+            self._too_full = self._refusals.first
+            self._tell_refusing(self._too_full or self._no_room or "")
 
     def _await_room(self, error: EngineFull) -> None:
         """Take no more sends until a flush of the queues gets through, which is tried again and again."""
