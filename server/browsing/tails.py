@@ -17,6 +17,7 @@ from server.browsing.browser import LogBeginning, Selected
 from server.browsing.wish import EVERYTHING, MessageWish
 from server.errors import TooManyTails
 from server.pacing import Pace
+from server.waiting import until_set
 from store.clock import Clock
 from store.consumequeue import ConsumeQueueEntry
 from store.errors import MessageGivenUp, StoreDamaged
@@ -76,10 +77,7 @@ class Tail:
         """Returns when something has arrived, when the tail is over, or after that time."""
         if not self._waiting and not self.is_over:
             self._arrived.clear()
-            try:
-                await asyncio.wait_for(self._arrived.wait(), timeout_s)
-            except TimeoutError:
-                return
+            await until_set(self._arrived, timeout_s)
 
     @property
     def has_some(self) -> bool:

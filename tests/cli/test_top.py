@@ -389,7 +389,7 @@ def test_it_ends_at_once_while_calls_are_under_way(address: str, stub: Stub) -> 
     follow(address, act)
     names = [each for each in threading.enumerate() if each.name.startswith("top")]
     for each in names:
-        each.join(2)
+        each.join(60)
     assert not any(each.is_alive() for each in names)
 
 

@@ -10,9 +10,11 @@ import pytest
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server.front import Call
+from store.metadata import TopicType
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client, message
 from tests.conformance.conftest import WithBroker, both_ways
+from tests.conformance.lite import GROUP, PARENT, LiteClient, found, send
 
 pytestmark = both_ways
 
@@ -80,3 +82,26 @@ def test_point_46_a_message_that_nobody_saw_is_no_dead_letter(
             assert broker.delivery.inflight_count == 0
 
     with_broker(test, network={"front": front}, delivery={"new_group_start": "earliest"})
+
+
+def test_point_57_a_message_of_a_lite_topic_that_nobody_saw_is_there_at_once(with_broker: WithBroker) -> None:
+    async def test(broker: RunningBroker) -> None:
+        broker.topic(PARENT, TopicType.LITE)
+        async with LiteClient(broker.endpoint) as client:
+            await client.start()
+            await client.add("a")
+            await send(client, "a", b"1", b"2")
+            with pytest.MonkeyPatch.context() as patch:
+                held = HeldAnswers(broker, patch)
+                call = client.start_receive(GROUP, PARENT, invisible_s=600)
+                await until(lambda: held.held, "the messages are handed out")
+                call.cancel()
+                await until(lambda: held.calls[0].closed, "the call is over")
+                held.let_go()
+            received = await client.got(polling_s=60, deadline_s=90)
+            assert found(received) == [("a", b"1"), ("a", b"2")]
+            assert {each.system_properties.delivery_attempt for each in received.messages} == {1}
+            await client.done(received)
+            assert broker.delivery.inflight_count == 0
+
+    with_broker(test)

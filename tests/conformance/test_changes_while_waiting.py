@@ -140,7 +140,7 @@ def test_point_37_whose_right_is_gone_gets_nothing_though_it_waited_before(
         add_user(broker, "writer", "topic:orders pub")
         async with client_of(broker, "reader") as consumer, client_of(broker, "writer") as producer:
             refused = waiting(consumer)
-            pulled = asyncio.ensure_future(pull(consumer, "orders", 0, group="billing", polling_s=7))
+            pulled = asyncio.ensure_future(pull(consumer, "orders", 0, group="billing", polling_s=60))
             await until(lambda: broker.delivery.waiting_polls == 1, "the receive waits")
             await until(lambda: len(broker.messaging.components.pulls) == 1, "the pull waits")
             if right == "user":
@@ -186,7 +186,7 @@ def test_a_pull_that_waits_gets_nothing_of_a_topic_that_was_made_anew(with_broke
 
 
 async def _waiting_pull(broker: RunningBroker, client: Client, offset: int = 0) -> asyncio.Future[Pull]:
-    pulled = asyncio.ensure_future(pull(client, "orders", offset, group="billing", polling_s=7))
+    pulled = asyncio.ensure_future(pull(client, "orders", offset, group="billing", polling_s=60))
     await until(lambda: len(broker.messaging.components.pulls) == 1, "the pull waits")
     return pulled
 

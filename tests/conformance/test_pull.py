@@ -37,7 +37,7 @@ async def pull(client: Client, topic: str, offset: int, **terms: Any) -> Pull:
         ),
     )
     request.long_polling_timeout.FromMilliseconds(int(terms.get("polling_s", 0) * 1000))
-    call = client.stub.PullMessage(request, metadata=client.metadata, timeout=8)
+    call = client.stub.PullMessage(request, metadata=client.metadata, timeout=90)
     items = [item async for item in call]
     assert await call.code() is grpc.StatusCode.OK
     kinds = [item.WhichOneof("content") for item in items]
@@ -110,7 +110,7 @@ def test_a_pull_at_the_end_waits_for_what_comes(with_broker: WithBroker) -> None
         async with Client(broker.endpoint) as client:
             nothing = await pull(client, "orders", 0, polling_s=0.3)
             assert (nothing.code, nothing.next_offset) == (definition.MESSAGE_NOT_FOUND, 0)
-            waiting = asyncio.ensure_future(pull(client, "orders", 0, filter="B", polling_s=5))
+            waiting = asyncio.ensure_future(pull(client, "orders", 0, filter="B", polling_s=60))
             await until(lambda: len(broker.broker._pulls) == 1, "the pull waits")
             await client.sent(message("orders", b"not wanted", tag="A"))
             await client.sent(message("orders", b"wanted", tag="B"))

@@ -38,7 +38,7 @@ def empty_request(method: str) -> Any:
 
 async def items_of(client: Client, method: str) -> list[Any]:
     """All items of a server stream, which must end with gRPC's OK."""
-    call = getattr(client.stub, method)(empty_request(method), metadata=client.metadata, timeout=5)
+    call = getattr(client.stub, method)(empty_request(method), metadata=client.metadata, timeout=60)
     items = [item async for item in call]
     assert await call.code() is grpc.StatusCode.OK
     return items
