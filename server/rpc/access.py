@@ -16,6 +16,7 @@ from server.security.access import Access
 from server.security.authorization import SUPER_USERS_ONLY, Need
 from server.wire.limits import ENTRIES_MAX
 from server.wire.validate import check_count
+from store.metadata.lite import parse_light_queue_name
 from store.metadata.names import DEAD_LETTER_PREFIX, LIGHT_QUEUE_PREFIX, RETRY_PREFIX
 from store.record.properties import LIGHT_QUEUES
 from store.security.model import Action, ResourceKind
@@ -56,14 +57,21 @@ def settings_needs(group: str | None, topics: Iterable[str]) -> list[Need]:
 
 
 def _send(request: service.SendMessageRequest) -> list[Need]:
-    """Every topic that one of the messages names, and every light queue: readers know those by name, too."""
+    """Every topic that one of the messages names, and every light queue: readers know those by name, too.
+
+    A light queue that is a lite topic needs the right to its topic as well, whose consumers get the message.
+    """
     check_count(request.messages, "messages")
     names: dict[str, None] = {}
     for message in request.messages:
         names[message.topic.name] = None
         if LIGHT_QUEUES in message.user_properties:
             queues = message.user_properties[LIGHT_QUEUES].split(",", ENTRIES_MAX)
-            names.update(dict.fromkeys(name for name in queues if name.startswith(LIGHT_QUEUE_PREFIX)))
+            check_count(queues, "light queues")
+            for name in queues:
+                if name.startswith(LIGHT_QUEUE_PREFIX):
+                    lite = parse_light_queue_name(name)
+                    names.update(dict.fromkeys((name,) if lite is None else (name, lite[0])))
             check_count(names, "light queues")
     return [publish(name) for name in names]
 

@@ -9,11 +9,15 @@ from google.protobuf.message import Message
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from server.security.signature import signed_messaging_headers
+from server.wire.limits import ENTRIES_MAX
 from store.metadata import TopicType
-from store.security.model import Decision
+from store.security.model import Decision, Resource
 from tests.conformance.broker import RunningBroker
+from tests.conformance.client import message
 from tests.conformance.conftest import WithBroker, both_ways
-from tests.conformance.secured import SECURED, add_user, allow, client_of
+from tests.conformance.lite import GROUP, PARENT, LiteClient
+from tests.conformance.secured import SECRET, SECURED, add_user, allow, client_of
 from tests.conformance.state import differences, settled, state_of
 from tests.conformance.test_access import REQUESTS
 
@@ -72,3 +76,46 @@ def test_a_denied_call_leaves_everything_as_it_was(with_broker: WithBroker) -> N
         assert broker.store.topics.get("new-topic") is None
 
     with_broker(test, security={**SECURED, "failures_per_minute": 1000})
+
+
+def naming(light_queues: str) -> definition.Message:
+    made = message("orders")
+    made.user_properties["INNER_MULTI_DISPATCH"] = light_queues
+    return made
+
+
+@both_ways
+def test_a_lite_topic_that_a_message_names_needs_the_right_to_its_topic(with_broker: WithBroker) -> None:
+    """Who may send to every topic but one reached the consumers of that one's lite topics through another."""
+
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders")
+        broker.topic(PARENT, TopicType.LITE)
+        add_user(broker, "producer", "topic:* pub")
+        allow(broker, "producer", f"topic:{PARENT} pub", Decision.DENY)
+        add_user(broker, "consumer", f"topic:{PARENT} pub sub", f"group:{GROUP} sub")
+        consumer = LiteClient(
+            broker.endpoint, headers=signed_messaging_headers("consumer", SECRET, now_ms=broker.clock.wall_ms())
+        )
+        async with consumer, client_of(broker, "producer") as producer:
+            await consumer.start()
+            await consumer.add("kitchen")
+            assert not (await consumer.got()).messages
+            before = await settled(broker)
+            for names in (
+                f"%LMQ%${PARENT}$kitchen",
+                f"%LMQ%mine,%LMQ%${PARENT}$kitchen",
+                f"%LMQ%mine,%LMQ%mine,,x,%LMQ%${PARENT}$kitchen",
+            ):
+                status = (await producer.send(message("orders"), naming(names))).status
+                assert status.code == definition.UNAUTHORIZED
+                assert f"may not pub on topic {PARENT}" in status.message
+            too_many = ",".join(["%LMQ%mine"] * ENTRIES_MAX + [f"%LMQ%${PARENT}$kitchen", "x"])
+            assert (await producer.send(naming(too_many))).status.code == definition.PAYLOAD_TOO_LARGE
+            assert differences(before, state_of(broker)) == {}
+            assert not (await consumer.got()).messages
+            broker.store.policies.remove_rule("producer", Resource.parse(f"topic:{PARENT}"), Decision.DENY)
+            await producer.sent(naming(f"%LMQ%${PARENT}$kitchen"))
+            assert len((await consumer.got(polling_s=5)).messages) == 1
+
+    with_broker(test, security=SECURED, delivery={"new_group_start": "earliest"})
