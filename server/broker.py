@@ -18,6 +18,7 @@ from server.browsing.tails import Tails
 from server.certificates import Certificates
 from server.clients import ClientRegistry
 from server.consoling import ConsoleBeside
+from server.copying import Copies
 from server.dead_letters import DeadLetterStore
 from server.delivery import Delivery, InFlightTable, StateWriter
 from server.delivery.pulls import Pulls
@@ -26,7 +27,7 @@ from server.exporting import export
 from server.faults import FaultLog
 from server.figures.sources import Sources
 from server.front import make_front
-from server.group_commit import GroupCommit, Stored
+from server.group_commit import GroupCommit
 from server.guarded import run_guarded
 from server.handle_key import HandleKey
 from server.health import HealthState
@@ -67,7 +68,7 @@ from server.upkeep import Surroundings, Upkeep
 from server.warm_up import warm_up
 from server.wire.messages import host_from_text
 from store.clock import Clock, SteadyClock
-from store.message import DispatchRequest, Host, Message
+from store.message import DispatchRequest, Host
 from store.metadata.lite_subscriptions import LiteSubscriptionTable
 from store.opening import OpenStore
 from store.record import StoredMessage
@@ -209,6 +210,7 @@ class Broker:
 
     def _make_delivery(self) -> Delivery:
         store = self._store
+        self._copies = Copies(lambda *send: self._commit.send(*send), self._metrics.held)  # noqa: PLW0108 - made below
         return Delivery(
             self._settings.for_delivery(),
             source=store.messages,
@@ -225,7 +227,7 @@ class Broker:
             is_client_alive=self._clients.is_alive,
             faults=self._faults,
             dead_letters=DeadLetterStore(
-                store.topics, send=self._send_back, store_host=self._store_host, buried=self._buried
+                store.topics, copies=self._copies, store_host=self._store_host, buried=self._buried
             ),
             stages=self._observing.receive_stages,
             after_crash=store.is_after_crash,
@@ -275,7 +277,7 @@ class Broker:
         return DelayedDelivery(
             self._store.messages.held,
             records=self._store.messages,
-            send=self._commit.send,
+            send=self._copies.send,
             topic_exists=self._topic_exists,
             store_host=self._store_host,
             clock=self._clock,
@@ -290,7 +292,7 @@ class Broker:
             self._store.messages.held,
             self._settings.for_transactions(),
             records=self._store.messages,
-            send=self._commit.send,
+            send=self._copies.send,
             producers=self._clients,
             ask=self._ask_producer,
             store_host=self._store_host,
@@ -304,9 +306,6 @@ class Broker:
     def _ask_producer(self, client_id: str, topic: str, record: StoredMessage, transaction_id: str) -> bool:
         return self._messaging.telemetry.push_check(client_id, topic, record, transaction_id)
 
-    def _send_back(self, messages: Sequence[Message], stored: Stored) -> None:
-        self._commit.send(messages, stored)
-
     def _store_host(self) -> Host:
         return host_from_text(self._reached_at)
 
@@ -317,6 +316,7 @@ class Broker:
                 identity=self._identity,
                 clients=self._clients,
                 commit=self._commit,
+                copies=self._copies,
                 delivery=self._delivery,
                 pulls=self._pulls,
                 delays=self._delays,

@@ -25,6 +25,7 @@ from server.delivery.inflight import InFlight
 from server.delivery.retry_topics import RETRY_TOPIC
 from server.errors import TooMuchForOneCall
 from server.group_commit import Stored, settle
+from server.wire.property_room import RETRY_TOPIC
 from store.dispatch import TRANSACTION_MASK
 from store.errors import Invalid, TopicNotFound
 from store.in_flight_key import subscription_prefix

@@ -11,9 +11,8 @@ from typing import Final
 
 import structlog
 
-from server.copying import copy_of
+from server.copying import Copies, copy_of, is_final
 from server.delivery import Forwarded
-from server.group_commit import Stored
 from server.wire.reserved import TRANSACTION
 from store.dispatch import LIGHT_QUEUE_NAMES, LIGHT_QUEUE_OFFSETS, TRANSACTION_MASK
 from store.errors import BrokerError
@@ -52,13 +51,13 @@ class DeadLetterStore:
         self,
         topics: TopicTable,
         *,
-        send: Callable[[Sequence[Message], Stored], None],
+        copies: Copies,
         store_host: Callable[[], Host],
         buried: Callable[[str, str], None],
     ) -> None:
         """`buried` is called with group and topic of each message that got there."""
         self._topics = topics
-        self._send = send
+        self._copies = copies
         self._store_host = store_host
         self._buried = buried
 
@@ -67,6 +66,7 @@ class DeadLetterStore:
         try:
             make_internal_topic(self._topics, name)
         except BrokerError as error:
+            self._tell(group, topic, record, error)
             forwarded(error)
             return
 
@@ -74,10 +74,24 @@ class DeadLetterStore:
             if error is None:
                 self._buried(group, topic)
             else:
-                log.warning("a dead letter is not stored", group=group, topic=topic, error=str(error))
+                self._tell(group, topic, record, error)
             forwarded(error)
 
-        self._send([_dead_letter(name, topic, record, attempts, self._store_host())], stored)
+        self._copies.send([_dead_letter(name, topic, record, attempts, self._store_host())], stored)
+
+    def _tell(self, group: str, topic: str, record: StoredMessage, error: Exception) -> None:
+        if not is_final(error):
+            log.warning("a dead letter is not stored", group=group, topic=topic, error=str(error))
+            return
+        self._copies.metrics.dead_letter_refused()
+        log.error(
+            "a message cannot be a dead letter: it stays in its topic, and its group gets it no more",
+            group=group,
+            topic=record.topic,
+            queue=record.queue_number,
+            offset=record.queue_offset,
+            error=str(error),
+        )
 
 
 def make_internal_topic(topics: TopicTable, name: str) -> None:

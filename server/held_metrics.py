@@ -24,7 +24,7 @@ class HeldMetrics:
         )
         self._lost = Counter(
             "quarry_delayed_messages_lost",
-            "Delayed messages whose record was not in the log any more when they were due",
+            "Delayed messages whose record was not in the log any more when they were due, or could not be copied",
             registry=registry,
         )
 
@@ -42,9 +42,25 @@ class HeldMetrics:
         self._buried = Counter(
             "quarry_dead_letters", "Messages that went to the dead letters of their group", registry=registry
         )
+        self._dead_letters_refused = Counter(
+            "quarry_dead_letters_refused",
+            "Messages that their group gets no more and that could not be kept as dead letters",
+            registry=registry,
+        )
+        self._left_out = Counter(
+            "quarry_properties_left_out",
+            "Properties that copies of messages go without, since a record has no room for them",
+            registry=registry,
+        )
 
     def buried(self) -> None:
         self._buried.inc()
+
+    def dead_letter_refused(self) -> None:
+        self._dead_letters_refused.inc()
+
+    def left_out(self, properties: int) -> None:
+        self._left_out.inc(properties)
 
     def transaction_ended(self, resolution: Resolution) -> None:
         self._ended[resolution].inc()

@@ -11,6 +11,7 @@ from server.clients import LITE_CONSUMERS, ClientRegistry, ClientSettings
 from server.cluster.grouped_sends import GroupedSends
 from server.cluster.lite_spreading import LiteSpreading
 from server.cluster.members import Members
+from server.copying import Copies
 from server.delivery import Delivery, StateWriter
 from server.delivery.pulls import Pulls
 from server.faults import FaultLog
@@ -63,6 +64,8 @@ class Components:
     identity: BrokerIdentity
     clients: ClientRegistry
     commit: GroupCommit
+    copies: Copies
+    """Sends the broker's own copies of messages."""
     delivery: Delivery
     pulls: Pulls
     delays: DelayedDelivery

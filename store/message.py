@@ -44,6 +44,12 @@ class Message(NamedTuple):
     prepared_transaction_offset: int = 0
 
 
+class MessageCopy(Message):
+    """A message that the broker makes of one that is stored: it may be as large as a segment takes."""
+
+    __slots__ = ()
+
+
 class EncodedMessage(NamedTuple):
     """A message whose properties are in their stored form (`store.record.properties`) already.
 

@@ -43,13 +43,13 @@ from store.dispatch import (
 from store.errors import DiskRefused, MessageGivenUp, MessageTooLarge, OffsetOutOfRange, StoreDamaged
 from store.held import HeldMessages
 from store.index import NO_INDEXES, KeyIndexes
-from store.message import Appended, DispatchRequest, EncodedMessage, Message
+from store.message import Appended, DispatchRequest, EncodedMessage, Message, MessageCopy
 from store.native import MakeRound, Native
 from store.numbering import LightFloor, NextOffsets, queues_named_by, queues_of_requests
 from store.offsets import PhysicalOffset, QueueBounds, QueueExtent, QueueId, QueueOffset
 from store.record import REPLACED_TOPIC, Corrupt, StoredMessage, Torn, encode_properties, encode_record, tags_code
 from store.rounds import Round, make_round, native_rounds
-from store.settings import StoreSettings
+from store.settings import COPY_GROWTH_MAX, StoreSettings
 from store.store_times import StoreTimes
 from store.time_search import TimeBoundary, offset_at_time
 
@@ -90,6 +90,9 @@ class MessageStore:
         self._light_floor = light_floor or LightFloor(None, lambda _: None)
         self._next_offsets = NextOffsets(self._first_free, cached_max=settings.cached_queues_max)
         self._make_round: MakeRound = make_round
+        in_segment = writer.record_size_max
+        # what is accepted can be copied: a segment has room for the copy, too
+        self._record_size_max = min(settings.record_size_max, max(in_segment - COPY_GROWTH_MAX, in_segment // 2))
         self._undispatched: list[DispatchRequest] = []
         self._dispatched_up_to = writer.end
         self._queues_durable_up_to = writer.end
@@ -150,7 +153,7 @@ class MessageStore:
         self._next_offsets.load(self._next_offsets.unknown(queues_named_by(messages)))
         now_ms = self._times.next_ms()
         next_offset = self._next_offsets.get
-        with_crc, size_max = self._settings.record_crc, self._settings.record_size_max
+        with_crc, size_max = self._settings.record_crc, self._record_size_max
         assigned: dict[tuple[str, int], QueueOffset] = {}
         results: list[Appended] = []
         requests: list[DispatchRequest] = []
@@ -171,7 +174,7 @@ class MessageStore:
                 at = writer.next
                 record = encode_record(message, stored_offset, at, now_ms, raw_properties, crc_property=with_crc)
                 size = len(record)
-                if size > size_max:
+                if size > size_max and not isinstance(message, MessageCopy):
                     raise MessageTooLarge(f"record of {size} bytes for topic {topic}; at most {size_max}")
                 if size > writer.room:
                     at = self._place(size)  # a record holds its own place, so it is encoded again
@@ -243,7 +246,7 @@ class MessageStore:
 
     def _check_sizes(self, of_all: int, requests: list[DispatchRequest]) -> None:
         """None is larger than all of them together, which hardly ever is too large for one."""
-        size_max = self._settings.record_size_max
+        size_max = self._record_size_max
         if of_all > size_max and (largest := max([request.size for request in requests])) > size_max:
             raise MessageTooLarge(f"record of {largest} bytes; at most {size_max}")
 

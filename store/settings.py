@@ -62,6 +62,8 @@ class IndexSettings:
         _require(self.slot_cache_bytes >= 0, "index.slot_cache", "must not be negative")
 
 
+COPY_GROWTH_MAX: Final = 4 * 1024
+"""Bytes that the record of a copy may have more than that of its original: another topic, and properties."""
 CHECK_AFTER_MS: Final = 6_000
 """How long a half message waits before its producer is asked that does not say: as RocketMQ's `transactionTimeOut`."""
 

@@ -21,15 +21,11 @@ from pipeline.source.log_splits import readable_range
 from pipeline.source.message_columns import COLUMNS
 from pipeline.source.options import SPLIT_BYTES
 from pipeline.wanted import Wanted
+from server.wire.property_room import REPLAYED_FROM, REPLAYED_ID
 from server.wire.reserved import MESSAGE_GROUP, RESERVED_PREFIX, RESERVED_PROPERTIES
 from store.disk import Disk
 from store.metadata.names import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 from store.record.system_flag import COMPRESSED, COMPRESSION_MASK, Compression
-
-REPLAYED_FROM: Final = "QUARRY_REPLAYED_FROM"
-"""Property of what is sent again: topic, queue and queue offset of the message that it is a copy of."""
-REPLAYED_ID: Final = "QUARRY_REPLAYED_ID"
-"""Property of what is sent again: the id of the message that it is a copy of."""
 
 _SENT: Final = (
     *("topic", "queueId", "queueOffset", "phyOffset", "msgId", "uniqKey"),

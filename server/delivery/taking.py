@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from typing import Final, Protocol
 
+from server.copying import is_final
 from server.delivery.deliveries import Deliveries
 from server.delivery.inflight import DueEntry, InFlight
 from server.delivery.life_cycle import Event, State
@@ -140,7 +141,10 @@ class Taking:
         return failures + list(self._failures(part, request, taken, self._take_new))
 
     def forward(self, message: GroupMessage, row: InFlight, done: Forwarded) -> None:
-        """Let the message go to the dead letters; `done` hears when it is there. Raises what reading it raises."""
+        """Let the message go to the dead letters; `done` hears when it is there. Raises what reading it raises.
+
+        What can never get there is done, too: it must not be in flight for ever, nor hold up those behind it.
+        """
         record = self._record(message)
         if record is None:
             self._deliveries.end(message, row, Event.BURIED)
@@ -151,7 +155,7 @@ class Taking:
 
         def forwarded(error: Exception | None) -> None:
             subscription.forwarding -= 1
-            if error is None:
+            if error is None or is_final(error):
                 now = self._deliveries.row(message)
                 if now is not None and now.delivery_id == hidden.delivery_id:
                     self._deliveries.end(message, now, Event.BURIED)

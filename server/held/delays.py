@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from server.copying import is_final
 from server.delivery.model import Faults, Timer, Timers
 from server.errors import InvalidRecallHandle, NotHeld
 from server.group_commit import Stored, settle
@@ -157,9 +158,7 @@ class DelayedDelivery:
             record = self._records.record_at(message.physical_offset)
             copy = delivered(record, store_host=self._store_host(), now_ms=now_ms)
         except (OffsetOutOfRange, MessageGivenUp, NotHeld) as gone:
-            log.warning("a delayed message is lost", due_ms=message.due_ms, error=str(gone))
-            self._metrics.delayed_lost()
-            self._held.drop(message)
+            self._give_up(message, gone)
             return
         except Exception as error:  # noqa: BLE001 - one damaged record does not keep the others
             self._faults.report(error, delayed_until_ms=message.due_ms)
@@ -180,11 +179,18 @@ class DelayedDelivery:
 
     def _stored(self, message: DueMessage, error: Exception | None) -> None:
         self._under_way.discard(message)
-        if error is not None:
+        if error is not None and is_final(error):
+            self._give_up(message, error)
+        elif error is not None:
             self._try_again(message)
             return
         if self._timer is None:
             self._arm(self._clock.wall_ms())
+
+    def _give_up(self, message: DueMessage, error: Exception) -> None:
+        log.warning("a delayed message is lost", due_ms=message.due_ms, error=str(error))
+        self._metrics.delayed_lost()
+        self._held.drop(message)
 
     def _try_again(self, message: DueMessage) -> None:
         if self._next is None or message < self._next:
@@ -237,28 +243,34 @@ class DelayedDelivery:
             await asyncio.sleep(0)
 
     async def _write_anew(self, messages: Sequence[DueMessage]) -> int:
-        copies, copied = [], []
+        written: list[asyncio.Future[None]] = []
         for message in messages:
             try:
                 record = self._records.record_at(message.physical_offset)
             except (OffsetOutOfRange, MessageGivenUp):
                 continue  # told when it is due
-            copies.append(carried_over(record, due_ms=message.due_ms, store_host=self._store_host()))
-            copied.append(message)
-        if not copies:
-            return 0
+            written.append(self._write_one_anew(message, record))
+        for error in await asyncio.gather(*written, return_exceptions=True):
+            if error is not None:
+                raise error
+        return len(written)
+
+    def _write_one_anew(self, message: DueMessage, record: StoredMessage) -> asyncio.Future[None]:
+        """Done when it is written, or given up: one of which no copy can be holds up no other."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._under_way.update(copied)
+        self._under_way.add(message)
 
         def stored(_appended: Sequence[Appended], error: Exception | None) -> None:
-            self._under_way.difference_update(copied)
-            if error is not None:
-                self._try_again(min(copied))  # some may have become due meanwhile
+            self._under_way.discard(message)
+            if error is not None and is_final(error):
+                self._give_up(message, error)
+                error = None
+            elif error is not None:
+                self._try_again(message)  # it may have become due meanwhile
             settle(done, error)
 
-        self._send(copies, stored)
-        await done
-        return len(copies)
+        self._send([carried_over(record, due_ms=message.due_ms, store_host=self._store_host())], stored)
+        return done
 
     # -- recall
 

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from server.copying import is_final
 from server.delivery.model import Faults, Timer, Timers
 from server.errors import InvalidTransactionId, NotHeld
 from server.handle_key import HandleKey
@@ -176,6 +177,11 @@ class Transactions:
         self._ending[half.queue_offset] = (resolution, ended)
 
         def stored(_appended: Sequence[Appended], error: Exception | None) -> None:
+            if error is not None and len(messages) > 1 and resolution is Resolution.ROLLED_BACK and is_final(error):
+                # it must not wait for ever: that it is over is the last of them
+                log.error("a half message that was given up cannot be kept", topic=messages[0].topic, error=str(error))
+                self._store_end(half, resolution, messages[-1:], ended)
+                return
             _, waiting = self._ending.pop(half.queue_offset)
             if error is None:
                 self._metrics.transaction_ended(resolution)

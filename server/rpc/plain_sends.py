@@ -27,6 +27,7 @@ from server.wire.limits import BORN_HOST_SIZE_MAX, ENTRIES_MAX, MESSAGE_ID_SIZE_
 from server.wire.message_types import ACCEPTED_TYPES, TYPE_WORDS
 from server.wire.messages import host_from_text
 from server.wire.parsing import UNCOUNTED_SIZE
+from server.wire.property_room import MARKS
 from server.wire.reserved import RESERVED_PREFIX, RESERVED_PROPERTIES
 from server.wire.validate import check_topic
 from store.clock import Clock
@@ -35,7 +36,7 @@ from store.message import Appended, EncodedMessage, Host
 from store.metadata import Permission, Topic
 from store.native import Native, SendReader
 
-_UNUSUAL_NAMES: Final = RESERVED_PROPERTIES | {LIGHT_QUEUE_NAMES}
+_UNUSUAL_NAMES: Final = RESERVED_PROPERTIES | {LIGHT_QUEUE_NAMES, *MARKS}
 _NORMAL_WORD: Final = TYPE_WORDS[definition.NORMAL]
 
 

@@ -13,6 +13,7 @@ from server.front.contract import MessageHandler
 from server.front.local_call import LocalCall
 from server.jobs.resending import Outcomes
 from server.wire.messages import COMPRESSED_BY, fill_message, is_gzip_of_sender
+from server.wire.property_room import RESENT_FROM, RESENT_ID
 from server.wire.status import Refused
 from server.wire.times import fill_ms
 from store.clock import Clock
@@ -26,11 +27,6 @@ from store.record.system_flag import COMPRESSED
 CLIENT_ID: Final = "jobs"
 ID_VERSION: Final = "01"
 ID_BYTES: Final = 16
-
-RESENT_FROM: Final = "QUARRY_RESENT_FROM"
-"""Property: topic, queue and queue offset of the original."""
-RESENT_ID: Final = "QUARRY_RESENT_ID"
-"""Property: the original's message id."""
 
 KEPT: Final = frozenset(
     {"tag", "keys", "body_encoding", "born_host", "message_group", "trace_context", "lite_topic", "priority"}

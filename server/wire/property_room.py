@@ -25,9 +25,13 @@ from store.record.layout import CRC_PROPERTY_SIZE, PROPERTIES_LENGTH_MAXIMUM
 RETRY_TOPIC: Final = "RETRY_TOPIC"
 """RocketMQ's property: the topic that a message in a retry topic is of."""
 RESENT_FROM: Final = "QUARRY_RESENT_FROM"
-"""Property: topic, queue and queue offset of the original."""
+"""Property of what a job sends again: topic, queue and queue offset of the original."""
 RESENT_ID: Final = "QUARRY_RESENT_ID"
-"""Property: the original's message id."""
+"""Property of what a job sends again: the original's message id."""
+REPLAYED_FROM: Final = "QUARRY_REPLAYED_FROM"
+"""Property of what `pipeline replay` sends: topic, queue and queue offset of the original."""
+REPLAYED_ID: Final = "QUARRY_REPLAYED_ID"
+"""Property of what `pipeline replay` sends: the original's message id."""
 
 _NUMBER_SIZE: Final = 20
 """Of 64 bits, with a sign."""
@@ -36,11 +40,17 @@ LIGHT_QUEUE_OFFSET_SIZE: Final = _NUMBER_SIZE
 _SEPARATORS_SIZE: Final = 2
 """Of each property."""
 
-AT_RESENDING: Final[Mapping[str, int]] = {
-    RESENT_FROM: NAME_SIZE_MAX + 2 * (1 + _NUMBER_SIZE),
+_PLACE_SIZE: Final = NAME_SIZE_MAX + 2 * (1 + _NUMBER_SIZE)
+MARKS: Final[Mapping[str, int]] = {
+    RESENT_FROM: _PLACE_SIZE,
     RESENT_ID: MESSAGE_ID_SIZE_MAX,
+    REPLAYED_FROM: _PLACE_SIZE,
+    REPLAYED_ID: MESSAGE_ID_SIZE_MAX,
 }
-"""User properties, and the size of the largest value: what a message has that a job sends once more."""
+"""User properties that say of what a message is a copy that was sent anew, and the size of the largest value.
+
+They do not count among those that a message may have: whatever was accepted can be sent once more.
+"""
 
 ADDED_LATER: Final[Mapping[str, int]] = {
     stored.REAL_TOPIC: NAME_SIZE_MAX,
@@ -53,7 +63,7 @@ ADDED_LATER: Final[Mapping[str, int]] = {
     reserved.DEAD_LETTER_TOPIC: NAME_SIZE_MAX,
     reserved.DEAD_LETTER_MESSAGE_ID: MESSAGE_ID_SIZE_MAX,
     RETRY_TOPIC: NAME_SIZE_MAX,
-    **AT_RESENDING,
+    **MARKS,
 }
 """Properties that the copies of a message may have beside its own, and the size of the largest value."""
 
@@ -81,11 +91,16 @@ def _size_of(properties: Mapping[str, int]) -> int:
     return sum(len(name) + size + _SEPARATORS_SIZE for name, size in properties.items())
 
 
-RESENDING_SIZE: Final = _size_of(AT_RESENDING)
 ROOM_FOR_LATER: Final = _size_of(ADDED_LATER) + len("\x02") + CRC_PROPERTY_SIZE
 """Bytes of a record's properties that no accepted message takes."""
 ROOM_FOR_SENDERS: Final = PROPERTIES_LENGTH_MAXIMUM - ROOM_FOR_LATER - _size_of(_FROM_FIELDS)
 """Bytes that the settings may share out among user properties, tag, keys and message group."""
+
+
+def uncounted(properties: Mapping[str, str]) -> tuple[int, int]:
+    """How many of the user properties are marks, and how many bytes of these do not count."""
+    found = [name for name in MARKS if name in properties]
+    return len(found), sum(len(name) + min(len(properties[name].encode()), MARKS[name]) for name in found)
 
 
 def needed_by(*, properties_count: int, properties_size: int, message_group_size: int) -> int:

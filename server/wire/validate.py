@@ -17,7 +17,7 @@ from server.java_text import is_blank
 from server.wire.limits import ENTRIES_MAX, MESSAGE_ID_SIZE_MAX, NAME_SIZE_MAX, SETTINGS_SQL_MAX, WireLimits
 from server.wire.message_types import derive_message_type
 from server.wire.name_faults import group_fault, topic_fault
-from server.wire.property_room import LIGHT_QUEUE_OFFSET_SIZE
+from server.wire.property_room import LIGHT_QUEUE_OFFSET_SIZE, MARKS, uncounted
 from server.wire.reserved import RESERVED_PREFIX, RESERVED_PROPERTIES
 from server.wire.status import Refused
 from server.wire.text_sizes import check_texts
@@ -176,7 +176,7 @@ def _checked_user_properties(message: definition.Message, limits: WireLimits) ->
     count = len(found)
     if not count:
         return {}
-    if count > limits.user_properties_max:
+    if count > limits.user_properties_max and count - uncounted(found)[0] > limits.user_properties_max:
         raise Refused(
             definition.MESSAGE_PROPERTIES_TOO_LARGE,
             f"too many user properties, max is {limits.user_properties_max}: the message has {count}",
@@ -208,6 +208,8 @@ def _check_labels(user_properties: dict[str, str], tag: str, keys: list[str], li
             raise Refused(definition.ILLEGAL_MESSAGE_KEY, f"key {_text_fault(key)}")
     text = "".join([tag, *keys, *user_properties, *user_properties.values()])
     size = len(text) if text.isascii() else len(text.encode())
+    if not MARKS.keys().isdisjoint(user_properties):
+        size -= uncounted(user_properties)[1]
     if LIGHT_QUEUE_NAMES in user_properties:
         size += _offsets_size(user_properties[LIGHT_QUEUE_NAMES])
     if size > limits.user_properties_size_max:

@@ -65,6 +65,11 @@ class CommitLogWriter:
         self._zeros_end = end
         self._look_ahead_at = end
 
+    @property
+    def record_size_max(self) -> int:
+        """The largest record that a segment takes."""
+        return self._segments.segment_size - BLANK_SIZE
+
     def place(self, size: int) -> PhysicalOffset:
         """Where a record of `size` bytes will lie.
 

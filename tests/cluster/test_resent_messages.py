@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from server.rpc.resending import RESENT_ID
+from server.wire.property_room import RESENT_ID
 from store.offsets import QueueId, QueueOffset
 from tests.cluster.brokers import TOPIC, BrokerCluster, groups_of
 from tests.cluster.conftest import WithCluster

@@ -23,7 +23,7 @@ from server._generated.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from server._generated.quarry.admin.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
 from server._generated.quarry.admin.v1.verification_pb2_grpc import VerificationServiceStub
 from server.jobs.running import Running
-from server.rpc.resending import RESENT_FROM, RESENT_ID
+from server.wire.property_room import RESENT_FROM, RESENT_ID
 from store.metadata import Topic, TopicType
 from store.offsets import QueueId, QueueOffset
 from tests.conformance.broker import RunningBroker, run, running_broker

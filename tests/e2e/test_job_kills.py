@@ -18,7 +18,7 @@ from server._generated.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
 from server.dead_letter_box import SENT_AT_ONCE as LETTERS_AT_ONCE
 from server.dead_letters import ORIGIN_TOPIC
 from server.jobs.resending import SENT_AT_ONCE
-from server.rpc.resending import RESENT_ID
+from server.wire.property_room import RESENT_ID
 from store.disk import PosixDisk
 from store.message import Host, Message
 from store.metadata import Topic, TopicType

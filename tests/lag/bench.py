@@ -14,6 +14,7 @@ from prometheus_client.core import Metric
 from server._generated.apache.rocketmq.v2 import admin_pb2 as pb
 from server.administration import Administration, BrokerFacts, QueueReset, ResetTarget
 from server.consumer_lag import ConsumerLag, PairLag
+from server.copying import Copies
 from server.dead_letter_box import DeadLetterBox
 from server.dead_letters import DeadLetterStore
 from server.delivery import Delivered, Delivery, DeliverySettings, InFlightTable, ReceiveRequest, StateWriter
@@ -45,11 +46,15 @@ T = TypeVar("T")
 
 
 class HeldFigures:
-    """Metrics of delayed messages that nobody looks at."""
+    """Metrics of delayed messages and of copies that nobody looks at."""
 
     def delayed_delivered(self, late_s: float) -> None: ...
 
     def delayed_lost(self) -> None: ...
+
+    def left_out(self, properties: int) -> None: ...
+
+    def dead_letter_refused(self) -> None: ...
 
 
 class Bench:
@@ -134,7 +139,10 @@ class Bench:
             is_client_alive=lambda _: True,
             faults=self,
             dead_letters=DeadLetterStore(
-                store.topics, send=self._send_back, store_host=lambda: HOST, buried=lambda *_: None
+                store.topics,
+                copies=Copies(self._send_back, HeldFigures()),
+                store_host=lambda: HOST,
+                buried=lambda *_: None,
             ),
             after_crash=store.is_after_crash,
         )

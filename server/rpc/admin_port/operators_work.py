@@ -47,7 +47,7 @@ def make_operators_work(sources: Sources, administration: Administration) -> Ope
         offsets=store.offsets,
         inflight=InFlightTable(store.state_engine),
         writer=its.state_writer,
-        send=its.commit.send,
+        send=its.copies.send,
         until_durable=its.commit.until_durable,
         store_host=its.store_host,
     )
