@@ -250,9 +250,7 @@ class DelayedDelivery:
             except (OffsetOutOfRange, MessageGivenUp):
                 continue  # told when it is due
             written.append(self._write_one_anew(message, record))
-        for error in await asyncio.gather(*written, return_exceptions=True):
-            if error is not None:
-                raise error
+        await asyncio.gather(*written)
         return len(written)
 
     def _write_one_anew(self, message: DueMessage, record: StoredMessage) -> asyncio.Future[None]:

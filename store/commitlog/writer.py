@@ -110,9 +110,12 @@ class CommitLogWriter:
                 records = buffer[0] if len(buffer) == 1 else b"".join(buffer)
                 self._segment.write(self._start - self._base, records)
                 buffer.clear()
-        except Exception as cause:
-            # not an OSError alone: what lies behind the end is not known to be zero any more
+        except OSError as cause:
             raise self.poison.set("writing to the commit log", cause) from cause
+        except Exception as cause:
+            # what lies behind the end is not known to be zero any more, whatever it was
+            self.poison.set("writing to the commit log", cause)
+            raise
         self._start = self.end = self.next
         return self.end
 

@@ -177,6 +177,8 @@ def test_a_write_that_failed_is_the_stores_end_whatever_the_error(monkeypatch: p
 
         segment = bench.opened.segments.open_for_writing(PhysicalOffset(0))
         monkeypatch.setattr(type(segment), "write", lambda _segment, position, data: fails(position, data))
+        with pytest.raises(ValueError, match="mmap"):
+            await bench.send(message())
         with pytest.raises(StorePoisoned):
             await bench.send(message())
         assert len(bench.poisoned) == 1
