@@ -22,10 +22,9 @@ from server.copying import copy_of
 from server.dead_letters import ORIGIN_MESSAGE_ID, ORIGIN_TOPIC, copied_properties, make_internal_topic
 from server.delivery import InFlightTable, MessageSource, StateWriter, retry_topic_name
 from server.delivery.inflight import InFlight
-from server.delivery.retry_topics import RETRY_TOPIC
 from server.errors import TooMuchForOneCall
 from server.group_commit import Stored, settle
-from server.wire.property_room import RETRY_TOPIC
+from server.wire.reserved import RETRY_TOPIC
 from store.dispatch import TRANSACTION_MASK
 from store.errors import Invalid, TopicNotFound
 from store.in_flight_key import subscription_prefix

@@ -23,7 +23,7 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 import structlog
 
 from kv import EngineFull
-from server.log_flushes import FlushedStore, LogFlushes
+from server.log_flushes import AppendingStore, LogFlushes
 from server.loop_threads import LoopThreads
 from server.refusals import Refusals
 from server.stages import SendStages
@@ -64,31 +64,6 @@ def _tell(stored: Stored, appended: Sequence[Appended], error: Exception | None)
         stored(appended, error)
     except Exception as fault:
         log.exception("a send could not be answered", error=str(fault))
-
-
-class AppendingStore(FlushedStore, Protocol):
-    """What group commit asks of the store."""
-
-    @property
-    def appended_up_to(self) -> PhysicalOffset: ...
-
-    @property
-    def flushed_up_to(self) -> PhysicalOffset: ...
-
-    @property
-    def dispatched_up_to(self) -> PhysicalOffset: ...
-
-    def append(self, messages: Sequence[Message]) -> list[Appended]: ...
-
-    def append_encoded(self, messages: list[EncodedMessage]) -> list[Appended]: ...
-
-    def dispatch(self, up_to: PhysicalOffset) -> list[DispatchRequest]: ...
-
-    def is_undispatched(self, topic: str) -> bool: ...
-
-    def flush_entries(self) -> None: ...
-
-    def flush_queues(self) -> None: ...
 
 
 class GroupCommitMetrics(Protocol):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
 from server.loop_threads import LoopThreads, settle
 from store.commitlog import BegunFlush
+from store.message import Appended, DispatchRequest, EncodedMessage, Message
 from store.native import SyncThread
 from store.offsets import PhysicalOffset
 
@@ -22,6 +23,31 @@ class FlushedStore(Protocol):
     def begin_flush(self) -> BegunFlush | None: ...
 
     def end_flush(self, begun: BegunFlush, error: OSError | None) -> None: ...
+
+
+class AppendingStore(FlushedStore, Protocol):
+    """What group commit asks of the store."""
+
+    @property
+    def appended_up_to(self) -> PhysicalOffset: ...
+
+    @property
+    def flushed_up_to(self) -> PhysicalOffset: ...
+
+    @property
+    def dispatched_up_to(self) -> PhysicalOffset: ...
+
+    def append(self, messages: Sequence[Message]) -> list[Appended]: ...
+
+    def append_encoded(self, messages: list[EncodedMessage]) -> list[Appended]: ...
+
+    def dispatch(self, up_to: PhysicalOffset) -> list[DispatchRequest]: ...
+
+    def is_undispatched(self, topic: str) -> bool: ...
+
+    def flush_entries(self) -> None: ...
+
+    def flush_queues(self) -> None: ...
 
 
 class _Running(NamedTuple):

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from server.delivery.retry_topics import RETRY_TOPIC, topic_of_retry
+from server.delivery.retry_topics import topic_of_retry
 from server.held.copies import CHECKED_TOO_OFTEN_TOPIC
-from server.wire.reserved import DEAD_LETTER_TOPIC
+from server.wire.reserved import DEAD_LETTER_TOPIC, RETRY_TOPIC
 from store.held.topics import HALF_TOPIC, TIMER_TOPIC
 from store.metadata.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_topic
 from store.record import StoredMessage

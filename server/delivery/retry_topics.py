@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from server.filters import MessageFilter
+from server.wire.reserved import RETRY_TOPIC
 from store.metadata.names import RETRY_PREFIX
 
 FIRST_NUMBER: Final = 1 << 30
@@ -18,8 +19,6 @@ FIRST_NUMBER: Final = 1 << 30
 NUMBERS_EACH: Final = 1 << 29
 
 
-RETRY_TOPIC: Final = "RETRY_TOPIC"
-"""Property: the topic that a message in a retry topic was sent to."""
 ORIGIN_GROUP: Final = "ORIGIN_GROUP"
 """Property: the group that a message in a retry topic is for."""
 

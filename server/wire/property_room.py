@@ -22,8 +22,6 @@ from store.held import topics as held
 from store.record import properties as stored
 from store.record.layout import CRC_PROPERTY_SIZE, PROPERTIES_LENGTH_MAXIMUM
 
-RETRY_TOPIC: Final = "RETRY_TOPIC"
-"""RocketMQ's property: the topic that a message in a retry topic is of."""
 RESENT_FROM: Final = "QUARRY_RESENT_FROM"
 """Property of what a job sends again: topic, queue and queue offset of the original."""
 RESENT_ID: Final = "QUARRY_RESENT_ID"
@@ -62,7 +60,7 @@ ADDED_LATER: Final[Mapping[str, int]] = {
     reserved.TRANSACTION_ID: MESSAGE_ID_SIZE_MAX,
     reserved.DEAD_LETTER_TOPIC: NAME_SIZE_MAX,
     reserved.DEAD_LETTER_MESSAGE_ID: MESSAGE_ID_SIZE_MAX,
-    RETRY_TOPIC: NAME_SIZE_MAX,
+    reserved.RETRY_TOPIC: NAME_SIZE_MAX,
     **MARKS,
 }
 """Properties that the copies of a message may have beside its own, and the size of the largest value."""

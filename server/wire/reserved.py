@@ -25,6 +25,8 @@ BORN_TIMESTAMP: Final = "BORN_TIMESTAMP"
 BORN_HOST: Final = "__BORNHOST"
 PRODUCER_GROUP: Final = "PGROUP"
 RECONSUME_TIMES: Final = "RECONSUME_TIME"
+RETRY_TOPIC: Final = "RETRY_TOPIC"
+"""The topic that a message in a retry topic was sent to."""
 DEAD_LETTER_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 DEAD_LETTER_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 
@@ -49,7 +51,7 @@ _BY_PROTOCOL: Final = frozenset(
         LIGHT_QUEUE_OFFSETS,
         "TRACE_ON",
         "MSG_REGION",
-        "RETRY_TOPIC",
+        RETRY_TOPIC,
         "REAL_TOPIC",
         "REAL_QID",
         "MIN_OFFSET",
