@@ -22,6 +22,7 @@ from server.supervision import Supervisor
 from store.clock import ManualClock
 from store.consumequeue import ConsumeQueueEntry
 from store.disk import PosixDisk
+from store.identity import HANDLE_KEY_SIZE
 from store.metadata import Topic, TopicType
 from store.offsets import PhysicalOffset
 from store.opening import OpenStore, open_store
@@ -184,6 +185,8 @@ async def _twin(directory: Path, clock: ManualClock, threads: LoopThreads, *, na
     )
     store = open_store(settings.for_store(), disk=PosixDisk(), clock=clock, report=lambda _: None)
     try:
+        # the same in both stores, so that they prove the same handles
+        store.identity._put(b"handle_key", bytes(HANDLE_KEY_SIZE) + bytes(8))
         health = HealthState()
         health.ready()
         for name, kind in TOPICS.items():
