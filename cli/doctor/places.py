@@ -128,12 +128,18 @@ def permissions(settings: BrokerSettings) -> Iterator[Finding]:
 
 
 def _open_to_others(settings: BrokerSettings) -> Iterator[tuple[Path, int]]:
-    """The store's folder, which stands for all in it, and the audit file."""
-    for path in (settings.store.directory, settings.log.audit_file):
-        if path is not None and path.exists():
-            mode = stat.S_IMODE(path.stat().st_mode)
-            if mode & OTHERS:
-                yield path, mode
+    """The store's folder with something in it that others may use, too, and the audit file."""
+    root, audit = settings.store.directory, settings.log.audit_file
+    if root.is_dir() and any(map(_mode_for_others, root.iterdir())) and _mode_for_others(root):
+        yield root, _mode_for_others(root)
+    if audit is not None and audit.exists() and _mode_for_others(audit):
+        yield audit, _mode_for_others(audit)
+
+
+def _mode_for_others(path: Path) -> int:
+    """The whole mode; 0 where others than the owner may do nothing."""
+    mode = stat.S_IMODE(path.lstat().st_mode)
+    return mode if mode & OTHERS else 0
 
 
 def _not_ours(root: Path) -> Iterator[tuple[Path, str]]:
