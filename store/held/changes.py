@@ -48,6 +48,8 @@ ReadRecord = Callable[[PhysicalOffset], StoredMessage | None]
 _DEQUEUED: Final = DEQUEUED_MS.encode()
 DIGITS_MAX: Final = 18
 CHECKS_MAX: Final = 2**31 - 1
+RECOVERY_MAX_MS: Final = 2**53
+"""Of what a record says: a time with it added still fits its row."""
 
 
 class Waits:
@@ -219,7 +221,7 @@ def _half(request: DispatchRequest, _read: ReadRecord) -> Iterator[Change]:
     )
     yield WaitsForProducer(
         message,
-        recovery_ms=1000 * (number_of(properties.get(RECOVERY_S)) or 0),
+        recovery_ms=min(1000 * (number_of(properties.get(RECOVERY_S)) or 0), RECOVERY_MAX_MS),
         checks=min(number_of(properties.get(CHECKED_TIMES)) or 0, CHECKS_MAX),
     )
 

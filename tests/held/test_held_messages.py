@@ -262,3 +262,24 @@ def test_rocketmq_is_told_where_the_first_that_waits_is(seed: int, tmp_path: Pat
 def test_what_rocketmq_had_done_is_kept_as_a_row() -> None:
     before = HeldBefore(scheduled={0: 7, 17: 1}, timers_read=3, timers_read_ms=1_795_000_000_000, halves=4)
     assert HeldBefore.unpack(before.pack()) == before
+
+
+@pytest.mark.parametrize("digits", [18, 19, 400])
+@pytest.mark.parametrize(
+    ("topic", "names"),
+    [
+        (HALF_TOPIC, ["CHECK_IMMUNITY_TIME_IN_SECONDS", "TRANSACTION_CHECK_TIMES"]),
+        (TIMER_TOPIC, ["TIMER_DELIVER_MS", "TIMER_OUT_MS", "TIMER_ROLL_TIMES"]),
+        (SCHEDULE_TOPIC, ["DELAY"]),
+        ("orders", ["TIMER_DEQUEUE_MS"]),
+    ],
+    ids=["half", "timer", "schedule", "delivered"],
+)
+def test_no_number_in_a_record_is_too_large_for_its_row(topic: str, names: list[str], digits: int) -> None:
+    """A row that cannot be written stops a store, now and at each start."""
+    assembly = assemble(FaultyDisk(), queue_engine())
+    for sign in ("", "-"):
+        properties = dict.fromkeys(names, sign + "9" * digits)
+        assembly.store.append([message(topic)._replace(properties={"UNIQ_KEY": "id", **properties})])
+    dispatch(assembly)
+    read_again(assembly)
