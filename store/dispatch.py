@@ -21,6 +21,8 @@ LIGHT_QUEUE_NAMES: Final = "INNER_MULTI_DISPATCH"
 LIGHT_QUEUE_OFFSETS: Final = "INNER_MULTI_QUEUE_OFFSET"
 _NEVER_LIGHT: Final = ("%RETRY%", "rmq_sys_", "SCHEDULE_TOPIC_XXXX")
 
+OFFSET_DIGITS_MAX: Final = 18
+
 TRANSACTION_MASK: Final = 0xC
 TRANSACTION_PREPARED: Final = 0x4
 TRANSACTION_ROLLBACK: Final = 0xC
@@ -137,8 +139,10 @@ def light_queues(
         return
     seen: set[str] = set()
     for name, stored in zip(names, offsets, strict=True):
-        if name in seen or not name.startswith(LIGHT_QUEUE_PREFIX) or not stored.isdecimal():
+        if name in seen or not name.startswith(LIGHT_QUEUE_PREFIX):
             continue
+        if not stored.isdecimal() or len(stored) > OFFSET_DIGITS_MAX:
+            continue  # no key has room for it
         seen.add(name)
         offset = numbering.offset_of(name, QueueOffset(int(stored)), at)
         if offset is not None:

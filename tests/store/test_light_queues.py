@@ -9,6 +9,7 @@ import pytest
 from store.clock import ManualClock
 from store.consumequeue import LastEntry
 from store.disk import PosixDisk
+from store.dispatch import StoredNumbering, light_queues
 from store.offsets import PhysicalOffset, QueueId, QueueOffset
 from store.opening import OpenStore, open_store
 from store.queue_phase import QueueMode
@@ -197,3 +198,11 @@ def test_light_queues_in_files_stay(tmp_path: Path, mode: QueueMode) -> None:
     store.messages.remove_ended([])
     assert light(1) in store.messages.iterate_queues()
     store.close()
+
+
+@pytest.mark.parametrize("digits", [19, 400, 5_000])
+def test_an_offset_that_no_key_can_hold_is_none(digits: int) -> None:
+    """A record of another broker must not stop a start."""
+    properties = {"INNER_MULTI_DISPATCH": "%LMQ%a,%LMQ%b", "INNER_MULTI_QUEUE_OFFSET": f"{'9' * digits},5"}
+    found = light_queues("orders", properties, PhysicalOffset(0), StoredNumbering())
+    assert list(found) == [("%LMQ%b", 5)]
