@@ -24,8 +24,11 @@ SECTOR = 512
 Operation = Literal["create", "write", "flush", "zero", "replace", "remove", "sync", "move", "truncate"]
 
 
-class PowerCut(Exception):
-    """The machine stopped here. No operation works until the disk is looked at after the loss."""
+class PowerCut(BaseException):
+    """The machine stopped here. No operation works until the disk is looked at after the loss.
+
+    No `Exception`: nothing handles it.
+    """
 
 
 class FaultyFile:

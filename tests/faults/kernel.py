@@ -448,6 +448,9 @@ class _Entry:
     def is_dir(self) -> bool:
         return isinstance(self._node, Directory)
 
+    def is_symlink(self) -> bool:
+        return False
+
     def stat(self) -> Any:
         is_file = isinstance(self._node, Inode)
         size = len(self._node.live) if isinstance(self._node, Inode) else PAGE
