@@ -24,7 +24,6 @@ from server.delivery import InFlightTable, MessageSource, StateWriter, retry_top
 from server.delivery.inflight import InFlight
 from server.errors import TooMuchForOneCall
 from server.group_commit import Stored, settle
-from server.wire.reserved import RETRY_TOPIC
 from store.dispatch import TRANSACTION_MASK
 from store.errors import Invalid, TopicNotFound
 from store.in_flight_key import subscription_prefix
@@ -33,7 +32,7 @@ from store.metadata import ConsumerOffsetTable, TopicTable
 from store.metadata.names import DEAD_LETTER_PREFIX, SYSTEM_GROUP_PREFIX
 from store.offsets import QueueId, QueueOffset
 from store.record import StoredMessage, offset_message_id
-from store.record.properties import KEYS, TAGS, UNIQUE_KEY
+from store.record.properties import KEYS, RETRY_TOPIC, TAGS, UNIQUE_KEY
 
 log = structlog.get_logger(__name__)
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from server.filters import MessageFilter
-from server.wire.reserved import RETRY_TOPIC
 from store.metadata.names import RETRY_PREFIX
+from store.record.properties import RETRY_TOPIC
 
 FIRST_NUMBER: Final = 1 << 30
 """In receipt handles, queues of retry topics are numbered from here on. No topic has as many queues."""

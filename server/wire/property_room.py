@@ -60,7 +60,7 @@ ADDED_LATER: Final[Mapping[str, int]] = {
     reserved.TRANSACTION_ID: MESSAGE_ID_SIZE_MAX,
     reserved.DEAD_LETTER_TOPIC: NAME_SIZE_MAX,
     reserved.DEAD_LETTER_MESSAGE_ID: MESSAGE_ID_SIZE_MAX,
-    reserved.RETRY_TOPIC: NAME_SIZE_MAX,
+    stored.RETRY_TOPIC: NAME_SIZE_MAX,
     **MARKS,
 }
 """Properties that the copies of a message may have beside its own, and the size of the largest value."""

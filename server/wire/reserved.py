@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from store.record.properties import KEYS, LIGHT_QUEUE_OFFSETS, TAGS, TRANSIENT_PREFIX, UNIQUE_KEY, WAIT
+from store.record.properties import KEYS, LIGHT_QUEUE_OFFSETS, RETRY_TOPIC, TAGS, TRANSIENT_PREFIX, UNIQUE_KEY, WAIT
 
 TRANSACTION: Final = "TRAN_MSG"
 TRANSACTION_ID: Final = "__transactionId__"
@@ -25,8 +25,6 @@ BORN_TIMESTAMP: Final = "BORN_TIMESTAMP"
 BORN_HOST: Final = "__BORNHOST"
 PRODUCER_GROUP: Final = "PGROUP"
 RECONSUME_TIMES: Final = "RECONSUME_TIME"
-RETRY_TOPIC: Final = "RETRY_TOPIC"
-"""The topic that a message in a retry topic was sent to."""
 DEAD_LETTER_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 DEAD_LETTER_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 

@@ -15,6 +15,8 @@ WAIT: Final = "WAIT"
 DELAY_LEVEL: Final = "DELAY"
 REAL_TOPIC: Final = "REAL_TOPIC"
 REAL_QUEUE: Final = "REAL_QID"
+RETRY_TOPIC: Final = "RETRY_TOPIC"
+"""The topic that a message in a retry topic was sent to."""
 LIGHT_QUEUES: Final = "INNER_MULTI_DISPATCH"
 LIGHT_QUEUE_OFFSETS: Final = "INNER_MULTI_QUEUE_OFFSET"
 
