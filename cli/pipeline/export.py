@@ -52,7 +52,8 @@ def export(
     The store may be running: what is durable is exported. A run that is killed leaves nothing that readers see, or all
     of it when it is run again.
 
-    Exit code 0: it is done, 1: the log is damaged, or messages expired since the last export, 2: it could not run.
+    Exit code 0: it is done, 1: the log is damaged, messages expired since the last export, or bodies could not be
+    uncompressed, 2: it could not run.
     """
     from_ms, to_ms = time_ms(since, "--from"), time_ms(until, "--to")
     with spark_session("export", store, master, conf, PHASES) as spark:
@@ -76,10 +77,18 @@ def export(
             "messages": done.messages,
             "files": done.files,
             "expiredBytes": done.expired,
+            "withoutBody": done.without_body,
+            "firstWithoutBody": done.first_without_body,
         }
         say(json_line(fields))
     else:
         say(f"{done.messages:,} messages of the offsets [{done.begin}, {done.end}) in {done.files} files")
     if done.expired:
         say(f"{done.expired} bytes of the log expired before they were exported", err=True)
-        raise typer.Exit(Exit.FINDING)
+    if done.without_body:
+        say(
+            f"{done.without_body:,} messages are marked as compressed and could not be uncompressed, the first one at "
+            f"offset {done.first_without_body}: their body is null, bodyProblem says why",
+            err=True,
+        )
+    raise typer.Exit(Exit.FINDING if done.expired or done.without_body else Exit.FINE)

@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from cli.contexts import Context, chosen, endpoint_of_context
+from cli.exit import Exit
 from cli.offline.arguments import Json, Store
 from cli.offline.record_text import json_line
 from cli.pipeline.arguments import Since, Tags, Topics, Until, Where, time_ms
 from cli.pipeline.session import Conf, Master, spark_session
-from cli.saying import say
+from cli.saying import say, word
 from store.disk import PosixDisk
 
 PHASES = ("reading the log", "sending")
@@ -64,7 +65,11 @@ def replay(
     They keep body, tag, keys, message group and user properties, and say where they come from. A run that is repeated
     sends the same message ids again: who must not see a message twice knows it by its id.
 
-    Exit code 0: it is done, 1: the log is damaged, 2: it could not run, or not to its end.
+    A message that cannot be sent for what it is (its body cannot be uncompressed, its tag is illegal) is named, and the
+    others go on.
+
+    Exit code 0: it is done, 1: the log is damaged, or some messages could not be sent, 2: it could not run, or not to
+    its end.
     """
     from_ms, to_ms = time_ms(since, "--from"), time_ms(until, "--to")
     context = chosen() or Context()
@@ -91,4 +96,11 @@ def replay(
             Wanted(topics=tuple(topic or ()), tags=tuple(tag or ()), from_ms=from_ms, to_ms=to_ms, where=where),
             keeps_compressed=keep_compressed,
         )
-    say(json_line({"messages": done.messages}) if as_json else f"{done.messages:,} messages sent")
+    if as_json:
+        first = [{"place": place, "reason": reason} for place, reason in done.first_refused]
+        say(json_line({"messages": done.messages, "refused": done.refused, "first": first}))
+    else:
+        say(f"{done.messages:,} messages sent" + (f", {done.refused:,} not" if done.refused else ""))
+        for place, reason in done.first_refused:
+            say(f"{word(place, err=True)}: {word(reason, err=True)}", err=True)
+    raise typer.Exit(Exit.FINDING if done.refused else Exit.FINE)

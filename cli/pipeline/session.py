@@ -46,6 +46,9 @@ _RAISED: Final = re.compile(
     re.MULTILINE,
 )
 """How an error of ours ends the trace of a task, which Spark hands on as text."""
+_PYTHON_ERROR: Final = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(\S.*)$", re.MULTILINE)
+_JAVA_CAUSE: Final = re.compile(r"^Caused by: (?!org\.apache\.spark\.api\.python)(.+)$", re.MULTILINE)
+"""How other errors end it."""
 
 
 @contextmanager
@@ -59,23 +62,25 @@ def spark_session(
     """
     settings = ({} if _SUBMITTED in os.environ else _QUIET) | dict(_setting(text) for text in conf or ())
     try:
+        from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
         from pipeline.java import JavaMissing
         from pipeline.progress import reported
         from pipeline.session import open_session
+        from pipeline.source.options import InvalidOption
     except ImportError as missing:
         end(Exit.COULD_NOT_RUN, f"{missing.name or missing} is missing: pip install 'quarry-mq[pipeline]'")
     try:
         spark = open_session(f"quarry {name}", master=master, settings=settings)
     except JavaMissing as missing:
         end(Exit.COULD_NOT_RUN, str(missing))
-    failed: PySparkException | None = None
+    failed: Exception | None = None
     with reporting_errors(store), logs_aside(logging.WARNING):
         try:
             with shown_progress() as report, reported(spark, phases, report):
                 yield spark
-        except PySparkException as error:
+        except (PySparkException, Py4JJavaError, InvalidOption) as error:
             failed = error
         finally:
             spark.stop()
@@ -94,5 +99,14 @@ def _setting(text: str) -> tuple[str, str]:
 def _verdict(text: str) -> tuple[Exit, str]:
     ours = _RAISED.search(text)
     if ours is None:
-        return Exit.COULD_NOT_RUN, text.strip().partition("\n")[0]
+        return Exit.COULD_NOT_RUN, _cause(text)
     return Exit.FINDING if "StoreDamaged" in ours[0] else Exit.COULD_NOT_RUN, ours[1]
+
+
+def _cause(text: str) -> str:
+    """What a task raised, in one line: of Python the last error of the trace, of Java the innermost one."""
+    for pattern in (_PYTHON_ERROR, _JAVA_CAUSE):
+        causes = pattern.findall(text)
+        if causes:
+            return str(causes[-1])
+    return text.strip().partition("\n")[0]

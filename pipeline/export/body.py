@@ -1,33 +1,45 @@
-"""Bodies as readers want them."""
+"""Bodies as readers want them. A body that is not what its record says is told beside it, and ends no job."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 import pyarrow as pa
+from pyspark.sql.types import StringType, StructField, StructType
 
-from store.record import compressed_bodies
+from store.record.compressed_bodies import PLAIN_SIZE_MAX, compression_name, plain_body
 from store.record.system_flag import COMPRESSED
+
+PROBLEM: Final = "bodyProblem"
+"""Column: why there is no body; null where there is one."""
+
+
+def with_problem(schema: StructType) -> StructType:
+    """The columns of rows whose bodies were made plain."""
+    return StructType([*schema.fields, StructField(PROBLEM, StringType())])
 
 
 def plain_bodies(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches with their column `body` uncompressed, as `sysFlag` says that it is compressed.
+    """The batches with their column `body` uncompressed, as `sysFlag` says that it is compressed."""
+    return plain_where(batches, lambda _: True)
 
-    Raises ValueError naming the physical offset of a body that does not hold what it should.
-    """
+
+def plain_where(batches: Iterable[pa.RecordBatch], is_wanted: Callable[[int], bool]) -> Iterator[pa.RecordBatch]:
+    """The same for flags that are wanted. A body that cannot be made plain is null, and `bodyProblem` says why."""
     for batch in batches:
-        flags = batch.column("sysFlag").to_pylist()
-        if not any(flag & COMPRESSED for flag in flags):
-            yield batch
-            continue
-        rows = zip(batch.column("phyOffset").to_pylist(), flags, batch.column("body").to_pylist(), strict=True)
-        bodies = pa.array([plain_body(*row) for row in rows], pa.binary())
-        yield batch.set_column(batch.schema.get_field_index("body"), "body", bodies)
+        flags, bodies = batch.column("sysFlag").to_pylist(), batch.column("body").to_pylist()
+        problems: list[str | None] = [None] * len(flags)
+        for row, flag in enumerate(flags):
+            if flag & COMPRESSED and is_wanted(flag):
+                stored = bodies[row]
+                bodies[row] = plain_body(flag, stored)
+                problems[row] = None if bodies[row] is not None else _problem(flag, stored)
+        place = batch.schema.get_field_index("body")
+        plain = batch.set_column(place, "body", pa.array(bodies, pa.binary()))
+        yield plain.append_column(PROBLEM, pa.array(problems, pa.string()))
 
 
-def plain_body(physical_offset: int, system_flag: int, body: bytes) -> bytes:
-    """One body, uncompressed if it is compressed."""
-    plain = compressed_bodies.plain_body(system_flag, body)
-    if plain is None:
-        raise ValueError(f"offset {physical_offset}: the body cannot be uncompressed")
-    return plain
+def _problem(flag: int, stored: bytes) -> str:
+    method = compression_name(flag, stored)
+    return f"marked as compressed ({method}), but it is not, is broken, or has more than {PLAIN_SIZE_MAX >> 20} MiB"

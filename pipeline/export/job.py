@@ -10,10 +10,9 @@ from typing import Final
 import structlog
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sql
-from pyspark.sql.types import StructType
 
 from pipeline.body_form import BodyForm
-from pipeline.export.body import plain_bodies
+from pipeline.export.body import PROBLEM, plain_bodies, with_problem
 from pipeline.export.commits import Commit, Destination
 from pipeline.source.log_splits import readable_range
 from pipeline.source.message_columns import COLUMNS
@@ -21,6 +20,15 @@ from pipeline.source.options import SPLIT_BYTES
 from pipeline.wanted import Wanted
 from store.disk import Disk
 from store.errors import Invalid
+
+TOPIC_NAME: Final = "topicName"
+"""Column of the files: the topic as it is. Readers take the name of a folder for a number if it looks like one."""
+
+LAYOUT: Final = 2
+"""Of the files, kept beside them. Those of layout 1, which was not kept, have no `topicName` and no `bodyProblem`."""
+
+_FOLDER_SIZE_MAX: Final = 240
+"""Bytes of a topic in a folder's name, which has 255 at most."""
 
 TIME_MS_MAX: Final = 253_402_300_799_999
 """The end of the year 9999."""
@@ -58,6 +66,10 @@ class Exported:
     files: int
     expired: int
     """Bytes of the log that expired after the last run, before this one."""
+    without_body: int = 0
+    """Messages whose body could not be uncompressed: theirs is null, and `bodyProblem` says why."""
+    first_without_body: int | None = None
+    """The physical offset of the first one."""
 
 
 def export(
@@ -76,7 +88,7 @@ def export(
     and what Spark raises.
     """
     place = Destination(spark, destination)
-    commits = _begin(place, selection, goes_on=goes_on)
+    commits, layout = _begin(place, selection, goes_on=goes_on)
     log_begin, end = readable_range(disk, root, split_bytes)
     begin = commits[-1].end if commits else log_begin
     expired = max(0, log_begin - begin)
@@ -84,23 +96,36 @@ def export(
         return Exported(begin, begin, 0, 0, expired)
     counted = Observation()
     table = spark.read.format("quarry").options(columns=_columns(selection), splitBytes=split_bytes).load(str(root))
-    rows = _selected(table, selection, begin, end).observe(counted, sql.count("*").alias("messages"))
-    ordered = rows.hint("rebalance", "topic", "day").sortWithinPartitions("topic", "day", "phyOffset")
+    selected = _selected(table, selection, begin, end)
+    has_problem = sql.col(PROBLEM).isNotNull() if PROBLEM in selected.columns else sql.lit(False)  # noqa: FBT003
+    rows = selected.observe(
+        counted,
+        sql.count("*").alias("messages"),
+        sql.count_if(has_problem).alias("problems"),
+        sql.min(sql.when(has_problem, sql.col("phyOffset"))).alias("first"),
+    )
+    ordered = (
+        _laid_out(rows, layout).hint("rebalance", "topic", "day").sortWithinPartitions("topic", "day", "phyOffset")
+    )
     ordered.write.partitionBy("topic", "day").format(selection.file_format).save(place.staging)
-    messages = int(counted.get["messages"])
+    found = counted.get
+    messages = int(found["messages"])
     commit = Commit(begin, end, messages, place.staged_files() if messages else [])
     place.commit(commit)
-    return Exported(begin, end, messages, len(commit.files), expired)
+    return Exported(begin, end, messages, len(commit.files), expired, int(found["problems"]), found["first"])
 
 
-def _begin(place: Destination, selection: Selection, *, goes_on: bool) -> list[Commit]:
-    """What was exported before, with all files at their places."""
+def _begin(place: Destination, selection: Selection, *, goes_on: bool) -> tuple[list[Commit], int]:
+    """What was exported before, with all files at their places, and the layout of the files."""
     if place.is_strange():
         raise Invalid(f"{place.place}: holds something else than an export")
     before = place.selection()
     wanted = selection.as_json()
+    layout = LAYOUT if before is None else int(str(before.pop("layout", 1)))
     if before is None:
-        place.set_selection(wanted)
+        place.set_selection({**wanted, "layout": LAYOUT})
+    elif layout > LAYOUT:
+        raise Invalid(f"{place.place}: layout {layout} of a newer version")
     elif not goes_on:
         raise Invalid(f"{place.place}: holds an export already; --incremental goes on with it")
     elif before != wanted:
@@ -109,7 +134,7 @@ def _begin(place: Destination, selection: Selection, *, goes_on: bool) -> list[C
     if commits:
         place.complete(commits[-1])
     place.clear()
-    return commits
+    return commits, layout
 
 
 def _difference(before: Mapping[str, object], wanted: Mapping[str, object]) -> str:
@@ -126,9 +151,24 @@ def _selected(table: DataFrame, selection: Selection, begin: int, end: int) -> D
     """The rows to be written, with the column `day` of the store time in UTC."""
     rows = selection.rows(table, begin, end)
     if selection.body not in (BodyForm.NONE, BodyForm.STORED):
-        rows = rows.mapInArrow(plain_bodies, StructType(rows.schema.fields))
+        rows = rows.mapInArrow(plain_bodies, with_problem(rows.schema))
         rows = rows.withColumn("body", _formed(selection.body))
     return rows.withColumn("day", stored_day())
+
+
+def _laid_out(rows: DataFrame, layout: int) -> DataFrame:
+    """The columns that the files of the destination have; `topic` and `day` become folders."""
+    if layout < LAYOUT:
+        return rows.drop(PROBLEM)
+    return rows.withColumn(TOPIC_NAME, sql.col("topic")).withColumn("topic", topic_folder())
+
+
+def topic_folder() -> Column:
+    """The topic, cut and with a digest where a folder cannot have its name: Spark writes `%25` for `%`."""
+    topic = sql.col("topic")
+    size = sql.length(sql.regexp_replace(topic, "[^A-Za-z0-9_-]", "xxxx"))
+    cut = sql.concat(sql.substring(topic, 1, 40), sql.lit("~"), sql.substring(sql.sha2(topic, 256), 1, 32))
+    return sql.when(size <= _FOLDER_SIZE_MAX, topic).otherwise(cut)
 
 
 def stored_day() -> Column:

@@ -1,4 +1,4 @@
-"""`replay`: messages of a store sent once more, to a live broker, by way of the sink.
+"""`replay`: messages of a store sent once more, to a live broker.
 
 What is sent again has an id that is made of where the message lies and where it goes: a run that is repeated sends
 the same ids.
@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
-from pyspark.sql.types import StructType
 
-from pipeline.export.body import plain_bodies
+from pipeline.export.body import PROBLEM, plain_bodies, plain_where, with_problem
+from pipeline.replay.sending import FIRST_REFUSED, SENDING_TELLS, sending
 from pipeline.source.log_splits import readable_range
 from pipeline.source.message_columns import COLUMNS
 from pipeline.source.options import SPLIT_BYTES
+from pipeline.stream.options import sink_options
 from pipeline.wanted import Wanted
 from server.wire.property_room import REPLAYED_FROM, REPLAYED_ID
 from server.wire.reserved import MESSAGE_GROUP, RESERVED_PREFIX, RESERVED_PROPERTIES
@@ -46,9 +47,12 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What one run sent."""
+    """What one run sent, and what it could not send."""
 
     messages: int
+    refused: int = 0
+    first_refused: tuple[tuple[str, str], ...] = ()
+    """Place (`orders/3/1207`) and reason of the first ones of each task, `FIRST_REFUSED` at most."""
 
 
 def replay(
@@ -63,21 +67,24 @@ def replay(
 ) -> Replayed:
     """Send what lies in the log now, each queue's messages in their order.
 
-    `keeps_compressed`: bodies that are compressed with ZLIB go as they are; all others are uncompressed. Raises
-    StoreUnusable, OSError, and what Spark raises.
+    `keeps_compressed`: bodies that are compressed with ZLIB go as they are; all others are uncompressed. A message that
+    cannot be sent for what it is is counted, and the others go on. Raises StoreUnusable, OSError, InvalidOption, and
+    what Spark raises.
     """
     # the broker may be the one that runs on this store: what it takes in from now on is not sent once more
     begin, end = readable_range(disk, root, split_bytes)
+    options = sink_options(target.options, is_stream=False)
     table = spark.read.format("quarry").options(columns=",".join(COLUMNS), splitBytes=split_bytes).load(str(root))
     rows = wanted.rows(table, begin, end).filter(_is_of_users(wanted)).select(*_SENT)
     # the order of a queue is that of its message groups
     ordered = rows.repartition("topic", "queueId").sortWithinPartitions("phyOffset")
-    plain = ordered.mapInArrow(stored_bodies if keeps_compressed else plain_bodies, StructType(rows.schema.fields))
-    counted = Observation()
+    plain = ordered.mapInArrow(stored_bodies if keeps_compressed else plain_bodies, with_problem(rows.schema))
     sent = outgoing(plain, target.topic, keeps_compressed=keeps_compressed)
-    observed = sent.observe(counted, sql.count("*").alias("messages"))
-    observed.write.format("quarry").mode("append").options(**target.options).save()
-    return Replayed(int(counted.get["messages"]))
+    told = sent.mapInArrow(sending(options), SENDING_TELLS).collect()
+    first = [(each["place"], each["reason"]) for row in told for each in row["first"]]
+    return Replayed(
+        sum(row["messages"] for row in told), sum(row["refused"] for row in told), tuple(first[:FIRST_REFUSED])
+    )
 
 
 def outgoing(rows: DataFrame, topic: str | None, *, keeps_compressed: bool) -> DataFrame:
@@ -99,6 +106,7 @@ def outgoing(rows: DataFrame, topic: str | None, *, keeps_compressed: bool) -> D
         sql.map_concat(sql.map_filter("properties", _is_of_user), marks).alias("properties"),
         sql.col("properties").getItem(MESSAGE_GROUP).alias("messageGroup"),
         sql.concat(sql.lit("01"), sql.upper(digest)).alias("messageId"),
+        PROBLEM,
     )
 
 
@@ -107,24 +115,14 @@ def stored_bodies(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 
     Their flags say so: what is compressed still is so with ZLIB.
     """
-    for batch in batches:
-        flags = batch.column("sysFlag").to_pylist()
-        odd = [flag & COMPRESSED and flag & COMPRESSION_MASK not in (0, Compression.ZLIB) for flag in flags]
-        if not any(odd):
-            yield batch
-            continue
-        [plain] = plain_bodies([batch])
-        stored = batch.column("body").to_pylist()
-        bodies = [
-            ours if is_odd else theirs
-            for ours, theirs, is_odd in zip(plain.column("body").to_pylist(), stored, odd, strict=True)
-        ]
-        cleared = [flag & ~COMPRESSED if is_odd else flag for flag, is_odd in zip(flags, odd, strict=True)]
-        yield _with(_with(batch, "body", pa.array(bodies, pa.binary())), "sysFlag", pa.array(cleared, pa.int32()))
+    for batch in plain_where(batches, _is_odd):
+        flags = [flag & ~COMPRESSED if _is_odd(flag) else flag for flag in batch.column("sysFlag").to_pylist()]
+        place = batch.schema.get_field_index("sysFlag")
+        yield batch.set_column(place, "sysFlag", pa.array(flags, pa.int32()))
 
 
-def _with(batch: pa.RecordBatch, name: str, column: pa.Array) -> pa.RecordBatch:
-    return batch.set_column(batch.schema.get_field_index(name), name, column)
+def _is_odd(flag: int) -> bool:
+    return bool(flag & COMPRESSED) and flag & COMPRESSION_MASK not in (0, Compression.ZLIB)
 
 
 def _is_of_users(wanted: Wanted) -> Column:

@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
 from pipeline.stream.client import BrokerClient
+from pipeline.stream.errors import CallRefused
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 
 MESSAGES_PER_REQUEST: Final = 64
 BYTES_PER_REQUEST: Final = 1 << 20
 COLLECTED_MAX: Final = 4_096
 """Messages that wait for their request to be full; message groups may be as many as messages."""
+
+OF_ONE_MESSAGE: Final = frozenset(
+    {
+        definition.ILLEGAL_TOPIC,
+        definition.MESSAGE_BODY_TOO_LARGE,
+        definition.MESSAGE_BODY_EMPTY,
+        definition.MESSAGE_PROPERTIES_TOO_LARGE,
+        definition.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+        definition.MESSAGE_CORRUPTED,
+        definition.ILLEGAL_MESSAGE_TAG,
+        definition.ILLEGAL_MESSAGE_KEY,
+        definition.ILLEGAL_MESSAGE_GROUP,
+        definition.ILLEGAL_MESSAGE_PROPERTY_KEY,
+        definition.ILLEGAL_MESSAGE_ID,
+    }
+)
+"""Codes by which a broker refuses a message for what it is: the others may be good."""
+
+Refused = Callable[[definition.Message, str], None]
+"""Hears of a message that the broker refused for what it is, and why. From several threads."""
 
 _Key = tuple[str, str]
 """Topic and message group: what the messages of one request have in common."""
@@ -24,8 +46,10 @@ class Sender:
     the same lane; others take the lanes in turn.
     """
 
-    def __init__(self, client: BrokerClient, in_flight_max: int) -> None:
+    def __init__(self, client: BrokerClient, in_flight_max: int, refused: Refused | None = None) -> None:
+        """Without `refused` one such message ends the sending."""
         self._client = client
+        self._refused = refused
         self._pool = ThreadPoolExecutor(in_flight_max, thread_name_prefix="quarry-sink")
         self._lanes: list[Future[None] | None] = [None] * in_flight_max
         self._turn = 0
@@ -70,7 +94,20 @@ class Sender:
         begun = self._lanes[lane]
         if begun is not None:
             begun.result()
-        self._lanes[lane] = self._pool.submit(self._client.send, messages)
+        self._lanes[lane] = self._pool.submit(self._deliver, messages)
+
+    def _deliver(self, messages: Sequence[definition.Message]) -> None:
+        """A request is refused as a whole: then each of its messages is sent alone."""
+        try:
+            self._client.send(messages)
+        except CallRefused as error:
+            if self._refused is None or error.code not in OF_ONE_MESSAGE:
+                raise
+            if len(messages) == 1:
+                self._refused(messages[0], str(error))
+                return
+            for each in messages:
+                self._deliver([each])
 
     def _lane_of(self, message_group: str) -> int:
         if message_group:

@@ -62,6 +62,7 @@ HOMES: Final = {
     "textual": r"cli/online/top/(view|widgets)\.py",
     "jinja2": r"pipeline/stats/report\.py",
     "pyarrow": r"pipeline/.*",
+    "py4j": r"cli/pipeline/session\.py",
     "pyspark": r"pipeline/.*|cli/pipeline/session\.py",
     "lz4": r"store/record/compressed_bodies\.py",
     "backports": r"store/record/compressed_bodies\.py",
@@ -125,6 +126,7 @@ def test_every_outside_library_is_a_declared_dependency() -> None:
         "grpc_reflection": "grpcio-reflection",
         "opentelemetry": "opentelemetry-sdk",
         "prometheus_client": "prometheus-client",
+        "py4j": "pyspark",  # which pins the version that it works with
         "pydantic_settings": "pydantic-settings",
     }
     roots = {module.partition(".")[0] for path in production_files() for module, _ in imports(path)}

@@ -1,0 +1,192 @@
+"""Messages that are not what they say, and topics with odd names: each is a row in the result, and ends no job."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import zlib
+from pathlib import Path
+from typing import Any, Final
+
+import lz4.frame
+import pyarrow.dataset as dataset
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sql
+
+from cli.exit import Exit
+from cli.pipeline.session import _verdict
+from pipeline.export import BodyForm, Selection, export
+from pipeline.export.job import topic_folder
+from pipeline.replay import REPLAYED_FROM, Target, replay
+from pipeline.wanted import Wanted
+from server.wire.reserved import BORN_TIMESTAMP
+from store.clock import SystemClock
+from store.disk import PosixDisk
+from store.message import Message
+from store.opening import open_store
+from store.record.system_flag import COMPRESSED, Compression
+from store.settings import StoreSettings
+from tests.e2e.broker import Broker
+from tests.pipeline.streams import latest, rows_between, stream
+from tests.pipeline.tables import plain
+from tests.store.assembly import message
+
+SENT_BY_GRPC: Final = {BORN_TIMESTAMP: "1700000000000"}
+BODY: Final = b"a body " * 40
+GOOD: Final[list[tuple[bytes, int, dict[str, str]]]] = [
+    (BODY, 0, {}),
+    (gzip.compress(BODY), COMPRESSED, SENT_BY_GRPC),
+    (zlib.compress(BODY), COMPRESSED | Compression.ZLIB, {}),
+    (lz4.frame.compress(BODY), COMPRESSED | Compression.LZ4, {}),
+]
+BAD: Final[list[tuple[bytes, int, dict[str, str]]]] = [
+    (b"marked and not compressed", COMPRESSED, SENT_BY_GRPC),
+    (lz4.frame.compress(BODY)[:-9], COMPRESSED | Compression.LZ4, {}),
+    (BODY, COMPRESSED | 0x600, {}),
+]
+ODD_TOPICS: Final = (
+    *("007", "123", "1e5", "true", "null", "__HIVE_DEFAULT_PARTITION__", "2026-11-21", "Orders", "orders"),
+    *("%RETRY%a|b", "%41", "a=b", "größe", "x" * 127, "%RETRY%" + "%" * 110, "y" * 250),
+)
+
+
+def fill(root: Path, messages: list[Message]) -> None:
+    settings = StoreSettings(root=root, segment_size=16 * 1024 * 1024)
+    store = open_store(settings, disk=PosixDisk(), clock=SystemClock(), report=lambda _: None)
+    for each in messages:
+        store.messages.append([each])
+    store.messages.dispatch(store.messages.flush())
+    store.close()
+
+
+def mixed() -> list[Message]:
+    return [
+        message("orders", 0, body, UNIQ_KEY=f"M{number}", **properties)._replace(system_flag=flag)
+        for number, (body, flag, properties) in enumerate([*GOOD, *BAD, *GOOD])
+    ]
+
+
+def rows_of(place: Path) -> list[dict[str, Any]]:
+    table = dataset.dataset(place, format="parquet", partitioning="hive", ignore_prefixes=["_", "."]).to_table()
+    return sorted(table.to_pylist(), key=lambda row: row["phyOffset"])
+
+
+@pytest.mark.parametrize("form", [BodyForm.PLAIN, BodyForm.TEXT, BodyForm.BASE64])
+def test_an_export_gives_every_message_and_says_which_has_no_body(
+    spark: SparkSession, tmp_path: Path, form: BodyForm
+) -> None:
+    fill(tmp_path / "store", mixed())
+    done = export(spark, PosixDisk(), tmp_path / "store", str(tmp_path / "out"), Selection(body=form))
+    rows = rows_of(tmp_path / "out")
+    wanted = {BodyForm.PLAIN: BODY, BodyForm.TEXT: BODY.decode(), BodyForm.BASE64: base64.b64encode(BODY).decode()}[
+        form
+    ]
+    assert [row["body"] for row in rows] == [wanted] * 4 + [None] * 3 + [wanted] * 4
+    problems = [row["bodyProblem"] for row in rows]
+    assert [each is None for each in problems] == [True] * 4 + [False] * 3 + [True] * 4
+    assert [name in str(each) for name, each in zip(("(zlib)", "(lz4)", "(unknown)"), problems[4:7], strict=True)] == [
+        True
+    ] * 3
+    assert (done.messages, done.without_body, done.first_without_body) == (11, 3, rows[4]["phyOffset"])
+    assert [row["sysFlag"] for row in rows] == [flag for _, flag, _ in [*GOOD, *BAD, *GOOD]], "as stored"
+
+
+def arrived(broker: Broker, topic: str) -> list[dict[str, Any]]:
+    reader = stream(broker, topic)
+    try:
+        start = reader.initialOffset()
+        return [plain(row) for row in rows_between(reader, start, latest(reader, start))]
+    finally:
+        reader.stop()
+
+
+def test_a_replay_sends_what_it_can_and_names_the_rest(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    refused = [
+        message("orders", 0, b"", UNIQ_KEY="empty"),
+        message("orders", 0, b"x", UNIQ_KEY="tag", TAGS="a|b"),
+        message("orders", 0, b"x", UNIQ_KEY="group", __SHARDINGKEY="g" * 64),
+        message("orders", 0, b"x", UNIQ_KEY="control", colour="a\x1bb"),
+    ]
+    fill(tmp_path / "log", [*mixed(), *refused, message("orders", 0, b"last", UNIQ_KEY="last")])
+    options = {"endpoints": broker.endpoint}
+    done = replay(spark, PosixDisk(), tmp_path / "log", Target(options=options, topic="again"), Wanted())
+    copies = sorted(arrived(broker, "again"), key=lambda row: int(row["properties"][REPLAYED_FROM].split("/")[2]))
+    sent = [int(row["properties"][REPLAYED_FROM].split("/")[2]) for row in copies]
+    places = dict(done.first_refused)
+    named = [int(place.split("/")[2]) for place in places]
+    assert sorted(sent + named) == list(range(16)), "each message once, sent or named"
+    assert {4, 5, 6, 12, 13, 14} <= set(named)
+    assert (done.messages, done.refused) == (len(sent), len(named))
+    assert [row["body"] for row in copies if int(row["properties"][REPLAYED_FROM].split("/")[2]) < 11] == [BODY] * 8
+    assert copies[-1]["body"] == b"last"
+    assert places["orders/0/4"].startswith("marked as compressed (zlib)")
+    assert "tag" in places["orders/0/12"]
+
+
+def test_a_replay_that_may_not_send_ends_with_the_reason(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    """Only what is wrong with one message is a row: a broker that is away ends it."""
+    fill(tmp_path / "log", [message("orders", 0, b"x", UNIQ_KEY="M")])
+    away = Target(options={"endpoints": "127.0.0.1:1", "timeoutMs": "100"}, topic="again")
+    with pytest.raises(PySparkException) as raised:
+        replay(spark, PosixDisk(), tmp_path / "log", away, Wanted())
+    status, text = _verdict(str(raised.value))
+    assert status == Exit.COULD_NOT_RUN
+    assert "127.0.0.1:1" in text
+
+
+def test_the_cause_of_a_workers_error_is_told(spark: SparkSession) -> None:
+    def fail(_rows: object) -> object:
+        try:
+            raise KeyError("inner")
+        except KeyError as error:
+            raise ValueError("offset 7: what is wrong") from error
+
+    with pytest.raises(PySparkException) as raised:
+        spark.range(3).mapInArrow(fail, "id long").collect()  # type: ignore[arg-type]
+    assert _verdict(str(raised.value)) == (Exit.COULD_NOT_RUN, "ValueError: offset 7: what is wrong")
+    with pytest.raises(PySparkException) as overflow:
+        spark.sql("select timestamp_millis(9223372036854775807)").collect()
+    assert "exception was thrown" not in _verdict(str(overflow.value))[1].lower()
+
+
+def test_topics_with_odd_names_come_back_as_they_are(spark: SparkSession, tmp_path: Path) -> None:
+    fill(tmp_path / "store", [message(topic, 0, topic.encode(), UNIQ_KEY="M") for topic in ODD_TOPICS])
+    place = tmp_path / "out"
+    assert export(spark, PosixDisk(), tmp_path / "store", str(place), Selection()).messages == len(ODD_TOPICS)
+    back = spark.read.parquet(str(place)).select("topicName", "body").collect()
+    assert sorted((row["topicName"], row["body"].decode()) for row in back) == sorted(
+        (each, each) for each in ODD_TOPICS
+    )
+    files = [each for each in place.rglob("*.parquet") if "_quarry" not in each.parts]
+    assert len(files) == len(ODD_TOPICS)
+    numeric = spark.read.parquet(str(place)).filter(sql.col("topicName") == "007").count()
+    assert numeric == 1
+
+
+def test_folders_of_topics_are_the_topics_unless_no_folder_can_be(spark: SparkSession) -> None:
+    names = [(each,) for each in ODD_TOPICS]
+    folders = [row[0] for row in spark.createDataFrame(names, "topic string").select(topic_folder()).collect()]
+    assert len(set(folders)) == len(ODD_TOPICS)
+    assert folders[:-2] == list(ODD_TOPICS[:-2])
+    assert all(len(each) < 100 for each in folders[-2:])
+
+
+def test_an_export_of_the_first_layout_goes_on_in_it(spark: SparkSession, tmp_path: Path) -> None:
+    fill(tmp_path / "store", mixed())
+    place, selection = tmp_path / "out", Selection(body=BodyForm.PLAIN)
+    export(spark, PosixDisk(), tmp_path / "store", str(place), selection)
+    kept = place / "_quarry" / "selection.json"
+    fields = json.loads(kept.read_text())
+    assert fields.pop("layout") == 2
+    kept.write_text(json.dumps(fields))
+    kept.with_name(".selection.json.crc").unlink()
+    before = set(place.rglob("*.parquet"))
+    fill(tmp_path / "store", mixed())
+    done = export(spark, PosixDisk(), tmp_path / "store", str(place), selection, goes_on=True)
+    assert (done.messages, done.without_body) == (11, 3)
+    added = dataset.dataset([str(each) for each in set(place.rglob("*.parquet")) - before], format="parquet")
+    assert added.count_rows() == 11
+    assert not {"topicName", "bodyProblem"} & set(added.schema.names)
