@@ -9,7 +9,7 @@ refused are in flight for that group, until their copies are stored.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -22,6 +22,7 @@ from server.copying import copy_of
 from server.dead_letters import ORIGIN_MESSAGE_ID, ORIGIN_TOPIC, copied_properties, make_internal_topic
 from server.delivery import InFlightTable, MessageSource, StateWriter, retry_topic_name
 from server.delivery.inflight import InFlight
+from server.delivery.retry_topics import ORIGIN_GROUP
 from server.errors import TooMuchForOneCall
 from server.group_commit import Stored, settle
 from store.dispatch import TRANSACTION_MASK
@@ -178,7 +179,7 @@ class DeadLetterBox:
             log.info("dead letters sent again", group=group, count=result.count, refused=len(result.refused))
         return result
 
-    def require_few(self, group: str, offsets: Sequence[QueueOffset]) -> None:
+    def require_few(self, group: str, offsets: Collection[int]) -> None:
         """Whether a single call may send them. Raises TooMuchForOneCall, TopicNotFound."""
         count = len(offsets) or self.count(group, RESENT_MAX)
         if count > RESENT_MAX:
@@ -380,7 +381,7 @@ def _copy(group: str, topic: str, record: StoredMessage, store_host: Host) -> Me
         record,
         topic=retry_topic_name(group, topic),
         queue_number=0,
-        properties={**properties, RETRY_TOPIC: topic},
+        properties={**properties, RETRY_TOPIC: topic, ORIGIN_GROUP: group},
         store_host=store_host,
     )
     return copy._replace(system_flag=record.system_flag & ~TRANSACTION_MASK, reconsume_times=0)

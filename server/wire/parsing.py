@@ -32,34 +32,38 @@ def parsed(request_type: type[Request], body: bytes) -> Request:
         raise Invalid(f"no {request_type.__name__}") from None
 
 
-def request_of(request_type: type[Request], body: bytes) -> Request:
+def request_of(request_type: type[Request], body: bytes, *, fields_most: int = FIELDS_MOST) -> Request:
     """What a client asks for. Its fields are counted before an object is made of any.
 
     Raises Refused (PAYLOAD_TOO_LARGE) when there are too many, DecodeError for bytes that are no such request.
     """
     if len(body) > UNCOUNTED_SIZE:
-        require_few_fields(request_type, body)
+        require_few_fields(request_type, body, fields_most)
     return request_type.FromString(body)
 
 
-def require_few_fields(request_type: type[Message], body: bytes) -> None:
+def require_few_fields(request_type: type[Message], body: bytes, fields_most: int = FIELDS_MOST) -> None:
     """Raises Refused (PAYLOAD_TOO_LARGE)."""
-    most = min(FIELDS_MOST, FIELDS_LEAST + len(body) // BYTES_PER_FIELD)
+    most = min(fields_most, FIELDS_LEAST + len(body) // BYTES_PER_FIELD)
     if _fields_left(body, 0, len(body), _messages_in(request_type.DESCRIPTOR), most) < 0:
         raise Refused(
             definition.PAYLOAD_TOO_LARGE, f"a request of {len(body)} bytes with more than {most} fields and entries"
         )
 
 
+_PACKED: Final = object()
+_LAST_OF_NUMBER: Final = bytes(range(0x80))
 _Shape = dict[int, Any]
-"""Number of a field that holds messages to the shape of those."""
+"""Number of a field that holds messages to the shape of those, of one with many numbers in it to `_PACKED`."""
 
 
 @cache
 def _messages_in(descriptor: Descriptor) -> _Shape:
-    return {
+    shape: _Shape = {
         field.number: _messages_in(field.message_type) for field in descriptor.fields if field.message_type is not None
     }
+    shape.update((field.number, _PACKED) for field in descriptor.fields if field.is_packed)
+    return shape
 
 
 def _fields_left(body: bytes, position: int, end: int, shape: _Shape, left: int) -> int:
@@ -81,7 +85,10 @@ def _fields_left(body: bytes, position: int, end: int, shape: _Shape, left: int)
                 if size >= 0x80:
                     size, position = _varint(body, position - 1)
                 inner = shape.get(tag >> 3)
-                if inner is not None:
+                if inner is _PACKED:
+                    packed = body[position : position + size]
+                    left -= len(packed) - len(packed.translate(None, _LAST_OF_NUMBER))
+                elif inner is not None:
                     left = _fields_left(body, position, min(end, position + size), inner, left)
                 position += size
             elif kind == 0:

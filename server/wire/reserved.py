@@ -93,6 +93,7 @@ _BY_THIS_BROKER: Final = frozenset(
         TRANSACTION_RECOVERY_S,
         TRANSACTION_ID,
         LITE_TOPIC,
+        "ORIGIN_GROUP",
         "TRANSACTION_CHECK_TIMES",
         "INNER_NUM",
         "INNER_BASE",

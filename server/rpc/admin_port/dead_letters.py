@@ -56,8 +56,10 @@ class DeadLetterService(DeadLetterServiceServicer):
         return await answered(context, self._resend(request), self._faults)
 
     async def _resend(self, request: pb.ResendDeadLettersRequest) -> pb.ResendDeadLettersResponse:
+        group = given("group", request.group)
+        self._box.require_few(group, request.offsets)
         offsets = [QueueOffset(not_negative("offsets", offset)) for offset in request.offsets]
-        return resent_message(await self._box.resend(given("group", request.group), offsets, dry_run=request.dry_run))
+        return resent_message(await self._box.resend(group, offsets, dry_run=request.dry_run))
 
 
 def _may_see(letter: DeadLetter) -> bool:

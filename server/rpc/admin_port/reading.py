@@ -21,12 +21,16 @@ from server.rpc.admin_port.edge import status_code
 from server.rpc.admin_port.handlers import kind_of
 from server.rpc.admin_port.peer import caller_peer
 from server.rpc.admin_port.slots import REQUEST_WAIT_S, STRANGER_S, CallSlots, Slot, call_has
+from server.wire.parsing import request_of
+from server.wire.status import Refused
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 _Read = Callable[[_Context], Awaitable[Any]]
 _Serve = Callable[[_Context, Slot], Awaitable[Any]]
 
 NO_REQUEST: Final = f"no request came within {REQUEST_WAIT_S:.0f} s"
+FIELDS_MAX: Final = 16_384
+"""Fields and entries of a request above 16 KiB: to count them takes some milliseconds, and more are made of none."""
 TOO_LONG: Final = f"a call of a service that is open to everybody ends after {STRANGER_S:.0f} s: call again"
 
 
@@ -114,8 +118,12 @@ def _reader(handler: Any) -> _Read:
     deserialize = handler.request_deserializer
 
     async def parsed(request: bytes, context: _Context) -> Any:
+        if deserialize is None:
+            return request
         try:
-            return request if deserialize is None else deserialize(request)
+            return request_of(deserialize.__self__, request, fields_most=FIELDS_MAX)
+        except Refused as error:
+            await context.abort(status_code(error), str(error))
         except DecodeError:
             message_type = deserialize.__self__.DESCRIPTOR.full_name
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the request is no {message_type}")
