@@ -222,14 +222,14 @@ def test_one_that_cannot_be_stored_does_not_keep_the_others(
 
             def too_large(record: StoredMessage, **terms: Any) -> Message:
                 made = copy_of(record, **terms)
-                return made._replace(properties={**made.properties, "x": "x" * 40_000}) if made.body == b"b" else made
+                return made._replace(body=bytes(32 * 1024 * 1024)) if made.body == b"b" else made
 
             stub = await stub_of(broker)
             with monkeypatch.context() as patch:
                 patch.setattr("server.dead_letter_box.copy_of", too_large)
                 answer = await stub.ResendDeadLetters(pb.ResendDeadLettersRequest(group="billing"))
             [refused] = answer.refused
-            assert (answer.resent, refused.offset, "properties" in refused.reason) == (2, 1, True)
+            assert (answer.resent, refused.offset) == (2, 1), refused
             assert await waiting(broker) == 1
             assert (await stub.ResendDeadLetters(pb.ResendDeadLettersRequest(group="billing"))).resent == 1
             received = await client.receive("billing", "orders", polling_s=5)
