@@ -244,7 +244,7 @@ def test_a_damaged_record_is_told(with_broker: WithBroker, tmp_path: Path) -> No
             file.write(b"Good")
         for fields in ({"id": offset_id(broker, 0)}, {"topic": "orders", "place": place(0, 0)}):
             words = await refused(broker, **fields)
-            assert words.startswith(f"DATA_LOSS {segment}"), words
+            assert words.startswith(f"DATA_LOSS commitlog/{segment.name}: "), words
             assert "CRC" in words
         async with grpc.aio.insecure_channel(broker.admin) as channel:
             stub = QueryServiceStub(channel)  # type: ignore[no-untyped-call]
@@ -269,7 +269,7 @@ def test_a_record_that_was_given_up_is_told(with_broker: WithBroker, tmp_path: P
         by_id = await refused(broker, id=offset_id(broker, 0))
         by_place = await refused(broker, topic="orders", place=place(0, 0))
         assert by_id.startswith("NOT_FOUND id")
-        assert by_place.startswith(f"DATA_LOSS {segment}")
+        assert by_place.startswith(f"DATA_LOSS commitlog/{segment.name}: ")
         assert "given up" in by_id
         assert "given up" in by_place
 

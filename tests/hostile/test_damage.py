@@ -175,7 +175,7 @@ def test_a_flipped_bit_in_an_old_record_is_reported_and_the_others_are_delivered
         assert broker.figure("quarry_damage_met_total") >= len(harvest.refusals)
         broker.stop()
     record_at = int(segment(store, 0).name) + _record_start(segment(store, 0), b"m0030|")
-    named = f"{segment(store, 0)}: the record at offset {record_at}, consume queue entry "
+    named = f"commitlog/{segment(store, 0).name}: the record at offset {record_at}, consume queue entry "
     reason = "is damaged: the body does not match its CRC"
     lost = SENT - frozenset(harvest.ids)
     assert "m0030" in lost
@@ -183,7 +183,7 @@ def test_a_flipped_bit_in_an_old_record_is_reported_and_the_others_are_delivered
     assert len(harvest.refusals) == 3, "as often as it was asked"
     assert all(each.startswith(f"INTERNAL_SERVER_ERROR: {named}") and reason in each for each in harvest.refusals)
     (line,) = lines
-    assert named in line
+    assert f"{store}/{named}" in line, "the log says where, the answers where in the store"
     assert reason in line
     done = quarry("decode", str(store))
     assert done.returncode == 1
