@@ -32,6 +32,10 @@ from server.wire.text_sizes import parse_bounded
 
 CLIENT_ID: Final = "x-mq-client-id"
 CLIENT_VERSION: Final = "x-mq-client-version"
+GATHERED_SIZE_MAX: Final = 16 * 1024
+"""Bytes of a request that may wait for the end of the pass, to be served together with others. A larger one is served
+in the turn of the address that sent it, which pays for it."""
+
 HEADERS: Final = frozenset({CLIENT_ID, AUTHORIZATION, DATE, TRACEPARENT, *LOGGED_HEADERS.values()})
 """All that is asked of a call's headers, for fronts that keep no others (`tests/house/test_headers.py`)."""
 

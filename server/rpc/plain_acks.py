@@ -15,9 +15,8 @@ from server.delivery.receipt_handle import ReceiptHandle
 from server.front import Call
 from server.metrics import ServerMetrics
 from server.rpc.access import join, read
-from server.rpc.context import Edge, RequestHandler
+from server.rpc.context import GATHERED_SIZE_MAX, Edge, RequestHandler
 from server.security.credentials import Identity
-from server.wire.parsing import UNCOUNTED_SIZE
 from server.wire.text_sizes import SHORT_MAX
 from server.wire.validate import check_group, check_topic
 from store.native import Native
@@ -66,7 +65,7 @@ class PlainAcks:
         if not self._gathered:
             self._state_writer.before_write(self._serve)
         self._gathered.append((call, body))
-        if len(body) > UNCOUNTED_SIZE:
+        if len(body) > GATHERED_SIZE_MAX:
             self._serve()
 
     def _serve(self) -> None:

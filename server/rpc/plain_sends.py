@@ -21,12 +21,11 @@ from server.metrics import ServerMetrics
 from server.observing import Observing
 from server.queue_choice import QueueChooser
 from server.rpc.access import publish
-from server.rpc.context import Edge, RequestHandler
+from server.rpc.context import GATHERED_SIZE_MAX, Edge, RequestHandler
 from server.security.credentials import Identity
 from server.wire.limits import BORN_HOST_SIZE_MAX, ENTRIES_MAX, MESSAGE_ID_SIZE_MAX, NAME_SIZE_MAX, WireLimits
 from server.wire.message_types import ACCEPTED_TYPES, TYPE_WORDS
 from server.wire.messages import host_from_text
-from server.wire.parsing import UNCOUNTED_SIZE
 from server.wire.property_room import MARKS
 from server.wire.reserved import RESERVED_PREFIX, RESERVED_PROPERTIES
 from server.wire.validate import check_topic
@@ -124,7 +123,7 @@ class PlainSends:
             self._since_s = self._clock.monotonic_s()
             self._commit.after_pass(self._serve)
         self._gathered.append((call, body))
-        if len(body) > UNCOUNTED_SIZE:
+        if len(body) > GATHERED_SIZE_MAX:
             self._serve()
 
     def _serve(self) -> None:

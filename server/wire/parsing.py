@@ -12,8 +12,9 @@ from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
 from server.wire.status import Refused
 from store.errors import Invalid
 
-UNCOUNTED_SIZE: Final = 16 * 1024
-"""Bytes of a request whose fields need no counting: there are half as many at most, which cost a millisecond."""
+UNCOUNTED_SIZE: Final = 64 * 1024
+"""Bytes of a request whose fields need no counting: there are half as many at most, which cost a millisecond, and less
+than to count them."""
 
 FIELDS_LEAST: Final = 8 * 1024
 BYTES_PER_FIELD: Final = 8

@@ -9,7 +9,9 @@ from random import Random
 from typing import Final, NamedTuple
 
 from bench.raw_client import RawClient
-from tests.attack.wire import Headers, block, call
+from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
+from server._generated.apache.rocketmq.v2 import service_pb2 as service
+from tests.attack.wire import PREFIX, Headers, block, call
 from tests.hostile.test_requests import good_request
 
 PER_SECOND: Final = 200
@@ -42,9 +44,17 @@ class GoodClient:
         self._sent = 0
         self._waiting: deque[float] = deque()
         """When those were due that are not answered."""
+        self.refused: list[str] = []
+        """What answers say that are no acknowledgements."""
+        self._connection.on_data = self._look_at
 
     def close(self) -> None:
         self._client.close()
+
+    def _look_at(self, _stream_id: int, payload: memoryview) -> None:
+        status = service.SendMessageResponse.FromString(bytes(payload[PREFIX.size :])).status
+        if status.code != definition.OK:
+            self.refused.append(status.message)
 
     def send(self, seconds: float) -> Pace:
         """Answers come in the order of the requests, all of which cost the same."""

@@ -67,7 +67,7 @@ def test_too_many_entries_are_refused_before_anything_is_made_of_them(
 LARGE: dict[str, Message] = {
     "one message of 4 MiB": service.SendMessageRequest(messages=[message(body=bytes(4 * MIB))]),
     "a message with as many properties as may be": service.SendMessageRequest(
-        messages=[message(user_properties={f"property-{number}": "v" * 120 for number in range(128)})]
+        messages=[message(user_properties={f"property-{number}": "v" * 600 for number in range(128)})]
     ),
     "4,096 messages": service.SendMessageRequest(messages=[message(body=bytes(64)) for _ in range(ENTRIES_MAX)]),
     "4,096 acknowledgements": service.AckMessageRequest(
@@ -76,11 +76,11 @@ LARGE: dict[str, Message] = {
             for _ in range(ENTRIES_MAX)
         ]
     ),
-    "2,300 lite topics": service.SyncLiteSubscriptionRequest(lite_topic_set=[f"lite-{n:04}" for n in range(2_300)]),
+    "2,300 lite topics": service.SyncLiteSubscriptionRequest(lite_topic_set=[f"lite-{n:060}" for n in range(2_300)]),
     "settings of 4,096 topics": service.TelemetryCommand(
         settings=definition.Settings(
             publishing=definition.Publishing(
-                topics=[definition.Resource(name=f"topic-{n}") for n in range(ENTRIES_MAX)]
+                topics=[definition.Resource(name=f"topic-{n:012}") for n in range(ENTRIES_MAX)]
             )
         )
     ),
@@ -106,14 +106,14 @@ def test_how_many_there_may_be_goes_with_the_size() -> None:
                 return count
         raise AssertionError("never refused")
 
-    assert FIELDS_LEAST < refused(20_000) < FIELDS_LEAST + (20_000 + 2 * FIELDS_LEAST) // BYTES_PER_FIELD + 2_000
+    assert FIELDS_LEAST < refused(70_000) < FIELDS_LEAST + (70_000 + 4 * FIELDS_LEAST) // BYTES_PER_FIELD + 2_000
     assert abs(refused(2 * MIB) - FIELDS_MOST) <= 256
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_malformed_is_for_the_parser_to_refuse(seed: int) -> None:
     random = Random(seed)
-    whole = bytearray(LARGE["4,096 acknowledgements"].SerializeToString()[: random.randrange(17_000, 60_000)])
+    whole = bytearray(LARGE["4,096 acknowledgements"].SerializeToString()[: random.randrange(70_000, 160_000)])
     for _ in range(random.randrange(1, 50)):
         whole[random.randrange(len(whole))] = random.randrange(256)
     body = bytes(whole)

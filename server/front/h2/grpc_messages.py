@@ -78,7 +78,7 @@ def timeout_s(value: bytes) -> float:
 
 
 UNPACKED_FREE: Final = 64 * 1024
-UNPACKED_RATIO_MAX: Final = 128
+UNPACKED_RATIO_MAX: Final = 32
 """Bytes that any packed message may become, and how many times its size beyond them: text is packed to a tenth, zeros
 to a thousandth."""
 

@@ -1,0 +1,181 @@
+"""Attacks that are to use up a broker, beside an honest client, on a broker that has 1 GiB.
+
+The broker runs in a memory cgroup of 1 GiB where one can be made, else under a limit of its data segment. The attack
+and the honest client are processes of their own with addresses of their own; the attack is nice'd and keeps the pace at
+which it once did harm. In turns the honest client sends alone and beside the attack; the medians of the rounds count.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from statistics import median
+from threading import Event, Thread
+from typing import Final
+
+import pytest
+
+from bench.raw_client import RawClient
+from tests.attack.conftest import SETTINGS
+from tests.attack.exhausting import KINDS, LARGE_TOPIC
+from tests.attack.good_client import GoodClient, Pace
+from tests.attack.test_floods import HOSTILE_ADDRESS
+from tests.attack.wire import block, call, signed
+from tests.e2e.accounts import Accounts, make_accounts
+from tests.e2e.broker import PROJECT, Broker, environment_of, until
+from tests.hostile.test_requests import good_request
+
+MIB: Final = 1 << 20
+LIMIT: Final = 1024 * MIB
+MOST: Final = 512 * MIB
+"""Memory of its own that the broker may take at any moment."""
+
+KEPT: Final = 0.8
+LATENCY_TIMES: Final = 3.0
+LATENCY_LEAST_MS: Final = 10.0
+"""What a 99th percentile counts as at least: below it the machine's other work is most of it."""
+
+ROUNDS: Final = 5
+ROUND_S: Final = 3.0
+LARGE_MESSAGES: Final = 40
+LARGE_SIZE: Final = 900 * 1024
+CGROUP: Final = Path("/sys/fs/cgroup/memory/quarry-attack")
+"""Of the first version of cgroups; where only the second is there, `prlimit` stands in."""
+
+MAY_READ: Final = frozenset({"readers that stop"})
+"""Attacks of a user that may do what it does."""
+
+
+@contextmanager
+def limited() -> Iterator[Sequence[str]]:
+    """What goes before a command so that it has no more memory than `LIMIT`."""
+    made = False
+    with suppress(OSError):
+        CGROUP.mkdir()
+        made = True
+        (CGROUP / "memory.limit_in_bytes").write_text(str(LIMIT))
+    try:
+        if made:
+            yield ("sh", "-c", f'echo $$ >{CGROUP}/cgroup.procs && exec "$@"', "sh")
+        else:
+            yield ("prlimit", f"--data={LIMIT}", "--")
+    finally:
+        if made:
+            until(lambda: not (CGROUP / "cgroup.procs").read_text(), "the broker has ended")
+            CGROUP.rmdir()
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[tuple[Broker, Accounts]]:
+    accounts = make_accounts(tmp_path / "store")
+    settings = {**SETTINGS, **accounts.settings, "delivery.new_group_start": "earliest"}
+    broker = Broker(tmp_path / "store", logs=tmp_path / "logs", environment=environment_of(settings))
+    with limited() as under:
+        try:
+            broker.launch(under=under)
+            assert broker.ready_or_ended() is None, broker.words()
+            yield broker, accounts
+            broker.stop()
+        finally:
+            broker.close()
+
+
+class Memory:
+    """The most that a process has had of its own, looked at twenty times a second."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._status = Path(f"/proc/{broker.pid}/status")
+        self._ended = Event()
+        self.most = self.own()
+        self._thread = Thread(target=self._look, daemon=True)
+        self._thread.start()
+
+    def own(self) -> int:
+        (line,) = (each for each in self._status.read_text().splitlines() if each.startswith("RssAnon:"))
+        return int(line.split()[1]) * 1024
+
+    def _look(self) -> None:
+        while not self._ended.wait(0.05):
+            with suppress(OSError, ValueError):  # it has ended; whoever waits for it will say so
+                self.most = max(self.most, self.own())
+
+    def end(self) -> int:
+        self._ended.set()
+        self._thread.join()
+        return self.most
+
+
+@contextmanager
+def attacked(broker: Broker, kind: str, seconds: float, user: str, secret: str) -> Iterator[None]:
+    arguments = [kind, broker.endpoint, HOSTILE_ADDRESS, str(seconds), user, secret]
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.attack.exhausting", *arguments], cwd=PROJECT, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "ready\n"
+            yield
+            assert process.poll() is None, "the attack has ended before"
+        finally:
+            process.terminate()
+
+
+def send_large_messages(broker: Broker, user: str, secret: str) -> None:
+    request = good_request("SendMessage")
+    request.messages[0].topic.name = LARGE_TOPIC
+    request.messages[0].body = bytes(LARGE_SIZE)
+    client = RawClient(broker.endpoint, 1)
+    try:
+        (connection,) = client.connections
+        head = block("SendMessage", *signed(user, secret), client_id=b"large")
+        for number in range(LARGE_MESSAGES):
+            client.send(connection, call(number, head, request.SerializeToString()))
+            client.read_until(lambda: client.ended > number)  # noqa: B023 - called at once
+    finally:
+        client.close()
+
+
+def medians(paces: Sequence[Pace]) -> Pace:
+    return Pace(
+        median(each.per_second for each in paces),
+        median(each.median_ms for each in paces),
+        median(each.p99_ms for each in paces),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_honest_client_goes_on_and_memory_stays_bounded(guarded: tuple[Broker, Accounts], kind: str) -> None:
+    broker, accounts = guarded
+    attacker = accounts.shop if kind in MAY_READ else accounts.stranger
+    if kind in MAY_READ:
+        send_large_messages(broker, attacker.user, attacker.secret)
+    client = GoodClient(broker.endpoint, "acme-steady", signed(accounts.shop.user, accounts.shop.secret))
+    alone, beside = list[Pace](), list[Pace]()
+    memory = Memory(broker)
+    before = memory.own()
+    try:
+        client.send(1.0)
+        for _ in range(ROUNDS):
+            alone.append(client.send(ROUND_S))
+            with attacked(broker, kind, 10 * ROUND_S, attacker.user, attacker.secret):
+                client.send(0.5)
+                beside.append(client.send(ROUND_S))
+            time.sleep(0.5)
+        refused = client.refused
+    finally:
+        client.close()
+    most = memory.end()
+    first, then = medians(alone), medians(beside)
+    measured = f"{kind}: alone {first}; beside it {then}; {before >> 20} MiB became at most {most >> 20} MiB"
+    print(measured)
+    assert not refused, measured
+    assert then.per_second >= KEPT * first.per_second, measured
+    assert then.p99_ms <= LATENCY_TIMES * max(first.p99_ms, LATENCY_LEAST_MS), measured
+    assert most < MOST, measured
+    until(lambda: broker.figure("quarry_front_connections_open") == 0, "no connection is open", timeout_s=120.0)
