@@ -81,10 +81,17 @@ def plan_here(mapped_segments_max: int) -> DescriptorPlan:
 
 
 def front_limits(settings: BrokerSettings) -> FrontLimits:
-    """What the settings allow messaging clients, with no more connections than there are descriptors for."""
+    """What the settings allow messaging clients, with no more connections than there are descriptors for.
+
+    What one address may have shrinks with what all may: else it would be all.
+    """
     limits = settings.for_front()
     plan = plan_here(settings.store.mapped_segments_max)
-    return replace(limits, max_connections=min(limits.max_connections, plan.connections), max_greeting=plan.greeting)
+    connections = min(limits.max_connections, plan.connections)
+    per_address = max(1, limits.max_connections_per_address * connections // limits.max_connections)
+    return replace(
+        limits, max_connections=connections, max_connections_per_address=per_address, max_greeting=plan.greeting
+    )
 
 
 class DescriptorWatch:

@@ -125,7 +125,7 @@ class FrontLimits:
     max_connections: int = 10_000
     max_connections_per_address: int = 5_000
     max_greeting: int = 1_024
-    max_unread_size: int = 256 * 1024 * 1024
+    max_unread_size: int = 192 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)

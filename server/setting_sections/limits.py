@@ -50,7 +50,7 @@ class LimitsSection(Section):
         json_schema_extra=LIVE,
     )
     unread_size: ByteSize = Field(
-        default=ByteSize(256 * MIB),
+        default=ByteSize(192 * MIB),
         ge=1,
         description="Answers of all clients together that may wait in memory to be read (front `h2`). One connection "
         "may have 64 MiB of them. Beyond it the slowest reader gives up what waits for it.",

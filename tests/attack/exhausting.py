@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import resource
 import socket
 import sys
 import time
@@ -17,16 +18,17 @@ from itertools import count
 from typing import Final
 
 from server.front.h2.frames import Flag, FrameType, frame
+from server.front.h2.header_blocks import encode_fields
 from tests.attack.wire import PREFIX, STREAM_OF, TABLE_SIZE_0, WIDE_GREETING, Headers, block, call, signed
 from tests.hostile.test_requests import good_request
 
 NICE: Final = 10
 READ_SIZE: Final = 256 * 1024
 CALLS_PER_CONNECTION: Final = 9_000
-STOPPED: Final = 100
+STOPPED: Final = 200
 """Connections that stop reading."""
 
-RECEIVES: Final = 4
+ADMIN_CONNECTIONS: Final = 100
 EMPTY_ENTRIES: Final = 8_400_000
 LARGE_TOPIC: Final = "acme-large"
 TICK_S: Final = 0.005
@@ -130,7 +132,7 @@ def readers_that_stop(endpoint: str, source: str, user: str, secret: str) -> Ste
     request = good_request("ReceiveMessage")
     request.message_queue.topic.name = LARGE_TOPIC
     request.message_queue.id = -1
-    request.batch_size = 32
+    request.batch_size = 2
     kept: dict[int, socket.socket] = {}
     for number in count():
         slot = number % STOPPED
@@ -140,10 +142,59 @@ def readers_that_stop(endpoint: str, source: str, user: str, secret: str) -> Ste
         request.group.name = f"billing-{number}"
         head = block("ReceiveMessage", *signed(user, secret), client_id=b"stopped-%d" % number)
         body = request.SerializeToString()
-        said = WIDE_GREETING + b"".join(call(each, head, body) for each in range(RECEIVES))
+        said = WIDE_GREETING + call(0, head, body)
         with suppress(OSError):
             kept[slot] = connected(endpoint, source, said, receive_buffer=4_096)
+        for _ in range(1 if number < STOPPED else 7):  # then only some come back that had to go
+            yield
+
+
+def idle_connections(endpoint: str, source: str, _user: str, _secret: str) -> Steps:
+    """Connections that say what a client says first, and nothing more."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    kept: list[socket.socket] = []
+    for number in count():
+        with suppress(OSError):
+            kept.append(connected(endpoint, source, WIDE_GREETING))
+        if number % 100 == 99:
+            kept = [each for each in kept if drain(each)]
         yield
+
+
+def calls_of_the_admin_port(endpoint: str, source: str, _user: str, _secret: str) -> Steps:
+    """As many as may be open at once on each connection: some watch the health for ever, some have no request."""
+    watch, other = (
+        head_of(path) for path in ("/grpc.health.v1.Health/Watch", "/quarry.admin.v1.AdminService/GetBroker")
+    )
+    said = WIDE_GREETING + b"".join(
+        call(number, watch, b"")
+        if number % 2
+        else frame(FrameType.HEADERS, Flag.END_HEADERS, STREAM_OF[number], (b"" if number else TABLE_SIZE_0) + other)
+        for number in range(256)
+    )
+    kept: list[socket.socket] = []
+    while True:
+        with suppress(OSError):
+            kept.append(connected(endpoint, source, said))
+        if len(kept) > ADMIN_CONNECTIONS:
+            kept.pop(0).close()
+        for each in kept:
+            drain(each)
+        yield
+
+
+def head_of(path: str) -> bytes:
+    """The header block of a call of any service."""
+    return encode_fields(
+        [
+            (b":method", b"POST"),
+            (b":scheme", b"http"),
+            (b":path", path.encode()),
+            (b":authority", b"broker"),
+            (b"te", b"trailers"),
+            (b"content-type", b"application/grpc"),
+        ]
+    )
 
 
 KINDS: Final[dict[str, tuple[float, Callable[[str, str, str, str], Steps]]]] = {
@@ -152,6 +203,8 @@ KINDS: Final[dict[str, tuple[float, Callable[[str, str, str, str], Steps]]]] = {
     "packed entries": (3.5, packed_entries),
     "small packed entries": (120.0, small_packed_entries),
     "readers that stop": (20.0, readers_that_stop),
+    "idle connections": (400.0, idle_connections),
+    "calls of the admin port": (5.0, calls_of_the_admin_port),
 }
 """How many steps each takes per second, and what they are."""
 

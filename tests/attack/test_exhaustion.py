@@ -10,16 +10,19 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import median
 from threading import Event, Thread
-from typing import Final
+from typing import Any, Final
 
+import grpc
 import pytest
 
 from bench.raw_client import RawClient
+from server.security.signature import signed_admin_headers
 from tests.attack.conftest import SETTINGS
 from tests.attack.exhausting import KINDS, LARGE_TOPIC
 from tests.attack.good_client import GoodClient, Pace
@@ -46,6 +49,14 @@ LARGE_SIZE: Final = 900 * 1024
 CGROUP: Final = Path("/sys/fs/cgroup/memory/quarry-attack")
 """Of the first version of cgroups; where only the second is there, `prlimit` stands in."""
 
+IDLE: Final = "idle connections"
+FEW_DESCRIPTORS: Final = ("prlimit", "--nofile=1024:1024", "--")
+ADMIN: Final = "calls of the admin port"
+GET_BROKER: Final = "/quarry.admin.v1.AdminService/GetBroker"
+
+WARM_UP_S: Final = {"readers that stop": 12.0}
+"""How long an attack goes on before it is looked at, where what it takes is not there at once."""
+
 MAY_READ: Final = frozenset({"readers that stop"})
 """Attacks of a user that may do what it does."""
 
@@ -70,13 +81,13 @@ def limited() -> Iterator[Sequence[str]]:
 
 
 @pytest.fixture
-def guarded(tmp_path: Path) -> Iterator[tuple[Broker, Accounts]]:
+def guarded(tmp_path: Path, kind: str) -> Iterator[tuple[Broker, Accounts]]:
     accounts = make_accounts(tmp_path / "store")
     settings = {**SETTINGS, **accounts.settings, "delivery.new_group_start": "earliest"}
     broker = Broker(tmp_path / "store", logs=tmp_path / "logs", environment=environment_of(settings))
     with limited() as under:
         try:
-            broker.launch(under=under)
+            broker.launch(under=(*under, *FEW_DESCRIPTORS) if kind == IDLE else under)
             assert broker.ready_or_ended() is None, broker.words()
             yield broker, accounts
             broker.stop()
@@ -111,7 +122,7 @@ class Memory:
 
 @contextmanager
 def attacked(broker: Broker, kind: str, seconds: float, user: str, secret: str) -> Iterator[None]:
-    arguments = [kind, broker.endpoint, HOSTILE_ADDRESS, str(seconds), user, secret]
+    arguments = [kind, broker.admin if kind == ADMIN else broker.endpoint, HOSTILE_ADDRESS, str(seconds), user, secret]
     with subprocess.Popen(
         [sys.executable, "-m", "tests.attack.exhausting", *arguments], cwd=PROJECT, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -139,6 +150,23 @@ def send_large_messages(broker: Broker, user: str, secret: str) -> None:
         client.close()
 
 
+def assert_known_on_the_admin_port(broker: Broker, accounts: Accounts) -> None:
+    """Somebody who is known gets an answer there, be it that he may not ask."""
+    headers = signed_admin_headers(
+        accounts.shop.user,
+        accounts.shop.secret,
+        GET_BROKER,
+        now_ms=int(time.time() * 1000),
+        nonce=uuid.uuid4().hex,
+    )
+    with grpc.insecure_channel(broker.admin) as channel:
+        method: Any = channel.unary_unary(GET_BROKER)
+        try:
+            method(b"", metadata=headers, timeout=10)
+        except grpc.RpcError as error:
+            assert error.code() is grpc.StatusCode.PERMISSION_DENIED, error  # noqa: PT017 - either is an answer
+
+
 def medians(paces: Sequence[Pace]) -> Pace:
     return Pace(
         median(each.per_second for each in paces),
@@ -163,10 +191,12 @@ def test_an_honest_client_goes_on_and_memory_stays_bounded(guarded: tuple[Broker
         client.send(1.0)
         for _ in range(ROUNDS):
             alone.append(client.send(ROUND_S))
-            with attacked(broker, kind, 10 * ROUND_S, attacker.user, attacker.secret):
-                client.send(0.5)
+            with attacked(broker, kind, 20 * ROUND_S, attacker.user, attacker.secret):
+                client.send(WARM_UP_S.get(kind, 0.5))
                 beside.append(client.send(ROUND_S))
-            time.sleep(0.5)
+                RawClient(broker.endpoint, 1).close()
+                assert_known_on_the_admin_port(broker, accounts)
+            until(lambda: broker.figure("quarry_front_connections_open") <= 1, "the attack is over", timeout_s=120.0)
         refused = client.refused
     finally:
         client.close()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Final, cast
 
 import structlog
@@ -194,8 +195,8 @@ class H2Front:
     def add(self, protocol: H2Protocol, host: str) -> Source | None:
         """Take in one more connection of the host; None when there is no room.
 
-        The oldest that has no call open gives way: of its own address, when that has too many. While far too much of an
-        address waits to be handled it gets none.
+        The oldest that has no call open gives way: of its own address before others, and alone when that has too many.
+        While far too much of an address waits to be handled it gets none.
         """
         figures, limits = self._figures, self.board.limits
         source = self.turns.source(host)
@@ -210,7 +211,9 @@ class H2Front:
             if len(present) < most:
                 continue
             figures.limits_met[limit] += 1
-            idle = next((each for each in cast("Mapping[H2Protocol, None]", present) if not each.has_calls), None)
+            # its own before those of others: who connects again and again takes the place of nobody but itself
+            candidates = chain(source.connections, present)
+            idle = next((each for each in cast("Iterable[H2Protocol]", candidates) if not each.has_calls), None)
             if idle is None:
                 figures.connections_refused += 1
                 return None
