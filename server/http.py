@@ -1,10 +1,10 @@
 """The HTTP port: `/metrics`, `/healthz`, `/readyz`. In threads of its own, because it must answer while the event
 loop recovers a store or hangs.
 
-It is made to be probed by anybody for years: each connection is served once, may last `CONNECTION_S` in all, and only
-`CONNECTIONS_MAX` are open at a time (rmq#8875: a TCP probe leaked a connection each time until memory ran out). When
-all are taken the oldest of the address that has most gives way: neither clients that never end their request nor those
-that connect all the time keep a probe from being answered.
+It is made to be probed by anybody for years: each connection is served once, may last `CONNECTION_S` in all and say
+less than `REQUEST_SIZE_MAX` bytes, and only `CONNECTIONS_MAX` are open at a time (rmq#8875: a TCP probe leaked a
+connection each time until memory ran out). When all are taken the oldest of the address that has most gives way:
+neither clients that never end their request nor those that connect all the time keep a probe from being answered.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import ssl
 from collections import Counter
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
+from http.client import HTTPException
+from io import BufferedIOBase
 from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
@@ -41,6 +43,9 @@ log = structlog.get_logger(__name__)
 CONNECTIONS_MAX: Final = 32  # a few probes and scrapers; more is somebody's mistake
 THREADS_MAX: Final = 2 * CONNECTIONS_MAX  # those of connections that were ended are about to end
 CONNECTION_S: Final = 10.0  # the time Prometheus gives a scrape unless told otherwise
+REQUEST_SIZE_MAX: Final = 16 * 1024
+"""Bytes of a request that are read. The library would keep a hundred headers of 64 KiB, several times over."""
+
 BACKLOG: Final = 512  # who connects again and again must not keep a probe from being seen
 SWEEP_S: Final = 0.1
 REFUSED_WAIT_S: Final = 0.1  # after the system has refused a connection: it has no descriptors left
@@ -170,8 +175,39 @@ class _Open(NamedTuple):
     deadline_s: float
 
 
+class _Bounded(BufferedIOBase):
+    """What a peer says, up to `REQUEST_SIZE_MAX` bytes."""
+
+    def __init__(self, whole: BufferedIOBase) -> None:
+        self._whole = whole
+        self._left = REQUEST_SIZE_MAX
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        """Raises HTTPException, which the library expects of a request that is too large."""
+        line = self._whole.readline(self._left if size is None or size < 0 else min(size, self._left))
+        self._left -= len(line)
+        if not self._left:
+            raise HTTPException(f"a request has less than {REQUEST_SIZE_MAX} bytes")
+        return line
+
+    def close(self) -> None:
+        self._whole.close()
+        super().close()
+
+
 class _RequestHandler(WSGIRequestHandler):
     timeout = CONNECTION_S
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile = _Bounded(self.rfile)
+
+    def handle(self) -> None:
+        try:
+            super().handle()
+        except HTTPException:  # in its first line
+            self.requestline = self.request_version = self.command = ""
+            self.send_error(HTTPStatus.REQUEST_URI_TOO_LONG)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name in the base class
         log.debug("http", peer=self.client_address[0], line=format % args)

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from server.health import LOOP_STALL_S, HealthState
-from server.http import CONNECTION_S, CONNECTIONS_MAX, HttpEndpoint
+from server.http import CONNECTION_S, CONNECTIONS_MAX, REQUEST_SIZE_MAX, HttpEndpoint
 from server.metrics import watch_health
 from store.clock import ManualClock
 
@@ -103,6 +103,21 @@ def test_a_probe_that_says_nothing_useful_is_closed(bench: Bench, sent: bytes) -
         while probe.recv(65_536):
             pass
     assert bench.ask("/healthz")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"GET /healthz HTTP/1.1\r\n" + (b"a: " + bytes(1_000) + b"\r\n") * (REQUEST_SIZE_MAX // 1_000 + 1), 431),
+        (b"GET /healthz HTTP/1.1\r\na: " + bytes(REQUEST_SIZE_MAX), 431),
+        (b"GET /" + bytes(REQUEST_SIZE_MAX), 414),
+    ],
+)
+def test_a_request_is_read_up_to_a_bound(bench: Bench, sent: bytes, status: int) -> None:
+    """Sixty connections with a hundred headers of 64 KiB each took 500 MiB."""
+    with bench.connect() as peer:
+        peer.sendall(sent)
+        assert peer.recv(12).endswith(f" {status}".encode()), "it is answered though its end has not come"
 
 
 def test_a_connection_is_closed_when_its_time_is_up(bench: Bench) -> None:
