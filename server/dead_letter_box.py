@@ -22,7 +22,6 @@ from server.copying import copy_of
 from server.dead_letters import ORIGIN_MESSAGE_ID, ORIGIN_TOPIC, copied_properties, make_internal_topic
 from server.delivery import InFlightTable, MessageSource, StateWriter, retry_topic_name
 from server.delivery.inflight import InFlight
-from server.delivery.retry_topics import ORIGIN_GROUP
 from server.errors import TooMuchForOneCall
 from server.group_commit import Stored, settle
 from store.dispatch import TRANSACTION_MASK
@@ -33,7 +32,7 @@ from store.metadata import ConsumerOffsetTable, TopicTable
 from store.metadata.names import DEAD_LETTER_PREFIX, SYSTEM_GROUP_PREFIX
 from store.offsets import QueueId, QueueOffset
 from store.record import StoredMessage, offset_message_id
-from store.record.properties import KEYS, RETRY_TOPIC, TAGS, UNIQUE_KEY
+from store.record.properties import KEYS, ORIGIN_GROUP, RETRY_TOPIC, TAGS, UNIQUE_KEY
 
 log = structlog.get_logger(__name__)
 

@@ -12,15 +12,12 @@ from typing import Final, NamedTuple
 
 from server.filters import MessageFilter
 from store.metadata.names import RETRY_PREFIX
-from store.record.properties import RETRY_TOPIC
+from store.record.properties import ORIGIN_GROUP, RETRY_TOPIC
 
 FIRST_NUMBER: Final = 1 << 30
 """In receipt handles, queues of retry topics are numbered from here on. No topic has as many queues."""
 NUMBERS_EACH: Final = 1 << 29
 
-
-ORIGIN_GROUP: Final = "ORIGIN_GROUP"
-"""Property: the group that a message in a retry topic is for."""
 
 _SEPARATORS: Final = "_+"
 """Between group and topic. No name has a `+`, so only the older `_` leaves open where the group ends."""

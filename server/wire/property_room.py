@@ -60,6 +60,7 @@ ADDED_LATER: Final[Mapping[str, int]] = {
     reserved.TRANSACTION_ID: MESSAGE_ID_SIZE_MAX,
     reserved.DEAD_LETTER_TOPIC: NAME_SIZE_MAX,
     reserved.DEAD_LETTER_MESSAGE_ID: MESSAGE_ID_SIZE_MAX,
+    stored.ORIGIN_GROUP: NAME_SIZE_MAX,
     stored.RETRY_TOPIC: NAME_SIZE_MAX,
     **MARKS,
 }

@@ -17,6 +17,8 @@ REAL_TOPIC: Final = "REAL_TOPIC"
 REAL_QUEUE: Final = "REAL_QID"
 RETRY_TOPIC: Final = "RETRY_TOPIC"
 """The topic that a message in a retry topic was sent to."""
+ORIGIN_GROUP: Final = "ORIGIN_GROUP"
+"""The group that a message in a retry topic is for."""
 LIGHT_QUEUES: Final = "INNER_MULTI_DISPATCH"
 LIGHT_QUEUE_OFFSETS: Final = "INNER_MULTI_QUEUE_OFFSET"
 
