@@ -104,8 +104,7 @@ class Broker:
         set_log_level(settings.log.level)
         self._reached_at = settings.network.advertise or settings.network.listen
         self._identity = settings.for_identity()
-        self._supervisor = supervisor
-        self._certificates = certificates
+        self._supervisor, self._certificates = supervisor, certificates
         self._store = store
         self._clock = clock
         self._metrics = ServerMetrics(registry)

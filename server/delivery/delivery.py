@@ -37,9 +37,9 @@ from server.delivery.receipt_handle import ReceiptHandle, topic_of
 from server.delivery.registry import WaitingPolls
 from server.delivery.retry_topics import queue_of_handle
 from server.delivery.returning import Returning
-from server.delivery.serving import Serving, Take, Waking
+from server.delivery.serving import Serving, ServingParts, Waking
 from server.delivery.state_writer import AfterPass, StateWriter
-from server.delivery.subscription import GroupMessage, SourceT, Subscription, WaitingPoll
+from server.delivery.subscription import GroupMessage, Subscription, WaitingPoll
 from server.delivery.taking import DeadLetters, Forwarded, HeldFrom, Taking
 from server.errors import InvalidReceiptHandle
 from server.handle_key import HandleKey
@@ -108,25 +108,11 @@ class Delivery:
         self._taking = self._make_taking(dead_letters, faults, stages)
         # gives back what was handed out in an answer that broke off
         self.undeliverable = Returning(self._deliveries, self._named).undeliverable
-        waiting = WaitingPolls()
-
-        def serving(take: Take[SourceT]) -> Serving[SourceT]:
-            return Serving(
-                settings,
-                take,
-                waiting=waiting,
-                writer=writer,
-                clock=clock,
-                timers=timers,
-                after_pass=after_pass,
-                stages=stages,
-                undeliverable=self.undeliverable,
-            )
-
-        self._serving = self._waking.serving = serving(self._taking.take)
+        parts = ServingParts(settings, WaitingPolls(), writer, clock, timers, after_pass, stages, self.undeliverable)
+        self._serving = self._waking.serving = Serving(self._taking.take, parts)
         self.light_queues = self._make_light_queues()
         self.lite = self._make_lite(lite_table, lite_topics_from)
-        self._lite_serving = self.lite.serving = serving(self.lite.take)
+        self._lite_serving = self.lite.serving = Serving(self.lite.take, parts)
         self._subscriptions.begin(self._deliveries, self._positions, self._serving.end, self.lite.ready)
         # of one group and topic, those that stand beyond doubt
         self.acknowledge_all = Acknowledging(self._subscriptions, self._deliveries).acknowledge

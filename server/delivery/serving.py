@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Final, Generic, Protocol
+from typing import Final, Generic, NamedTuple, Protocol
 
 from server.delivery.model import Again, Delivered, DeliverySettings, Received, ReceiveRequest, Timers
 from server.delivery.registry import WaitingPolls
@@ -29,32 +29,33 @@ class Undeliverable(Protocol):
     def __call__(self, group: str, topic: str, handles: Iterable[str], *, has_begun: bool) -> None: ...
 
 
+class ServingParts(NamedTuple):
+    """The parts of delivery that all receives share, whatever they receive from."""
+
+    settings: DeliverySettings
+    waiting: WaitingPolls
+    writer: StateWriter
+    clock: Clock
+    timers: Timers
+    after_pass: AfterPass
+    stages: ReceiveStages
+    undeliverable: Undeliverable
+    """Hears of what was taken, but is not written as taken: nobody is given it."""
+
+
 class Serving(Generic[SourceT]):
     """Hands over what `take` takes, when it is written that it is taken."""
 
-    def __init__(
-        self,
-        settings: DeliverySettings,
-        take: Take[SourceT],
-        *,
-        waiting: WaitingPolls,
-        writer: StateWriter,
-        clock: Clock,
-        timers: Timers,
-        after_pass: AfterPass,
-        stages: ReceiveStages,
-        undeliverable: Undeliverable,
-    ) -> None:
-        """`undeliverable` hears of what was taken, but is not written as taken: nobody is given it."""
-        self._settings = settings
+    def __init__(self, take: Take[SourceT], parts: ServingParts) -> None:
         self._take = take
-        self._writer = writer
-        self._clock = clock
-        self._timers = timers
-        self._after_pass = after_pass
-        self._stages = stages
-        self._undeliverable = undeliverable
-        self._waiting = waiting
+        self._settings = parts.settings
+        self._writer = parts.writer
+        self._clock = parts.clock
+        self._timers = parts.timers
+        self._after_pass = parts.after_pass
+        self._stages = parts.stages
+        self._undeliverable = parts.undeliverable
+        self._waiting = parts.waiting
         self._later: dict[SourceT, None] = {}
         """Those that are served when the pass has ended."""
         self.is_draining = False

@@ -89,7 +89,7 @@ def test_who_may_do_what_a_job_does_may_begin_it(with_broker: WithBroker) -> Non
             assert await users[user].ask("BeginJob", request) == (DENIED, text)
         assert (await users["resetter"].ask("BeginJob", reset)).kind == "reset-offset"
         assert (await users["sender"].ask("BeginJob", again)).kind == "resend-messages"
-        assert (await users["resetter"].ask("BeginJob", letters))[0] == "NOT_FOUND"
+        assert (await users["resetter"].ask("BeginJob", letters)).kind == "resend-dead-letters"
         assert (await users["sender"].ask("BeginJob", pb.BeginJobRequest()))[0] == "INVALID_ARGUMENT"
 
     with_broker(test, security=SECURED)

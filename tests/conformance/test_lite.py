@@ -7,14 +7,10 @@ import asyncio
 import pytest
 
 from server._generated.apache.rocketmq.v2 import definition_pb2 as definition
-from server._generated.apache.rocketmq.v2 import service_pb2 as service
-from server.lite.starts import Start
-from server.lite.subscriptions import Asking
 from store.metadata import Group, TopicType
-from store.metadata.lite import LiteGroup
 from store.metadata.lite_subscriptions import LiteSubscriptionTable
 from tests.conformance.broker import RunningBroker, until
-from tests.conformance.client import Client, consumer_settings, read_all, resource
+from tests.conformance.client import Client, consumer_settings, read_all
 from tests.conformance.conftest import WithBroker
 from tests.conformance.lite import GROUP, PARENT, LiteClient, found, send
 
@@ -386,57 +382,6 @@ def test_a_client_that_has_not_sent_its_settings_again_after_a_restart_goes_on(w
     with_broker(test)
 
 
-@pytest.mark.parametrize("says_goodbye", [True, False])
-def test_what_a_client_wanted_is_forgotten_when_it_is_gone(with_broker: WithBroker, says_goodbye: bool) -> None:
-    async def test(broker: RunningBroker) -> None:
-        with_topics(broker)
-        async with LiteClient(broker.endpoint, "gone") as client:
-            await client.start()
-            await client.add("a")
-            if says_goodbye:
-                await client.call(
-                    "NotifyClientTermination", service.NotifyClientTerminationRequest(group=resource(GROUP))
-                )
-            else:
-                await client.vanish()
-                broker.clock.push(400)
-            table = LiteSubscriptionTable(broker.store.state_engine)
-            await until(lambda: not list(table.all_rows()), "the subscription is forgotten")
-            assert not broker.delivery.lite.client_count
-
-    with_broker(test)
-
-
-def test_a_client_that_spoke_while_a_clock_was_years_ahead_is_forgotten_no_sooner_and_no_later(
-    with_broker: WithBroker,
-) -> None:
-    """A member that was ahead for longer than a moment: what it wrote down lies in the future once it is set right."""
-
-    async def test(broker: RunningBroker) -> None:
-        with_topics(broker)
-        table = LiteSubscriptionTable(broker.store.state_engine)
-
-        def said_ms() -> list[int]:
-            return [row.synced_ms for row in table.clients()]
-
-        years_s = 10 * 365 * 86_400
-        async with LiteClient(broker.endpoint, "gone") as client:
-            await client.start()
-            broker.clock.jump(years_s)
-            await client.add("a")
-            await until(lambda: bool(said_ms()), "it is written down")
-            assert said_ms()[0] > broker.clock.wall_ms() - 60_000
-            await client.vanish()
-            broker.clock.jump(-years_s)
-            broker.clock.push(200)
-            await until(lambda: said_ms()[0] < broker.clock.wall_ms() + 1, "it counts as said now")
-            assert list(table.all_rows())
-            broker.clock.push(400)
-            await until(lambda: not list(table.all_rows()), "the subscription is forgotten")
-
-    with_broker(test)
-
-
 def test_a_deleted_group_begins_anew(with_broker: WithBroker) -> None:
     async def test(broker: RunningBroker) -> None:
         with_topics(broker)
@@ -479,26 +424,5 @@ def test_pain_35_a_group_may_get_all_lite_topics_or_those_that_begin_alike(
                 assert names[-1] == "c-2"
                 names[-1] = "a-2"
             assert sorted(names) == expected
-
-    with_broker(test)
-
-
-def test_a_client_that_comes_back_before_it_is_forgotten_has_what_it_says_then(with_broker: WithBroker) -> None:
-    """Clients that are gone are forgotten some at a time: thousands may go at once."""
-
-    async def test(broker: RunningBroker) -> None:
-        with_topics(broker)
-        async with LiteClient(broker.endpoint, "back") as client:
-            await client.start()
-            await client.add("a", "b")
-            subscriptions, said = broker.broker._lite_subscriptions, list[Exception | None]()
-            subscriptions.client_gone("back")
-            asking = Asking(GROUP, LiteGroup(bind_topic=PARENT), "back")
-            subscriptions.add(asking, ["b", "c"], Start.STANDING, said.append)
-            assert said == [None]
-            await asyncio.sleep(0.2)
-            table = LiteSubscriptionTable(broker.store.state_engine)
-            assert table.of_client(GROUP, "back") == ["b", "c"]
-            assert table.clients_of(GROUP, "a") == []
 
     with_broker(test)

@@ -30,7 +30,7 @@ from tests.conformance.client import Client, message
 
 T = TypeVar("T")
 SEED = 4711
-NAMES_PER_MESSAGE = 500
+NAMES_PER_MESSAGE = 400
 QUEUES_PER_TOPIC = 1_000
 AT_A_TIME = 64
 ENTRIES = 2

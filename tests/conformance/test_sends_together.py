@@ -232,17 +232,23 @@ def with_properties(body: bytes, properties: Mapping[str, str], **system: object
 @pytest.mark.parametrize(
     "bad",
     [
-        with_properties(b"x", {}, message_id="i" * 33_000),
-        with_properties(b"x", {}, message_id="i" * 16_400),
-        with_properties(b"x", {"p": "v" * 16_300}, message_id="i" * 16_400),
-        with_properties(b"x", {}, born_host="h" * 33_000),
-        with_properties(b"x", {"p": "v" * 16_300}, born_host="h" * 16_400),
-        with_properties(b"x", {}, trace_context="t" * 33_000),
-        with_properties(b"x", {}, keys=[f"{number}" for number in range(16_000)]),
-        with_properties(b"x", {"INNER_MULTI_DISPATCH": "%LMQ%" + "x" * 16_000}),
-        with_properties(b"x", {"INNER_MULTI_DISPATCH": ",".join(f"%LMQ%{number}" for number in range(1_500))}),
+        pytest.param(with_properties(b"x", {}, message_id="i" * 33_000), id="message id"),
+        pytest.param(with_properties(b"x", {}, message_id="i" * 16_400), id="half a message id"),
+        pytest.param(
+            with_properties(b"x", {"p": "v" * 16_300}, message_id="i" * 16_400), id="properties beside a message id"
+        ),
+        pytest.param(with_properties(b"x", {}, born_host="h" * 33_000), id="born host"),
+        pytest.param(
+            with_properties(b"x", {"p": "v" * 16_300}, born_host="h" * 16_400), id="properties beside a born host"
+        ),
+        pytest.param(with_properties(b"x", {}, trace_context="t" * 33_000), id="trace context"),
+        pytest.param(with_properties(b"x", {}, keys=[f"{number}" for number in range(16_000)]), id="keys"),
+        pytest.param(with_properties(b"x", {"INNER_MULTI_DISPATCH": "%LMQ%" + "x" * 16_000}), id="light queue name"),
+        pytest.param(
+            with_properties(b"x", {"INNER_MULTI_DISPATCH": ",".join(f"%LMQ%{number}" for number in range(1_500))}),
+            id="light queue names",
+        ),
     ],
-    ids=lambda bad: " ".join(field.name for field, _ in bad.system_properties.ListFields()) + str(bad.ByteSize()),
 )
 def test_what_a_record_cannot_hold_is_its_senders_fault_alone(with_broker: WithBroker, bad: definition.Message) -> None:
     """The properties of a record have 32,767 bytes. With the native part one such send poisoned the store."""
