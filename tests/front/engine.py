@@ -197,10 +197,19 @@ class Engine:
             "waiting_size": sender.waiting_size,
             "buffered_size": self.board.incoming.size,
             "buffered_here": calls._buffered_size,
+            "blocks_size": self.board.incoming.blocks_size,
+            "answered_calls": self.board.unread.answered_calls,
+            "refused": len(self.board._refused),
         }
 
 
-NOTHING: Final = dict.fromkeys(("open", "calls_open", "waiting", "waiting_size", "buffered_size", "buffered_here"), 0)
+NOTHING: Final = dict.fromkeys(
+    (
+        *("open", "calls_open", "waiting", "waiting_size", "buffered_size", "buffered_here"),
+        *("blocks_size", "answered_calls", "refused"),
+    ),
+    0,
+)
 
 
 def ended_by(found: Sequence[Frame]) -> int | None:

@@ -11,11 +11,13 @@ from server.front import Call, FrontLimits, Method
 from server.front.h2 import frames
 from server.front.h2.call import Client
 from server.front.h2.connection import Connection
-from server.front.h2.frames import ErrorCode, Flag, FrameType
+from server.front.h2.frames import ErrorCode, Flag, FrameType, Setting
 from server.front.h2.grpc_messages import MESSAGE_PREFIX, UNPACKED_FREE, UNPACKED_RATIO_MAX, with_prefix
 from server.front.h2.header_blocks import encode_fields
 from server.front.h2.incoming import MESSAGES_IN_ALL, MESSAGES_PER_ADDRESS, MESSAGES_PER_CONNECTION
 from server.front.h2.scanning import ScannerMaker
+from server.front.h2.sending import WAITING_CALL_SIZE
+from server.front.h2.switchboard import REFUSALS_MAX
 from server.front.status import GrpcStatus
 from store.native import NATIVE
 from tests.front.engine import (
@@ -95,11 +97,12 @@ def test_one_address_cannot_have_it_all() -> None:
     assert engine.board.incoming.of("10.0.0.1") == 0
 
 
-def test_header_blocks_that_do_not_end_count() -> None:
-    engine = Engine(limits=FrontLimits(max_message_size=1_000, max_metadata_size=16 * KIB)).greet()
+def test_header_blocks_that_do_not_end_have_a_bound_of_their_own() -> None:
+    """They keep no request of others out, and nobody is known who sent them."""
+    engine = Engine(limits=FrontLimits(max_message_size=4_000, max_metadata_size=16 * KIB)).greet()
     block = SIZE_0 + encode_fields(request_fields(ECHO, [(b"x", b"a" * 6_000)]))
     engine.receive(frames.frame(FrameType.HEADERS, 0, 1, block[:3_000]))
-    assert engine.board.incoming.size == 3_000
+    assert (engine.board.incoming.size, engine.board.incoming.blocks_size) == (0, 3_000)
     engine.receive(frames.frame(FrameType.CONTINUATION, 0, 1, block[3_000:5_000]))
     assert ended_by(engine.frames()) == ErrorCode.ENHANCE_YOUR_CALM
     assert engine.retained() == NOTHING
@@ -131,6 +134,48 @@ def test_headers_that_nobody_asks_for_are_not_kept(make_scanner: ScannerMaker | 
     assert [each.header("x-wanted") for each in engine.kept.calls] == [f"w{number}" for number in range(6)]
     for each in engine.kept.calls:
         assert set(each.metadata()) == {"content-type", "x-wanted"}
+
+
+# -- calls that no handler holds
+
+
+GET = frames.frame(FrameType.HEADERS, Flag.END_HEADERS, 1, b"\x82\x86\x84")
+"""No gRPC, of twelve bytes, and without an end."""
+
+
+@pytest.mark.parametrize("window", [0, 65_535])
+def test_requests_that_are_no_grpc_and_do_not_end_are_so_many_and_no_more(window: int) -> None:
+    engine = Engine(limits=FrontLimits(max_open_calls=REFUSALS_MAX + 1)).greet()
+    engine.receive(frames.settings({Setting.INITIAL_WINDOW_SIZE: window}))
+    for number in range(1_000):
+        engine.receive(GET[:5] + stream_of(number).to_bytes(4, "big") + GET[9:])
+    assert len(engine.board._refused) == REFUSALS_MAX
+    engine.receive(call(stream_of(1_000), path=KEEP))
+    assert len(engine.kept.calls) == 1, "the only call that a handler holds"
+    engine.receive(*[data(stream_of(number), b"", last=True) for number in range(1_000)])
+    assert not engine.board._refused
+    engine.receive(frames.settings({Setting.INITIAL_WINDOW_SIZE: 65_535}))
+    assert len([each for each in engine.all_frames() if each.kind == FrameType.DATA]) == 1_000, "each is told once"
+    engine.kept.calls[0].reply(b"")
+    assert engine.retained() == NOTHING
+
+
+@pytest.mark.parametrize("make_scanner", MAKERS, ids=["python", "native"][: len(MAKERS)])
+def test_answers_that_nobody_reads_keep_no_calls_out(make_scanner: ScannerMaker | None) -> None:
+    engine = Engine(limits=FrontLimits(max_open_calls=3), make_scanner=make_scanner).greet()
+    engine.receive(frames.settings({Setting.INITIAL_WINDOW_SIZE: 0}))
+    for number in range(100):
+        engine.receive(call(stream_of(number), b"answered"))
+    assert engine.figures.calls_open == engine.board.unread.answered_calls == 100
+    assert engine.connection.sender.waiting_size > 100 * WAITING_CALL_SIZE, "they count for what they keep"
+    for number in range(100, 104):
+        engine.receive(call(stream_of(number), path=KEEP))
+    assert len(engine.kept.calls) == 3
+    assert engine.figures.limits_met["open_calls"] == 1
+    engine.receive(*[frames.reset(stream_of(number), ErrorCode.CANCEL) for number in range(50)])
+    assert engine.board.unread.answered_calls == 50
+    engine.connection.lost()
+    assert engine.retained() == NOTHING
 
 
 # -- who calls is asked first

@@ -20,6 +20,7 @@ from server.front.h2 import frames
 from server.front.h2.call import H2Call
 from server.front.h2.frames import FRAME_SIZE_MAX, WINDOW_DEFAULT, ErrorCode, Flag, FrameType, Setting
 from server.front.h2.grpc_messages import with_prefix
+from server.front.h2.sending import WAITING_CALL_SIZE
 from server.front.h2.switchboard import WHOLE_REQUEST_S
 from tests.front.engine import NOTHING, Engine, Frame, data, headers, statuses
 
@@ -289,7 +290,8 @@ class FrontMachine(RuleBasedStateMachine):
         assert connection.calls.open.keys() == still_open.keys()
         assert self.engine.figures.calls_open == len(still_open)
         waiting = sum(len(each.answered) - len(each.received) for each in still_open.values())
-        assert connection.sender.waiting_size == waiting
+        calls_waiting = sum(call.outbox is not None for call in connection.calls.open.values())
+        assert connection.sender.waiting_size == waiting + calls_waiting * WAITING_CALL_SIZE
         assert connection.ended_with is None
 
     def teardown(self) -> None:

@@ -57,6 +57,17 @@ def test_a_peer_that_does_not_greet_is_given_ten_seconds(said: bytes) -> None:
     assert watched.look(GREETING_S + 1) is ErrorCode.PROTOCOL_ERROR
 
 
+def test_a_header_block_has_ten_seconds_to_end() -> None:
+    watched = Watched()
+    watched.connection.receive(frames.frame(FrameType.HEADERS, 0, 1, CALL[:10]))
+    watched.connection.receive(frames.frame(FrameType.CONTINUATION, Flag.END_HEADERS, 1, CALL[10:]))
+    assert watched.look(GREETING_S + 1) is None
+    watched.connection.receive(frames.frame(FrameType.HEADERS, 0, 3, CALL[:10]))
+    assert watched.look(GREETING_S) is None
+    watched.connection.receive(frames.frame(FrameType.CONTINUATION, 0, 3, b""))
+    assert watched.look(GREETING_S + 1) is ErrorCode.PROTOCOL_ERROR
+
+
 def test_a_silent_peer_is_asked_once_and_then_given_up() -> None:
     watched = Watched()
     watched.look(0.0)

@@ -12,6 +12,7 @@ from server.front import Call, FrontLimits, Method
 from server.front.h2 import frames, sending
 from server.front.h2.frames import FRAME_SIZE_MAX, WINDOW_DEFAULT, WINDOW_MAX, ErrorCode, FrameType, Setting
 from server.front.h2.grpc_messages import MESSAGE_PREFIX_SIZE, with_prefix
+from server.front.h2.sending import WAITING_CALL_SIZE
 from tests.front.engine import (
     ECHO,
     KEEP,
@@ -192,7 +193,7 @@ def test_a_client_that_leaves_too_much_lying_loses_its_call(monkeypatch: pytest.
     calls[1].send(bytes(60_000))
     assert calls[1].closed
     assert resets(engine.frames()) == {3: ErrorCode.CANCEL}
-    assert engine.connection.sender.waiting_size == 60_000 + MESSAGE_PREFIX_SIZE
+    assert engine.connection.sender.waiting_size == 60_000 + MESSAGE_PREFIX_SIZE + WAITING_CALL_SIZE
     assert not calls[0].closed
 
 
@@ -203,7 +204,7 @@ def test_messages_sent_together_wait_within_the_same_bound(monkeypatch: pytest.M
     assert calls[0].send_all([bytes(1_000)] * 20) is False
     calls[1].send_all([bytes(1_000)] * 1_000)
     assert calls[1].closed
-    assert engine.connection.sender.waiting_size == 60 * (1_000 + MESSAGE_PREFIX_SIZE)
+    assert engine.connection.sender.waiting_size == 60 * (1_000 + MESSAGE_PREFIX_SIZE) + WAITING_CALL_SIZE
     assert not calls[0].closed
 
 

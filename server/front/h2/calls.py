@@ -68,6 +68,7 @@ class Calls:
         "_is_watched",
         "_newest_taken",
         "_resets",
+        "block_since_s",
         "client",
         "clock",
         "messages",
@@ -87,6 +88,8 @@ class Calls:
         self.open: dict[int, H2Call] = {}
         self.now_s = board.clock()
         self.messages = 0
+        self.block_since_s: float | None = None
+        """Since when a header block waits for its end."""
         self._board = board
         self._address = address_of(client.host)
         self._buffered_size = 0
@@ -108,7 +111,7 @@ class Calls:
         try:
             if served is None:
                 raise BadMessage(GrpcStatus.UNIMPLEMENTED, "no such method")
-            if figures.calls_open >= board.limits.max_open_calls:
+            if board.is_full:
                 raise BadMessage(GrpcStatus.RESOURCE_EXHAUSTED, "too many calls are open", "open_calls")
             remaining_s = None if timeout is None else timeout_s(decoded(timeout))
         except BadMessage as bad:
@@ -158,7 +161,7 @@ class Calls:
         figures = board.figures
         path, fields = head
         served = board.methods.get(path)
-        if served is None or served[1].streaming_in or figures.calls_open >= board.limits.max_open_calls:
+        if served is None or served[1].streaming_in or board.is_full:
             return False
         size_max = served[1].size_max
         if size_max is not None and len(body) > size_max:
@@ -188,6 +191,15 @@ class Calls:
         self._add(call)
         if client_done:
             self.end_of_request(call)
+        else:
+            self._board.refuse_later(call)
+
+    def answer_http(self, call: H2Call) -> None:
+        """Tell a request that it is no gRPC call."""
+        self._board.forget_refused(call)
+        if self.sender.refusal(call, http_refusal(call.http_status), NOT_GRPC_TEXT):
+            self._forget(call, GrpcStatus.INVALID_ARGUMENT)
+        call.lost()
 
     def _add(self, call: H2Call) -> None:
         self.open[call.stream_id] = call
@@ -268,9 +280,7 @@ class Calls:
             self.reset(call, ErrorCode.PROTOCOL_ERROR)
             return
         if call.http_status:
-            self.sender.refusal(call, http_refusal(call.http_status), NOT_GRPC_TEXT)
-            if call.outbox is None:
-                self._forget(call, GrpcStatus.INVALID_ARGUMENT)
+            self.answer_http(call)
             return
         try:
             if call.method.streaming_in:
@@ -337,6 +347,22 @@ class Calls:
         self._buffered_size += grown
         board.incoming.grew(self._address, grown)
         return grown <= 0 or not board.incoming.is_too_much(board.limits, self._address, self._buffered_size)
+
+    def hold_block(self, size: int) -> bool:
+        """So many bytes more of a header block wait for its end; False when too many of all connections do.
+
+        They have nothing of what requests may have: whose block does not end is not known.
+        """
+        if self.block_since_s is None:
+            self.block_since_s = self.now_s
+        board = self._board
+        board.incoming.blocks_size += size
+        return board.incoming.blocks_size <= board.limits.max_message_size
+
+    def drop_block(self, size: int) -> None:
+        """The block of so many bytes has ended, or never will."""
+        self.block_since_s = None
+        self._board.incoming.blocks_size -= size
 
     def _count(self, limit: str | None) -> None:
         """Something is refused, because of a limit if one is named."""
@@ -419,6 +445,7 @@ class Calls:
 
     def lose_all(self) -> None:
         self._awaiting.clear()
+        self._resets.clear()
         for call in list(self.open.values()):
             self.cancel(call)
         self.sender.lose()
@@ -444,6 +471,8 @@ class Calls:
             return
         board = self._board
         board.figures.calls_open -= 1
+        if call.http_status:
+            board.forget_refused(call)
         if status is not OK:
             board.figures.calls_failed[status] += 1
         if not call.client_done:

@@ -242,14 +242,14 @@ class Connection:
 
     def _keep_partial(self, size: int) -> None:
         """So much more of a header block waits for its end."""
-        if not self.calls.hold(size):
+        if not self.calls.hold_block(size):
             self._board.figures.limits_met["incoming_size"] += 1
             raise PeerError(ErrorCode.ENHANCE_YOUR_CALM, "too much of requests is on its way")
 
     def _drop_partial(self) -> None:
         partial, self._partial = self._partial, None
         if partial is not None:
-            self.calls.hold(-len(partial.block))
+            self.calls.drop_block(len(partial.block))
 
     def on_priority(self, _flags: int, stream_id: int, data: bytes, start: int, end: int) -> None:
         self._spend(1)

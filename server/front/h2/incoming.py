@@ -17,10 +17,12 @@ MESSAGES_IN_ALL: Final = 16
 class Incoming:
     """Of all connections of a front, in bytes."""
 
-    __slots__ = ("_of_address", "size")
+    __slots__ = ("_of_address", "blocks_size", "size")
 
     def __init__(self) -> None:
         self.size = 0
+        self.blocks_size = 0
+        """Of header blocks of which the end has not come. Requests do not share a bound with them."""
         self._of_address: dict[str, int] = {}
 
     def grew(self, address: str, size: int) -> None:

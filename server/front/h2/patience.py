@@ -9,7 +9,7 @@ from server.front.h2.frames import ErrorCode, PeerError
 from server.front.h2.states import State
 
 GREETING_S: Final = 10.0
-"""How long a peer may take to say its preface and SETTINGS; only then is it a client."""
+"""How long a peer may take to say its preface and SETTINGS; only then is it a client. A header block has as long."""
 
 PROBE_AFTER_S: Final = 60.0
 PROBE_ANSWER_S: Final = 20.0
@@ -52,6 +52,9 @@ class Patience:
             if now_s - self._made_at_s > GREETING_S:
                 return PeerError(ErrorCode.PROTOCOL_ERROR, "no preface within reasonable time")
             return None
+        block_since_s = connection.calls.block_since_s
+        if block_since_s is not None and now_s - block_since_s > GREETING_S:
+            return PeerError(ErrorCode.PROTOCOL_ERROR, "a header block does not end")
         return self._look_at_frames(now_s) or self._look_at_answers(now_s) or self._look_at_calls(now_s)
 
     def _look_at_frames(self, now_s: float) -> PeerError | None:

@@ -28,6 +28,9 @@ UNWRITTEN_MAX: Final = 256 * 1024
 WAITING_MAX: Final = 64 * 1024 * 1024
 """Bytes that may wait in the outboxes of one connection. Who wants to add to more has to give up its call."""
 
+WAITING_CALL_SIZE: Final = 2 * 1024
+"""What a call counts for beside the bytes of its answer while that waits: what is kept of the call itself."""
+
 READ_WITHIN_S: Final = 60.0
 """Who would need longer at its pace to read what waits for it is too slow to be waited for, when there is too much."""
 
@@ -168,16 +171,17 @@ class Sender:
         self.open(call)
         self._put(call, packed)
 
-    def refusal(self, call: H2Call, head: bytes, text: bytes) -> None:
-        """An answer that is no gRPC: its own header block, a text, and the end."""
+    def refusal(self, call: H2Call, head: bytes, text: bytes) -> bool:
+        """An answer that is no gRPC: its own header block, a text, and the end. Whether all of it has left."""
         call.headers_sent = True
         self.control(frames.frame(FrameType.HEADERS, Flag.END_HEADERS, call.stream_id, head))
         self._put(call, text)
-        self.end(call, b"")
+        return self.end(call, b"")
 
     def end(self, call: H2Call, trailers: bytes) -> bool:
         """The trailers, behind everything that waits; whether all of the call has left."""
         if call.outbox is not None:
+            self._unread.answered_calls += call.trailers is None
             call.trailers = trailers
             return False
         self._emit_end(call, trailers)
@@ -189,8 +193,10 @@ class Sender:
             return False
         call.outbox = None
         self._waiting.pop(call, None)
-        self._wait(-call.waiting_size)
+        self._wait(-call.waiting_size - WAITING_CALL_SIZE)
         call.waiting_size = 0
+        self._unread.answered_calls -= call.trailers is not None
+        call.trailers = None
         return True
 
     # -- what the peer and the transport allow
@@ -306,6 +312,7 @@ class Sender:
             call.outbox = deque()
             if call.send_window > 0:
                 self._waiting[call] = None
+            self._wait(WAITING_CALL_SIZE)
         call.outbox.append(rest)
         call.waiting_size += len(rest)
         self._wait(len(rest))
@@ -338,7 +345,9 @@ class Sender:
         elif not outbox:
             call.outbox = None
             del self._waiting[call]
+            self._wait(-WAITING_CALL_SIZE)
             if call.trailers is not None:
+                self._unread.answered_calls -= 1
                 self._emit_end(call, call.trailers)
                 call.calls.left(call)
 

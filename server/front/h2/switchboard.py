@@ -22,6 +22,9 @@ WHOLE_REQUEST_S: Final = 60.0
 """How long a client may take to send the one message of its call: else slow bodies could be piled up for ever."""
 
 
+REFUSALS_MAX: Final = 256
+"""Requests that are no gRPC and have not ended which may be listened to; beyond them the oldest is told at once."""
+
 STALE_DEADLINES_MAX: Final = 10_000
 """Deadlines of calls that are over which may be kept until the whole list is gone through."""
 
@@ -54,6 +57,7 @@ class Switchboard:
         self.headers_kept = None if headers is None else OWN_HEADERS | {name.encode() for name in headers}
         self.incoming = Incoming()
         self.unread = Unread(limits.max_unread_size)
+        self._refused: dict[H2Call, None] = {}  # by HTTP, once their requests end; the oldest first
         self._young: list[Calls] = []  # of connections that have calls which are not noted yet
         self._deadlines: list[tuple[float, int, Calls, int]] = []
         self._order = 0
@@ -65,6 +69,21 @@ class Switchboard:
         call gets their memory while it is still in the processor's cache.
         """
         self._young.append(calls)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether handlers hold as many calls as they may. Answers that wait for who does not read are not theirs."""
+        return self.figures.calls_open - self.unread.answered_calls >= self.limits.max_open_calls
+
+    def refuse_later(self, call: H2Call) -> None:
+        """A request that is no gRPC is told so when it has ended, or when too many others wait for their end."""
+        self._refused[call] = None
+        if len(self._refused) > REFUSALS_MAX:
+            oldest = next(iter(self._refused))
+            oldest.calls.answer_http(oldest)
+
+    def forget_refused(self, call: H2Call) -> None:
+        self._refused.pop(call, None)
 
     def expire(self, now_s: float) -> None:
         """End the calls whose time has run out. To be called some times a second."""

@@ -36,13 +36,15 @@ class Reading(Protocol):
 class Unread:
     """Bytes that wait for the clients of all connections, and how many may."""
 
-    __slots__ = ("_is_relieving", "_waiting", "number", "size", "size_max")
+    __slots__ = ("_is_relieving", "_waiting", "answered_calls", "number", "size", "size_max")
 
     def __init__(self, size_max: int) -> None:
         self.size = 0
         self.size_max = size_max
         self.number = 0
         """Of the pass that is under way."""
+        self.answered_calls = 0
+        """Calls that no handler holds any more and that are open because their answers wait."""
         self._waiting: dict[Reading, None] = {}
         self._is_relieving = False
 
