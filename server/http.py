@@ -132,6 +132,7 @@ class HttpEndpoint:
 
 def _application(registry: CollectorRegistry, health: HealthState, metrics_token: TokenFile | None) -> WSGIApplication:
     metrics = cast("WSGIApplication", make_wsgi_app(registry))
+    one_scrape = Lock()  # the others wait without taking anything: many at once would hold up the event loop
 
     def serve(environment: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         answer = _text_answer(start_response)
@@ -141,7 +142,8 @@ def _application(registry: CollectorRegistry, health: HealthState, metrics_token
             case "/metrics":
                 if metrics_token is not None and not metrics_token.is_in(environment.get("HTTP_AUTHORIZATION", "")):
                     return answer(HTTPStatus.UNAUTHORIZED, "metrics need the token", ("WWW-Authenticate", "Bearer"))
-                return metrics(environment, start_response)
+                with one_scrape:
+                    return metrics(environment, start_response)
             case "/healthz":
                 now = health.look()
                 return answer(_status(now.is_live), without_places(now.liveness))
@@ -183,11 +185,15 @@ class _Bounded(BufferedIOBase):
         self._left = REQUEST_SIZE_MAX
 
     def readline(self, size: int | None = -1, /) -> bytes:
-        """Raises HTTPException, which the library expects of a request that is too large."""
+        """Raises HTTPException, which the library expects of a request that is too large, and where one breaks off: the
+        library would serve it.
+        """
         line = self._whole.readline(self._left if size is None or size < 0 else min(size, self._left))
         self._left -= len(line)
         if not self._left:
             raise HTTPException(f"a request has less than {REQUEST_SIZE_MAX} bytes")
+        if not line and self._left < REQUEST_SIZE_MAX:
+            raise HTTPException("a request ends before its headers do")
         return line
 
     def close(self) -> None:

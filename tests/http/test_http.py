@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from server.health import LOOP_STALL_S, HealthState
 from server.http import CONNECTION_S, CONNECTIONS_MAX, REQUEST_SIZE_MAX, HttpEndpoint
@@ -118,6 +120,43 @@ def test_a_request_is_read_up_to_a_bound(bench: Bench, sent: bytes, status: int)
     with bench.connect() as peer:
         peer.sendall(sent)
         assert peer.recv(12).endswith(f" {status}".encode()), "it is answered though its end has not come"
+
+
+def test_a_request_that_breaks_off_is_not_served(bench: Bench) -> None:
+    """Each one that gave way to others brought a page of metrics about: probes waited for two seconds."""
+    for sent in (b"GET /metrics HTTP/1.1\r\n", b"GET /metrics HTTP/1.1\r\na: b\r\n", b"GET /metrics HTTP/1.1\r\na"):
+        with bench.connect() as peer:
+            peer.sendall(sent)
+            peer.shutdown(socket.SHUT_WR)
+            assert peer.recv(12) == b"HTTP/1.0 431"
+
+
+class TwoAtOnce(Collector):
+    """Sees whether two threads ask it at the same time."""
+
+    def __init__(self) -> None:
+        self._pair = threading.Barrier(2, timeout=0.3)
+        self.have_met = False
+
+    def collect(self) -> Iterator[Metric]:
+        try:
+            self._pair.wait()
+            self.have_met = True
+        except threading.BrokenBarrierError:
+            self._pair.reset()
+        yield from ()
+
+
+def test_metrics_are_made_for_one_scrape_at_a_time(bench: Bench) -> None:
+    """Sixteen at once made the answers to messaging clients late, since one thread runs at a time."""
+    collector = TwoAtOnce()
+    bench.registry.register(collector)
+    scrapes = [threading.Thread(target=bench.ask, args=("/metrics",)) for _ in range(4)]
+    for scrape in scrapes:
+        scrape.start()
+    for scrape in scrapes:
+        scrape.join()
+    assert not collector.have_met
 
 
 def test_a_connection_is_closed_when_its_time_is_up(bench: Bench) -> None:
