@@ -382,6 +382,34 @@ def test_more_connections_than_allowed() -> None:
     run(test())
 
 
+def test_new_addresses_take_the_places_of_who_has_most() -> None:
+    """An honest client whose connection was the oldest lost it between two calls."""
+
+    async def test() -> None:
+        async with serving(FrontLimits(max_connections=10)) as served:
+
+            async def connect(source: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+                reader, writer = await asyncio.open_connection(served.host, served.port, local_addr=(source, 0))
+                writer.write(GREETING)
+                await soon(reader.read(1))
+                return reader, writer
+
+            honest, writer = await connect("127.0.0.1")
+            greedy = [await connect("127.0.0.2") for _ in range(9)]
+            others = [await connect(f"127.0.0.{number}") for number in range(3, 8)]
+            writer.write(call(1, b"still there"))
+            answer = b""
+            while with_prefix(b"still there") not in answer:
+                piece = await soon(honest.read(65_536))
+                assert piece, "the connection was ended"
+                answer += piece
+            assert served.connections == 10
+            for _, each in ((honest, writer), *greedy, *others):
+                each.close()
+
+    run(test())
+
+
 # -- over TLS
 
 

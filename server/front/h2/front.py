@@ -195,7 +195,8 @@ class H2Front:
     def add(self, protocol: H2Protocol, host: str) -> Source | None:
         """Take in one more connection of the host; None when there is no room.
 
-        The oldest that has no call open gives way: of its own address before others, and alone when that has too many.
+        The oldest that has no call open gives way: of its own address before others, and alone when that has too many;
+        of others that of the address with most.
         While far too much of an address waits to be handled it gets none.
         """
         figures, limits = self._figures, self.board.limits
@@ -212,7 +213,8 @@ class H2Front:
                 continue
             figures.limits_met[limit] += 1
             # its own before those of others: who connects again and again takes the place of nobody but itself
-            candidates = chain(source.connections, present)
+            busiest = self.turns.busiest() if present is self._protocols else ()
+            candidates = chain(source.connections, busiest, present)
             idle = next((each for each in cast("Iterable[H2Protocol]", candidates) if not each.has_calls), None)
             if idle is None:
                 figures.connections_refused += 1

@@ -8,7 +8,7 @@ nobody else is there the turns follow each other at once: nothing is slowed down
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from server.addresses import network_of, plain_address
@@ -98,6 +98,10 @@ class Turns:
         """That of a host's address; to be joined by `join`."""
         address = address_of(host)
         return self._sources.get(address) or Source(address)
+
+    def busiest(self) -> Iterable[Reader]:
+        """The connections of the address with most of them, the oldest first."""
+        return max((each.connections for each in self._sources.values()), key=len, default=())
 
     def join(self, source: Source, connection: Reader) -> None:
         self._sources[source.address] = source
