@@ -25,7 +25,7 @@ from store.record.properties import LIGHT_QUEUES
 from store.settings import MIB, Durability
 
 QUESTION: Final = "What does a scrape of a broker with a million queues cost, and does anybody wait for it?"
-NAMES_PER_FILL: Final = 500
+NAMES_PER_FILL: Final = 400
 BODY: Final = bytes(range(200))
 SCRAPE_TARGET_MS: Final = 200
 SETTINGS: Final = {"QUARRY_DELIVERY_NEW_GROUP_START": "earliest"}

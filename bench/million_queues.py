@@ -48,7 +48,7 @@ QUESTION: Final = "Does a broker with a million queues start, take and give as o
 QUEUES_PER_TOPIC: Final = 8
 """Quarry's default for a topic that a client sends to first."""
 
-NAMES_PER_FILL: Final = 500
+NAMES_PER_FILL: Final = 400
 """Light queues that one message of the filling goes to: what the protocol's limit on properties has room for."""
 
 MESSAGES_PER_FILL: Final = 12

@@ -29,6 +29,7 @@ _PREFIX: Final = Struct(">BI")
 _HEAD: Final = frames.FRAME_HEAD
 _HEAD_SIZE: Final = frames.FRAME_HEAD_SIZE
 _DATA: Final = int(FrameType.DATA)
+_NO_ERROR: Final = bytes(4)
 _HEADERS: Final = int(FrameType.HEADERS)
 
 GREETING: Final = (
@@ -109,6 +110,8 @@ class RawConnection:
         elif kind == FrameType.WINDOW_UPDATE:
             if stream_id == 0:  # of a stream's own window no request fills more than a little
                 self.window += frames.U32.unpack(payload)[0]
+        elif kind == FrameType.RST_STREAM and payload == _NO_ERROR:
+            pass  # the call was answered before all of its request was read: the rest is not wanted
         elif kind in (FrameType.RST_STREAM, FrameType.GOAWAY):
             raise RawClientFailed(f"{FrameType(kind).name} {payload!r}")
 

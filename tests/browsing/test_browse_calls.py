@@ -173,7 +173,9 @@ def test_a_damaged_record_is_told_and_one_that_was_given_up_is_passed_over(tmp_p
             file.write(b"DAMAGED")
         for is_ascending in (False, True):
             request = pb.BrowseMessagesRequest(topic=topic, is_ascending=is_ascending)
-            assert broker.refused(broker.browsing.BrowseMessages, request).startswith(f"DATA_LOSS {segment}")
+            assert broker.refused(broker.browsing.BrowseMessages, request).startswith(
+                f"DATA_LOSS commitlog/{segment.name}"
+            )
         assert bodies(broker.browse(topic, limit=1)) == [b"2"]
         with segment.open("r+b") as file:
             for at, replacement in encode_replacement(place, size, 0, closes_segment=False):

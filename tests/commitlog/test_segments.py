@@ -16,7 +16,7 @@ from store.errors import NotAStore, OffsetOutOfRange, StoreDamaged
 from store.offsets import PhysicalOffset
 from store.paths import segment_name
 from tests.commitlog.records import LOG, SameThread, append, open_log, records_in
-from tests.faults.disk import FaultyDisk, FaultyFile
+from tests.faults.disk import FaultyDisk, FaultyFile, PowerCut
 
 SEGMENT = 4096
 
@@ -262,7 +262,8 @@ def test_a_crash_while_a_segment_is_made_leaves_a_log_that_opens() -> None:
     disk = disk_with(0)
     segments = open_log(disk, None)
     disk.crash_at = disk.operations + 1
-    segments.prepare_next()
+    with pytest.raises(PowerCut):
+        segments.prepare_next()
     survivor = disk.power_loss(seed=1)
     assert [entry.size for entry in survivor.list_directory(LOG)] == [SEGMENT, 0]
     assert len(open_log(survivor, None)) == 1
